@@ -1,0 +1,104 @@
+"""The ``headway`` command. Reads run directories and starts runs; everything it does, the library does."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import headway
+from headway.core.errors import HeadwayError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status. Errors of ours are one sentence, without a traceback."""
+    args = _parser().parse_args(argv)
+    try:
+        status: int = args.command(args)
+    except HeadwayError as error:
+        print(f"headway: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # somebody closed the pipe that we print into: they have seen enough
+        sys.stderr.close()
+        return 0
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="headway", description="Training runs that keep moving.")
+    parser.add_argument("--version", action="version", version=f"headway {headway.__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_quickstart(commands)
+    _add_run(commands)
+    _add_ls(commands)
+    _add_show(commands)
+    _add_doctor(commands)
+    return parser
+
+
+# Each command's module is imported when the command is given: `headway ls` needs no torch.
+
+
+def _add_quickstart(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    def quickstart(args: argparse.Namespace) -> int:
+        from headway.cli.quickstart import quickstart
+
+        return quickstart(args.num_workers, args.storage_path)
+
+    parser = commands.add_parser("quickstart", help="train a small network on real images on two workers")
+    parser.add_argument("-n", "--num-workers", type=int, default=2)
+    parser.add_argument("--storage-path", help="where the run directory goes (default: ~/headway_results)")
+    parser.set_defaults(command=quickstart)
+
+
+def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    def run(args: argparse.Namespace) -> int:
+        from headway.cli.script import run
+
+        return run(args)
+
+    parser = commands.add_parser("run", help="run a script that was written for torchrun")
+    parser.add_argument("-n", "--num-workers", type=int, default=1, help="how many processes (default: 1)")
+    parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module's name, as in python -m")
+    parser.add_argument("--name", help="the run's name; the same name again goes on with that run")
+    parser.add_argument("--storage-path", help="where the run directory goes (default: ~/headway_results)")
+    parser.add_argument("--max-failures", type=int, default=0, help="how often to start anew (default: 0, -1: always)")
+    parser.add_argument("script", metavar="SCRIPT")
+    parser.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS")
+    parser.set_defaults(command=run)
+
+
+def _add_ls(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    def ls(args: argparse.Namespace) -> int:
+        from headway.cli.runs import ls
+
+        return ls(args.storage_path)
+
+    parser = commands.add_parser("ls", help="list runs")
+    parser.add_argument("storage_path", nargs="?", help="the folder that holds them (default: ~/headway_results)")
+    parser.set_defaults(command=ls)
+
+
+def _add_show(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    def show(args: argparse.Namespace) -> int:
+        from headway.cli.runs import show
+
+        return show(args.run, args.storage_path)
+
+    parser = commands.add_parser("show", help="show one run: its state, attempts, metrics, checkpoints")
+    parser.add_argument("run", metavar="RUN", help="a run directory, or the name of a run")
+    parser.add_argument("--storage-path", help="the folder that holds it, for a name (default: ~/headway_results)")
+    parser.set_defaults(command=show)
+
+
+def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    def doctor(args: argparse.Namespace) -> int:
+        from headway.cli.doctor import doctor
+
+        return doctor(args.storage_path)
+
+    parser = commands.add_parser("doctor", help="check this machine and say what would not work")
+    parser.add_argument("--storage-path", help="where runs shall go (default: ~/headway_results)")
+    parser.set_defaults(command=doctor)

@@ -1,0 +1,117 @@
+"""``headway ls`` and ``headway show``: run directories, read and printed."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import rich.console
+import rich.table
+
+from headway.core.config import results_folder
+from headway.core.errors import StorageError
+from headway.observe import words
+from headway.storage.record import Record, runs
+
+
+def ls(storage_path: str | None) -> int:
+    storage = _storage(storage_path)
+    found = runs(storage)
+    if not found:
+        print(f"no runs in {storage}")
+        return 0
+    table = _table("RUN", "STATE", "BEGAN", "ATTEMPTS", "CHECKPOINTS", "NEWEST METRICS")
+    for record in found:
+        metrics = record.newest_metrics()
+        table.add_row(
+            record.path.name,
+            record.state,
+            _clock(record.description["created"]),
+            str(len(_launches(record))),
+            str(len(record.checkpoints())),
+            words.metrics(metrics) if metrics else "-",
+        )
+    _print(table)
+    return 0
+
+
+def show(run: str, storage_path: str | None) -> int:
+    record = _find(run, storage_path)
+    opening = (record.description["openings"] or [{}])[-1]
+    reports = record.reports()
+    print(f"run          {record.path.name}")
+    print(f"state        {record.state}")
+    print(f"path         {record.path}")
+    print(f"began        {_clock(record.description['created'])}")
+    print(f"function     {opening.get('function', '-')}")
+    print(f"config       {opening.get('train_loop_config') or '-'}")
+    print(f"reports      {len(reports)}")
+    if reports:
+        print(f"newest       {words.metrics(reports[-1]['metrics'], limit=12)}")
+    _print_attempts(record)
+    _print_checkpoints(record)
+    return 0
+
+
+def _print_attempts(record: Record) -> None:
+    table = _table("ATTEMPT", "BEGAN", "WORKERS", "FIRST REPORT", "ENDED")
+    endings = {event["attempt"]: event["cause"] for event in record.events() if event["event"] == "retry"}
+    last = [event for event in record.events() if event["event"] == "end"][-1:]
+    for launch in _launches(record):
+        attempt = launch["attempt"]
+        ending = endings.get(attempt, "")
+        if last and last[0]["attempt"] == attempt:
+            ending = ": ".join(filter(None, (last[0]["state"], last[0].get("cause", ""))))
+        table.add_row(
+            str(attempt), _clock(launch["time"]), str(launch["num_workers"]), str(launch["first_seq"]), ending or "-"
+        )
+    print()
+    _print(table)
+
+
+def _print_checkpoints(record: Record) -> None:
+    kept = record.checkpoints()
+    if not kept:
+        return
+    table = _table("CHECKPOINT", "REPORT", "SAVED", "SIZE", "METRICS")
+    for saved in kept:
+        manifest = saved.manifest
+        size = words.size(sum(manifest.files.values()))
+        metrics = words.metrics(manifest.metrics)
+        table.add_row(saved.path.name, str(manifest.seq), _clock(manifest.time), size, metrics)
+    print()
+    _print(table)
+
+
+def _find(run: str, storage_path: str | None) -> Record:
+    for path in (Path(run).expanduser().absolute(), _storage(storage_path) / run):
+        if path.is_dir():
+            return Record.at(path)
+    raise StorageError(f"there is no run {run!r}, neither as a path nor in {_storage(storage_path)}: see headway ls")
+
+
+def _storage(storage_path: str | None) -> Path:
+    return Path(storage_path).expanduser().absolute() if storage_path else results_folder()
+
+
+def _launches(record: Record) -> list[dict[str, Any]]:
+    return [event for event in record.events() if event["event"] == "launched"]
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def _table(*columns: str) -> rich.table.Table:
+    table = rich.table.Table(box=None, pad_edge=False, header_style="")
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    return table
+
+
+def _print(table: rich.table.Table) -> None:
+    console = rich.console.Console(highlight=False)
+    if not console.is_terminal:
+        console = rich.console.Console(highlight=False, width=200)
+    console.print(table)

@@ -1,0 +1,43 @@
+"""``headway run``: a script that was written for torchrun, as a run with logs, recovery and a directory."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import sys
+from pathlib import Path
+
+from headway.core.config import FailureConfig, RunConfig, ScalingConfig
+from headway.core.errors import ConfigError, TrainingFailedError
+from headway.engine.local import warm_up
+from headway.frameworks.base import TorchScriptConfig
+from headway.train.execution import Request, prepare
+from headway.worker.script import run_module, run_script
+
+
+def run(args: argparse.Namespace) -> int:
+    warm_up(TorchScriptConfig.preload, TorchScriptConfig.warm)
+    if args.num_workers < 1:
+        raise ConfigError(f"-n must be a positive number of processes, got {args.num_workers}")
+    if not args.module and not os.path.isfile(args.script):
+        raise ConfigError(f"there is no script {args.script!r}: give its path, or -m and a module's name")
+    script = args.script if args.module else os.path.abspath(args.script)
+    request = Request(
+        kind=script.rpartition(".")[2] if args.module else Path(script).stem,
+        function=functools.partial(run_module if args.module else run_script, script, args.args),
+        backend=TorchScriptConfig(),
+        scaling=ScalingConfig(num_workers=args.num_workers),
+        run=RunConfig(
+            name=args.name,
+            storage_path=args.storage_path,
+            failure_config=FailureConfig(max_failures=args.max_failures),
+        ),
+    )
+    try:
+        prepare(request).run()
+    except TrainingFailedError as error:
+        notes = getattr(error.__cause__, "__notes__", ())
+        print(f"headway: {error}", *notes, sep="\n", file=sys.stderr)
+        return 1
+    return 0

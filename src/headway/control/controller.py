@@ -1,0 +1,298 @@
+"""The loop: events in, machine, actions out. One thread owns all of it.
+
+engine ── deliver ──▶ machine.step ──▶ actions ──▶ engine, ledger, hooks, watcher
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+from headway.control import machine, ranks
+from headway.control.failures import sentence, traceback_text
+from headway.control.hooks import Hooks
+from headway.control.ledger import Ledger
+from headway.control.policy import Failure
+from headway.core.callback import TrainRunContext
+from headway.core.config import RunConfig, ScalingConfig
+from headway.core.errors import ConfigError, EngineError
+from headway.core.messages import Finished, FromWorker, Ready, Report, RunInfo, Start, Surroundings
+from headway.engine.base import Engine
+from headway.observe import words
+from headway.observe.watcher import Glance, Watcher
+from headway.storage.rundir import RunDir
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything a run needs to know, decided before it begins."""
+
+    context: TrainRunContext
+    task: bytes
+    backend: Any = None
+    num_threads: int | None = None
+    checkpoint: str | None = None  # where to begin when the run has no checkpoint of its own
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def scaling(self) -> ScalingConfig:
+        return self.context.scaling_config
+
+    @property
+    def config(self) -> RunConfig:
+        return self.context.run_config
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    state: machine.State
+    value: bytes | None
+    failures: tuple[Failure, ...]
+    num_attempts: int
+
+
+class Controller:
+    def __init__(self, plan: Plan, engine: Engine, rundir: RunDir, watcher: Watcher) -> None:
+        self._plan = plan
+        self._engine = engine
+        self._rundir = rundir
+        self._watcher = watcher
+        self._ledger = Ledger(rundir, plan.config.checkpoint_config)
+        self._hooks = Hooks(plan.config.callbacks, plan.context, lambda text: self._tell("callback", text, "WARNING"))
+        self._run = machine.Run(plan.config.failure_config.max_failures, attempt=rundir.past_attempts)
+        self._events: deque[Any] = deque()
+        self._handling = False
+        self._deadline: tuple[float, machine.Deadline] | None = None
+        self._ready: dict[int, Ready] = {}
+        self._index_of: list[int] = []  # rank -> index in the engine; they differ only where cards decide
+        self._value: bytes | None = None
+        self._ended: machine.End | None = None
+        self._num_reports = 0
+        self._began = time.monotonic()
+
+    def run(self) -> Outcome:
+        """From the first worker to the last exit."""
+        with self._opened():
+            self._deliver([machine.Begin()])
+            while self._ended is None:
+                self._engine.pump(self._patience())
+                self._ring()
+        return Outcome(
+            self._ended.state, self._value, self._ended.failures, self._run.attempt - self._rundir.past_attempts
+        )
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[None]:
+        self._ledger.open(self._engine.post)
+        try:
+            self._engine.open(self._deliver)
+            yield
+        finally:
+            self._engine.close()
+            self._ledger.close()
+
+    def _patience(self) -> float | None:
+        """How long nothing may happen before we look up."""
+        waits = [self._watcher.tick(self._glance())]
+        if self._deadline is not None:
+            waits.append(max(0.0, self._deadline[0] - time.monotonic()))
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    def _ring(self) -> None:
+        if self._deadline is not None and time.monotonic() >= self._deadline[0]:
+            deadline, self._deadline = self._deadline[1], None
+            self._deliver([deadline])
+
+    def _glance(self) -> Glance:
+        run = self._run
+        newest = self._ledger.newest_report
+        return Glance(run.state, run.attempt, len(run.workers or ()), self._num_reports, newest)
+
+    # --- events ---
+
+    def _deliver(self, events: Sequence[Any]) -> None:
+        """Handle a batch of events. One that arrives while we handle another waits for its turn."""
+        self._events.extend(events)
+        if self._handling:
+            return
+        self._handling = True
+        try:
+            while self._events:
+                self._handle(self._events.popleft())
+            self._ledger.flush()
+        finally:
+            self._handling = False
+
+    def _handle(self, event: Any) -> None:
+        if isinstance(event, FromWorker):
+            event = self._heard(event)
+        elif isinstance(event, machine.CommitDone):
+            self._saved(event)
+        before = self._run.state
+        self._run, actions = machine.step(self._run, event)
+        if self._run.state is not before:
+            self._rundir.note("state", state=self._run.state, attempt=self._run.attempt)
+        for action in actions:
+            self._perform(action)
+
+    def _heard(self, event: FromWorker) -> FromWorker:
+        """The engine's index becomes a rank; what only we need is put aside."""
+        message = event.message
+        if isinstance(message, Report):
+            self._num_reports += event.rank == 0
+        elif isinstance(message, Ready) and event.attempt == self._run.attempt:
+            self._ready[event.rank] = message
+        if not self._index_of:
+            return event
+        rank = self._index_of.index(event.rank)
+        if isinstance(message, Finished) and rank == 0:
+            self._value = message.value
+        return event if rank == event.rank else FromWorker(event.attempt, rank, message)
+
+    # --- actions ---
+
+    def _perform(self, action: machine.Action) -> None:
+        match action:
+            case machine.Record(rank=rank, report=report):
+                self._ledger.record(self._run.attempt, rank, report)
+            case machine.Close(closed=closed, commit=commit):
+                self._close(closed, commit)
+            case machine.Send(rank=rank, message=message):
+                self._engine.send(self._index_of[rank], message)
+            case machine.Launch(attempt=attempt):
+                self._launch(attempt)
+            case machine.StartWorkers():
+                self._start_workers()
+            case machine.SetDeadline(after_s=after_s):
+                self._deadline = (time.monotonic() + after_s, machine.Deadline(self._run.attempt))
+            case machine.Interrupt():
+                self._tell("interrupt", "stopping the workers")
+                self._engine.interrupt()
+            case machine.Kill():
+                self._engine.kill()
+            case machine.Withdraw(seq=seq, reason=reason):
+                self._ledger.withdraw(seq)
+                self._tell("withdrawn", f"the checkpoint of report {seq} is withdrawn: {reason}", "WARNING", seq=seq)
+            case machine.Retried(failures=failures):
+                self._retried(failures)
+            case machine.End():
+                self._end(action)
+            case _:
+                assert_never(action)
+
+    def _launch(self, attempt: int) -> None:
+        first_seq = self._ledger.next_seq
+        self._ready.clear()
+        self._index_of.clear()
+        try:
+            num_workers = self._engine.check(self._plan.scaling)
+            self._ledger.begin_attempt(attempt, first_seq)
+            self._watcher.follow(num_workers)
+            self._engine.launch(attempt, num_workers)
+        except (EngineError, ConfigError) as error:
+            self._events.appendleft(machine.LaunchFailed(attempt, str(error)))
+        else:
+            self._rundir.note("launched", attempt=attempt, num_workers=num_workers, first_seq=first_seq)
+            # Ahead of all else: what the engine has to tell of these workers may already be in the queue.
+            self._events.appendleft(machine.Launched(attempt, num_workers, first_seq))
+
+    def _start_workers(self) -> None:
+        ready = [self._ready[index] for index in range(len(self._ready))]
+        self._index_of = ranks.order(ready)
+        ready = [ready[index] for index in self._index_of]
+        info = RunInfo(
+            id=self._rundir.id,
+            name=self._rundir.path.name,
+            path=str(self._rundir.path),
+            seed=self._rundir.seed,
+            attempt=self._run.attempt,
+            num_workers=len(ready),
+            resources=self._plan.scaling.worker_resources,
+            metadata=self._plan.metadata,
+        )
+        newest = self._ledger.kept[-1] if self._ledger.kept else None
+        checkpoint = str(newest.path) if newest else self._plan.checkpoint
+        places = ranks.places(ready, num_threads=self._plan.num_threads, master_port=_free_port())
+        for rank, (index, place) in enumerate(zip(self._index_of, places, strict=True)):
+            start = Start(
+                rank=rank,
+                place=place,
+                run=info,
+                surroundings=_surroundings({**ranks.environment(place), **self._plan.config.env_vars}),
+                task=self._plan.task,
+                backend=self._plan.backend,
+                checkpoint=checkpoint,
+                first_seq=self._ledger.next_seq,
+            )
+            self._engine.send(index, start)
+
+    def _close(self, closed: Any, commit: bool) -> None:
+        attempt, closing = self._run.attempt, closed.round
+        self._hooks.closed(closing, commit=commit)
+        if commit:
+            self._ledger.commit(attempt, closing)
+        elif closing.givers:
+            self._ledger.drop(attempt, closing.seq)
+            who = words.ranks(closed.partial)
+            text = f"the checkpoint of report {closing.seq} lacks the files of {who} and is dropped"
+            self._tell("partial", text, "WARNING", seq=closing.seq, missing=closed.partial)
+
+    def _saved(self, event: machine.CommitDone) -> None:
+        saved = event.saved
+        self._ledger.committed(saved)
+        self._rundir.note("checkpoint", path=saved.path.name, seq=event.seq, attempt=event.attempt)
+        for clash in saved.clashes:
+            who = words.ranks(clash.ranks)
+            text = (
+                f"{saved.path.name}: {who} gave different contents for {clash.file}; rank {clash.ranks[0]}'s was kept"
+            )
+            self._tell("clash", text, "WARNING", file=clash.file, ranks=clash.ranks)
+        self._hooks.saved(saved)
+
+    def _retried(self, failures: tuple[Failure, ...]) -> None:
+        attempt = self._run.attempt - 1
+        self._ledger.drop(attempt)
+        self._hooks.failed(failures)
+        kept = self._ledger.kept
+        source = f"from {kept[-1].path.name}" if kept else "from the beginning: there is no checkpoint yet"
+        newest = self._ledger.newest_report
+        where = f"at report {newest.seq}" if newest else "before the first report"
+        text = f"attempt {attempt} ended: {sentence(failures)} {where}; restarting {source}"
+        self._tell("retry", text, "WARNING", attempt=attempt, cause=sentence(failures))
+        if traceback := traceback_text(failures):
+            self._watcher.say(traceback, level="WARNING")
+
+    def _end(self, action: machine.End) -> None:
+        self._ended = action
+        self._ledger.drop(self._run.attempt)
+        self._ledger.flush()
+        if action.failures:
+            self._hooks.failed(action.failures)
+        cause = sentence(action.failures) if action.failures else ""
+        self._rundir.note("end", state=action.state, attempt=self._run.attempt, cause=cause)
+
+    def _tell(self, event: str, text: str, level: str = "INFO", **fields: Any) -> None:
+        self._rundir.note(event, text=text, **fields)
+        self._watcher.say(text, level=level)
+
+
+def _free_port() -> int:
+    """A port nobody uses now. Nothing of ours listens there: it is for code that insists on MASTER_PORT."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _surroundings(env: dict[str, str]) -> Surroundings:
+    """This process as it is now: the nursery was started long ago."""
+    return Surroundings(env={**os.environ, **env}, cwd=os.getcwd(), sys_path=tuple(sys.path))

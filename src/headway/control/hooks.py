@@ -1,0 +1,66 @@
+"""The user's callbacks: told of rounds in order, and unable to hurt the run."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headway.control.failures import exception
+from headway.control.policy import Failure
+from headway.control.rounds import Round
+from headway.core.callback import TrainRunContext, UserCallback
+from headway.storage.checkpoint import Checkpoint, Saved
+
+
+@dataclass
+class _Pending:
+    """A round that callbacks have not heard of yet, because its checkpoint, or one before it, is not committed."""
+
+    round: Round
+    waits: bool
+    checkpoint: Checkpoint | None = None
+
+
+class Hooks:
+    def __init__(
+        self, callbacks: Sequence[UserCallback], context: TrainRunContext, complain: Callable[[str], None]
+    ) -> None:
+        self._callbacks = callbacks
+        self._context = context
+        self._complain = complain
+        self._pending: deque[_Pending] = deque()
+
+    def closed(self, closing: Round, *, commit: bool) -> None:
+        """A round is over; with a checkpoint it is told when that is committed, and later rounds after it."""
+        if self._callbacks:
+            self._pending.append(_Pending(closing, waits=commit))
+            self._tell()
+
+    def saved(self, saved: Saved) -> None:
+        for pending in self._pending:
+            if pending.waits and pending.round.seq == saved.manifest.seq:
+                pending.waits, pending.checkpoint = False, Checkpoint(saved.path)
+        self._tell()
+
+    def failed(self, failures: Sequence[Failure]) -> None:
+        """An attempt is over; rounds that wait for a commit of it wait in vain."""
+        self._pending.clear()
+        errors = {f.rank: exception(f) for f in reversed(failures) if f.rank is not None}
+        self._call("after_exception", errors)
+
+    def _tell(self) -> None:
+        while self._pending and not self._pending[0].waits:
+            told = self._pending.popleft()
+            metrics = [None if report is None else json.loads(report.metrics) for report in told.round.reports]
+            self._call("after_report", metrics, told.checkpoint)
+
+    def _call(self, hook: str, *args: Any) -> None:
+        for callback in self._callbacks:
+            try:
+                getattr(callback, hook)(self._context, *args)
+            except Exception as error:  # the user's code, in our process: name it and go on
+                name = type(callback).__qualname__
+                self._complain(f"callback {name}.{hook} raised {type(error).__name__}: {error}; the run goes on")

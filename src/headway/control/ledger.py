@@ -1,0 +1,141 @@
+"""What the run has reached, and the only hand that writes it down.
+
+The controller's thread appends to the metrics; turning staged files into checkpoints, and taking old ones away, is
+done by one committer thread, in order, which answers with an event. Frozen values go in, events come out; nothing
+is shared.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from headway.control.machine import CommitDone, CommitFailed
+from headway.control.rounds import Round
+from headway.core.config import CheckpointConfig
+from headway.core.messages import Report
+from headway.storage import layout
+from headway.storage.checkpoint import Commitment, Saved, commit, committed, discard, drop_staged
+from headway.storage.retention import surplus
+from headway.storage.rundir import RunDir
+
+Post = Callable[[CommitDone | CommitFailed], None]
+
+
+class Ledger:
+    """Belongs to the controller's thread, all of it but the jobs that it hands to its committer."""
+
+    def __init__(self, rundir: RunDir, config: CheckpointConfig) -> None:
+        self._rundir = rundir
+        self._config = config
+        self._lines: list[bytes] = []
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._numbers: dict[int, int] = {}  # of this attempt: seq -> number of its checkpoint
+        self._withdrawn: set[int] = set()
+        self.kept = committed(rundir.path)
+        self._next_number = self.kept[-1].manifest.number + 1 if self.kept else 0
+        self.newest_report: Report | None = None  # of rank 0
+
+    def open(self, post: Post) -> None:
+        self._post = post
+        self._committer = threading.Thread(target=self._work, name="headway-committer", daemon=True)
+        self._committer.start()
+
+    def close(self) -> None:
+        """Returns when everything that was asked for is on disk."""
+        self.flush()
+        self._jobs.put(None)
+        self._committer.join()
+
+    # --- metrics ---
+
+    @property
+    def next_seq(self) -> int:
+        """Where reports go on: after the newest checkpoint."""
+        return self.kept[-1].manifest.seq + 1 if self.kept else 0
+
+    def begin_attempt(self, attempt: int, first_seq: int) -> None:
+        """Reports from ``first_seq`` on will come anew; readers drop what an earlier attempt said of them."""
+        self._numbers.clear()
+        self._withdrawn.clear()
+        self._lines.append(b'{"attempt":%d,"first_seq":%d}\n' % (attempt, first_seq))
+
+    def record(self, attempt: int, rank: int, report: Report) -> None:
+        if rank == 0:
+            self.newest_report = report
+        self._lines.append(
+            b'{"rank":%d,"seq":%d,"attempt":%d,"time":%.6f,"metrics":%s}\n'
+            % (rank, report.seq, attempt, report.time, report.metrics)
+        )
+
+    def flush(self) -> bool:
+        """Write what has been recorded, once per batch of events; whether there was anything."""
+        if not self._lines:
+            return False
+        lines, self._lines = self._lines, []
+        self._rundir.record(b"".join(lines))
+        return True
+
+    # --- checkpoints ---
+
+    def commit(self, attempt: int, closing: Round) -> None:
+        """Have this round's files made a checkpoint; CommitDone or CommitFailed will follow."""
+        number, self._next_number = self._next_number, self._next_number + 1
+        self._numbers[closing.seq] = number
+        what = Commitment(
+            number=number,
+            seq=closing.seq,
+            attempt=attempt,
+            world_size=len(closing.reports),
+            ranks=closing.givers,
+            metrics=metrics_of(closing),
+        )
+        self._jobs.put(functools.partial(self._commit, what))
+
+    def committed(self, saved: Saved) -> None:
+        """Count a checkpoint in, and let go of those that it makes superfluous."""
+        if saved.manifest.seq in self._withdrawn:
+            return
+        self.kept.append(saved)
+        for old in surplus(self.kept, self._config):
+            self.kept.remove(old)
+            self._jobs.put(functools.partial(discard, old.path))
+
+    def withdraw(self, seq: int) -> None:
+        """Take the checkpoint of this round away, whether it is there already or still to come."""
+        number = self._numbers.get(seq)
+        if number is None:
+            return
+        self._withdrawn.add(seq)
+        self.kept = [saved for saved in self.kept if saved.manifest.number != number]
+        self._jobs.put(functools.partial(discard, layout.checkpoint(self._rundir.path, number)))
+
+    def drop(self, attempt: int, seq: int | None = None) -> None:
+        """Staged files of one round, or of all of an attempt, will not become a checkpoint."""
+        self._jobs.put(functools.partial(drop_staged, self._rundir.path, attempt, seq))
+
+    # --- the committer's thread ---
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def _commit(self, what: Commitment) -> None:
+        try:
+            saved = commit(self._rundir.path, what)
+        except Exception as error:  # whatever storage does to us, the run must hear of it
+            reason = f"checkpoint {what.number} (report {what.seq}) could not be committed: {error}"
+            self._post(CommitFailed(what.attempt, what.seq, reason))
+        else:
+            self._post(CommitDone(what.attempt, what.seq, saved))
+
+
+def metrics_of(closing: Round) -> dict[str, Any]:
+    """What a round says of itself: rank 0's metrics, else those of the lowest rank that reported."""
+    report = next(report for report in closing.reports if report is not None)
+    metrics: dict[str, Any] = json.loads(report.metrics)
+    return metrics

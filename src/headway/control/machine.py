@@ -1,0 +1,445 @@
+"""The heart: ``step(run, event) -> (run, actions)``. No clock, no process, no file in here.
+
+    WAITING ──Begin──▶ STARTING ──all Ready──▶ RUNNING ──all Finished / failure / abort──▶ STOPPING
+       ▲                  └────────failure, abort───────────────────────────────────────────▶ │
+       └───────────────────────── retry ── last Exited, last commit ── FINISHED|FAILED|ABORTED ┘
+
+Everything that can happen is an event, everything we do about it an action. STOPPING carries why we stop and
+ends only when every process has left and storage has answered every commit. Messages of an older attempt, and
+of a worker that has already left, are dropped. A test explores this module exhaustively.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Literal, assert_never
+
+from headway.control.meetings import Meetings, Met, Missed
+from headway.control.policy import Failure, Retry, decide
+from headway.control.rounds import Closed, Crossed, Late, News, Rounds
+from headway.core.messages import (
+    Abort,
+    Arrive,
+    Committed,
+    Dismissed,
+    Exited,
+    Failed,
+    Finished,
+    FromWorker,
+    Ready,
+    Release,
+    Report,
+    StopRequested,
+    ToWorker,
+)
+from headway.storage.checkpoint import Saved
+
+LINGER_S = 0.1  # after a rank raised: time for the others to say that they raised the same
+GRACE_S = 1.0  # after an interrupt: time for the user's own clean-up
+EXIT_S = 10.0  # after all functions returned: time for exit handlers
+
+
+class State(StrEnum):
+    WAITING = "WAITING"
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    FINISHED = "FINISHED"
+    FAILED = "FAILED"
+    ABORTED = "ABORTED"
+
+
+ENDS = frozenset({State.FINISHED, State.FAILED, State.ABORTED})
+
+# Why we stop; a later reason replaces one that stands further left.
+Why = Literal["finish", "stop", "fail", "abort"]
+_WEIGHT: dict[Why | None, int] = {None: 0, "finish": 1, "stop": 2, "fail": 3, "abort": 4}
+
+
+# --- events beside those in core.messages ---
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Start the (next) attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """The engine is bringing up this many workers, whose first report has this number."""
+
+    attempt: int
+    num_workers: int
+    first_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFailed:
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitDone:
+    """Storage has made this round's files a checkpoint."""
+
+    attempt: int
+    seq: int
+    saved: Saved
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFailed:
+    attempt: int
+    seq: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """The time that STOPPING allowed is over."""
+
+    attempt: int
+
+
+Event = FromWorker | Begin | Launched | LaunchFailed | CommitDone | CommitFailed | Deadline | Abort | StopRequested
+
+
+# --- actions ---
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorkers:
+    """All are here: deal out ranks and send each its Start."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    rank: int
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """A round is over; ``commit`` says that its files shall become a checkpoint."""
+
+    closed: Closed
+    commit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """The checkpoint of this round was committed in good faith and is not whole: remove it."""
+
+    seq: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    rank: int
+    message: ToWorker
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """Ask every worker's Python to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End every process of this attempt, whatever it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetDeadline:
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """This attempt is over and another begins."""
+
+    failures: tuple[Failure, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    state: State
+    failures: tuple[Failure, ...] = ()
+
+
+Action = Launch | StartWorkers | Record | Close | Withdraw | Send | Interrupt | Kill | SetDeadline | Retried | End
+
+
+# --- the state ---
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What we know of one process: it is ready, its function is over, it has left."""
+
+    ready: bool = False
+    over: bool = False
+    left: bool = False
+
+
+_NO_ROUNDS = Rounds(0, ())
+_NO_MEETINGS = Meetings(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    max_failures: int = 0
+    state: State = State.WAITING
+    attempt: int = 0
+    workers: tuple[Worker, ...] | None = None  # None: the launch has not been answered yet
+    rounds: Rounds = _NO_ROUNDS
+    meetings: Meetings = _NO_MEETINGS
+    committing: frozenset[int] = frozenset()
+    why: Why | None = None
+    killed: bool = False
+    failures: tuple[Failure, ...] = ()  # of this attempt, the first one first
+    num_failures: int = 0  # attempts that failed so far
+
+
+Step = tuple[Run, tuple[Action, ...]]
+
+
+def step(run: Run, event: Event) -> Step:
+    """What the run becomes, and what must be done about it."""
+    if run.state in ENDS:
+        return run, ()
+    match event:
+        case FromWorker():
+            return _heard(run, event)
+        case Begin():
+            return _begin(run) if run.state is State.WAITING else (run, ())
+        case Abort():
+            return _leave(run, "abort")
+        case StopRequested():
+            return _leave(run, "stop")
+        case Launched() | LaunchFailed() | CommitDone() | CommitFailed() | Deadline():
+            return _answered(run, event) if event.attempt == run.attempt else (run, ())
+        case _:
+            assert_never(event)
+
+
+def _begin(run: Run) -> Step:
+    fresh = Run(run.max_failures, State.STARTING, run.attempt + 1, num_failures=run.num_failures)
+    return fresh, (Launch(fresh.attempt),)
+
+
+def _answered(run: Run, event: Launched | LaunchFailed | CommitDone | CommitFailed | Deadline) -> Step:
+    match event:
+        case Launched():
+            return _launched(run, event)
+        case LaunchFailed(reason=reason):
+            return _failed(_with(run, workers=()), Failure("start", None, reason))
+        case CommitDone(seq=seq, saved=saved):
+            told = Committed(seq=seq, path=str(saved.path))
+            sends = tuple(Send(rank, told) for rank, worker in enumerate(run.workers or ()) if not worker.left)
+            return _concluded(_with(run, committing=run.committing - {seq}), *sends)
+        case CommitFailed(seq=seq, reason=reason):
+            run = _with(run, committing=run.committing - {seq})
+            return _failed(run, Failure("storage", None, reason), Kill())
+        case Deadline():
+            return _kill(run) if run.state is State.STOPPING else (run, ())
+        case _:
+            assert_never(event)
+
+
+def _launched(run: Run, event: Launched) -> Step:
+    run = _with(
+        run,
+        workers=(Worker(),) * event.num_workers,
+        rounds=Rounds.begin(event.num_workers, event.first_seq),
+        meetings=Meetings(event.num_workers),
+    )
+    return _kill(run) if run.state is State.STOPPING else (run, ())
+
+
+# --- what workers say ---
+
+
+def _heard(run: Run, event: FromWorker) -> Step:
+    known = run.workers or ()
+    if event.attempt != run.attempt or not 0 <= event.rank < len(known) or known[event.rank].left:
+        return run, ()
+    rank, message = event.rank, event.message
+    match message:
+        case Report():
+            rounds, news = run.rounds.report(rank, message)
+            return _told(_with(run, rounds=rounds), news, Record(rank, message))
+        case Ready():
+            return _ready(run, rank)
+        case Arrive():
+            meetings, verdict = run.meetings.arrive(rank, message)
+            return _met(_with(run, meetings=meetings), verdict)
+        case Finished():
+            return _finished(run, rank)
+        case Failed():
+            run = _mark(run, rank, replace(known[rank], over=True))
+            if run.why in ("stop", "abort"):
+                return run, ()  # it was interrupted, as we asked
+            return _failed(run, Failure("raised", rank, message), SetDeadline(LINGER_S))
+        case Exited():
+            return _exited(run, rank, message)
+        case _:
+            assert_never(message)
+
+
+def _ready(run: Run, rank: int) -> Step:
+    run = _mark(run, rank, Worker(ready=True))
+    if run.state is State.STARTING and all(worker.ready for worker in run.workers or ()):
+        return _with(run, state=State.RUNNING), (StartWorkers(run.attempt),)
+    return run, ()
+
+
+def _finished(run: Run, rank: int) -> Step:
+    run = _mark(run, rank, Worker(ready=True, over=True))
+    rounds, news = run.rounds.end(rank)
+    run, actions = _told(_with(run, rounds=rounds), news)
+    if run.state is State.RUNNING:
+        meetings, verdict = run.meetings.end(rank)
+        run, more = _met(_with(run, meetings=meetings), verdict)
+        actions += more
+    if run.state is State.RUNNING and all(worker.over for worker in run.workers or ()):
+        farewell = tuple(Send(rank, Dismissed()) for rank in range(len(run.workers or ())))
+        return _with(run, state=State.STOPPING, why="finish"), (*actions, *farewell, SetDeadline(EXIT_S))
+    return run, actions
+
+
+def _exited(run: Run, rank: int, message: Exited) -> Step:
+    worker = (run.workers or ())[rank]
+    run = _mark(run, rank, replace(worker, left=True))
+    if not worker.over and not run.killed and run.why not in ("stop", "abort"):
+        kind: Literal["start", "died"] = "died" if run.state is not State.STARTING else "start"
+        return _failed(run, Failure(kind, rank, message), Kill())
+    return _concluded(run)
+
+
+def _told(run: Run, news: tuple[News, ...], *actions: Action) -> Step:
+    """What the rounds have to say, as actions; a crossing also ends the attempt."""
+    if not news:
+        return run, actions
+    crossed = [item for item in news if isinstance(item, Crossed)]
+    for item in news:
+        match item:
+            case Closed(round=closing, partial=partial):
+                commit = bool(closing.givers) and not partial
+                actions = (*actions, Close(item, commit))
+                if commit:
+                    run = _with(run, committing=run.committing | {closing.seq})
+            case Late(seq=seq, rank=rank):
+                actions = (*actions, Withdraw(seq, f"rank {rank}'s files came after it had closed without them"))
+            case Crossed(seq_b=seq):
+                actions = (*actions, Withdraw(seq, _crossing(item)))
+    if not crossed:
+        return run, actions
+    run, more = _failed(run, Failure("program", None, _crossing(crossed[0])), Kill())
+    return run, (*actions, *more)
+
+
+def _crossing(crossed: Crossed) -> str:
+    a, b = crossed.a, crossed.b
+    return (
+        f"checkpoints of ranks {b} and {a} cross: rank {b} saved in its report {crossed.seq_b} and rank {a} did not, "
+        f"rank {a} in its report {crossed.seq_a} and rank {b} did not; let them save in the same report"
+    )
+
+
+def _met(run: Run, verdict: Met | Missed | None) -> Step:
+    match verdict:
+        case None:
+            return run, ()
+        case Met(index=index, data=data):
+            release = Release(index=index, data=data)
+            return run, tuple(Send(rank, release) for rank in range(len(run.workers or ())))
+        case Missed(reason=reason):
+            return _failed(run, Failure("program", None, reason), Kill())
+        case _:
+            assert_never(verdict)
+
+
+# --- stopping ---
+
+
+def _failed(run: Run, failure: Failure, then: Kill | SetDeadline | None = None) -> Step:
+    """Note the failure and begin to stop; ``then`` is how soon the others go."""
+    actions: tuple[Action, ...] = ()
+    if isinstance(then, Kill) and not run.killed:
+        run, actions = _kill(run)
+    elif isinstance(then, SetDeadline) and run.state is not State.STOPPING:
+        actions = (then,)
+    run, ended = _concluded(_stopping(_with(run, failures=(*run.failures, failure)), "fail"))
+    return run, (*actions, *ended)
+
+
+def _leave(run: Run, why: Literal["stop", "abort"]) -> Step:
+    """The user wants out: first a polite interrupt, and on a second word the axe."""
+    actions: tuple[Action, ...] = ()
+    if run.state is State.WAITING:
+        run = _with(run, workers=())
+    elif run.state is not State.STOPPING:
+        actions = (Interrupt(), SetDeadline(GRACE_S))
+    elif why == "abort" or run.why == "stop":
+        run, actions = _kill(run)
+    else:
+        return _with(run, max_failures=0), ()  # it is ending anyway; let there be no other attempt
+    run, ended = _concluded(_stopping(run, why))
+    return run, (*actions, *ended)
+
+
+def _kill(run: Run) -> Step:
+    return _with(run, killed=True), (Kill(),)
+
+
+def _stopping(run: Run, why: Why) -> Run:
+    heavier = why if _WEIGHT[why] > _WEIGHT[run.why] else run.why
+    return _with(run, state=State.STOPPING, why=heavier)
+
+
+def _concluded(run: Run, *actions: Action) -> Step:
+    """Leave STOPPING once every process has left and storage has answered."""
+    if run.state is not State.STOPPING or run.workers is None or run.committing:
+        return run, actions
+    if not all(worker.left for worker in run.workers):
+        return run, actions
+    match run.why:
+        case "abort":
+            return _ended(run, State.ABORTED, actions)
+        case "fail":
+            return _after_failure(run, actions)
+        case _:
+            return _ended(run, State.FINISHED, actions)
+
+
+def _after_failure(run: Run, actions: tuple[Action, ...]) -> Step:
+    num_failures = run.num_failures + 1
+    worst = next((f for f in run.failures if f.kind == "program"), run.failures[0])
+    if not isinstance(decide(worst, num_failures, run.max_failures), Retry):
+        return _ended(run, State.FAILED, actions)
+    again, launch = _begin(_with(run, state=State.WAITING, num_failures=num_failures))
+    return again, (*actions, Retried(run.failures), *launch)
+
+
+def _ended(run: Run, state: State, actions: tuple[Action, ...]) -> Step:
+    return _with(run, state=state), (*actions, End(state, run.failures))
+
+
+def _mark(run: Run, rank: int, worker: Worker) -> Run:
+    workers = run.workers or ()
+    return _with(run, workers=(*workers[:rank], worker, *workers[rank + 1 :]))
+
+
+def _with(run: Run, **changes: Any) -> Run:
+    return replace(run, **changes)

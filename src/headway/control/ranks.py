@@ -1,0 +1,71 @@
+"""From workers that are ready to ranks: who is who, and what each may use. Pure.
+
+Workers of one host get neighbouring ranks, inside a host by their lowest card; the host whose worker came up
+first holds rank 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headway.core.messages import Place, Ready
+
+
+def order(ready: Sequence[Ready]) -> list[int]:
+    """Which launched worker gets rank 0, 1, 2, …"""
+    hosts = list(dict.fromkeys(worker.host for worker in ready))
+    return sorted(
+        range(len(ready)), key=lambda i: (hosts.index(ready[i].host), *map(_card, ready[i].gpus[:1]), (i, ""))
+    )
+
+
+def places(ready: Sequence[Ready], *, num_threads: int | None, master_port: int) -> list[Place]:
+    """One place per rank; ``ready`` stands in rank order already."""
+    if (outer := ready[0].place) is not None:
+        return [outer]
+    hosts = list(dict.fromkeys(worker.host for worker in ready))
+    on_host = {host: [w for w in ready if w.host == host] for host in hosts}
+    visible = {host: sorted({gpu for w in workers for gpu in w.gpus}, key=_card) for host, workers in on_host.items()}
+    seen: dict[str, int] = {}
+    found = []
+    for rank, worker in enumerate(ready):
+        local_rank = seen[worker.host] = seen.get(worker.host, -1) + 1
+        found.append(
+            Place(
+                rank=rank,
+                world_size=len(ready),
+                local_rank=local_rank,
+                local_world_size=len(on_host[worker.host]),
+                node_rank=hosts.index(worker.host),
+                num_nodes=len(hosts),
+                gpus=tuple(visible[worker.host].index(gpu) for gpu in worker.gpus),
+                visible_gpus=tuple(visible[worker.host]),
+                num_threads=num_threads,
+                master_port=master_port,
+            )
+        )
+    return found
+
+
+def _card(gpu: str) -> tuple[int, str]:
+    """Cards by number where they have one, so that 10 comes after 9."""
+    return (int(gpu), "") if gpu.isdigit() else (1 << 30, gpu)
+
+
+def environment(place: Place) -> dict[str, str]:
+    """The variables by which torchrun, Accelerate, Lightning and plain torch.distributed code find their place."""
+    env = {
+        "RANK": str(place.rank),
+        "WORLD_SIZE": str(place.world_size),
+        "LOCAL_RANK": str(place.local_rank),
+        "LOCAL_WORLD_SIZE": str(place.local_world_size),
+        "NODE_RANK": str(place.node_rank),
+        "GROUP_RANK": str(place.node_rank),
+        "MASTER_ADDR": place.master_addr,
+        "MASTER_PORT": str(place.master_port),
+    }
+    if place.visible_gpus:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(place.visible_gpus)
+    if place.num_threads is not None:
+        env["OMP_NUM_THREADS"] = str(place.num_threads)
+    return env

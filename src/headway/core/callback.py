@@ -1,0 +1,37 @@
+"""What a user may hang onto a run: called in the driver's process, never able to hurt the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from headway.core.config import RunConfig, ScalingConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRunContext:
+    """The run a callback is called for: its identity and what was asked for."""
+
+    run_id: str
+    run_config: RunConfig
+    scaling_config: ScalingConfig
+    train_loop_config: dict[str, Any] | None = None
+    backend_config: Any = None
+    dataset_config: Any = None
+
+
+class UserCallback:
+    """Override what you need. An exception in here is written to the journal and named; the run goes on.
+
+    >>> class Print(UserCallback):
+    ...     def after_report(self, run_context, metrics, checkpoint):
+    ...         print(metrics[0], checkpoint)
+    """
+
+    def after_report(
+        self, run_context: TrainRunContext, metrics: list[dict[str, Any] | None], checkpoint: Any | None
+    ) -> None:
+        """A round is over: one entry per rank (None where a rank did not report), and the committed checkpoint."""
+
+    def after_exception(self, run_context: TrainRunContext, worker_exceptions: dict[int, BaseException]) -> None:
+        """An attempt failed: the exception of each rank that failed."""

@@ -1,0 +1,362 @@
+"""What a user asks for, checked when it is built, and the few environment variables we read.
+
+Config objects are frozen and refuse nonsense at once, naming field, value and remedy, so that everything
+behind them may trust what it gets. Nothing else in Headway reads the environment.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+from headway.core.errors import ConfigError, UnknownOption
+
+Resume = Literal["auto", "never", "must"]
+ENGINES = ("auto", "local", "inline")
+PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+C = TypeVar("C")
+
+# Keywords that users bring along from elsewhere: what to do instead.
+ELSEWHERE = {
+    "storage_filesystem": "runs live on local paths so far; use storage_path",
+    "sync_config": "files go straight to storage_path; there is nothing to sync",
+    "verbose": "use logging_config=LoggingConfig(log_level=...)",
+    "log_to_file": "every rank's output is always kept under logs/ in the run directory",
+    "progress_reporter": "use callbacks=[UserCallback()]",
+    "stop": "return from the training function, or call stop() on the handle that trainer.start() gives",
+    "fail_fast": "use max_failures=0",
+    "trainer_resources": "the controller lives in your own process and needs no resources",
+    "checkpoint_frequency": "call report(metrics, checkpoint=...) as often as you like",
+    "checkpoint_at_end": "call report(metrics, checkpoint=...) at the end of your function",
+}
+
+
+def refuse_unknown_keywords(init: Callable[..., None]) -> Callable[..., None]:
+    """Make ``__init__`` answer a keyword it does not have with a sentence and the nearest name it has."""
+    known = [name for name in inspect.signature(init).parameters if name != "self"]
+
+    @functools.wraps(init)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+        for name in kwargs:
+            if name not in known:
+                raise UnknownOption(_unknown(type(self).__name__, name, known))
+        init(self, *args, **kwargs)
+
+    return checked
+
+
+def _unknown(owner: str, name: str, known: Sequence[str]) -> str:
+    if name in ELSEWHERE:
+        return f"{owner} takes no {name!r}: {ELSEWHERE[name]}"
+    near = difflib.get_close_matches(name, known, n=1)
+    remedy = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
+    return f"{owner} takes no {name!r}: {remedy}"
+
+
+def _options(cls: type[C]) -> type[C]:
+    cls.__init__ = refuse_unknown_keywords(cls.__init__)  # type: ignore[method-assign]
+    return cls
+
+
+@_options
+@dataclass(frozen=True)
+class ScalingConfig:
+    """How many workers, and what each of them needs.
+
+    ``num_workers``: a positive number; 0 runs the function in this process; ``(min, max)`` starts with as many
+    as the machine has room for. ``engine``: ``"auto"``, ``"local"`` (processes on this machine) or ``"inline"``
+    (this process, so that ``breakpoint()`` works).
+
+    >>> ScalingConfig(num_workers=2).total_resources
+    {'CPU': 2}
+    """
+
+    num_workers: int | tuple[int, int] = 1
+    use_gpu: bool = False
+    resources_per_worker: Mapping[str, float] | None = None
+    placement_strategy: str = "PACK"
+    engine: str = "auto"
+
+    def __post_init__(self) -> None:
+        _check_workers(self.num_workers)
+        _check_resources(self.resources_per_worker, self.use_gpu)
+        if self.placement_strategy not in PLACEMENTS:
+            raise ConfigError(
+                f"placement_strategy must be one of {', '.join(PLACEMENTS)}, got {self.placement_strategy!r}"
+            )
+        if self.engine not in ENGINES:
+            raise ConfigError(f"engine must be one of {', '.join(ENGINES)}, got {self.engine!r}")
+
+    @property
+    def min_workers(self) -> int:
+        return self.num_workers[0] if isinstance(self.num_workers, tuple) else self.num_workers
+
+    @property
+    def max_workers(self) -> int:
+        return self.num_workers[1] if isinstance(self.num_workers, tuple) else self.num_workers
+
+    @property
+    def elasticity_enabled(self) -> bool:
+        return self.min_workers != self.max_workers
+
+    @property
+    def worker_resources(self) -> dict[str, float]:
+        """What one worker needs: as asked for, else one GPU or one CPU."""
+        resources: dict[str, float] = dict(self.resources_per_worker or {})
+        if self.use_gpu:
+            resources.setdefault("GPU", 1)
+        return resources or {"CPU": 1}
+
+    @property
+    def num_cpus_per_worker(self) -> float:
+        return self.worker_resources.get("CPU", 0)
+
+    @property
+    def num_gpus_per_worker(self) -> float:
+        return self.worker_resources.get("GPU", 0)
+
+    @property
+    def additional_resources_per_worker(self) -> dict[str, float]:
+        return {k: v for k, v in self.worker_resources.items() if k not in ("CPU", "GPU")}
+
+    @property
+    def total_resources(self) -> dict[str, float]:
+        return {name: amount * self.max_workers for name, amount in self.worker_resources.items()}
+
+
+def _check_workers(n: object) -> None:
+    remedy = "num_workers must be 0 (in this process), a positive number or (min, max)"
+    counts = n if isinstance(n, tuple) else (n,)
+    if not all(isinstance(c, int) and not isinstance(c, bool) for c in counts) or len(counts) > 2:
+        raise ConfigError(f"{remedy}, got {n!r}")
+    if isinstance(n, tuple):
+        if len(n) != 2 or not 1 <= n[0] <= n[1]:
+            raise ConfigError(f"{remedy} with 1 <= min <= max, got {n!r}")
+    elif counts[0] < 0:
+        raise ConfigError(f"{remedy}, got {n!r}")
+
+
+def _check_resources(resources: object, use_gpu: bool) -> None:
+    if resources is None:
+        return
+    if not isinstance(resources, Mapping):
+        raise ConfigError(f'resources_per_worker must be a dict like {{"CPU": 2}}, got {resources!r}')
+    for name, amount in resources.items():
+        if not isinstance(amount, int | float) or isinstance(amount, bool) or not amount >= 0:
+            raise ConfigError(f"resources_per_worker[{name!r}] must be a number >= 0, got {amount!r}")
+    gpus = resources.get("GPU", 0)
+    if gpus > 1 and gpus != int(gpus):
+        raise ConfigError(f'resources_per_worker["GPU"] must be a fraction of one or a whole number, got {gpus!r}')
+    if use_gpu and "GPU" in resources and gpus == 0:
+        raise ConfigError('use_gpu=True contradicts resources_per_worker["GPU"]=0: drop one of them')
+
+
+@_options
+@dataclass(frozen=True)
+class FailureConfig:
+    """How many times a failed group of workers is started anew: 0 never, -1 without end.
+
+    >>> FailureConfig(max_failures=3).max_failures
+    3
+    """
+
+    max_failures: int = 0
+
+    def __post_init__(self) -> None:
+        n = self.max_failures
+        if not isinstance(n, int) or isinstance(n, bool) or n < -1:
+            raise ConfigError(f"max_failures must be -1 (without end), 0 or a positive number, got {n!r}")
+
+
+@_options
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """Which checkpoints stay: all of them (``None``) or the ``num_to_keep`` best.
+
+    Best is by ``checkpoint_score_attribute`` (nested keys by slash: ``"valid/loss"``), else the most recent. The
+    newest one always stays too.
+
+    >>> CheckpointConfig(num_to_keep=2, checkpoint_score_attribute="loss", checkpoint_score_order="min").num_to_keep
+    2
+    """
+
+    num_to_keep: int | None = None
+    checkpoint_score_attribute: str | None = None
+    checkpoint_score_order: Literal["max", "min"] = "max"
+
+    def __post_init__(self) -> None:
+        n = self.num_to_keep
+        if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
+            raise ConfigError(f"num_to_keep must be None (all) or a positive number, got {n!r}")
+        if self.checkpoint_score_order not in ("max", "min"):
+            raise ConfigError(f"checkpoint_score_order must be 'max' or 'min', got {self.checkpoint_score_order!r}")
+
+
+@_options
+@dataclass(frozen=True)
+class LoggingConfig:
+    """How much Headway itself says on the console; worker output is shown at every level below ERROR.
+
+    >>> LoggingConfig("WARNING").log_level
+    'WARNING'
+    """
+
+    log_level: str = "INFO"
+
+    def __post_init__(self) -> None:
+        if self.log_level not in LEVELS:
+            raise ConfigError(f"log_level must be one of {', '.join(LEVELS)}, got {self.log_level!r}")
+
+
+@_options
+@dataclass(frozen=True)
+class RunConfig:
+    """Where a run lives, what it is called, what happens when it fails.
+
+    The same ``(storage_path, name)`` again goes on where the former run ended; ``resume="never"`` refuses that,
+    ``"must"`` insists on it.
+
+    >>> RunConfig(name="digits", storage_path="/tmp/runs").path.as_posix()
+    '/tmp/runs/digits'
+    """
+
+    name: str | None = None
+    storage_path: str | os.PathLike[str] | None = None
+    failure_config: FailureConfig = field(default_factory=FailureConfig)
+    checkpoint_config: CheckpointConfig = field(default_factory=CheckpointConfig)
+    logging_config: LoggingConfig = field(default_factory=LoggingConfig)
+    callbacks: Sequence[Any] = ()
+    worker_runtime_env: Mapping[str, Any] = field(default_factory=dict)
+    resume: Resume = "auto"
+
+    def __post_init__(self) -> None:
+        for name, kind in (
+            ("failure_config", FailureConfig),
+            ("checkpoint_config", CheckpointConfig),
+            ("logging_config", LoggingConfig),
+            ("callbacks", tuple),
+            ("worker_runtime_env", dict),
+        ):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, kind())
+        object.__setattr__(self, "callbacks", tuple(self.callbacks))
+        _check_name(self.name)
+        _check_run_parts(self)
+
+    @property
+    def storage(self) -> Path:
+        """The folder that holds runs."""
+        return results_folder() if self.storage_path is None else _local_path(self.storage_path)
+
+    @property
+    def path(self) -> Path:
+        """The run's own folder; only for a run that has a name."""
+        assert self.name is not None
+        return self.storage / self.name
+
+    @property
+    def env_vars(self) -> dict[str, str]:
+        return dict(self.worker_runtime_env.get("env_vars", {}))
+
+
+def _check_name(name: object) -> None:
+    if name is None:
+        return
+    if not isinstance(name, str) or not name.strip() or name in (".", "..") or re.search(r"[/\\\0]", name):
+        raise ConfigError(f"name must be a plain folder name without slashes, got {name!r}")
+
+
+def _check_run_parts(config: RunConfig) -> None:
+    for name, kind in (
+        ("failure_config", FailureConfig),
+        ("checkpoint_config", CheckpointConfig),
+        ("logging_config", LoggingConfig),
+    ):
+        if not isinstance(getattr(config, name), kind):
+            raise ConfigError(f"{name} must be a {kind.__name__}, got {getattr(config, name)!r}")
+    if config.resume not in get_args(Resume):
+        raise ConfigError(f"resume must be one of {', '.join(get_args(Resume))}, got {config.resume!r}")
+    _check_runtime_env(config.worker_runtime_env)
+    if config.storage_path is not None:
+        _local_path(config.storage_path)
+
+
+def _check_runtime_env(env: Mapping[str, Any]) -> None:
+    if not isinstance(env, Mapping) or set(env) - {"env_vars"}:
+        raise ConfigError(f'worker_runtime_env takes {{"env_vars": {{...}}}}, got {env!r}')
+    for name, value in env.get("env_vars", {}).items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise ConfigError(f"worker_runtime_env env_vars must be strings, got {name!r}: {value!r}")
+
+
+def _local_path(path: str | os.PathLike[str]) -> Path:
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text:
+        raise ConfigError(f"storage_path must be a path, got {path!r}")
+    scheme, separator, rest = text.partition("://")
+    if separator and scheme != "file":
+        raise ConfigError(
+            f"storage_path must be a local path or file:// address, got {text!r}: object stores come later"
+        )
+    return Path(rest if separator else text).expanduser().absolute()
+
+
+# --- the environment: every variable we read, and nobody else reads any ---
+
+
+def results_folder() -> Path:
+    """Where runs live when no storage_path was given: ``HEADWAY_RESULTS``, else ``~/headway_results``."""
+    return Path(os.environ.get("HEADWAY_RESULTS") or "~/headway_results").expanduser().absolute()
+
+
+def chosen_engine(scaling: ScalingConfig) -> str:
+    """``"local"`` or ``"inline"``: what the config says, else ``HEADWAY_ENGINE``, else local."""
+    name = os.environ.get("HEADWAY_ENGINE", "auto") if scaling.engine == "auto" else scaling.engine
+    if name not in ENGINES:
+        raise ConfigError(f"HEADWAY_ENGINE must be one of {', '.join(ENGINES)}, got {name!r}")
+    if scaling.max_workers == 0:
+        return "inline"
+    return "local" if name == "auto" else name
+
+
+def threads_set_by_user() -> bool:
+    """Whether the user decided on CPU threads (``OMP_NUM_THREADS``), so that we keep our hands off them."""
+    return bool(os.environ.get("OMP_NUM_THREADS"))
+
+
+def visible_gpus() -> list[str] | None:
+    """The user's own choice of cards (``CUDA_VISIBLE_DEVICES``), or None if there is none."""
+    text = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return None if text is None else [card.strip() for card in text.split(",") if card.strip()]
+
+
+@dataclass(frozen=True)
+class OuterRanks:
+    """Where an outer ``torchrun`` has put this process."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+    master_addr: str
+    master_port: int
+
+
+def outer_ranks() -> OuterRanks | None:
+    """Ranks given by an outer ``torchrun``, or None where there is none."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    if not all(os.environ.get(name) for name in names):
+        return None
+    rank, world_size, local_rank, local_world_size, address, port = (os.environ[name] for name in names)
+    node_rank = int(os.environ.get("GROUP_RANK", 0))
+    return OuterRanks(int(rank), int(world_size), int(local_rank), int(local_world_size), node_rank, address, int(port))

@@ -1,0 +1,183 @@
+"""What travels between a worker and its controller, the same over every engine.
+
+    worker                                   controller
+      │── Ready ──────────────────────────────▶│   I am here, on this host, with these devices
+      │◀───────────────────────────── Start ───│   your place in the world, your function, where to go on
+      │── Report, Report, … ──────────────────▶│   metrics, perhaps files that already lie in staging
+      │◀───────────────────────── Committed ───│   that checkpoint is durable
+      │── Arrive ─────────────────────────────▶│   at a barrier or broadcast
+      │◀─────────────────────────── Release ───│   all are here
+      │── Finished | Failed ──────────────────▶│
+      │◀───────────────────────── Dismissed ───│   all have finished: you may leave
+      ╳── Exited ─────────────────────────────▶│   from the engine: exactly one per worker, and its last
+
+User objects travel inside as opaque cloudpickle bytes; metrics travel as the JSON text that will stand in
+``metrics.jsonl``, so that the controller moves them without looking inside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where one worker stands among all. ``gpus`` are indices into ``visible_gpus``, which all on a node share."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int = 0
+    num_nodes: int = 1
+    gpus: tuple[int, ...] = ()
+    visible_gpus: tuple[str, ...] = ()
+    num_threads: int | None = None
+    master_addr: str = "127.0.0.1"
+    master_port: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunInfo:
+    """What a worker may know of the run it belongs to."""
+
+    id: str
+    name: str
+    path: str
+    seed: int
+    attempt: int
+    num_workers: int
+    resources: dict[str, float] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Surroundings:
+    """What a process must look like before user code is unpickled in it."""
+
+    env: dict[str, str]
+    cwd: str
+    sys_path: tuple[str, ...]
+
+
+# --- worker → controller ---
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ready:
+    """Here I am. ``place`` is set where a launcher outside of us has dealt out the ranks already."""
+
+    host: str
+    pid: int
+    gpus: tuple[str, ...] = ()
+    place: Place | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """One call of ``report()``: equal ``seq`` over ranks is a round. ``staged`` says that files lie in staging."""
+
+    seq: int
+    time: float
+    metrics: bytes
+    staged: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arrive:
+    """This rank stands at its ``index``-th meeting point."""
+
+    index: int
+    kind: str
+    data: bytes = b""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finished:
+    """The function returned; ``value`` is its pickled return value."""
+
+    value: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failed:
+    """The function raised. ``error`` is the pickled exception, or None where it does not pickle."""
+
+    kind: str
+    message: str
+    traceback: str
+    error: bytes | None = None
+
+
+# --- controller → worker ---
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """``rank`` counts in this run; ``place`` is where the process stands in its group, mostly the same."""
+
+    rank: int
+    place: Place
+    run: RunInfo
+    surroundings: Surroundings
+    task: bytes
+    backend: Any = None
+    checkpoint: str | None = None
+    first_seq: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Committed:
+    seq: int
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Release:
+    """All ranks have reached meeting point ``index``; ``data`` is rank 0's."""
+
+    index: int
+    data: bytes = b""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dismissed:
+    """Every function has returned. Nobody leaves before: a peer might still be shaking hands with it."""
+
+
+# --- engine → controller ---
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exited:
+    """The process left the run: exit code (negative: killed by that signal), or the engine's own words."""
+
+    code: int | None = None
+    reason: str = ""
+
+
+ToController = Ready | Report | Arrive | Finished | Failed | Exited
+ToWorker = Start | Committed | Release | Dismissed
+
+
+@dataclass(frozen=True, slots=True)
+class FromWorker:
+    """A message with its sender, as stamped by the engine: ``attempt`` fences what comes late."""
+
+    attempt: int
+    rank: int
+    message: ToController
+
+
+# --- user → controller ---
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """End now, as ABORTED. Said twice: without grace."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """End soon, keep what was reached, as FINISHED."""

@@ -1,0 +1,162 @@
+"""The one worker is this very process, so that ``breakpoint()`` works and closures stay what they are.
+
+The function runs inside :meth:`InlineEngine.pump`, and its messages are delivered from inside its own calls:
+one thread, no copies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import queue
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from headway.core.config import ScalingConfig, outer_ranks
+from headway.core.errors import ConfigError
+from headway.core.messages import Abort, Exited, FromWorker, Place, Ready, Start, ToController, ToWorker
+from headway.engine import hardware
+from headway.engine.base import Deliver, worker_entry
+
+
+class InlineEngine:
+    """See :class:`headway.engine.base.Engine` for what each method promises."""
+
+    name = "inline"
+
+    def __init__(self, scaling: ScalingConfig, task: Callable[[], Any]) -> None:
+        self._scaling = scaling
+        self._task = task
+        self._posted: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._attempt = 0
+        self._launched = False
+        self._start: Start | None = None
+        self._session: Any = None
+        self.interrupted = False
+
+    def check(self, scaling: ScalingConfig) -> int:
+        if scaling.min_workers > 1:
+            raise ConfigError(
+                f"engine='inline' runs one worker, in this process; num_workers is {scaling.num_workers!r}"
+            )
+        hardware.room(scaling)
+        return 1
+
+    def open(self, deliver: Deliver) -> None:
+        self._deliver = deliver
+
+    def launch(self, attempt: int, num_workers: int) -> None:
+        self._attempt = attempt
+        self._launched = True
+        self.interrupted = False
+
+    def send(self, index: int, message: ToWorker) -> None:
+        if isinstance(message, Start):
+            self._start = message
+        elif self._session is not None:
+            self._session.receive(message)
+
+    def interrupt(self) -> None:
+        self.interrupted = True
+
+    def kill(self) -> None:
+        self.interrupted = True
+
+    def post(self, event: object) -> None:
+        self._posted.put(event)
+
+    def pump(self, timeout_s: float | None) -> None:
+        if self._launched:
+            self._launched = False
+            self._run()
+        else:
+            self.deliver_posted(timeout_s)
+
+    def _run(self) -> None:
+        self.say(self._hello())
+        start, self._start = self._start, None
+        if start is None:  # the run was aborted before it began
+            return self.say(Exited(reason="never started"))
+        self._session = worker_entry("Session")(start, _Link(self))
+        try:
+            with _environment(start.surroundings.env):
+                self.say(worker_entry("work")(start, self._session, self._task, rendezvous=None, lasting=True))
+        except KeyboardInterrupt:
+            if not self.interrupted:
+                self._deliver([Abort()])
+            self.say(Exited(reason="interrupted"))
+        else:
+            self.say(Exited(code=0))
+        finally:
+            self._session = None
+
+    def _hello(self) -> Ready:
+        host, pid = socket.gethostname(), os.getpid()
+        outer = _place_by_torchrun(self._scaling)
+        return Ready(host=host, pid=pid, gpus=tuple(hardware.deal_gpus(self._scaling, 1)[0]), place=outer)
+
+    def say(self, message: ToController) -> None:
+        self._deliver([FromWorker(self._attempt, 0, message)])
+
+    def deliver_posted(self, timeout_s: float | None) -> None:
+        """What other threads have posted; waits for the first of it, at most so long."""
+        with contextlib.suppress(queue.Empty):
+            first = self._posted.get_nowait() if timeout_s == 0 else self._posted.get(timeout=timeout_s)
+            self._deliver([first])
+            while True:
+                self._deliver([self._posted.get_nowait()])
+
+    def close(self) -> None:
+        pass
+
+
+class _Link:
+    """The worker's end: a call of the user's function goes straight into the controller and back."""
+
+    def __init__(self, engine: InlineEngine) -> None:
+        self._engine = engine
+
+    def send(self, message: ToController) -> None:
+        self._engine.say(message)
+        self._engine.deliver_posted(0)
+        if self._engine.interrupted:
+            raise KeyboardInterrupt("the run was asked to stop")
+
+    def wait(self, done: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while not done():
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            self._engine.deliver_posted(None if left == math.inf else left)
+        return True
+
+
+@contextlib.contextmanager
+def _environment(env: dict[str, str]) -> Iterator[None]:
+    """These variables, and afterwards again what was there before, whatever was set in between."""
+    before = dict(os.environ)
+    os.environ.update(env)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
+def _place_by_torchrun(scaling: ScalingConfig) -> Place | None:
+    """Under an outer torchrun this process has a place already."""
+    outer = outer_ranks()
+    if outer is None:
+        return None
+    with_gpu = scaling.num_gpus_per_worker > 0
+    return Place(
+        **asdict(outer),
+        gpus=(outer.local_rank,) if with_gpu else (),
+        visible_gpus=tuple(hardware.gpus()) if with_gpu else (),
+    )

@@ -1,0 +1,214 @@
+"""The nursery: a small process that imports what workers need, once, and then forks them in milliseconds.
+
+    driver ══ door ══▶ nursery                    one per set of preloaded modules; the door passes sessions in
+       ╚═════ session ════╝ │ fork                one per run: launch, signal ▸ ◂ exited
+       ╚══════ wire ═══════ worker 0, worker 1 …  one per worker, handed over with the launch
+
+It is single-threaded, never touches a device and runs no user code, so that forking it is safe. When the driver's
+process ends, however it ends, or a run closes its session, every worker of it is killed with its whole process group.
+Were the nursery itself killed, the kernel kills the workers (PDEATHSIG).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import warnings
+import weakref
+from typing import Any, NoReturn
+
+from headway.engine.base import WORKER, worker_entry
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+MESSAGE_BYTES = 1 << 16
+PATIENCE_S = 0.5
+
+
+_here: Nursery | None = None
+
+
+def born_in_nursery() -> bool:
+    """Whether this process is a nursery, or was forked from one."""
+    return _here is not None
+
+
+class Nursery:
+    def __init__(self, door: socket.socket, driver: int, warm: list[str]) -> None:
+        self._door = door
+        self._warm = warm
+        self._sessions: set[socket.socket] = set()
+        self._workers: dict[int, tuple[socket.socket, int]] = {}  # pid -> its session, its index there
+        self._pid = os.getpid()
+        self._prctl = ctypes.CDLL(None, use_errno=True).prctl
+        self._prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self._selector = selectors.DefaultSelector()
+        self._driver = os.pidfd_open(driver)
+        if os.getppid() != driver:
+            os._exit(0)  # it died before we could watch it
+        self._children, self._bell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._bell, warn_on_full_buffer=False)
+        self._selector.register(self._driver, selectors.EVENT_READ, self._end)
+        self._selector.register(door, selectors.EVENT_READ, self._enter)
+        self._selector.register(self._children, selectors.EVENT_READ, self._reap)
+
+    def serve(self) -> NoReturn:
+        """Serve; in idle moments import one more module. Whoever waits for the first workers comes before that."""
+        patience = PATIENCE_S
+        while True:
+            ready = self._selector.select(patience if self._warm else None)
+            if self._workers or not ready:
+                patience = 0
+            for key, _ in ready:
+                key.data()
+            if not ready:
+                import_quietly(self._warm.pop(0))
+                set_down()
+
+    def _enter(self) -> None:
+        """A new run comes in by the door."""
+        data, fds, _, _ = socket.recv_fds(self._door, MESSAGE_BYTES, 1)
+        if not data:
+            self._end()
+        session = socket.socket(fileno=fds[0])
+        self._sessions.add(session)
+        self._selector.register(session, selectors.EVENT_READ, lambda: self._asked(session))
+
+    def _asked(self, session: socket.socket) -> None:
+        try:
+            data, fds, _, _ = socket.recv_fds(session, MESSAGE_BYTES, 4)
+        except OSError:
+            data, fds = b"", []
+        if not data:
+            return self._forget(session)
+        request = json.loads(data)
+        match request["do"]:
+            case "launch":
+                self._bear(session, request, fds)
+            case "signal":
+                for pid, (owner, worker) in self._workers.items():
+                    if owner is session and worker == request["worker"]:
+                        _signal(pid, request["signal"])
+
+    def _forget(self, session: socket.socket) -> None:
+        """The run has closed its session, or is gone."""
+        self._selector.unregister(session)
+        self._sessions.remove(session)
+        session.close()
+        for pid, (owner, _) in self._workers.items():
+            if owner is session:
+                _signal(pid, signal.SIGKILL)
+
+    def _bear(self, session: socket.socket, request: dict[str, Any], fds: list[int]) -> None:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._be_worker(request, fds)
+            finally:
+                os._exit(70)
+        self._workers[pid] = session, request["worker"]
+        for fd in fds:
+            os.close(fd)
+
+    def _be_worker(self, request: dict[str, Any], fds: list[int]) -> None:
+        """In the child: leave everything of the nursery behind, then be a worker."""
+        os.setsid()
+        self._prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != self._pid:
+            os._exit(0)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._selector.close()
+        for fd in (self._driver, self._children, self._bell):
+            os.close(fd)
+        for wire in (self._door, *self._sessions):
+            wire.close()
+        gc.enable()
+        rendezvous = f"/proc/self/fd/{fds[1]}" if len(fds) > 1 else None
+        worker_entry("main")(socket.socket(fileno=fds[0]), request["gpus"], rendezvous)
+
+    def _reap(self) -> None:
+        """Whoever has ended: a worker's whole group goes with it, a stray descendant is just buried."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._children, 4096)
+        while (pid := _next_ended()) is not None:
+            if pid in self._workers:
+                _signal(pid, signal.SIGKILL)
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            session, worker = self._workers.pop(pid, (None, None))
+            if session in self._sessions:
+                with contextlib.suppress(OSError):
+                    session.send(json.dumps({"exited": worker, "code": code}).encode())
+
+    def _end(self) -> NoReturn:
+        """The driver is gone: let nothing outlive it, strays included."""
+        for pid in self._workers:
+            _signal(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError, OSError):
+            while True:
+                for pid in _children():
+                    _signal(pid, signal.SIGKILL)
+                os.waitpid(-1, 0)
+        os._exit(0)
+
+
+def _next_ended() -> int | None:
+    """A child that has ended and waits to be buried, if there is one."""
+    try:
+        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    return found.si_pid if found else None
+
+
+def _children() -> list[int]:
+    with open(f"/proc/self/task/{os.getpid()}/children") as file:
+        return [int(pid) for pid in file.read().split()]
+
+
+def _signal(pid: int, number: int) -> None:
+    """SIGKILL reaches everything the worker started; anything else, its own process alone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+    if number == signal.SIGKILL:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, number)
+
+
+def import_quietly(name: str) -> str | None:
+    """Import a module; what goes wrong is told to whoever needs it, in a worker, with a traceback of its own."""
+    try:
+        importlib.import_module(name)
+    except Exception as error:  # a third party's module: it may do anything
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def set_down() -> None:
+    """What is loaded here is there to stay: workers neither search it for garbage nor take it apart when they leave."""
+    gc.freeze()
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False
+
+
+def main() -> NoReturn:
+    """``python -c`` calls this with one argument: the boot parameters as JSON."""
+    global _here
+    boot = json.loads(sys.argv[1])
+    warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*", category=DeprecationWarning)
+    gc.disable()  # imports make no garbage worth collecting: a third faster without
+    _here = Nursery(socket.socket(fileno=boot["door"]), boot["driver"], boot["warm"])
+    for name in (WORKER, *boot["preload"]):
+        import_quietly(name)
+    set_down()
+    _here.serve()

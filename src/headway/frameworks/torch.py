@@ -1,0 +1,93 @@
+"""torch.distributed, from ranks to a process group, without opening a port of our own.
+
+On one machine all ranks meet in a store that is a file in memory (``rendezvous``, a path below ``/proc/self/fd``).
+``TCPStore`` would listen on every interface, whatever address it is given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import itertools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.rendezvous import _rendezvous_handlers
+
+from headway.core.messages import Place
+from headway.frameworks.base import TorchConfig, TorchScriptConfig
+
+# A reference to the group until the process ends: a group collected under a live DDP model hangs on exit.
+_kept: list[Any] = []
+
+
+@contextlib.contextmanager
+def joined(config: TorchConfig, place: Place, rendezvous: str | None, *, lasting: bool) -> Iterator[None]:
+    """The process group is there before the user's first line."""
+    backend = config.backend or default_backend(place)
+    _prepare(place, rendezvous)
+    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=config.timeout_s))
+    _kept.append(dist.group.WORLD)
+    try:
+        yield
+    finally:
+        if lasting:
+            _kept.clear()
+            dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def prepared(config: TorchScriptConfig, place: Place, rendezvous: str | None, *, lasting: bool) -> Iterator[None]:
+    """The script calls ``init_process_group`` itself."""
+    _prepare(place, rendezvous)
+    yield
+
+
+def default_backend(place: Place) -> str:
+    """nccl wants a card per rank; workers that share one speak gloo."""
+    shared = len(place.visible_gpus) < place.local_world_size
+    return "nccl" if place.gpus and not shared else "gloo"
+
+
+def device_of(place: Place) -> torch.device:
+    return torch.device("cuda", place.gpus[0]) if place.gpus else torch.device("cpu")
+
+
+def devices_of(place: Place) -> list[torch.device]:
+    return [torch.device("cuda", index) for index in place.gpus] or [torch.device("cpu")]
+
+
+def _prepare(place: Place, rendezvous: str | None) -> None:
+    _environment(place)
+    if place.num_threads is not None:
+        torch.set_num_threads(place.num_threads)
+    if place.gpus:
+        torch.cuda.set_device(device_of(place))
+    if rendezvous is not None:
+        _meet_in_file(rendezvous, place)
+
+
+def _environment(place: Place) -> None:
+    os.environ["ACCELERATE_TORCH_DEVICE"] = str(device_of(place))
+    # Lightning and friends take this as the sign that a launcher has dealt out the ranks.
+    os.environ.setdefault("TORCHELASTIC_RUN_ID", "headway")
+    if place.gpus:
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    if place.num_nodes == 1:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+
+
+def _meet_in_file(path: str, place: Place) -> None:
+    """Let ``env://``, here and in the user's own code, mean the file; each meeting under a prefix of its own."""
+    store = dist.FileStore(path, place.world_size)  # type: ignore[attr-defined]
+    count = itertools.count()
+
+    def meet(url: str, *args: object, **kwargs: object) -> Iterator[tuple[Any, int, int]]:
+        prefixed = dist.PrefixStore(f"meeting-{next(count)}", store)  # type: ignore[attr-defined]
+        yield prefixed, place.rank, place.world_size
+
+    _rendezvous_handlers["env"] = meet

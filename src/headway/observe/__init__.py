@@ -1,0 +1,1 @@
+"""Looking without touching: the console, log tails, tracebacks."""

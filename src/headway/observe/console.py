@@ -1,0 +1,103 @@
+"""What a person sees of a run while it runs.
+
+On a terminal: workers' lines as they come, each with its rank, and below them one live line (drawn by rich) that
+never tears them. Elsewhere (a file, a pipe, a notebook): the same lines and plain sentences. Headway's own words go
+to stderr, the workers' to where they wrote them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from headway.core.config import LEVELS
+from headway.observe import words
+from headway.observe.tail import Line, Tail
+from headway.observe.watcher import Glance
+from headway.storage import layout
+
+TICK_S = 0.1
+
+
+class Console:
+    def __init__(self, run: Path, log_level: str = "INFO", *, show_output: bool = True) -> None:
+        self._run = run
+        self._level = LEVELS.index(log_level)
+        self._show_output = show_output and log_level != "ERROR"
+        self._tails: dict[tuple[int, str], Tail] = {}
+        self._next_look = 0.0
+        self._live = _live_line() if show_output and self._level <= LEVELS.index("INFO") else None
+        self._began = time.monotonic()
+
+    def say(self, text: str, *, level: str = "INFO") -> None:
+        """A sentence of our own."""
+        if LEVELS.index(level) >= self._level:
+            self._show_lines()
+            self._print(f"headway: {text}", sys.stderr)
+
+    def follow(self, num_workers: int) -> None:
+        """Show what these workers write from now on."""
+        self._show_last_lines()
+        if self._show_output:
+            keys = [(rank, stream) for rank in range(num_workers) for stream in ("out", "err")]
+            self._tails = {(rank, stream): Tail(layout.log(self._run, rank, stream)) for rank, stream in keys}
+
+    def tick(self, glance: Glance) -> float | None:
+        """Show what is new, a few times a second; how long until the next look."""
+        wait = self._next_look - time.monotonic()
+        if wait > 0:
+            return wait
+        self._show_lines()
+        if self._live is not None:
+            bars = [f"[r{rank}] {tail.partial}" for (rank, _), tail in self._tails.items() if tail.partial]
+            self._live.show(self._status(glance), bars[:4])
+        self._next_look = time.monotonic() + TICK_S
+        return TICK_S if self._tails or self._live else None
+
+    def end(self) -> None:
+        """Show the rest and give the screen back."""
+        self._show_last_lines()
+        if self._live is not None:
+            self._live.close()
+            self._live = None
+
+    def _status(self, glance: Glance) -> str:
+        seconds = time.monotonic() - self._began
+        parts = [glance.state, words.count(glance.num_workers, "worker"), words.count(glance.num_reports, "report")]
+        if glance.attempt > 1:
+            parts.insert(1, f"attempt {glance.attempt}")
+        if glance.newest is not None:
+            parts.append(words.metrics(json.loads(glance.newest.metrics)))
+            parts.append(f"{glance.num_reports / seconds:.3g} reports/s")
+        return " · ".join([*parts, words.duration(seconds)])
+
+    def _show_lines(self) -> None:
+        for (rank, stream), tail in self._tails.items():
+            for text in tail.lines():
+                self._show(Line(rank, stream, text))
+
+    def _show_last_lines(self) -> None:
+        for (rank, stream), tail in self._tails.items():
+            for text in tail.last():
+                self._show(Line(rank, stream, text))
+
+    def _show(self, line: Line) -> None:
+        self._print(f"[r{line.rank}] {line.text}", sys.stdout if line.stream == "out" else sys.stderr)
+
+    def _print(self, text: str, stream: Any) -> None:
+        if self._live is not None and self._live.owns(stream):
+            self._live.print(text)
+        else:
+            print(text, file=stream, flush=True)
+
+
+def _live_line() -> Any:
+    """A live line where stderr is a terminal that can do it, else None. Only then is rich imported."""
+    if not sys.stderr.isatty():
+        return None
+    from headway.observe.live import LiveLine
+
+    return LiveLine.on_terminal()

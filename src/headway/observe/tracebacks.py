@@ -1,0 +1,74 @@
+"""A traceback for the person who wrote the training function: their own frames, everybody else's folded."""
+
+from __future__ import annotations
+
+import itertools
+import site
+import sysconfig
+import traceback
+from pathlib import Path
+
+import headway
+
+_OURS = str(Path(headway.__file__).parent)
+_LIBRARIES = tuple({*site.getsitepackages(), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")})
+
+
+def full(error: BaseException) -> str:
+    """Everything, as Python would print it."""
+    return "".join(traceback.format_exception(error))
+
+
+def folded(error: BaseException) -> str:
+    """The user's frames as they are; runs of library frames as one line each; ours left out.
+
+    Causes and contexts are kept. An error that no line of the user's led to is shown whole.
+    """
+    chain = _chain(error)
+    if not any(_is_users(frame) for each in chain for frame in traceback.extract_tb(each.__traceback__)):
+        return full(error)
+    return "\n".join(_told(each) for each in reversed(chain))
+
+
+def _told(error: BaseException) -> str:
+    lines = "".join(_frames(error))
+    return (f"Traceback (most recent call last):\n{lines}" if lines else "") + _said(error)
+
+
+def _is_users(frame: traceback.FrameSummary) -> bool:
+    return not frame.filename.startswith(_OURS) and _library(frame.filename) is None
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    found: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and following not in found:
+        found.append(following)
+        following = following.__cause__ or (None if following.__suppress_context__ else following.__context__)
+    return found
+
+
+def _said(error: BaseException) -> str:
+    return "".join(traceback.format_exception_only(error))
+
+
+def _frames(error: BaseException) -> list[str]:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OURS)]
+    lines = []
+    for package, run in itertools.groupby(frames, key=lambda frame: _library(frame.filename)):
+        run_frames = list(run)
+        if package is None:
+            lines += traceback.format_list(run_frames)
+        else:
+            shown = run_frames[-1]
+            where = f"{Path(shown.filename).name}:{shown.lineno}, in {shown.name}"
+            lines.append(f"  … {len(run_frames)} frame{'s' * (len(run_frames) > 1)} in {package}, last {where}\n")
+    return lines
+
+
+def _library(filename: str) -> str | None:
+    """The package a frame belongs to, or None for the user's own code."""
+    for root in sorted(_LIBRARIES, key=len, reverse=True):
+        if filename.startswith(root):
+            return Path(filename).relative_to(root).parts[0].removesuffix(".py")
+    return "python" if filename.startswith("<frozen") else None

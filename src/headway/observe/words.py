@@ -1,0 +1,70 @@
+"""How we say numbers, ranks and causes of death to a tired person."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+from typing import Any
+
+from headway.core.messages import Exited
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    """``rank 3``, ``ranks 0 and 1``, ``ranks 0-3, 6 and 7``."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    parts = [part for run in runs for part in ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run))]
+    if len(parts) == 1 and len(runs[0]) == 1:
+        return f"rank {parts[0]}"
+    return "ranks " + (parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}")
+
+
+def death(exited: Exited) -> str:
+    """What became of a process that did not finish."""
+    code = exited.code
+    if exited.reason or code is None:
+        return exited.reason or "vanished"
+    if code < 0:
+        name = signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"
+        return f"was killed ({name}{', out of memory?' if -code == signal.SIGKILL else ''})"
+    return f"left with exit code {code} before its function returned"
+
+
+def metrics(values: dict[str, Any], limit: int = 5) -> str:
+    """The first few numbers of a report, short."""
+    shown = [f"{key}={_short(value)}" for key, value in values.items() if isinstance(value, int | float | str)]
+    return " ".join(shown[:limit])
+
+
+def _short(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return shortened(str(value), 20)
+
+
+def duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def size(num_bytes: float) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.1f} TB"
+
+
+def shortened(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,192 @@
+"""A checkpoint is a directory that exists when its manifest exists.
+
+``stage`` lays a rank's files into staging, ``commit`` merges the ranks, writes the manifest and renames the
+folder to its final name: only then is there a checkpoint, and then it is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headway.core.errors import StorageError
+from headway.storage import layout
+from headway.storage.files import copy_tree, read_json, same_content, sizes, write_json
+
+
+class Checkpoint:
+    """A reference to a folder of files.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = open(os.path.join(folder, "model.txt"), "w").write("weights")
+    >>> with Checkpoint.from_directory(folder).as_directory() as path:
+    ...     print(open(os.path.join(path, "model.txt")).read())
+    weights
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.path.abspath(os.fspath(path))
+
+    @classmethod
+    def from_directory(cls, path: str | os.PathLike[str]) -> Checkpoint:
+        return cls(path)
+
+    @contextlib.contextmanager
+    def as_directory(self) -> Iterator[str]:
+        """The files, to read: the folder itself, not a copy."""
+        self._check()
+        yield self.path
+
+    def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Copy the files to ``path``, or to a new temporary folder, and say where they are."""
+        self._check()
+        target = Path(path) if path is not None else Path(tempfile.mkdtemp(prefix="checkpoint_"))
+        shutil.copytree(self.path, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(layout.MANIFEST))
+        return str(target)
+
+    def _check(self) -> None:
+        if not os.path.isdir(self.path):
+            raise StorageError(f"checkpoint {self.path} is not there (deleted, or a path of another machine?)")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Checkpoint) and other.path == self.path
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.path!r})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a committed checkpoint says of itself."""
+
+    number: int
+    seq: int
+    attempt: int
+    world_size: int
+    ranks: list[int]
+    metrics: dict[str, Any]
+    files: dict[str, int]
+    time: float
+    format: int = layout.FORMAT
+
+
+@dataclass(frozen=True)
+class Clash:
+    """Ranks gave different contents under one name; the lowest rank's copy was kept."""
+
+    file: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commitment:
+    """All that is needed to turn staged files into a checkpoint."""
+
+    number: int
+    seq: int
+    attempt: int
+    world_size: int
+    ranks: tuple[int, ...]
+    metrics: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Saved:
+    path: Path
+    manifest: Manifest
+    clashes: tuple[Clash, ...] = field(default=())
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint(self.path)
+
+
+def stage(source: Path, target: Path, *, run: Path) -> None:
+    """Copy a rank's files into staging; afterwards the caller may do what it likes with its own."""
+    if not source.is_dir():
+        raise StorageError(f"the reported checkpoint {source} is not a directory: write it before you report it")
+    if (source / layout.MANIFEST).exists() and not source.is_relative_to(run):
+        raise StorageError(f"{source} holds a file {layout.MANIFEST}, a name that Headway needs: rename yours")
+    if not copy_tree(source, target, leave_out=run):
+        raise StorageError(f"the reported checkpoint {source} holds no file: write it before you report it")
+
+
+def commit(run: Path, what: Commitment) -> Saved:
+    """Merge, describe, rename. Raises without leaving anything that looks like a checkpoint."""
+    round_folder = layout.staged_round(run, what.attempt, what.seq)
+    folders = [round_folder / f"rank-{rank}" for rank in what.ranks]
+    clashes = tuple(_merge(folders, what.ranks))
+    whole = folders[0]
+    (whole / layout.MANIFEST).unlink(missing_ok=True)
+    manifest = Manifest(
+        number=what.number,
+        seq=what.seq,
+        attempt=what.attempt,
+        world_size=what.world_size,
+        ranks=list(what.ranks),
+        metrics=what.metrics,
+        files=sizes(whole),
+        time=time.time(),
+    )
+    write_json(whole / layout.MANIFEST, asdict(manifest))
+    final = layout.checkpoint(run, what.number)
+    os.rename(whole, final)
+    shutil.rmtree(round_folder, ignore_errors=True)
+    return Saved(final, manifest, clashes)
+
+
+def _merge(folders: Sequence[Path], ranks: Sequence[int]) -> Iterator[Clash]:
+    """Move all files into the first folder, lowest rank first; equal names keep what is there already."""
+    whole = folders[0]
+    owners = dict.fromkeys(sizes(whole), ranks[0])
+    differing: dict[str, list[int]] = {}
+    for folder, rank in zip(folders[1:], ranks[1:], strict=True):
+        for name in sizes(folder):
+            if name not in owners:
+                owners[name] = rank
+                (whole / name).parent.mkdir(parents=True, exist_ok=True)
+                os.rename(folder / name, whole / name)
+            elif not same_content(folder / name, whole / name):
+                differing.setdefault(name, [owners[name]]).append(rank)
+    for name, who in differing.items():
+        yield Clash(name, tuple(who))
+
+
+def committed(run: Path) -> list[Saved]:
+    """Every checkpoint of a run, the oldest first."""
+    folder = run / layout.CHECKPOINTS
+    names = folder.glob(f"*/{layout.MANIFEST}") if folder.is_dir() else ()
+    return sorted((Saved(path.parent, read_manifest(path)) for path in names), key=lambda c: c.manifest.number)
+
+
+def read_manifest(path: Path) -> Manifest:
+    content = read_json(path)
+    if content.get("format") != layout.FORMAT:
+        raise StorageError(
+            f"{path} has format {content.get('format')!r}; this version reads {layout.FORMAT}: upgrade Headway"
+        )
+    return Manifest(**content)
+
+
+def discard(path: Path) -> None:
+    """Take a checkpoint away: first its manifest, so that it is never half there."""
+    (path / layout.MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def drop_staged(run: Path, attempt: int, seq: int | None = None) -> None:
+    """Staged files of one round, or of a whole attempt, that will never become a checkpoint."""
+    pattern = f"{attempt}.*" if seq is None else f"{attempt}.{seq}"
+    for folder in layout.staging(run).glob(pattern):
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,47 @@
+"""What lies where in a run directory. Pure names; format 1.
+
+<storage>/<name>/
+  run.json              what was asked for; one entry per opening
+  events.jsonl          the journal: every transition with its cause
+  metrics.jsonl         a line per (rank, seq), as it arrives; a marker line per attempt
+  checkpoints/          checkpoint_000000/ … each with its files and .manifest.json
+    .staging/           files on their way: <attempt>.<seq>/rank-<r>/
+  logs/                 rank-0.out, rank-0.err, …
+  .lock                 held by the controller while the run is open
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+FORMAT = 1
+DESCRIPTION = "run.json"
+JOURNAL = "events.jsonl"
+METRICS = "metrics.jsonl"
+CHECKPOINTS = "checkpoints"
+STAGING = ".staging"
+MANIFEST = ".manifest.json"
+LOGS = "logs"
+LOCK = ".lock"
+
+
+def checkpoint(run: Path, number: int) -> Path:
+    return run / CHECKPOINTS / f"checkpoint_{number:06d}"
+
+
+def staging(run: Path) -> Path:
+    return run / CHECKPOINTS / STAGING
+
+
+def staged_round(run: Path, attempt: int, seq: int) -> Path:
+    """Where the ranks of one round lay down their files, each in a folder of its own."""
+    return staging(run) / f"{attempt}.{seq}"
+
+
+def staged(run: Path, attempt: int, seq: int, rank: int) -> Path:
+    return staged_round(run, attempt, seq) / f"rank-{rank}"
+
+
+def log(run: Path, rank: int, stream: str) -> Path:
+    """``stream`` is ``"out"`` or ``"err"``."""
+    return run / LOGS / f"rank-{rank}.{stream}"

@@ -1,0 +1,155 @@
+"""A run's folder in the hands of its controller: locked, and written by nobody else."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import socket
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+from headway.core.config import Resume
+from headway.core.errors import ConfigError, StorageError
+from headway.storage import layout
+from headway.storage.files import Appender, read_json, read_lines, write_json
+
+
+class RunDir:
+    """Open for one ``fit()``. ``past_attempts`` counts those of former openings, so that numbers never repeat."""
+
+    def __init__(self, path: Path, lock: TextIO, description: dict[str, Any], past_attempts: int) -> None:
+        self.path = path
+        self.id: str = description["id"]
+        self.seed: int = description["seed"]
+        self.past_attempts = past_attempts
+        self._lock = lock
+        self._description = description
+        self._journal = Appender(path / layout.JOURNAL)
+        self._metrics = Appender(path / layout.METRICS)
+
+    @property
+    def resumed(self) -> bool:
+        return bool(self._description["openings"][1:])
+
+    def describe(self, asked: dict[str, Any]) -> None:
+        """Add this opening to ``run.json``."""
+        opening = {"time": time.time(), "host": socket.gethostname(), "pid": os.getpid(), **asked}
+        self._description["openings"].append(opening)
+        write_json(self.path / layout.DESCRIPTION, self._description)
+
+    def note(self, event: str, **fields: Any) -> None:
+        """A line in the journal."""
+        line = json.dumps({"time": round(time.time(), 6), "event": event, **fields}, default=str)
+        self._journal.write(line.encode() + b"\n")
+
+    def record(self, lines: bytes) -> None:
+        """Whole lines for ``metrics.jsonl``."""
+        self._metrics.write(lines)
+
+    def sweep(self) -> None:
+        """Nothing is on its way any more: what still lies in staging is of no use."""
+        shutil.rmtree(layout.staging(self.path), ignore_errors=True)
+
+    def close(self) -> None:
+        self._journal.close()
+        self._metrics.close()
+        self._lock.close()
+
+
+def open_run(path: Path, resume: Resume) -> RunDir:
+    """Create the folder, or go on with the run that is in it. All that can be wrong is found here."""
+    exists = (path / layout.DESCRIPTION).is_file()
+    _check_wish(path, exists, resume)
+    try:
+        for folder in (layout.LOGS, layout.CHECKPOINTS):
+            (path / folder).mkdir(parents=True, exist_ok=True)
+        lock = _lock(path)
+    except OSError as error:
+        raise _unwritable(path.parent, error) from error
+    description = _read(path) if exists else _fresh(path)
+    past = max((line.get("attempt", 0) for line in read_lines(path / layout.JOURNAL)), default=0)
+    opened = RunDir(path, lock, description, past)
+    opened.sweep()
+    return opened
+
+
+def create_run(storage: Path, prefix: str) -> RunDir:
+    """A run that was given no name: ``<prefix>_<date>``, and never an existing one."""
+    name = f"{prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+    for count in range(1, 1000):
+        path = storage / (name if count == 1 else f"{name}_{count}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise _unwritable(storage, error) from error
+        return open_run(path, "never")
+    raise StorageError(f"{storage} holds a thousand runs of this second: give your run a name")
+
+
+def _unwritable(storage: Path, error: OSError) -> ConfigError:
+    reason = error.strerror or error
+    return ConfigError(
+        f"storage_path {str(storage)!r} cannot be written ({reason}): choose another, or mend its rights"
+    )
+
+
+def _check_wish(path: Path, exists: bool, resume: Resume) -> None:
+    if exists and resume == "never":
+        raise ConfigError(f'resume="never", but {path} holds a run already: choose another name')
+    if not exists and resume == "must":
+        raise ConfigError(f'resume="must", but {path} holds no run: check storage_path and name')
+    if not exists and path.is_dir() and any(path.iterdir()):
+        raise ConfigError(f"{path} exists and is not a run of ours: choose another name")
+
+
+def _lock(path: Path) -> TextIO:
+    file = open(path / layout.LOCK, "a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        owner = file.read().strip() or "another process"
+        file.close()
+        raise StorageError(f"run {path} is open in {owner}: wait for it, or choose another name") from None
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()}")
+    file.flush()
+    return file
+
+
+def is_open(path: Path) -> bool:
+    """Whether a controller holds this run right now; needs no right to write."""
+    try:
+        with open(path / layout.LOCK) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
+
+
+def _fresh(path: Path) -> dict[str, Any]:
+    return {
+        "format": layout.FORMAT,
+        "id": secrets.token_hex(16),
+        "name": path.name,
+        "seed": secrets.randbits(32),
+        "created": time.time(),
+        "openings": [],
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    description: dict[str, Any] = read_json(path / layout.DESCRIPTION)
+    if description.get("format") != layout.FORMAT:
+        raise StorageError(
+            f"{path} was written in format {description.get('format')!r}; this version reads {layout.FORMAT}"
+        )
+    return description

@@ -1,0 +1,62 @@
+"""What training code imports: trainers, configs, and the functions to call inside a training function.
+
+    from headway import train
+
+    def train_func(config):
+        for epoch in range(config["epochs"]):
+            ...
+            train.report({"loss": loss}, checkpoint=train.Checkpoint.from_directory(folder))
+
+PyTorch's own part is :mod:`headway.train.torch`; importing this module imports no framework.
+"""
+
+from headway.core.callback import TrainRunContext, UserCallback
+from headway.core.config import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
+from headway.core.errors import (
+    ConfigError,
+    EngineError,
+    HeadwayError,
+    MetricsError,
+    RemoteError,
+    SessionError,
+    StorageError,
+    TrainingFailedError,
+    WorkerDied,
+)
+from headway.frameworks.base import BackendConfig
+from headway.storage.checkpoint import Checkpoint
+from headway.train import collective
+from headway.train.context import TrainContext
+from headway.train.functions import get_checkpoint, get_context, report
+from headway.train.handle import Run
+from headway.train.result import Result
+from headway.train.trainer import DataParallelTrainer
+
+__all__ = [
+    "BackendConfig",
+    "Checkpoint",
+    "CheckpointConfig",
+    "ConfigError",
+    "DataParallelTrainer",
+    "EngineError",
+    "FailureConfig",
+    "HeadwayError",
+    "LoggingConfig",
+    "MetricsError",
+    "RemoteError",
+    "Result",
+    "Run",
+    "RunConfig",
+    "ScalingConfig",
+    "SessionError",
+    "StorageError",
+    "TrainContext",
+    "TrainRunContext",
+    "TrainingFailedError",
+    "UserCallback",
+    "WorkerDied",
+    "collective",
+    "get_checkpoint",
+    "get_context",
+    "report",
+]

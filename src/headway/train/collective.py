@@ -1,0 +1,35 @@
+"""Meeting points for all ranks, through the controller: they work with any framework, and on no device.
+
+A meeting that can never take place (a rank has returned, or waits in another one) fails the run and says who is
+missing; nobody waits for ever.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import cloudpickle
+
+from headway.worker.session import current
+
+T = TypeVar("T")
+
+
+def barrier() -> None:
+    """Wait until all ranks are here."""
+    current("headway.train.collective.barrier").meet("barrier()")
+
+
+def broadcast_from_rank_zero(data: T) -> T:
+    """Rank 0's ``data``, on every rank. For small things: names, numbers, seeds.
+
+    >>> import headway.train as train
+    >>> def train_func():
+    ...     return train.collective.broadcast_from_rank_zero("run-7")
+    >>> train.DataParallelTrainer(train_func, scaling_config=train.ScalingConfig(0)).fit().return_value
+    'run-7'
+    """
+    session = current("headway.train.collective.broadcast_from_rank_zero")
+    mine = cloudpickle.dumps(data) if session.rank == 0 else b""
+    theirs: T = cloudpickle.loads(session.meet("broadcast_from_rank_zero()", mine))
+    return theirs

@@ -1,0 +1,79 @@
+"""Where a worker stands: its ranks, its run, its storage."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+from typing import Any
+
+from headway.core.messages import Place, RunInfo
+from headway.storage import layout
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Where the run's files are, for code that writes there itself."""
+
+    experiment_fs_path: str
+
+    @property
+    def storage_filesystem(self) -> Any:
+        import pyarrow.fs
+
+        return pyarrow.fs.LocalFileSystem()
+
+    def build_checkpoint_path_from_name(self, name: str) -> str:
+        return posixpath.join(self.experiment_fs_path, layout.CHECKPOINTS, name)
+
+
+@dataclass(frozen=True)
+class TrainContext:
+    """What ``get_context()`` gives.
+
+    >>> import headway.train as train
+    >>> def train_func():
+    ...     return train.get_context().get_world_size()
+    >>> train.DataParallelTrainer(train_func, scaling_config=train.ScalingConfig(0)).fit().return_value
+    1
+    """
+
+    _place: Place
+    _run: RunInfo
+
+    def get_world_size(self) -> int:
+        return self._place.world_size
+
+    def get_world_rank(self) -> int:
+        return self._place.rank
+
+    def get_local_rank(self) -> int:
+        return self._place.local_rank
+
+    def get_local_world_size(self) -> int:
+        return self._place.local_world_size
+
+    def get_node_rank(self) -> int:
+        return self._place.node_rank
+
+    def get_experiment_name(self) -> str:
+        return self._run.name
+
+    def get_trial_name(self) -> str:
+        return self._run.name
+
+    def get_trial_id(self) -> str:
+        return self._run.id
+
+    def get_trial_dir(self) -> str:
+        return self._run.path
+
+    def get_trial_resources(self) -> dict[str, float]:
+        """What this worker was given."""
+        return dict(self._run.resources)
+
+    def get_metadata(self) -> dict[str, Any]:
+        """What was handed to the trainer as ``metadata``."""
+        return dict(self._run.metadata)
+
+    def get_storage(self) -> Storage:
+        return Storage(self._run.path)

@@ -1,0 +1,230 @@
+"""One ``fit()``: from what a trainer declares to a run directory with a result in it.
+
+All that can be wrong with the request is found in :func:`prepare`, before any process starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import platform
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import headway
+from headway.control.controller import Controller, Outcome, Plan
+from headway.control.failures import exception, sentence, traceback_text
+from headway.control.machine import State
+from headway.core.callback import TrainRunContext, UserCallback
+from headway.core.config import RunConfig, ScalingConfig, chosen_engine, outer_ranks
+from headway.core.errors import ConfigError, TrainingFailedError
+from headway.core.messages import Abort, StopRequested
+from headway.engine import hardware
+from headway.engine.base import Engine
+from headway.engine.inline import InlineEngine
+from headway.engine.local import LocalEngine
+from headway.frameworks.base import BackendConfig
+from headway.observe import words
+from headway.observe.console import Console
+from headway.observe.watcher import Watcher, Watchers
+from headway.storage.checkpoint import Checkpoint
+from headway.storage.record import Record
+from headway.storage.rundir import RunDir, create_run, open_run
+from headway.train.parcel import Task, make_task
+from headway.train.result import Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a trainer declares."""
+
+    kind: str
+    function: Any
+    train_loop_config: Mapping[str, Any] | None = None
+    backend: BackendConfig | None = None
+    scaling: ScalingConfig = field(default_factory=ScalingConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+    checkpoint: Checkpoint | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Execution:
+    """A run that is ready to go. ``stop`` and ``abort`` may be called from any thread, and from a signal handler."""
+
+    def __init__(self, engine: Engine, rundir: RunDir, console: Console, controller: Controller) -> None:
+        self._engine = engine
+        self._rundir = rundir
+        self._console = console
+        self._controller = controller
+
+    @property
+    def path(self) -> Path:
+        return self._rundir.path
+
+    def stop(self) -> None:
+        self._engine.post(StopRequested())
+
+    def abort(self) -> None:
+        self._engine.post(Abort())
+
+    def run(self) -> Result:
+        """Run to the end. A failed run raises TrainingFailedError, an aborted one KeyboardInterrupt."""
+        began = time.monotonic()
+        try:
+            with _ctrl_c(self.abort, polite=self._engine.name == "local"):
+                outcome = self._controller.run()
+        finally:
+            self._console.end()
+            self._rundir.close()
+        result = _result(self.path, outcome)
+        self._console.say(_farewell(outcome, result, time.monotonic() - began))
+        match outcome.state:
+            case State.FINISHED:
+                return result
+            case State.ABORTED:
+                raise KeyboardInterrupt
+            case _:
+                raise _failed(outcome, result) from result.error
+
+
+def prepare(request: Request, *watchers: Watcher) -> Execution:
+    """Check everything, take the run directory, build the parts."""
+    task = make_task(request.function, request.train_loop_config)
+    _check_callbacks(request.run)
+    inline = chosen_engine(request.scaling) == "inline"
+    engine = _engine(request, task, inline=inline)
+    num_workers = engine.check(request.scaling)
+    packed = b"" if inline else task.packed()
+    rundir = _rundir(request)
+    rundir.describe(_asked(request))
+    console = Console(rundir.path, request.run.logging_config.log_level, show_output=not inline)
+    context = TrainRunContext(
+        run_id=rundir.id,
+        run_config=request.run,
+        scaling_config=request.scaling,
+        train_loop_config=None if request.train_loop_config is None else dict(request.train_loop_config),
+        backend_config=request.backend,
+    )
+    plan = Plan(
+        context=context,
+        task=packed,
+        backend=request.backend,
+        num_threads=None if inline else hardware.threads_per_worker(request.scaling, num_workers),
+        checkpoint=request.checkpoint.path if request.checkpoint else None,
+        metadata=dict(request.metadata),
+    )
+    controller = Controller(plan, engine, rundir, Watchers([console, *watchers]))
+    console.say(_greeting(rundir, num_workers, inline=inline))
+    return Execution(engine, rundir, console, controller)
+
+
+def _engine(request: Request, task: Task, *, inline: bool) -> Engine:
+    if inline:
+        return InlineEngine(request.scaling, task.call)
+    backend = request.backend or BackendConfig()
+    return LocalEngine(request.scaling, backend.preload, backend.warm)
+
+
+def _check_callbacks(config: RunConfig) -> None:
+    for callback in config.callbacks:
+        if not isinstance(callback, UserCallback):
+            raise ConfigError(f"callbacks must be instances of UserCallback, got {callback!r}")
+
+
+def _rundir(request: Request) -> RunDir:
+    config, outer = request.run, outer_ranks()
+    if chosen_engine(request.scaling) == "inline" and outer is not None and outer.rank > 0:
+        # Under torchrun every process is a run of its own; rank 0's has the name that was asked for.
+        name = f"{config.name or request.kind}-rank{outer.rank}"
+        config = replace(config, name=name) if config.name else config
+        if not config.name:
+            return create_run(config.storage, name)
+    return open_run(config.path, config.resume) if config.name else create_run(config.storage, request.kind)
+
+
+def _asked(request: Request) -> dict[str, Any]:
+    """What stands in run.json: the request, as far as JSON can hold it."""
+    return {
+        "trainer": request.kind,
+        "function": getattr(request.function, "__qualname__", repr(request.function)),
+        "train_loop_config": _plain(request.train_loop_config),
+        "scaling_config": _plain(asdict(request.scaling)),
+        "checkpoint_config": asdict(request.run.checkpoint_config),
+        "failure_config": asdict(request.run.failure_config),
+        "argv": sys.argv,
+        "versions": {"python": platform.python_version(), "headway": headway.__version__, **_versions("torch")},
+    }
+
+
+def _versions(*packages: str) -> dict[str, str]:
+    found = {}
+    for name in packages:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value, default=repr))
+
+
+def _greeting(rundir: RunDir, num_workers: int, *, inline: bool) -> str:
+    where = "in this process" if inline else f"on {words.count(num_workers, 'worker')}"
+    return f"run {rundir.path.name} {'goes on' if rundir.resumed else 'begins'} {where}; its files: {rundir.path}"
+
+
+def _farewell(outcome: Outcome, result: Result, seconds: float) -> str:
+    kept = result.checkpoint
+    reached = [words.metrics(result.metrics or {}), Path(kept.path).name if kept else "no checkpoint"]
+    verb = {State.FINISHED: "finished", State.ABORTED: "was aborted", State.FAILED: "failed"}[outcome.state]
+    cause = f": {sentence(outcome.failures)}" if outcome.state is State.FAILED else ""
+    return f"{verb} after {words.duration(seconds)}{cause} ({', '.join(filter(None, reached))})"
+
+
+def _result(path: Path, outcome: Outcome) -> Result:
+    import cloudpickle
+
+    value = cloudpickle.loads(outcome.value) if outcome.value and outcome.state is State.FINISHED else None
+    error = exception(outcome.failures[0]) if outcome.state is State.FAILED else None
+    if error is not None and (text := traceback_text(outcome.failures)):
+        error.add_note(text)
+    return Result(Record(path), value, error)
+
+
+def _failed(outcome: Outcome, result: Result) -> TrainingFailedError:
+    attempts = "" if outcome.num_attempts == 1 else f" in attempt {outcome.num_attempts}"
+    text = f"the run failed{attempts}: {sentence(outcome.failures)} (every rank's output: {result.path}/logs)"
+    return TrainingFailedError(text, result)
+
+
+@contextlib.contextmanager
+def _ctrl_c(abort: Any, *, polite: bool) -> Iterator[None]:
+    """The first Ctrl-C asks for an orderly end, the second for a quick one, the third is Python's own.
+
+    Only the main thread can be asked; a function that runs inline gets its KeyboardInterrupt from Python.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not polite or not main or signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None):
+        yield
+        return
+    presses = 0
+
+    def pressed(number: int, frame: Any) -> None:
+        nonlocal presses
+        presses += 1
+        if presses > 2:
+            raise KeyboardInterrupt
+        abort()
+
+    before = signal.signal(signal.SIGINT, pressed)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,133 @@
+"""A run in the background, and what its owner can do with it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from headway.observe.watcher import Glance
+from headway.storage import layout
+from headway.train.execution import Request, prepare
+from headway.train.result import Result
+
+
+class Reported(NamedTuple):
+    """One report of one rank."""
+
+    rank: int
+    seq: int
+    metrics: dict[str, Any]
+
+
+class _Bell:
+    """A watcher that wakes those who wait for news."""
+
+    def __init__(self) -> None:
+        self.news = threading.Condition()
+
+    def say(self, text: str, *, level: str = "INFO") -> None:
+        pass
+
+    def follow(self, num_workers: int) -> None:
+        pass
+
+    def tick(self, glance: Glance) -> float | None:
+        self.ring()
+        return None
+
+    def ring(self) -> None:
+        with self.news:
+            self.news.notify_all()
+
+
+class Run:
+    """What ``trainer.start()`` gives. What is wrong with the request is raised there, not later.
+
+    >>> from headway import train
+    >>> def train_func():
+    ...     for step in range(3):
+    ...         train.report({"step": step})
+    >>> run = train.DataParallelTrainer(train_func).start()
+    >>> [report.metrics["step"] for report in run.reports()]
+    [0, 1, 2]
+    >>> run.result().metrics
+    {'step': 2}
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._bell = _Bell()
+        self._execution = prepare(request, self._bell)
+        self._result: Result | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="headway-run", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            self._result = self._execution.run()
+        except BaseException as error:  # it belongs to whoever asks for the result
+            self._error = error
+        finally:
+            self._bell.ring()
+
+    @property
+    def path(self) -> Path:
+        """The run directory."""
+        return self._execution.path
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    def reports(self, rank: int | None = 0) -> Iterator[Reported]:
+        """Reports as they come, from the first one on, until the run ends; of one rank, or of all (None)."""
+        with (self.path / layout.METRICS).open("rb") as file:
+            while True:
+                ended = not self.running
+                for line in _new_lines(file):
+                    if "metrics" in line and rank in (None, line["rank"]):
+                        yield Reported(line["rank"], line["seq"], line["metrics"])
+                if ended:
+                    return
+                with self._bell.news:
+                    if self.running and not _grown(file):
+                        self._bell.news.wait()
+
+    def stop(self) -> None:
+        """End the run now and keep what it has reached; ``result()`` will give it as FINISHED."""
+        if self.running:
+            self._execution.stop()
+
+    def result(self) -> Result:
+        """Wait for the end. Raises what ``fit()`` would raise; Ctrl-C in here aborts the run."""
+        try:
+            self._thread.join()
+        except KeyboardInterrupt:
+            self._execution.abort()
+            self._thread.join()
+            raise
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        return self._result
+
+
+def _new_lines(file: IO[bytes]) -> Iterator[dict[str, Any]]:
+    """Whole lines that were added; a torn one waits for its end."""
+    while True:
+        position = file.tell()
+        line = file.readline()
+        if not line.endswith(b"\n"):
+            file.seek(position)
+            return
+        yield json.loads(line)
+
+
+def _grown(file: IO[bytes]) -> bool:
+    position = file.tell()
+    end = file.seek(0, 2)
+    file.seek(position)
+    return end > position

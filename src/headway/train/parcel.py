@@ -1,0 +1,125 @@
+"""The user's function and its config, checked and packed for the journey to other processes."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headway.core.errors import ConfigError
+
+
+class CannotTravel(ConfigError, TypeError):
+    """The function, or something that it needs, cannot be sent to another process."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A call that is ready to be made, here or elsewhere."""
+
+    call: Callable[[], Any]
+    function: Callable[..., Any]
+
+    def packed(self) -> bytes:
+        import cloudpickle
+
+        try:
+            data: bytes = cloudpickle.dumps(self.call)
+        except Exception as error:  # a third party's __reduce__: it may do anything
+            raise CannotTravel(_explanation(self, error)) from error
+        return data
+
+
+def make_task(function: object, config: object) -> Task:
+    """Bind the config as the function's parameters ask for it."""
+    if not callable(function):
+        raise ConfigError(f"train_loop_per_worker must be a function, got {function!r}")
+    name = _name(function)
+    if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+        raise ConfigError(f"{name} must be a plain function: called, this one would only give a generator or coroutine")
+    if config is not None and not isinstance(config, Mapping):
+        raise ConfigError(f"train_loop_config must be a dict, got {config!r}")
+    required, optional = _parameters(function)
+    if required > 1:
+        raise ConfigError(f"{name} must take no parameter or one (the config), it requires {required}")
+    if required == 1 or (optional and config is not None):
+        return Task(functools.partial(function, {} if config is None else config), function)
+    return Task(function, function)
+
+
+def _parameters(function: Callable[..., Any]) -> tuple[int, int]:
+    """How many arguments a call must give, and how many more it may give by position."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some builtins have no signature
+        return 0, 0
+    empty = inspect.Parameter.empty
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    keyword = (inspect.Parameter.KEYWORD_ONLY,)
+    required = sum(p.default is empty and p.kind in (*positional, *keyword) for p in parameters)
+    return required, sum(p.default is not empty and p.kind in positional for p in parameters)
+
+
+def _name(function: Any) -> str:
+    return repr(getattr(function, "__name__", type(function).__name__))
+
+
+def _explanation(task: Task, error: Exception) -> str:
+    culprit = next(_culprits(task.call, ""), None)
+    if culprit is None:
+        return f"{_name(task.function)} cannot be sent to the workers: {error}"
+    path, value = culprit
+    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+    return (
+        f"{_name(task.function)} cannot be sent to the workers: {path} is a {kind}, which does not pickle "
+        f"({error}); create it inside the function"
+    )
+
+
+def _culprits(value: object, path: str, depth: int = 0) -> Iterator[tuple[str, object]]:
+    """The innermost things, with the way to them, that do not pickle."""
+    if depth > 6 or _pickles(value):
+        return
+    found = False
+    for step, part in _parts(value):
+        for culprit in _culprits(part, f"{path} → {step}" if path else step, depth + 1):
+            found = True
+            yield culprit
+    if not found and path:
+        yield path, value
+
+
+def _pickles(value: object) -> bool:
+    import cloudpickle
+
+    try:
+        cloudpickle.dumps(value)
+    except Exception:  # see packed()
+        return False
+    return True
+
+
+def _parts(value: Any) -> Iterator[tuple[str, object]]:
+    """What a thing is made of, by the names its author gave."""
+    if isinstance(value, functools.partial):
+        if value.args:
+            yield "train_loop_config", value.args[0]
+        yield from _parts(value.func)
+    elif inspect.ismethod(value):
+        yield "self", value.__self__
+        yield from _parts(value.__func__)
+    elif inspect.isfunction(value):
+        known = inspect.getclosurevars(value)
+        for name, item in {**known.nonlocals, **known.globals}.items():
+            yield f"its variable {name!r}", item
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield f"key {key!r}", item
+    elif isinstance(value, list | tuple | set):
+        for index, item in enumerate(value):
+            yield f"item {index}", item
+    elif hasattr(value, "__dict__") and not inspect.ismodule(value):
+        for name, item in vars(value).items():
+            yield f"attribute {name!r}", item

@@ -1,0 +1,126 @@
+"""What a run has reached, read from its directory: right after ``fit()``, or years later from another machine."""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from headway.core.config import CheckpointConfig
+from headway.core.errors import ConfigError, RemoteError
+from headway.observe import words
+from headway.storage.checkpoint import Checkpoint, Saved
+from headway.storage.record import Record
+from headway.storage.retention import best, look_up, ranked
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class Result:
+    """``metrics`` and ``checkpoint`` are the last ones of rank 0 and of the run; everything is read when asked for.
+
+    >>> import headway.train as train
+    >>> def train_func():
+    ...     train.report({"loss": 0.5})
+    ...     return "done"
+    >>> result = train.DataParallelTrainer(train_func, scaling_config=train.ScalingConfig(0)).fit()
+    >>> result.metrics, result.return_value
+    ({'loss': 0.5}, 'done')
+    """
+
+    def __init__(self, record: Record, return_value: Any = None, error: BaseException | None = None) -> None:
+        self._record = record
+        self.return_value = return_value
+        self.error = error
+
+    @classmethod
+    def from_path(cls, path: str | os.PathLike[str]) -> Result:
+        """The result of a run that ended some time ago, or is still going on. Only reads."""
+        record = Record.at(Path(path).expanduser().absolute())
+        last = list(record.events())[-1:]
+        cause = last[0].get("cause") if last else None
+        return cls(record, error=RemoteError(cause) if cause else None)
+
+    @property
+    def path(self) -> str:
+        """The run directory."""
+        return str(self._record.path)
+
+    @property
+    def state(self) -> str:
+        """FINISHED, FAILED, ABORTED; INTERRUPTED where the driver was killed; or what it is doing right now."""
+        return self._record.state
+
+    @functools.cached_property
+    def metrics(self) -> dict[str, Any] | None:
+        """Rank 0's last report, with or without a checkpoint; None where there was none."""
+        return self._record.newest_metrics()
+
+    @functools.cached_property
+    def metrics_dataframe(self) -> pandas.DataFrame | None:
+        """A row per report of rank 0; None where there was none."""
+        import pandas
+
+        rows = self._record.reports()
+        return pandas.DataFrame([row["metrics"] for row in rows]) if rows else None
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The newest committed checkpoint."""
+        kept = self._kept
+        return kept[-1].checkpoint if kept else None
+
+    @property
+    def best_checkpoints(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
+        """The kept ones with their metrics, the best last; at most ``num_to_keep``."""
+        asked = self._opening.get("checkpoint_config", {})
+        return [(saved.checkpoint, saved.manifest.metrics) for saved in best(self._kept, CheckpointConfig(**asked))]
+
+    def get_best_checkpoint(self, metric: str, mode: Literal["max", "min"]) -> Checkpoint | None:
+        """The kept checkpoint with the best value of a metric (``"valid/loss"`` for nested ones)."""
+        if mode not in ("max", "min"):
+            raise ConfigError(f"mode must be 'max' or 'min', got {mode!r}")
+        having = [saved for saved in self._kept if look_up(saved.manifest.metrics, metric) is not None]
+        if self._kept and not having:
+            known = sorted({key for saved in self._kept for key in saved.manifest.metrics})
+            raise ConfigError(f"no checkpoint has a metric {metric!r}: there are {', '.join(known) or 'none at all'}")
+        wanted = CheckpointConfig(checkpoint_score_attribute=metric, checkpoint_score_order=mode)
+        return ranked(having, wanted)[-1].checkpoint if having else None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The train_loop_config of the newest opening, as far as JSON can hold it."""
+        config: dict[str, Any] = self._opening.get("train_loop_config") or {}
+        return config
+
+    @property
+    def filesystem(self) -> Any:
+        """The pyarrow filesystem that ``path`` lies on."""
+        import pyarrow.fs
+
+        return pyarrow.fs.LocalFileSystem()
+
+    @property
+    def _kept(self) -> list[Saved]:
+        return self._record.checkpoints()
+
+    @property
+    def _opening(self) -> dict[str, Any]:
+        openings: list[dict[str, Any]] = self._record.description["openings"]
+        return openings[-1] if openings else {}
+
+    def __repr__(self) -> str:
+        kept = self._kept
+        rows = {
+            "state": self.state,
+            "metrics": words.metrics(self.metrics, limit=12) if self.metrics is not None else "none",
+            "checkpoint": f"{kept[-1].path.name} of {len(kept)} kept" if kept else "none",
+            "path": self.path,
+        }
+        if self.error is not None:
+            rows["error"] = f"{type(self.error).__name__}: {self.error}".split("\n")[0]
+        if self.return_value is not None:
+            rows["returned"] = words.shortened(repr(self.return_value), 100)
+        return "Result(\n" + "".join(f"  {key:<11}{value}\n" for key, value in rows.items()) + ")"

@@ -1,0 +1,103 @@
+"""Mixed precision in three calls: ``accelerate(amp=True)`` first, then ``prepare_optimizer`` and ``backward``.
+
+On CUDA it is bfloat16 where the card has it, else float16 with a gradient scaler; on CPU it is bfloat16.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import nn
+
+from headway.core.errors import SessionError
+from headway.frameworks.torch import device_of
+from headway.worker.session import Session, current
+
+
+class Precision:
+    """What one session has asked for: the dtype to compute in, and a scaler where that dtype needs one."""
+
+    def __init__(self, device: torch.device) -> None:
+        half = device.type == "cuda" and not torch.cuda.is_bf16_supported()
+        self.dtype = torch.float16 if half else torch.bfloat16
+        self.scaler = torch.amp.GradScaler(device.type) if half else None
+
+
+def accelerate(amp: bool = False) -> None:
+    """Turn on mixed precision for the models that are prepared after this. Once, at the top of the function."""
+    session = current("headway.train.torch.accelerate")
+    if session.extras.get("accelerated"):
+        raise SessionError("accelerate() was called twice: call it once, at the top of your training function")
+    if session.extras.get("prepared"):
+        raise SessionError("accelerate() was called after prepare_model(): call it first")
+    session.extras["accelerated"] = True
+    if amp:
+        session.extras["precision"] = Precision(device_of(session.place))
+
+
+def prepare_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Let ``optimizer.step()`` go through the gradient scaler, where there is one."""
+    precision = _precision(current("headway.train.torch.prepare_optimizer"))
+    if precision is None or precision.scaler is None:
+        return optimizer
+    return _Scaled(optimizer, precision.scaler)
+
+
+def backward(loss: torch.Tensor) -> None:
+    """``loss.backward()``, scaled where the precision asks for it."""
+    precision = _precision(current("headway.train.torch.backward"))
+    scaled = loss if precision is None or precision.scaler is None else precision.scaler.scale(loss)
+    scaled.backward()
+
+
+def autocast_forward(model: nn.Module, device: torch.device) -> None:
+    """Compute this model's forward in the session's precision. The model stays picklable: only a method changes."""
+    session = current("headway.train.torch.prepare_model")
+    session.extras["prepared"] = True
+    precision = _precision(session)
+    if precision is not None:
+        forward = vars(model).get("forward") or functools.partial(type(model).forward, model)
+        vars(model)["forward"] = functools.partial(_forward, forward, device.type, precision.dtype)
+
+
+def _forward(forward: Any, device: str, dtype: torch.dtype, /, *args: Any, **kwargs: Any) -> Any:
+    with torch.autocast(device, dtype=dtype):
+        return forward(*args, **kwargs)
+
+
+def _precision(session: Session) -> Precision | None:
+    found: Precision | None = session.extras.get("precision")
+    return found
+
+
+class _Scaled(torch.optim.Optimizer):
+    """An optimizer whose steps go through a gradient scaler; everything else is the inner one's.
+
+    A subclass so that schedulers accept it, but with no state of its own: they patch ``step``, and only on this one.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, scaler: Any) -> None:
+        self.__dict__.update(_inner=optimizer, _scaler=scaler)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_inner"], name)
+
+    def step(self, closure: Any = None) -> Any:
+        result = self._scaler.step(self._inner, *([closure] if closure else []))
+        self._scaler.update()
+        return result
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self._inner.zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        self._inner.add_param_group(param_group)
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = self._inner.state_dict()
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._inner.load_state_dict(state_dict)

@@ -1,0 +1,66 @@
+"""A model on its device, in step with the other workers' copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from headway.core.errors import ConfigError
+from headway.frameworks.torch import device_of
+from headway.train.torch.amp import autocast_forward
+from headway.worker.session import current
+
+Strategy = Literal["ddp", "fsdp"]
+
+
+def prepare_model(
+    model: nn.Module,
+    move_to_device: bool | torch.device = True,
+    parallel_strategy: Strategy | None = "ddp",
+    parallel_strategy_kwargs: dict[str, Any] | None = None,
+) -> nn.Module:
+    """Move a model to this worker's device and tie it to the others'.
+
+    ``"ddp"`` wraps it in DistributedDataParallel, ``"fsdp"`` shards it by ``fully_shard`` (on CPU, too), None leaves
+    it alone; so does a world of one worker. ``parallel_strategy_kwargs`` go to the wrapper as they are.
+    """
+    place = current("headway.train.torch.prepare_model").place
+    if parallel_strategy not in ("ddp", "fsdp", None):
+        raise ConfigError(f"parallel_strategy must be 'ddp', 'fsdp' or None, got {parallel_strategy!r}")
+    device = move_to_device if isinstance(move_to_device, torch.device) else device_of(place)
+    if move_to_device:
+        model = model.to(device)
+    autocast_forward(model, device)
+    if place.world_size == 1 or parallel_strategy is None:
+        return model
+    options = dict(parallel_strategy_kwargs or {})
+    if parallel_strategy == "fsdp":
+        return _sharded(model, options)
+    if device.type == "cuda" and move_to_device:
+        options = {"device_ids": [device], "output_device": device, **options}
+    return nn.parallel.DistributedDataParallel(model, **options)
+
+
+def _sharded(model: nn.Module, options: dict[str, Any]) -> nn.Module:
+    """Every block on its own, then the rest; all ranks begin with rank 0's weights, as under DDP."""
+    from torch.distributed.fsdp import fully_shard
+
+    for tensor in (*model.parameters(), *model.buffers()):
+        dist.broadcast(tensor.detach(), src=0)
+    for block in _blocks(model):
+        fully_shard(block, **options)
+    fully_shard(model, **options)
+    return model
+
+
+def _blocks(model: nn.Module) -> Iterator[nn.Module]:
+    """The layers that repeat: what lies in a ModuleList or Sequential, at any depth, and has parameters."""
+    for child in model.children():
+        if isinstance(child, nn.ModuleList | nn.Sequential):
+            yield from (layer for layer in child if any(True for _ in layer.parameters()))
+        else:
+            yield from _blocks(child)

@@ -1,0 +1,144 @@
+"""Whose rows: samplers that give this rank its share of what the user's own sampler would draw."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy
+import torch
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, Sampler, SequentialSampler
+from torch.utils.data.distributed import DistributedSampler
+
+from headway.core.messages import Place
+from headway.train.torch.dealing import batches_of, num_steps, rows_of
+
+
+def share(loader: Any, place: Place, seed: int) -> None:
+    """Replace what a loader draws by this rank's share of it. What shares already is left alone."""
+    if isinstance(loader.dataset, IterableDataset) or _shares_already(loader):
+        return
+    if loader.batch_sampler is not None and loader.batch_size is None:
+        vars(loader)["batch_sampler"] = SharedBatches(loader.batch_sampler, place, seed)
+        return
+    dealt = DealtSampler(loader, place, seed)
+    vars(loader)["sampler"] = dealt
+    if loader.batch_size is not None:
+        vars(loader)["batch_sampler"] = DealtBatches(dealt, loader.batch_size, loader.drop_last)
+
+
+def _shares_already(loader: Any) -> bool:
+    samplers = (loader.sampler, getattr(loader.batch_sampler, "sampler", None))
+    return any(isinstance(sampler, DistributedSampler) for sampler in samplers)
+
+
+class DealtSampler(DistributedSampler[Any]):
+    """This rank's rows of an epoch. Epochs count by themselves until somebody calls ``set_epoch``."""
+
+    def __init__(self, loader: Any, place: Place, seed: int) -> None:
+        drop_last = loader.drop_last
+        super().__init__(loader.dataset, place.world_size, place.rank, seed=seed, drop_last=drop_last)
+        self._source: Sampler[int] = loader.sampler
+        self._batch_size: int = loader.batch_size or 1
+        self._counts_itself = True
+
+    def set_epoch(self, epoch: int) -> None:
+        self._counts_itself = False
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        rows = self._rows(_order(self._source, self.seed + self.epoch))
+        self.epoch += self._counts_itself
+        return iter(rows)
+
+    def __len__(self) -> int:
+        return len(self._rows(range(self._num_rows)))
+
+    @property
+    def num_steps(self) -> int:
+        return num_steps(self._num_rows, self._batch_size, self.num_replicas, drop_last=self.drop_last)
+
+    @property
+    def _num_rows(self) -> int:
+        return len(self._source)  # type: ignore[arg-type]
+
+    def _rows(self, order: Sequence[int]) -> list[int]:
+        return rows_of(order, self._batch_size, self.num_replicas, self.rank, drop_last=self.drop_last)
+
+
+class DealtBatches(BatchSampler):
+    """A rank's rows cut into the number of batches that all ranks have."""
+
+    sampler: DealtSampler
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return batches_of(list(self.sampler), self.batch_size, self.sampler.num_steps)
+
+    def __len__(self) -> int:
+        return self.sampler.num_steps
+
+
+class SharedBatches(Sampler[list[int]]):
+    """Every n-th of the user's own batches; the first ones once more at the end, so that all ranks have as many."""
+
+    def __init__(self, batches: Any, place: Place, seed: int) -> None:
+        self.batches = batches
+        self._place = place
+        self._seed = seed
+        self._epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+        if hasattr(self.batches, "set_epoch"):
+            self.batches.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        drawn = _drawn(self.batches, self._seed + self._epoch)
+        self._epoch += 1
+        size, rank = self._place.world_size, self._place.rank
+        yield from drawn[rank::size]
+        if drawn and rank >= len(drawn) % size > 0:
+            yield drawn[rank % len(drawn)]
+
+    def __len__(self) -> int:
+        return -(-len(self.batches) // self._place.world_size)
+
+
+def _order(source: Sampler[int], seed: int) -> Sequence[int]:
+    """The global order of an epoch: a function of the seed, the same on every rank."""
+    if type(source) is SequentialSampler:
+        return range(len(source))
+    if type(source) is RandomSampler and not source.replacement and source.num_samples == len(source.data_source):
+        generator = torch.Generator()
+        generator.manual_seed(seed)
+        shuffled: list[int] = torch.randperm(source.num_samples, generator=generator).tolist()
+        return shuffled
+    return _drawn(source, seed)
+
+
+def _drawn(source: Any, seed: int) -> list[Any]:
+    """All that a sampler would give, drawn with randomness that is the same on every rank and disturbs nobody."""
+    generator = getattr(source, "generator", None)
+    with _common_randomness(seed, generator):
+        return list(source)
+
+
+@contextlib.contextmanager
+def _common_randomness(seed: int, generator: torch.Generator | None) -> Iterator[None]:
+    before = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+    own = generator.get_state() if generator is not None else None
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+    if generator is not None:
+        generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        numpy.random.set_state(before[1])
+        torch.set_rng_state(before[2])
+        if generator is not None and own is not None:
+            generator.set_state(own)

@@ -1,0 +1,70 @@
+"""A trainer is a declaration: a function, its config, its scale. ``fit()`` makes a run of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headway.core.config import RunConfig, ScalingConfig, refuse_unknown_keywords
+from headway.core.errors import ConfigError
+from headway.frameworks.base import BackendConfig
+from headway.storage.checkpoint import Checkpoint
+from headway.train.execution import Request, prepare
+from headway.train.handle import Run
+from headway.train.result import Result
+
+
+class DataParallelTrainer:
+    """Runs one function on several workers. The base of all trainers; without a backend the workers are just processes.
+
+    ``train_loop_per_worker`` takes no parameter, or one: the ``train_loop_config``.
+
+    >>> from headway import train
+    >>> def train_func(config):
+    ...     train.report({"rate": config["rate"]})
+    >>> trainer = DataParallelTrainer(
+    ...     train_func, train_loop_config={"rate": 0.1}, scaling_config=train.ScalingConfig(num_workers=2)
+    ... )
+    >>> trainer.fit().metrics
+    {'rate': 0.1}
+    """
+
+    @refuse_unknown_keywords
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any],
+        *,
+        train_loop_config: Mapping[str, Any] | None = None,
+        backend_config: BackendConfig | None = None,
+        scaling_config: ScalingConfig | None = None,
+        run_config: RunConfig | None = None,
+        resume_from_checkpoint: Checkpoint | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        _check("backend_config", backend_config, BackendConfig)
+        _check("scaling_config", scaling_config, ScalingConfig)
+        _check("run_config", run_config, RunConfig)
+        _check("resume_from_checkpoint", resume_from_checkpoint, Checkpoint)
+        self._request = Request(
+            kind=type(self).__name__,
+            function=train_loop_per_worker,
+            train_loop_config=train_loop_config,
+            backend=backend_config,
+            scaling=scaling_config or ScalingConfig(),
+            run=run_config or RunConfig(),
+            checkpoint=resume_from_checkpoint,
+            metadata=metadata or {},
+        )
+
+    def fit(self) -> Result:
+        """Run to the end. A failed run raises TrainingFailedError; Ctrl-C ends it in order, as ABORTED."""
+        return prepare(self._request).run()
+
+    def start(self) -> Run:
+        """Run in the background; the handle gives its reports as they come, and its result."""
+        return Run(self._request)
+
+
+def _check(name: str, value: object, kind: type) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise ConfigError(f"{name} must be a {kind.__name__}, got {value!r}")

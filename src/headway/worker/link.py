@@ -1,0 +1,69 @@
+"""A worker's end of the wire."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from headway.core.errors import EngineError
+from headway.core.messages import Start, ToController, ToWorker
+from headway.core.wire import Frames, encode
+
+
+class Link(Protocol):
+    def send(self, message: ToController) -> None:
+        """Hand a message over. Returns at once unless the wire is full."""
+
+    def wait(self, done: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Let messages come in until ``done()``; False when the time is over first."""
+
+
+class SocketLink:
+    """Over an inherited socket. User code may report from several threads, hence the lock."""
+
+    def __init__(self, wire: socket.socket) -> None:
+        self._wire = wire
+        self._sending = threading.Lock()
+        self._news = threading.Condition()
+        self._frames = Frames()
+
+    def send(self, message: ToController) -> None:
+        frame = encode(message)
+        with self._sending:
+            self._wire.sendall(frame)
+
+    def wait(self, done: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        with self._news:
+            return self._news.wait_for(done, timeout_s)
+
+    def first(self) -> Start:
+        """The Start that every conversation begins with."""
+        while not (messages := self._receive()):
+            pass
+        (start,) = messages
+        assert isinstance(start, Start)
+        return start
+
+    def listen(self, receive: Callable[[ToWorker], None]) -> None:
+        """From now on, hand every message to ``receive``, in a thread of our own."""
+
+        def loop() -> None:
+            try:
+                while True:
+                    messages = self._receive()
+                    with self._news:
+                        for message in messages:
+                            receive(message)
+                        self._news.notify_all()
+            except (OSError, EngineError):
+                return  # the controller is gone, and whoever started us ends us
+
+        threading.Thread(target=loop, name="headway-link", daemon=True).start()
+
+    def _receive(self) -> list[ToWorker]:
+        data = self._wire.recv(1 << 18)
+        if not data:
+            raise EngineError("the controller has gone away")
+        return self._frames.feed(data)

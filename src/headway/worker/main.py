@@ -1,0 +1,152 @@
+"""A worker's life: say hello, become what Start says, run the function, say how it ended, leave.
+
+The engine starts :func:`main` by name in a process of its own; the inline engine calls :func:`work` in the
+user's process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import faulthandler
+import functools
+import hashlib
+import os
+import random
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from headway.core.messages import Failed, Finished, Place, Ready, RunInfo, Start, Surroundings
+from headway.frameworks.base import join
+from headway.observe.tail import TRACEBACK_FOLLOWS
+from headway.observe.tracebacks import folded, full
+from headway.storage import layout
+from headway.worker.link import SocketLink
+from headway.worker.metrics import refuse_tensors
+from headway.worker.session import Session, active
+
+
+def main(wire: socket.socket, gpus: list[str], rendezvous: str | None) -> None:
+    """The whole life of a worker process. Never returns."""
+    link = SocketLink(wire)
+    link.send(Ready(host=socket.gethostname(), pid=os.getpid(), gpus=tuple(gpus)))
+    start = link.first()
+    _settle(start.surroundings)
+    _write_to_logs(Path(start.run.path), start.run.attempt, start.rank)
+    _seed(start.run, start.place, start.first_seq)
+    session = Session(start, link)
+    link.listen(session.receive)
+    outcome = work(start, session, lambda: _unpack(start.task)(), rendezvous=rendezvous)
+    link.send(outcome)
+    if isinstance(outcome, Failed):
+        _leave(1)
+    with contextlib.suppress(KeyboardInterrupt):
+        session.wait_for_dismissal()
+    _leave(0)
+
+
+def work(
+    start: Start, session: Session, task: Callable[[], Any], *, rendezvous: str | None, lasting: bool = False
+) -> Finished | Failed:
+    """Run the user's function in its session. ``lasting``: this process goes on afterwards."""
+    try:
+        with active(session), join(start.backend, start.place, rendezvous, lasting=lasting):
+            value = task()
+            refuse_tensors(value)
+            return Finished(value=cloudpickle.dumps(value))
+    except KeyboardInterrupt:
+        if lasting:
+            raise
+        return Failed(kind="KeyboardInterrupt", message="", traceback="")
+    except SystemExit as leaving:
+        if leaving.code in (0, None):
+            return Finished(value=cloudpickle.dumps(None))
+        return failure(leaving)
+    except BaseException as error:  # the user's code: whatever it is, it is the answer
+        return failure(error)
+
+
+def failure(error: BaseException) -> Failed:
+    """An exception, ready to travel. The whole traceback goes to the rank's own log."""
+    print(f"{TRACEBACK_FOLLOWS}\n{full(error)}", end="", file=sys.stderr)
+    kind = type(error)
+    name = (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )
+    message = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else str(error)
+    return Failed(kind=name, message=message, traceback=folded(error), error=_packed(error))
+
+
+def _packed(error: BaseException) -> bytes | None:
+    """The exception as bytes that are known to come back to life; many exceptions do not."""
+    try:
+        data: bytes = cloudpickle.dumps(error)
+        cloudpickle.loads(data)
+    except Exception:  # the user's own class: it may do anything here
+        return None
+    return data
+
+
+def _unpack(task: bytes) -> Callable[[], Any]:
+    """The user's function. What it knows of ``__main__`` becomes our ``__main__``, so that its classes pickle again."""
+    function: Callable[[], Any] = cloudpickle.loads(task)
+    inner = function.func if isinstance(function, functools.partial) else function
+    if getattr(inner, "__module__", None) == "__main__":
+        known = {name: value for name, value in inner.__globals__.items() if not name.startswith("__")}
+        vars(sys.modules["__main__"]).update(known)
+    return function
+
+
+def _settle(surroundings: Surroundings) -> None:
+    """Look like the driver does now: the nursery was started long ago."""
+    for name in os.environ.keys() - surroundings.env.keys():
+        del os.environ[name]
+    os.environ.update(surroundings.env)
+    os.chdir(surroundings.cwd)
+    sys.path[:] = surroundings.sys_path
+
+
+def _write_to_logs(run: Path, attempt: int, rank: int) -> None:
+    """From here on all output, of Python and of C, goes to this rank's own files."""
+    for stream, fd in (("out", 1), ("err", 2)):
+        log = os.open(layout.log(run, rank, stream), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log, fd)
+        os.close(log)
+    sys.stdout, sys.stderr = (
+        open(fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False) for fd in (1, 2)
+    )
+    faulthandler.enable()
+
+
+def _seed(run: RunInfo, place: Place, first_seq: int) -> None:
+    """Forked siblings begin with equal random states: give each its own, the same again for the same start."""
+    digest = hashlib.sha256(f"{run.seed}:{place.rank}:{first_seq}".encode()).digest()
+    seed = int.from_bytes(digest[:4], "big")
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(seed)
+
+
+def _leave(code: int) -> None:
+    """Leave like a script would: threads joined, exit handlers run, output flushed; but tear nothing down.
+
+    Destroying a process group under a live DDP model hung one worker in six.
+    """
+    with contextlib.suppress(BaseException):
+        threading._shutdown()  # type: ignore[attr-defined]
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        ctypes.CDLL(None).fflush(None)
+    os._exit(code)

@@ -1,0 +1,115 @@
+"""What a training function's calls end up in: one per worker process, the only module state we have."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from headway.core.errors import ConfigError, SessionError
+from headway.core.messages import Arrive, Committed, Dismissed, Release, Report, Start, ToWorker
+from headway.storage import layout
+from headway.storage.checkpoint import Checkpoint, stage
+from headway.worker.link import Link
+from headway.worker.metrics import encode_metrics
+
+COMMIT_WAIT_S = 1.0
+
+_active: Session | None = None
+
+
+class Session:
+    """One worker's part in one attempt."""
+
+    def __init__(self, start: Start, link: Link) -> None:
+        self.rank = start.rank
+        self.place = start.place
+        self.run = start.run
+        self.extras: dict[str, Any] = {}  # what a framework's helpers keep for this session
+        self._link = link
+        self._next_seq = start.first_seq
+        self._reporting = threading.Lock()
+        self._checkpoint = Checkpoint(start.checkpoint) if start.checkpoint else None
+        self._staged_seq = -1  # the newest report of ours that had files
+        self._committed_seq = -1
+        self._num_meetings = 0
+        self._released: dict[int, bytes] = {}
+        self._dismissed = False
+
+    def report(self, metrics: Mapping[str, Any], checkpoint: object = None) -> None:
+        text = encode_metrics(metrics)
+        with self._reporting:
+            seq = self._next_seq
+            if checkpoint is not None:
+                self._stage(checkpoint, seq)
+            self._next_seq = seq + 1
+            self._link.send(Report(seq=seq, time=time.time(), metrics=text, staged=checkpoint is not None))
+
+    def _stage(self, checkpoint: object, seq: int) -> None:
+        if not isinstance(checkpoint, Checkpoint):
+            kind = type(checkpoint).__name__
+            raise ConfigError(f"checkpoint must be a Checkpoint, got {kind}: use Checkpoint.from_directory(path)")
+        run = Path(self.run.path)
+        stage(Path(checkpoint.path), layout.staged(run, self.run.attempt, seq, self.rank), run=run)
+        self._staged_seq = seq
+
+    def newest_checkpoint(self) -> Checkpoint | None:
+        """The newest committed one. What this rank has just reported is given a moment to be committed."""
+        patience = None if self.place.world_size == 1 else COMMIT_WAIT_S
+        self._link.wait(lambda: self._committed_seq >= self._staged_seq, patience)
+        return self._checkpoint
+
+    def meet(self, kind: str, data: bytes = b"") -> bytes:
+        """Wait for all ranks at their next common point; gives rank 0's data."""
+        if self.place.world_size != self.run.num_workers:
+            raise SessionError(f"{kind} cannot reach ranks that torchrun has started: use torch.distributed there")
+        index = self._num_meetings
+        self._num_meetings += 1
+        self._link.send(Arrive(index=index, kind=kind, data=data))
+        self._link.wait(lambda: index in self._released)
+        return self._released.pop(index)
+
+    def wait_for_dismissal(self) -> None:
+        self._link.wait(lambda: self._dismissed)
+
+    def receive(self, message: ToWorker) -> None:
+        """A word from the controller."""
+        match message:
+            case Committed(seq=seq, path=path):
+                self._committed_seq = seq
+                self._checkpoint = Checkpoint(path)
+            case Release(index=index, data=data):
+                self._released[index] = data
+            case Dismissed():
+                self._dismissed = True
+            case Start():
+                raise AssertionError("a session is started once")
+
+
+@contextlib.contextmanager
+def active(session: Session) -> Iterator[None]:
+    """Make this the session that user code finds."""
+    global _active
+    if _active is not None:
+        raise SessionError("this process runs a training function already: inline runs cannot overlap")
+    _active = session
+    try:
+        yield
+    finally:
+        _active = None
+
+
+def current(caller: str) -> Session:
+    """The session, or a sentence that says where ``caller`` belongs."""
+    if _active is None:
+        raise SessionError(
+            f"{caller}() was called outside a training function: call it in the function that a trainer runs"
+        )
+    return _active
+
+
+def running() -> bool:
+    return _active is not None
