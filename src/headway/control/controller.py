@@ -241,7 +241,7 @@ class Controller:
         if commit:
             self._ledger.commit(attempt, closing)
         elif closing.givers:
-            self._ledger.drop(attempt, closing.seq)
+            self._ledger.drop(attempt, closing)
             who = words.ranks(closed.partial)
             text = f"the checkpoint of report {closing.seq} lacks the files of {who} and is dropped"
             self._tell("partial", text, "WARNING", seq=closing.seq, missing=closed.partial)
@@ -260,7 +260,7 @@ class Controller:
 
     def _retried(self, failures: tuple[Failure, ...]) -> None:
         attempt = self._run.attempt - 1
-        self._ledger.drop(attempt)
+        self._ledger.end_attempt(attempt)
         self._hooks.failed(failures)
         kept = self._ledger.kept
         source = f"from {kept[-1].path.name}" if kept else "from the beginning: there is no checkpoint yet"
@@ -273,7 +273,7 @@ class Controller:
 
     def _end(self, action: machine.End) -> None:
         self._ended = action
-        self._ledger.drop(self._run.attempt)
+        self._ledger.end_attempt(self._run.attempt)
         self._ledger.flush()
         if action.failures:
             self._hooks.failed(action.failures)

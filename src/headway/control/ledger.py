@@ -114,9 +114,14 @@ class Ledger:
         self.kept = [saved for saved in self.kept if saved.manifest.number != number]
         self._jobs.put(functools.partial(discard, layout.checkpoint(self._rundir.path, number)))
 
-    def drop(self, attempt: int, seq: int | None = None) -> None:
-        """Staged files of one round, or of all of an attempt, will not become a checkpoint."""
-        self._jobs.put(functools.partial(drop_staged, self._rundir.path, attempt, seq))
+    def drop(self, attempt: int, closing: Round) -> None:
+        """The files of this round will not become a checkpoint."""
+        for rank in closing.givers:
+            self._jobs.put(functools.partial(discard, layout.staged(self._rundir.path, attempt, closing.seq, rank)))
+
+    def end_attempt(self, attempt: int) -> None:
+        """Every worker has left, and storage has answered: what still lies in staging is of no use."""
+        self._jobs.put(functools.partial(drop_staged, self._rundir.path, attempt))
 
     # --- the committer's thread ---
 

@@ -124,8 +124,7 @@ def stage(source: Path, target: Path, *, run: Path) -> None:
 
 def commit(run: Path, what: Commitment) -> Saved:
     """Merge, describe, rename. Raises without leaving anything that looks like a checkpoint."""
-    round_folder = layout.staged_round(run, what.attempt, what.seq)
-    folders = [round_folder / f"rank-{rank}" for rank in what.ranks]
+    folders = [layout.staged(run, what.attempt, what.seq, rank) for rank in what.ranks]
     clashes = tuple(_merge(folders, what.ranks))
     whole = folders[0]
     (whole / layout.MANIFEST).unlink(missing_ok=True)
@@ -142,7 +141,8 @@ def commit(run: Path, what: Commitment) -> Saved:
     write_json(whole / layout.MANIFEST, asdict(manifest))
     final = layout.checkpoint(run, what.number)
     os.rename(whole, final)
-    shutil.rmtree(round_folder, ignore_errors=True)
+    for merged in folders[1:]:
+        shutil.rmtree(merged, ignore_errors=True)
     return Saved(final, manifest, clashes)
 
 
@@ -185,8 +185,7 @@ def discard(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def drop_staged(run: Path, attempt: int, seq: int | None = None) -> None:
-    """Staged files of one round, or of a whole attempt, that will never become a checkpoint."""
-    pattern = f"{attempt}.*" if seq is None else f"{attempt}.{seq}"
-    for folder in layout.staging(run).glob(pattern):
+def drop_staged(run: Path, attempt: int) -> None:
+    """What an attempt has left in staging will never become a checkpoint. Its workers are gone."""
+    for folder in layout.staging(run).glob(f"{attempt}.*"):
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Shipped for tests, ours and yours: an engine without processes."""

@@ -1,0 +1,167 @@
+"""An engine without processes: workers are scripts of what they will say, interleaved by chance, in no time at all.
+
+    engine = FakeEngine(Path(run), [[Script([Say(), Say(files=True), FINISH]), Script([DIE])]], seed=7)
+
+One list of scripts per attempt (the last one serves all further attempts). It delivers what a real engine would, in
+some order that a real one could, and raises :class:`Hung` where a real run would wait for ever.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from pathlib import Path
+
+from headway.core.config import ScalingConfig
+from headway.core.messages import Dismissed, Exited, Failed, Finished, FromWorker, Ready, Report, Start, ToWorker
+from headway.engine.base import Deliver
+from headway.storage import layout
+
+SLOW_S = 5.0
+
+
+class Hung(AssertionError):
+    """Nothing can happen any more, and the run has not ended."""
+
+
+@dataclass(frozen=True)
+class Say:
+    """Report once; with files, a file of this rank's own and one that all ranks write alike."""
+
+    files: bool = False
+
+
+class Ending(Enum):
+    FINISH = auto()
+    RAISE = auto()
+    DIE = auto()
+
+
+FINISH, RAISE, DIE = Ending.FINISH, Ending.RAISE, Ending.DIE
+
+
+@dataclass(frozen=True)
+class Script:
+    """What one worker does: it says things and ends somehow."""
+
+    says: tuple[Say, ...] = ()
+    ending: Ending = FINISH
+
+
+@dataclass
+class _Worker:
+    script: Script
+    seq: int = 0
+    said: int = 0
+    phase: str = "born"  # ready, running, finished, leaving, gone
+    code: int = 0
+
+
+@dataclass
+class FakeEngine:
+    """See :class:`headway.engine.base.Engine` for what each method promises."""
+
+    run: Path
+    attempts: Sequence[Sequence[Script]]
+    seed: int = 0
+    name: str = "fake"
+    delivered: list[FromWorker] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+        self._posted: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._workers: list[_Worker] = []
+        self._attempt = 0
+        self._launches = 0
+
+    def check(self, scaling: ScalingConfig) -> int:
+        return len(self.attempts[0])
+
+    def open(self, deliver: Deliver) -> None:
+        self._deliver = deliver
+
+    def launch(self, attempt: int, num_workers: int) -> None:
+        scripts = self.attempts[min(self._launches, len(self.attempts) - 1)]
+        self._launches += 1
+        self._attempt = attempt
+        self._workers = [_Worker(script) for script in scripts]
+
+    def send(self, index: int, message: ToWorker) -> None:
+        worker = self._workers[index]
+        if isinstance(message, Start):
+            worker.seq, worker.phase = message.first_seq, "running"
+        elif isinstance(message, Dismissed) and worker.phase == "finished":
+            worker.phase = "leaving"
+
+    def interrupt(self) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        for worker in self._workers:
+            if worker.phase not in ("leaving", "gone"):
+                worker.phase, worker.code = "leaving", -9
+
+    def post(self, event: object) -> None:
+        self._posted.put(event)
+
+    def close(self) -> None:
+        pass
+
+    def pump(self, timeout_s: float | None) -> None:
+        """One thing happens, to somebody."""
+        able = [
+            index for index, worker in enumerate(self._workers) if worker.phase not in ("ready", "finished", "gone")
+        ]
+        posted = self._random.random() < 0.5
+        if able and (self._posted.empty() or not posted):
+            return self._act(self._random.choice(able))
+        try:
+            self._deliver([self._posted.get(timeout=SLOW_S if timeout_s is None else min(timeout_s, SLOW_S))])
+        except queue.Empty:
+            if timeout_s is None:
+                raise Hung(f"nothing can happen: {[worker.phase for worker in self._workers]}") from None
+
+    def _act(self, index: int) -> None:
+        worker = self._workers[index]
+        if worker.phase == "born":
+            worker.phase = "ready"
+            self._say(index, Ready(host="fake", pid=index))
+        elif worker.phase == "leaving":
+            worker.phase = "gone"
+            self._say(index, Exited(code=worker.code))
+        elif worker.said < len(worker.script.says):
+            self._report(index, worker)
+        else:
+            self._end(index, worker)
+
+    def _report(self, index: int, worker: _Worker) -> None:
+        files = worker.script.says[worker.said].files
+        if files:
+            folder = layout.staged(self.run, self._attempt, worker.seq, index)
+            folder.mkdir(parents=True)
+            (folder / f"of-rank-{index}.txt").write_text(f"{self._attempt} {worker.seq}")
+            (folder / "of-all.txt").write_text(f"{self._attempt} {worker.seq}")
+        report = Report(seq=worker.seq, time=0.0, metrics=b'{"seq":%d}' % worker.seq, staged=files)
+        worker.said += 1
+        worker.seq += 1
+        self._say(index, report)
+
+    def _end(self, index: int, worker: _Worker) -> None:
+        match worker.script.ending:
+            case Ending.FINISH:
+                worker.phase = "finished"
+                self._say(index, Finished(value=b""))
+            case Ending.RAISE:
+                worker.phase, worker.code = "leaving", 1
+                self._say(index, Failed(kind="ValueError", message="as scripted", traceback=""))
+            case Ending.DIE:
+                worker.phase = "gone"
+                self._say(index, Exited(code=-9))
+
+    def _say(self, index: int, message: Ready | Report | Finished | Failed | Exited) -> None:
+        event = FromWorker(self._attempt, index, message)
+        self.delivered.append(event)
+        self._deliver([event])

@@ -1,0 +1,73 @@
+"""A test leaves nothing behind: no process, no thread, no environment variable, no file in shared memory or /tmp."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headway.engine import local
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("HEADWAY_RESULTS", str(tmp_path / "results"))
+    before = {name: look() for name, look in LOOKS.items()}
+    yield
+    for name, look in LOOKS.items():
+        left = _settled(look, before[name])
+        assert not left, f"the test left {name} behind: {left}"
+
+
+def _settled(look: Callable[[], set[str]], before: set[str], patience_s: float = 3.0) -> set[str]:
+    until = time.monotonic() + patience_s
+    while (left := look() - before) and time.monotonic() < until:
+        time.sleep(0.02)
+    return left
+
+
+def _processes() -> set[str]:
+    """Our descendants, nurseries excepted: they are meant to stay."""
+    nurseries = {nursery.pid for nursery in local._nurseries.values()}
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if process.pid not in nurseries and "resource_tracker" not in " ".join(process.cmdline()):
+                found.add(f"{process.pid} {process.name()} {process.status()}")
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def _threads() -> set[str]:
+    return {f"{thread.name} {thread.ident}" for thread in threading.enumerate() if "tqdm" not in thread.name.lower()}
+
+
+def _environment() -> set[str]:
+    return {f"{name}={value}" for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+
+
+def _shared_memory() -> set[str]:
+    return set(os.listdir("/dev/shm"))
+
+
+def _temporary_files() -> set[str]:
+    return {name for name in os.listdir(tempfile.gettempdir()) if "headway" in name}
+
+
+LOOKS: dict[str, Callable[[], set[str]]] = {
+    "processes": _processes,
+    "threads": _threads,
+    "environment variables": _environment,
+    "shared memory": _shared_memory,
+    "temporary files": _temporary_files,
+}

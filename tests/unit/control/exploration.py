@@ -1,0 +1,309 @@
+"""Explores the machine exhaustively: every order in which processes, storage, clock and user can act.
+
+A ``World`` is what surrounds the machine: processes that say what processes may say, commits that succeed or fail,
+a clock that may ring, a user who may want out. From each (run, world) every possible event is tried; the graph of
+all of them is finite, and the claims are checked on it. ``Limits`` bounds it: how much is said, how much goes wrong.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from headway.control import machine
+from headway.control.machine import CommitDone, CommitFailed, Deadline, Launched, LaunchFailed, Run, State
+from headway.core.messages import Abort, Dismissed, Exited, Failed, Finished, FromWorker, Ready, Report, StopRequested
+from headway.storage.checkpoint import Manifest, Saved
+
+READY = Ready(host="here", pid=1)
+RAISED = Failed(kind="ValueError", message="bad", traceback="")
+DIED = Exited(code=-9)
+
+
+@dataclass(frozen=True)
+class Limits:
+    num_workers: int = 2
+    max_failures: int = 1
+    reports: int = 2  # per worker and attempt
+    deaths: int = 0
+    false_deaths: int = 0
+    raises: int = 0
+    commit_failures: int = 0
+    launch_failures: int = 0
+    aborts: int = 0
+    stops: int = 0
+
+
+@dataclass(frozen=True)
+class Process:
+    """``told``: the machine believes it has left. It may be wrong: a false notice of death."""
+
+    phase: str = "starting"  # ready, running, finished, failed, gone
+    reports: int = 0
+    staged: frozenset[int] = frozenset()
+    finished: bool = False
+    dismissed: bool = False
+    killed: bool = False
+    told: bool = False
+
+
+@dataclass(frozen=True)
+class World:
+    left: Limits  # what may still happen
+    processes: tuple[Process, ...] = ()
+    launching: bool = False
+    interrupted: bool = False
+    clock: int | None = None  # the attempt that a deadline was set for
+    commits: tuple[int, ...] = ()  # asked for, not answered
+    asked: tuple[int, ...] = ()  # commits asked for in this attempt, in order
+    attempts: int = 0
+    faults: int = 0
+    aborted: bool = False
+    stopped: bool = False
+    end: State | None = None
+
+
+class ClaimBroken(AssertionError):
+    """The machine did something it must not."""
+
+
+def expect(truth: bool, claim: str) -> None:
+    if not truth:
+        raise ClaimBroken(claim)
+
+
+Node = tuple[Run, World]
+Graph = dict[Node, list[tuple[Any, Node]]]
+
+
+def explore(limits: Limits) -> Graph:
+    """Every state that can be reached, with all that can happen there; every claim is checked on the way."""
+    first = _after(Run(limits.max_failures), World(limits), machine.Begin())
+    graph: Graph = {}
+    pending = deque([first])
+    while pending:
+        node = pending.popleft()
+        if node in graph:
+            continue
+        run, world = node
+        _check_fences(run)
+        graph[node] = [(event, _after(run, changed, event)) for event, changed in _possible(run, world)]
+        pending.extend(after for _, after in graph[node])
+    _check_an_end_is_always_reachable(graph)
+    return graph
+
+
+# --- what may happen ---
+
+
+def _possible(run: Run, world: World) -> Iterator[tuple[Any, World]]:
+    if world.end is not None:
+        return
+    if world.launching:
+        yield from _launch(run, world)
+    for index in range(len(world.processes)):
+        yield from _process(run, world, index)
+    if world.commits:
+        yield from _storage(run, world)
+    if world.clock is not None:
+        yield Deadline(world.clock), replace(world, clock=None)
+    if world.left.aborts:
+        yield Abort(), replace(_spent(world, "aborts"), aborted=True)
+    if world.left.stops:
+        yield StopRequested(), replace(_spent(world, "stops"), stopped=True)
+
+
+def _launch(run: Run, world: World) -> Iterator[tuple[Any, World]]:
+    n = world.left.num_workers
+    yield Launched(run.attempt, n, 0), replace(world, launching=False, processes=(Process(),) * n)
+    if world.left.launch_failures:
+        failed = replace(_spent(world, "launch_failures", fault=True), launching=False, processes=())
+        yield LaunchFailed(run.attempt, "no room"), failed
+
+
+def _process(run: Run, world: World, index: int) -> Iterator[tuple[Any, World]]:
+    me, left = world.processes[index], world.left
+
+    def says(message: Any, now: World = world, **changes: Any) -> tuple[Any, World]:
+        return FromWorker(run.attempt, index, message), _changed(now, index, **changes)
+
+    if me.phase == "gone":
+        return
+    if me.told:  # a false notice of death: it lives on, and whatever it says is late
+        yield says(Report(seq=me.reports, time=0.0, metrics=b"{}", staged=True))
+        yield says(DIED)
+        return
+    # Once a peer has broken off, the others hang in a collective: nothing but SIGKILL gets them out.
+    stuck = any(p.phase in ("gone", "failed") and not p.finished for i, p in enumerate(world.processes) if i != index)
+    if not stuck:
+        yield from _speech(world, me, says)
+    if me.killed or (world.interrupted and not stuck):
+        yield says(DIED, phase="gone", told=True)
+    if me.phase == "failed" or (me.phase == "finished" and me.dismissed):
+        yield says(Exited(code=me.phase == "failed"), phase="gone", told=True)
+    expected = me.killed or world.interrupted or me.phase in ("finished", "failed")
+    if left.deaths:
+        yield says(DIED, _spent(world, "deaths", fault=not expected), phase="gone", told=True)
+    if left.false_deaths:
+        yield says(DIED, _spent(world, "false_deaths", fault=not expected), told=True)
+
+
+def _speech(world: World, me: Process, says: Any) -> Iterator[tuple[Any, World]]:
+    if me.phase == "starting":
+        yield says(READY, phase="ready")
+    if me.phase != "running":
+        return
+    if me.reports < world.left.reports:
+        for staged in (False, True):
+            report = Report(seq=me.reports, time=0.0, metrics=b"{}", staged=staged)
+            given = me.staged | {me.reports} if staged else me.staged
+            yield says(report, reports=me.reports + 1, staged=given)
+    yield says(Finished(value=b""), phase="finished", finished=True)
+    if world.left.raises:
+        yield says(RAISED, _spent(world, "raises", fault=not world.interrupted), phase="failed")
+
+
+def _storage(run: Run, world: World) -> Iterator[tuple[Any, World]]:
+    seq, *rest = world.commits
+    answered = replace(world, commits=tuple(rest))
+    yield CommitDone(run.attempt, seq, _saved(seq)), answered
+    if world.left.commit_failures:
+        yield CommitFailed(run.attempt, seq, "disk full"), _spent(answered, "commit_failures", fault=True)
+
+
+def _saved(seq: int) -> Saved:
+    manifest = Manifest(number=seq, seq=seq, attempt=1, world_size=2, ranks=[0], metrics={}, files={}, time=0.0)
+    return Saved(Path(f"checkpoint_{seq}"), manifest)
+
+
+def _spent(world: World, what: str, *, fault: bool = False) -> World:
+    left = replace(world.left, **{what: getattr(world.left, what) - 1})
+    return replace(world, left=left, faults=world.faults + fault)
+
+
+def _changed(world: World, index: int, **changes: Any) -> World:
+    processes = list(world.processes)
+    processes[index] = replace(processes[index], **changes)
+    return replace(world, processes=tuple(processes))
+
+
+# --- what the machine makes of it ---
+
+
+def _after(run: Run, world: World, event: Any) -> Node:
+    after, actions = machine.step(run, event)
+    for action in actions:
+        world = _act(after, world, action)
+    return after, world
+
+
+def _act(run: Run, world: World, action: Any) -> World:
+    match action:
+        case machine.Launch():
+            _check_new_attempt(run, world)
+            return replace(world, launching=True, attempts=world.attempts + 1, asked=(), interrupted=False, clock=None)
+        case machine.StartWorkers():
+            expect(all(p.phase == "ready" or p.told for p in world.processes), "workers start when all are ready")
+            return replace(world, processes=tuple(replace(p, phase="running") for p in world.processes))
+        case machine.Close(closed=closed, commit=True):
+            expect(bool(closed.round.givers), "only files are committed")
+            expect(not world.asked or closed.round.seq > world.asked[-1], "rounds commit once and in order")
+            return replace(world, commits=(*world.commits, closed.round.seq), asked=(*world.asked, closed.round.seq))
+        case machine.Send(rank=rank, message=Dismissed()):
+            return _changed(world, rank, dismissed=True)
+        case machine.Interrupt():
+            return replace(world, interrupted=True)
+        case machine.Kill():
+            return replace(world, processes=tuple(replace(p, killed=True) for p in world.processes))
+        case machine.SetDeadline():
+            return replace(world, clock=run.attempt)
+        case machine.Retried():
+            _check_nothing_was_lost(world)
+            return world
+        case machine.End(state=state, failures=failures):
+            _check_end(run, world, state, {failure.kind for failure in failures})
+            return replace(world, end=state)
+        case _:
+            return world
+
+
+# --- claims ---
+
+
+def _check_fences(run: Run) -> None:
+    stale = Report(seq=0, time=0.0, metrics=b"{}", staged=True)
+    for event in (
+        FromWorker(run.attempt - 1, 0, stale),
+        FromWorker(run.attempt - 1, 0, DIED),
+        FromWorker(run.attempt, 7, DIED),
+        FromWorker(run.attempt - 1, 1, RAISED),
+        Launched(run.attempt - 1, 2, 0),
+        CommitFailed(run.attempt - 1, 0, "late"),
+        Deadline(run.attempt - 1),
+    ):
+        expect(machine.step(run, event) == (run, ()), f"what comes late changes nothing: {event}")
+
+
+def _check_new_attempt(run: Run, world: World) -> None:
+    expect(not world.aborted, "nothing is launched after an abort")
+    expect(not world.commits, "an attempt begins when storage has answered")
+    expect(world.attempts <= world.faults, "an attempt is made anew only after a fault")
+    expect(world.attempts <= world.left.max_failures, "there are no more attempts than allowed")
+    for process in world.processes:
+        expect(process.told, "an attempt begins when everybody has left")
+        expect(process.phase == "gone" or process.killed, "whoever was declared dead falsely is killed")
+
+
+def _check_nothing_was_lost(world: World) -> None:
+    """Every round that all ranks had passed, or would never reach, was handed to storage."""
+    given = frozenset().union(*(p.staged for p in world.processes)) if world.processes else frozenset()
+    for seq in given:
+        if all(p.reports > seq or p.finished for p in world.processes) and not _crossed(world):
+            expect(seq in world.asked, f"round {seq} was complete and is lost")
+
+
+def _crossed(world: World) -> bool:
+    """Rank a saved where b did not, and b where a did not."""
+    for a in world.processes:
+        for b in world.processes:
+            alone_a = any(seq < b.reports for seq in a.staged - b.staged)
+            if alone_a and any(seq < a.reports for seq in b.staged - a.staged):
+                return True
+    return False
+
+
+def _check_end(run: Run, world: World, state: State, kinds: set[str]) -> None:
+    expect(all(p.told for p in world.processes), "an end is entered only after the last exit")
+    expect(not world.commits and not world.launching, "an end is entered only when everything is answered")
+    expect("program" not in kinds or _crossed(world), "ranks are said to contradict each other only where they do")
+    expect((state is State.ABORTED) == world.aborted, "a run is ABORTED if and only if somebody aborted it")
+    _check_nothing_was_lost(world)
+    if world.aborted:
+        return
+    if world.faults == 0 and "program" not in kinds:
+        expect(state is State.FINISHED, "a quiet run never fails")
+    if world.faults <= world.left.max_failures and "program" not in kinds and not world.stopped:
+        expect(state is State.FINISHED, "a death within budget is survived")
+    if state is State.FINISHED and not world.stopped:
+        expect(all(p.finished for p in world.processes), "a run is FINISHED when every function has returned")
+
+
+def _check_an_end_is_always_reachable(graph: Graph) -> None:
+    """By what happens on its own: nobody has to press Ctrl-C."""
+    before: dict[Node, list[Node]] = {}
+    for node, edges in graph.items():
+        for event, after in edges:
+            if not isinstance(event, Abort | StopRequested):
+                before.setdefault(after, []).append(node)
+    reached = {node for node in graph if node[1].end is not None}
+    pending = list(reached)
+    while pending:
+        for node in before.get(pending.pop(), ()):
+            if node not in reached:
+                reached.add(node)
+                pending.append(node)
+    stuck = graph.keys() - reached
+    expect(not stuck, f"no deadlock: an end is always reachable ({len(stuck)} states are stuck)")

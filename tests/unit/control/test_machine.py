@@ -1,0 +1,219 @@
+"""The machine, explored: each exploration is exhaustive within its limits, and every claim holds in every state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from exploration import ClaimBroken, Limits, explore
+
+from headway.control import machine
+from headway.control.machine import Kill, Run, Send, State
+from headway.control.policy import Retry
+from headway.core.messages import Dismissed, Failed
+
+EXPLORATIONS = {
+    "quiet": Limits(reports=3, max_failures=0),
+    "one death, no retry": Limits(deaths=1, max_failures=0),
+    "two deaths, one retry": Limits(deaths=2, reports=1),
+    "raises": Limits(raises=2, reports=1),
+    "a death and a raise": Limits(deaths=1, raises=1, reports=1),
+    "false death": Limits(false_deaths=1, deaths=1, reports=1),
+    "abort": Limits(aborts=2, reports=1),
+    "abort and death": Limits(aborts=2, deaths=1, reports=1),
+    "stop": Limits(stops=2, deaths=1, reports=1),
+    "stop and abort": Limits(stops=1, aborts=2, raises=1, reports=1),
+    "storage": Limits(commit_failures=2, deaths=1, reports=1),
+    "launch": Limits(launch_failures=2, aborts=1, deaths=1, reports=1),
+    "three workers": Limits(num_workers=3, deaths=1, reports=1),
+    "three deaths, two retries": Limits(max_failures=2, deaths=3, false_deaths=1, reports=1),
+    "deaths and raises": Limits(deaths=2, raises=1, reports=2),
+    "everything the user can do": Limits(deaths=1, raises=1, aborts=1, stops=1, reports=1),
+    "everything that can break": Limits(
+        deaths=1, false_deaths=1, commit_failures=1, launch_failures=1, aborts=1, reports=1
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXPLORATIONS)
+def test_every_claim_holds_in_every_state(name: str) -> None:
+    graph = explore(EXPLORATIONS[name])
+    ends = {world.end for _, world in graph if world.end is not None}
+    assert State.FINISHED in ends
+    assert len(graph) > 100
+
+
+# --- bugs that the claims must catch: what they would not catch, they would not prove ---
+
+
+def ends_before_the_last_exit(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    concluded = machine._concluded
+
+    def early(run: Run, *actions: Any) -> Any:
+        if run.workers:
+            run = replace(run, workers=(replace(run.workers[0], left=True), *run.workers[1:]))
+        return concluded(run, *actions)
+
+    monkeypatch.setattr(machine, "_concluded", early)
+    return Limits(reports=1)
+
+
+def ends_before_storage_has_answered(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    concluded = machine._concluded
+    monkeypatch.setattr(machine, "_concluded", lambda run, *a: concluded(replace(run, committing=frozenset()), *a))
+    return Limits(reports=1)
+
+
+def does_not_kill_the_others(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    monkeypatch.setattr(machine, "_kill", lambda run: (replace(run, killed=True), ()))
+    return Limits(deaths=1)
+
+
+def kills_nobody_when_time_is_over(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    answered = machine._answered
+
+    def deaf(run: Run, event: Any) -> Any:
+        return (run, ()) if isinstance(event, machine.Deadline) else answered(run, event)
+
+    monkeypatch.setattr(machine, "_answered", deaf)
+    return Limits(raises=1)
+
+
+def listens_to_older_attempts(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    heard = machine._heard
+    monkeypatch.setattr(machine, "_heard", lambda run, event: heard(run, replace(event, attempt=run.attempt)))
+    return Limits(deaths=1)
+
+
+def never_dismisses(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    finished = machine._finished
+
+    def silent(run: Run, rank: int) -> Any:
+        run, actions = finished(run, rank)
+        kept = [a for a in actions if not (isinstance(a, Send) and isinstance(a.message, Dismissed))]
+        return run, tuple(a for a in kept if not isinstance(a, machine.SetDeadline))
+
+    monkeypatch.setattr(machine, "_finished", silent)
+    return Limits(reports=0)
+
+
+def retries_without_end(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    monkeypatch.setattr(machine, "decide", lambda *args: Retry())
+    return Limits(deaths=2, reports=1)
+
+
+def gives_up_at_once(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    monkeypatch.setattr(machine, "decide", lambda *args: None)
+    return Limits(deaths=1, reports=1)
+
+
+def charges_a_death_after_the_function_returned(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    exited = machine._exited
+
+    def strict(run: Run, rank: int, message: Any) -> Any:
+        workers = list(run.workers or ())
+        if message.code:
+            workers[rank] = replace(workers[rank], over=False)
+        return exited(replace(run, workers=tuple(workers)), rank, message)
+
+    monkeypatch.setattr(machine, "_exited", strict)
+    return Limits(deaths=1, max_failures=0, reports=0)
+
+
+def forgets_an_abort_when_the_attempt_fails(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    monkeypatch.setitem(machine._WEIGHT, "abort", 0)
+    return Limits(aborts=1, deaths=1, reports=0)
+
+
+def retries_after_an_abort(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    def charged(run: Run, event: Any) -> Any:
+        again = replace(run, why="fail", failures=(machine.Failure("died", 0, "x"),)) if run.why == "abort" else run
+        return answered(again, event)
+
+    answered = machine._answered
+    monkeypatch.setattr(machine, "_answered", charged)
+    return Limits(aborts=1, deaths=1, reports=0)
+
+
+def commits_a_round_twice(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    told = machine._told
+
+    def twice(run: Run, news: Any, *actions: Any) -> Any:
+        return told(run, news * 2, *actions)
+
+    monkeypatch.setattr(machine, "_told", twice)
+    return Limits(reports=1)
+
+
+def loses_the_round_that_a_death_completes(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    told = machine._told
+
+    def forgetful(run: Run, news: Any, *actions: Any) -> Any:
+        return told(run, () if len(actions) == 0 else news, *actions)
+
+    monkeypatch.setattr(machine, "_told", forgetful)
+    return Limits(reports=1)
+
+
+def takes_an_interrupted_function_for_a_failure(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    heard = machine._heard
+
+    def suspicious(run: Run, event: Any) -> Any:
+        if isinstance(event.message, Failed) and run.why == "stop":
+            return machine._failed(run, machine.Failure("raised", event.rank, event.message), Kill())
+        return heard(run, event)
+
+    monkeypatch.setattr(machine, "_heard", suspicious)
+    return Limits(stops=1, raises=1, max_failures=0, reports=0)
+
+
+def starts_before_all_are_ready(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    def eager(run: Run, rank: int) -> Any:
+        run = machine._mark(run, rank, machine.Worker(ready=True))
+        if run.state is State.STARTING:
+            return replace(run, state=State.RUNNING), (machine.StartWorkers(run.attempt),)
+        return run, ()
+
+    monkeypatch.setattr(machine, "_ready", eager)
+    return Limits(reports=0)
+
+
+def leaves_late_arrivals_alone(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    """An abort between Launch and Launched: whoever comes up then must be killed."""
+    launched = machine._launched
+
+    def careless(run: Run, event: Any) -> Any:
+        after, _ = launched(run, event)
+        return after, ()
+
+    monkeypatch.setattr(machine, "_launched", careless)
+    return Limits(aborts=1, reports=0)
+
+
+BUGS: list[Callable[[pytest.MonkeyPatch], Limits]] = [
+    ends_before_the_last_exit,
+    ends_before_storage_has_answered,
+    does_not_kill_the_others,
+    kills_nobody_when_time_is_over,
+    listens_to_older_attempts,
+    never_dismisses,
+    retries_without_end,
+    gives_up_at_once,
+    charges_a_death_after_the_function_returned,
+    forgets_an_abort_when_the_attempt_fails,
+    retries_after_an_abort,
+    commits_a_round_twice,
+    loses_the_round_that_a_death_completes,
+    takes_an_interrupted_function_for_a_failure,
+    starts_before_all_are_ready,
+    leaves_late_arrivals_alone,
+]
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_a_seeded_bug_is_caught(bug: Callable[[pytest.MonkeyPatch], Limits], monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = bug(monkeypatch)
+    with pytest.raises(ClaimBroken):
+        explore(limits)
