@@ -19,13 +19,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setenv("HEADWAY_RESULTS", str(tmp_path / "results"))
-    before = {name: look() for name, look in LOOKS.items()}
-    yield
-    for name, look in LOOKS.items():
-        left = _settled(look, before[name])
-        assert not left, f"the test left {name} behind: {left}"
+def nothing_is_left_behind(tmp_path: Path) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HEADWAY_RESULTS", str(tmp_path / "results"))
+        before = {name: look() for name, look in LOOKS.items()}
+        yield
+        for name, look in LOOKS.items():
+            left = _settled(look, before[name])
+            assert not left, f"the test left {name} behind: {left}"
 
 
 def _settled(look: Callable[[], set[str]], before: set[str], patience_s: float = 3.0) -> set[str]:

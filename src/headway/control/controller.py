@@ -20,6 +20,7 @@ from headway.control.failures import sentence, traceback_text
 from headway.control.hooks import Hooks
 from headway.control.ledger import Ledger
 from headway.control.policy import Failure
+from headway.control.rounds import Closed, Round
 from headway.core.callback import TrainRunContext
 from headway.core.config import RunConfig, ScalingConfig
 from headway.core.errors import ConfigError, EngineError
@@ -179,9 +180,12 @@ class Controller:
                 self._engine.interrupt()
             case machine.Kill():
                 self._engine.kill()
+            case machine.Extend(round=late):
+                self._extend(late)
             case machine.Withdraw(seq=seq, reason=reason):
-                self._ledger.withdraw(seq)
-                self._tell("withdrawn", f"the checkpoint of report {seq} is withdrawn: {reason}", "WARNING", seq=seq)
+                if self._ledger.withdraw(seq):
+                    text = f"the checkpoint of report {seq} is withdrawn: {reason}"
+                    self._tell("withdrawn", text, "WARNING", seq=seq)
             case machine.Retried(failures=failures):
                 self._retried(failures)
             case machine.End():
@@ -235,7 +239,7 @@ class Controller:
             )
             self._engine.send(index, start)
 
-    def _close(self, closed: Any, commit: bool) -> None:
+    def _close(self, closed: Closed, commit: bool) -> None:
         attempt, closing = self._run.attempt, closed.round
         self._hooks.closed(closing, commit=commit)
         if commit:
@@ -245,6 +249,13 @@ class Controller:
             who = words.ranks(closed.partial)
             text = f"the checkpoint of report {closing.seq} lacks the files of {who} and is dropped"
             self._tell("partial", text, "WARNING", seq=closing.seq, missing=closed.partial)
+
+    def _extend(self, late: Round) -> None:
+        attempt = self._run.attempt
+        if not self._ledger.extend(attempt, late):
+            self._events.append(machine.CommitSkipped(attempt, late.seq))
+            text = f"files of {words.ranks(late.givers)} for report {late.seq} came too late: its checkpoint is gone"
+            self._tell("late", text, "WARNING", seq=late.seq)
 
     def _saved(self, event: machine.CommitDone) -> None:
         saved = event.saved

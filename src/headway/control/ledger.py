@@ -19,7 +19,7 @@ from headway.control.rounds import Round
 from headway.core.config import CheckpointConfig
 from headway.core.messages import Report
 from headway.storage import layout
-from headway.storage.checkpoint import Commitment, Saved, commit, committed, discard, drop_staged
+from headway.storage.checkpoint import Commitment, Saved, commit, committed, discard, drop_staged, extend
 from headway.storage.retention import surplus
 from headway.storage.rundir import RunDir
 
@@ -35,9 +35,9 @@ class Ledger:
         self._lines: list[bytes] = []
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._numbers: dict[int, int] = {}  # of this attempt: seq -> number of its checkpoint
-        self._withdrawn: set[int] = set()
+        self._withdrawn: set[int] = set()  # of this attempt: seqs that have no checkpoint and will have none
         self.kept = committed(rundir.path)
-        self._next_number = self.kept[-1].manifest.number + 1 if self.kept else 0
+        self._next_number = 1 + max((saved.manifest.number for saved in self.kept), default=-1)
         self.newest_report: Report | None = None  # of rank 0
 
     def open(self, post: Post) -> None:
@@ -94,28 +94,45 @@ class Ledger:
             ranks=closing.givers,
             metrics=metrics_of(closing),
         )
-        self._jobs.put(functools.partial(self._commit, what))
+        self._jobs.put(functools.partial(self._answer, attempt, closing.seq, lambda: commit(self._rundir.path, what)))
+
+    def extend(self, attempt: int, late: Round) -> bool:
+        """Have late files added to their round's checkpoint, answered like a commit; False where it was taken away."""
+        if late.seq in self._withdrawn:
+            return False
+        if late.seq not in self._numbers:
+            self.commit(attempt, late)
+            return True
+        (rank,) = late.givers
+        path = layout.checkpoint(self._rundir.path, self._numbers[late.seq])
+        files = layout.staged(self._rundir.path, attempt, late.seq, rank)
+        self._jobs.put(functools.partial(self._answer, attempt, late.seq, lambda: extend(path, files, rank)))
+        return True
 
     def committed(self, saved: Saved) -> None:
         """Count a checkpoint in, and let go of those that it makes superfluous."""
         if saved.manifest.seq in self._withdrawn:
             return
-        self.kept.append(saved)
+        self.kept = [*(other for other in self.kept if other.path != saved.path), saved]
+        self.kept.sort(key=lambda each: each.manifest.seq)
         for old in surplus(self.kept, self._config):
             self.kept.remove(old)
+            self._withdrawn.add(old.manifest.seq)
             self._jobs.put(functools.partial(discard, old.path))
 
-    def withdraw(self, seq: int) -> None:
-        """Take the checkpoint of this round away, whether it is there already or still to come."""
+    def withdraw(self, seq: int) -> bool:
+        """Take the checkpoint of this round away, whether it is there already or still to come; False if neither."""
         number = self._numbers.get(seq)
-        if number is None:
-            return
+        if number is None or seq in self._withdrawn:
+            return False
         self._withdrawn.add(seq)
         self.kept = [saved for saved in self.kept if saved.manifest.number != number]
         self._jobs.put(functools.partial(discard, layout.checkpoint(self._rundir.path, number)))
+        return True
 
     def drop(self, attempt: int, closing: Round) -> None:
-        """The files of this round will not become a checkpoint."""
+        """The files of this round will not become a checkpoint, nor will any that come late."""
+        self._withdrawn.add(closing.seq)
         for rank in closing.givers:
             self._jobs.put(functools.partial(discard, layout.staged(self._rundir.path, attempt, closing.seq, rank)))
 
@@ -129,14 +146,14 @@ class Ledger:
         while (job := self._jobs.get()) is not None:
             job()
 
-    def _commit(self, what: Commitment) -> None:
+    def _answer(self, attempt: int, seq: int, save: Callable[[], Saved]) -> None:
         try:
-            saved = commit(self._rundir.path, what)
+            saved = save()
         except Exception as error:  # whatever storage does to us, the run must hear of it
-            reason = f"checkpoint {what.number} (report {what.seq}) could not be committed: {error}"
-            self._post(CommitFailed(what.attempt, what.seq, reason))
+            reason = f"the checkpoint of report {seq} could not be committed: {error}"
+            self._post(CommitFailed(attempt, seq, reason))
         else:
-            self._post(CommitDone(what.attempt, what.seq, saved))
+            self._post(CommitDone(attempt, seq, saved))
 
 
 def metrics_of(closing: Round) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any, Literal, assert_never
 
 from headway.control.meetings import Meetings, Met, Missed
 from headway.control.policy import Failure, Retry, decide
-from headway.control.rounds import Closed, Crossed, Late, News, Rounds
+from headway.control.rounds import Closed, Crossed, Late, News, Round, Rounds
 from headway.core.messages import (
     Abort,
     Arrive,
@@ -97,13 +97,22 @@ class CommitFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class CommitSkipped:
+    """Storage had nothing to do: the checkpoint in question is not there any more."""
+
+    attempt: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
 class Deadline:
     """The time that STOPPING allowed is over."""
 
     attempt: int
 
 
-Event = FromWorker | Begin | Launched | LaunchFailed | CommitDone | CommitFailed | Deadline | Abort | StopRequested
+Answer = Launched | LaunchFailed | CommitDone | CommitFailed | CommitSkipped | Deadline
+Event = FromWorker | Begin | Abort | StopRequested | Answer
 
 
 # --- actions ---
@@ -133,6 +142,13 @@ class Close:
 
     closed: Closed
     commit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """Files came after their round had closed: add them to its checkpoint, or make one of them."""
+
+    round: Round
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +193,9 @@ class End:
     failures: tuple[Failure, ...] = ()
 
 
-Action = Launch | StartWorkers | Record | Close | Withdraw | Send | Interrupt | Kill | SetDeadline | Retried | End
+Action = (
+    Launch | StartWorkers | Record | Close | Extend | Withdraw | Send | Interrupt | Kill | SetDeadline | Retried | End
+)
 
 
 # --- the state ---
@@ -204,7 +222,7 @@ class Run:
     workers: tuple[Worker, ...] | None = None  # None: the launch has not been answered yet
     rounds: Rounds = _NO_ROUNDS
     meetings: Meetings = _NO_MEETINGS
-    committing: frozenset[int] = frozenset()
+    num_commits: int = 0  # asked of storage and not answered yet
     why: Why | None = None
     killed: bool = False
     failures: tuple[Failure, ...] = ()  # of this attempt, the first one first
@@ -227,7 +245,7 @@ def step(run: Run, event: Event) -> Step:
             return _leave(run, "abort")
         case StopRequested():
             return _leave(run, "stop")
-        case Launched() | LaunchFailed() | CommitDone() | CommitFailed() | Deadline():
+        case Launched() | LaunchFailed() | CommitDone() | CommitFailed() | CommitSkipped() | Deadline():
             return _answered(run, event) if event.attempt == run.attempt else (run, ())
         case _:
             assert_never(event)
@@ -238,7 +256,7 @@ def _begin(run: Run) -> Step:
     return fresh, (Launch(fresh.attempt),)
 
 
-def _answered(run: Run, event: Launched | LaunchFailed | CommitDone | CommitFailed | Deadline) -> Step:
+def _answered(run: Run, event: Answer) -> Step:
     match event:
         case Launched():
             return _launched(run, event)
@@ -247,10 +265,12 @@ def _answered(run: Run, event: Launched | LaunchFailed | CommitDone | CommitFail
         case CommitDone(seq=seq, saved=saved):
             told = Committed(seq=seq, path=str(saved.path))
             sends = tuple(Send(rank, told) for rank, worker in enumerate(run.workers or ()) if not worker.left)
-            return _concluded(_with(run, committing=run.committing - {seq}), *sends)
-        case CommitFailed(seq=seq, reason=reason):
-            run = _with(run, committing=run.committing - {seq})
+            return _concluded(_with(run, num_commits=run.num_commits - 1), *sends)
+        case CommitFailed(reason=reason):
+            run = _with(run, num_commits=run.num_commits - 1)
             return _failed(run, Failure("storage", None, reason), Kill())
+        case CommitSkipped():
+            return _concluded(_with(run, num_commits=run.num_commits - 1))
         case Deadline():
             return _kill(run) if run.state is State.STOPPING else (run, ())
         case _:
@@ -337,12 +357,12 @@ def _told(run: Run, news: tuple[News, ...], *actions: Action) -> Step:
             case Closed(round=closing, partial=partial):
                 commit = bool(closing.givers) and not partial
                 actions = (*actions, Close(item, commit))
-                if commit:
-                    run = _with(run, committing=run.committing | {closing.seq})
-            case Late(seq=seq, rank=rank):
-                actions = (*actions, Withdraw(seq, f"rank {rank}'s files came after it had closed without them"))
-            case Crossed(seq_b=seq):
-                actions = (*actions, Withdraw(seq, _crossing(item)))
+                run = _with(run, num_commits=run.num_commits + commit)
+            case Late(round=late):
+                actions = (*actions, Extend(late))
+                run = _with(run, num_commits=run.num_commits + 1)
+            case Crossed(seq_a=seq_a, seq_b=seq_b):
+                actions = (*actions, *(Withdraw(seq, _crossing(item)) for seq in (seq_b, seq_a)))
     if not crossed:
         return run, actions
     run, more = _failed(run, Failure("program", None, _crossing(crossed[0])), Kill())
@@ -410,7 +430,7 @@ def _stopping(run: Run, why: Why) -> Run:
 
 def _concluded(run: Run, *actions: Action) -> Step:
     """Leave STOPPING once every process has left and storage has answered."""
-    if run.state is not State.STOPPING or run.workers is None or run.committing:
+    if run.state is not State.STOPPING or run.workers is None or run.num_commits:
         return run, actions
     if not all(worker.left for worker in run.workers):
         return run, actions

@@ -2,28 +2,34 @@
 
 Report number ``seq`` of every rank is one round. Nobody waits for anybody: a round closes when every rank has
 passed it or ended, and rounds close in order. A rank that stays away is waited for only so long: with more than
-``CHECKPOINT_WINDOW`` checkpoints (or ``ROUND_WINDOW`` rounds) open, the oldest closes without it, and a rank once
-missed is not waited for again until it reports.
+``CHECKPOINT_WINDOW`` checkpoints open, the oldest closes without it, and a rank once missed is not waited for again
+until it reports.
 
     rank 0   0C  1C  2C  3C            C: with checkpoint files
     rank 1   ·   ·   ·                 only rank 0 reports: 0 closes when 2C arrives, then 1, 2, 3 at once
 
 Files of different rounds are never merged. What would be a lie is said instead:
 
-- *partial*: a round closed without a rank that gave files before; never offered.
-- *Late*: files for a round that closed without them; that checkpoint is withdrawn.
-- *Crossed*: rank a gave files where b gave none, and b where a gave none: the same save under two numbers.
+- *Late*: files for a round that closed without them; its checkpoint is extended by them.
+- *partial*: a round closed without a rank that gave files before, which is waited for longer (``GIVER_WINDOW``);
+  such a round is dropped.
+- *Crossed*: rank a saved where b passed without saving, and b where a did: one save under two numbers.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from headway.core.messages import Report
 
 CHECKPOINT_WINDOW = 2
+GIVER_WINDOW = 8
 ROUND_WINDOW = 1024
+MEMORY = 256  # how many saves back we can tell who took part
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +54,14 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """Files of ``rank`` came for a round that is already over."""
+    """Files came for a round that had closed without them; ``round`` holds the one report that brought them."""
 
-    seq: int
-    rank: int
+    round: Round
 
 
 @dataclass(frozen=True, slots=True)
 class Crossed:
-    """Rank ``a`` gave files at ``seq_a`` where ``b`` gave none, and ``b`` at ``seq_b`` where ``a`` gave none."""
+    """Rank ``a`` saved at ``seq_a`` where ``b`` passed without, and ``b`` at ``seq_b`` where ``a`` passed without."""
 
     a: int
     seq_a: int
@@ -66,10 +71,41 @@ class Crossed:
 
 News = Closed | Late | Crossed
 
-# (a, b, seq): rank a last gave files at seq in a round where rank b reported without any.
-Alone = tuple[tuple[int, int, int], ...]
 
-T = TypeVar("T")
+@dataclass(frozen=True, slots=True)
+class Saves:
+    """Who has saved where, as far back as MEMORY; ``alone`` holds (a, b, seq): a saved at seq where b did not."""
+
+    seqs: tuple[int, ...] = ()
+    givers: tuple[frozenset[int], ...] = ()
+    alone: tuple[tuple[int, int, int], ...] = ()
+
+    def report(self, rank: int, report: Report, passed: tuple[int, ...]) -> tuple[Saves, tuple[Crossed, ...]]:
+        """Note a report in whatever order the ranks come; ``passed`` says who has been past it."""
+        seq = report.seq
+        index = bisect_left(self.seqs, seq)
+        known = index < len(self.seqs) and self.seqs[index] == seq
+        givers = self.givers[index] if known else frozenset()
+        if not report.staged:
+            return self._noted([(giver, rank) for giver in givers], seq) if givers else (self, ())
+        without = [b for b, next_seq in enumerate(passed) if next_seq > seq and b != rank and b not in givers]
+        saves = Saves(
+            (*self.seqs[:index], seq, *self.seqs[index + known :])[-MEMORY:],
+            (*self.givers[:index], givers | {rank}, *self.givers[index + known :])[-MEMORY:],
+            self.alone,
+        )
+        return saves._noted([(rank, b) for b in without], seq)
+
+    def _noted(self, pairs: list[tuple[int, int]], seq: int) -> tuple[Saves, tuple[Crossed, ...]]:
+        if not pairs:
+            return self, ()
+        known = {(a, b): at for a, b, at in self.alone}
+        crossed = tuple(Crossed(a, seq, b, known[b, a]) for a, b in pairs if (b, a) in known)
+        known |= dict.fromkeys(pairs, seq)
+        return replace(self, alone=tuple((a, b, at) for (a, b), at in known.items())), crossed
+
+
+_NO_SAVES = Saves()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +115,11 @@ class Rounds:
     first: int
     passed: tuple[int, ...]
     open: tuple[Round, ...] = ()
-    num_staged: int = 0
+    num_staged: int = 0  # open rounds that hold files
     ended: frozenset[int] = frozenset()
     missed: frozenset[int] = frozenset()
     gave: frozenset[int] = frozenset()
-    alone: Alone = ()
+    saves: Saves = _NO_SAVES
 
     @classmethod
     def begin(cls, num_workers: int, first_seq: int = 0) -> Rounds:
@@ -92,30 +128,33 @@ class Rounds:
     def report(self, rank: int, report: Report) -> tuple[Rounds, tuple[News, ...]]:
         """This rank has reported its next number."""
         assert report.seq == self.passed[rank], "a worker counts its reports one by one"
+        saves, crossed = self.saves.report(rank, report, self.passed)
         passed = _put(self.passed, rank, report.seq + 1)
         gave = self.gave | {rank} if report.staged else self.gave
         missed = self.missed - {rank} if rank in self.missed else self.missed
-        if report.seq < self.first:
-            late = (Late(report.seq, rank),) if report.staged else ()
-            return self._with(passed=passed, gave=gave, missed=missed), late
-        opened, fresh = self._entered(rank, report)
-        num_staged = self.num_staged + fresh
-        return Rounds(self.first, passed, opened, num_staged, self.ended, missed, gave, self.alone)._closed()
+        late = report.seq < self.first
+        opened, fresh = (self.open, 0) if late else self._entered(rank, report)
+        rounds = Rounds(self.first, passed, opened, self.num_staged + fresh, self.ended, missed, gave, saves)
+        if crossed:
+            return rounds, crossed
+        if not late:
+            return rounds._closed()
+        only = Round(report.seq, _put((None,) * len(passed), rank, report))
+        return rounds, (Late(only),) if report.staged else ()
 
     def end(self, rank: int) -> tuple[Rounds, tuple[News, ...]]:
         """This rank's function is over: nothing more will come from it."""
         return self._with(ended=self.ended | {rank})._closed()
 
-    def _with(self, **changes: object) -> Rounds:
-        return replace(self, **changes)  # type: ignore[arg-type]
+    def _with(self, **changes: Any) -> Rounds:
+        return replace(self, **changes)
 
     def _entered(self, rank: int, report: Report) -> tuple[tuple[Round, ...], int]:
         """The open rounds with this report in place, and whether its round now holds files for the first time."""
         index = report.seq - self.first
-        size = len(self.passed)
         opened = self.open
         if index == len(opened):
-            opened = (*opened, Round(report.seq, (None,) * size))
+            opened = (*opened, Round(report.seq, (None,) * len(self.passed)))
         old = opened[index]
         fresh = report.staged and not old.givers
         return _put(opened, index, Round(old.seq, _put(old.reports, rank, report))), int(fresh)
@@ -127,42 +166,32 @@ class Rounds:
         while rounds.open:
             oldest = rounds.open[0]
             waiting = rounds._waiting_for(oldest.seq)
-            if waiting and len(rounds.open) <= ROUND_WINDOW and rounds.num_staged <= CHECKPOINT_WINDOW:
+            window = GIVER_WINDOW if waiting & rounds.gave else CHECKPOINT_WINDOW
+            if waiting and len(rounds.open) <= ROUND_WINDOW and rounds.num_staged <= window:
                 break
-            rounds, told = rounds._close(oldest, waiting)
-            news += told
+            rounds, closed = rounds._close(oldest, waiting)
+            news.append(closed)
         return rounds, tuple(news)
 
     def _waiting_for(self, seq: int) -> frozenset[int]:
-        late = {rank for rank, next_seq in enumerate(self.passed) if next_seq <= seq}
-        return frozenset(late - self.ended - self.missed) if late else frozenset()
+        behind = {rank for rank, next_seq in enumerate(self.passed) if next_seq <= seq}
+        return frozenset(behind - self.ended - self.missed) if behind else frozenset()
 
-    def _close(self, oldest: Round, waiting: frozenset[int]) -> tuple[Rounds, tuple[News, ...]]:
+    def _close(self, oldest: Round, waiting: frozenset[int]) -> tuple[Rounds, Closed]:
         missed = self.missed | waiting if waiting else self.missed
-        givers = oldest.givers
-        alone, crossed = _crossings(oldest, givers, self.alone) if givers else (self.alone, ())
+        holds_files = bool(oldest.givers)
+        absent = {rank for rank in missed if oldest.reports[rank] is None} if holds_files else frozenset()
         rounds = Rounds(
             self.first + 1,
             self.passed,
             self.open[1:],
-            self.num_staged - bool(givers),
+            self.num_staged - holds_files,
             self.ended,
             missed,
             self.gave,
-            alone,
+            self.saves,
         )
-        absent = {rank for rank in missed if oldest.reports[rank] is None} if givers else frozenset()
-        return rounds, crossed or (Closed(oldest, tuple(sorted(absent & self.gave))),)
-
-
-def _crossings(closing: Round, givers: tuple[int, ...], alone: Alone) -> tuple[Alone, tuple[Crossed, ...]]:
-    """Remember who gave alone, and find who did so the other way round."""
-    without = [rank for rank, report in enumerate(closing.reports) if report is not None and not report.staged]
-    known = {(a, b): seq for a, b, seq in alone}
-    pairs = [(a, b) for a in givers for b in without]
-    crossed = tuple(Crossed(a, closing.seq, b, known[b, a]) for a, b in pairs if (b, a) in known)
-    known |= dict.fromkeys(pairs, closing.seq)
-    return tuple((a, b, seq) for (a, b), seq in known.items()), crossed
+        return rounds, Closed(oldest, tuple(sorted(absent & self.gave)))
 
 
 def _put(items: tuple[T, ...], index: int, item: T) -> tuple[T, ...]:

@@ -79,6 +79,8 @@ def nursery(preload: Sequence[str], warm: Sequence[str] = ()) -> NurseryProcess:
     with _starting:
         found = _nurseries.get(key)
         if found is None or not found.ours:
+            if found is not None:
+                found.end()
             if not _nurseries:
                 atexit.register(end_nurseries)
             found = _nurseries[key] = NurseryProcess(preload, warm)

@@ -12,13 +12,13 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from headway.core.errors import StorageError
 from headway.storage import layout
-from headway.storage.files import copy_tree, read_json, same_content, sizes, write_json
+from headway.storage.files import copy_tree, exchange, read_json, same_content, sizes, write_json
 
 
 class Checkpoint:
@@ -146,6 +146,23 @@ def commit(run: Path, what: Commitment) -> Saved:
     return Saved(final, manifest, clashes)
 
 
+def extend(path: Path, late: Path, rank: int) -> Saved:
+    """Add a rank's files to a checkpoint: build the larger one beside it and swap the two in one step."""
+    manifest = read_manifest(path / layout.MANIFEST)
+    whole = late.with_name(f"{late.name}.whole")
+    for name in manifest.files:
+        (whole / name).parent.mkdir(parents=True, exist_ok=True)
+        os.link(path / name, whole / name)  # committed files never change
+    order = sorted([(min(manifest.ranks), whole), (rank, late)])
+    clashes = tuple(_merge([folder for _, folder in order], [number for number, _ in order]))
+    larger = replace(manifest, ranks=sorted([*manifest.ranks, rank]), files=sizes(order[0][1]), time=time.time())
+    write_json(order[0][1] / layout.MANIFEST, asdict(larger))
+    exchange(order[0][1], path)
+    for folder in (whole, late):
+        shutil.rmtree(folder, ignore_errors=True)
+    return Saved(path, larger, clashes)
+
+
 def _merge(folders: Sequence[Path], ranks: Sequence[int]) -> Iterator[Clash]:
     """Move all files into the first folder, lowest rank first; equal names keep what is there already."""
     whole = folders[0]
@@ -164,10 +181,10 @@ def _merge(folders: Sequence[Path], ranks: Sequence[int]) -> Iterator[Clash]:
 
 
 def committed(run: Path) -> list[Saved]:
-    """Every checkpoint of a run, the oldest first."""
+    """Every checkpoint of a run, by the report it was made of."""
     folder = run / layout.CHECKPOINTS
     names = folder.glob(f"*/{layout.MANIFEST}") if folder.is_dir() else ()
-    return sorted((Saved(path.parent, read_manifest(path)) for path in names), key=lambda c: c.manifest.number)
+    return sorted((Saved(path.parent, read_manifest(path)) for path in names), key=lambda c: c.manifest.seq)
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.errors import StorageError
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
 
 
 def copy_tree(source: Path, target: Path, *, leave_out: Path) -> int:
@@ -59,6 +63,16 @@ def _walk(source: Path, leave_out: Path) -> Iterator[tuple[str, Path]]:
 def _identity(path: Path) -> tuple[int, int]:
     status = path.stat()
     return status.st_dev, status.st_ino
+
+
+def exchange(a: Path, b: Path) -> None:
+    """Swap two folders, in one step where the kernel and the filesystem can."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None or renameat2(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), _RENAME_EXCHANGE) != 0:
+        aside = b.with_name(f"{b.name}.aside")
+        os.rename(b, aside)
+        os.rename(a, b)
+        os.rename(aside, a)
 
 
 def sizes(folder: Path) -> dict[str, int]:

@@ -36,9 +36,9 @@ def ranked(kept: Sequence[Saved], config: CheckpointConfig) -> list[Saved]:
     """From the worst to the best; of equals the later is better."""
     key = config.checkpoint_score_attribute
     if key is None:
-        return sorted(kept, key=lambda c: c.manifest.number)
+        return sorted(kept, key=lambda c: c.manifest.seq)
     order = config.checkpoint_score_order
-    return sorted(kept, key=lambda c: (score(c.manifest.metrics, key, order), c.manifest.number))
+    return sorted(kept, key=lambda c: (score(c.manifest.metrics, key, order), c.manifest.seq))
 
 
 def best(kept: Sequence[Saved], config: CheckpointConfig) -> list[Saved]:
@@ -51,5 +51,5 @@ def surplus(kept: Sequence[Saved], config: CheckpointConfig) -> list[Saved]:
     """Those that may go: neither among the best nor the newest."""
     if not kept:
         return []
-    stay = {c.path for c in best(kept, config)} | {max(kept, key=lambda c: c.manifest.number).path}
+    stay = {c.path for c in best(kept, config)} | {max(kept, key=lambda c: c.manifest.seq).path}
     return [c for c in kept if c.path not in stay]

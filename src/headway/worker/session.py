@@ -33,8 +33,7 @@ class Session:
         self._next_seq = start.first_seq
         self._reporting = threading.Lock()
         self._checkpoint = Checkpoint(start.checkpoint) if start.checkpoint else None
-        self._staged_seq = -1  # the newest report of ours that had files
-        self._committed_seq = -1
+        self._pending: set[int] = set()  # reports of ours with files that are not committed yet
         self._num_meetings = 0
         self._released: dict[int, bytes] = {}
         self._dismissed = False
@@ -54,12 +53,15 @@ class Session:
             raise ConfigError(f"checkpoint must be a Checkpoint, got {kind}: use Checkpoint.from_directory(path)")
         run = Path(self.run.path)
         stage(Path(checkpoint.path), layout.staged(run, self.run.attempt, seq, self.rank), run=run)
-        self._staged_seq = seq
+        self._pending.add(seq)
 
     def newest_checkpoint(self) -> Checkpoint | None:
-        """The newest committed one. What this rank has just reported is given a moment to be committed."""
-        patience = None if self.place.world_size == 1 else COMMIT_WAIT_S
-        self._link.wait(lambda: self._committed_seq >= self._staged_seq, patience)
+        """What this rank began with, or the newest that it had a part in.
+
+        What it has just reported is given a moment to be committed, as long as that may depend on others.
+        """
+        patience = None if self.run.num_workers == 1 else COMMIT_WAIT_S
+        self._link.wait(lambda: not self._pending, patience)
         return self._checkpoint
 
     def meet(self, kind: str, data: bytes = b"") -> bytes:
@@ -79,8 +81,9 @@ class Session:
         """A word from the controller."""
         match message:
             case Committed(seq=seq, path=path):
-                self._committed_seq = seq
-                self._checkpoint = Checkpoint(path)
+                if seq in self._pending:
+                    self._pending.difference_update([other for other in tuple(self._pending) if other <= seq])
+                    self._checkpoint = Checkpoint(path)
             case Release(index=index, data=data):
                 self._released[index] = data
             case Dismissed():

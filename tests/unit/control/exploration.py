@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from headway.control import machine
-from headway.control.machine import CommitDone, CommitFailed, Deadline, Launched, LaunchFailed, Run, State
+from headway.control.machine import (
+    CommitDone,
+    CommitFailed,
+    CommitSkipped,
+    Deadline,
+    Launched,
+    LaunchFailed,
+    Run,
+    State,
+)
 from headway.core.messages import Abort, Dismissed, Exited, Failed, Finished, FromWorker, Ready, Report, StopRequested
 from headway.storage.checkpoint import Manifest, Saved
 
@@ -172,6 +181,7 @@ def _storage(run: Run, world: World) -> Iterator[tuple[Any, World]]:
     yield CommitDone(run.attempt, seq, _saved(seq)), answered
     if world.left.commit_failures:
         yield CommitFailed(run.attempt, seq, "disk full"), _spent(answered, "commit_failures", fault=True)
+    yield CommitSkipped(run.attempt, seq), answered
 
 
 def _saved(seq: int) -> Saved:
@@ -212,6 +222,8 @@ def _act(run: Run, world: World, action: Any) -> World:
             expect(bool(closed.round.givers), "only files are committed")
             expect(not world.asked or closed.round.seq > world.asked[-1], "rounds commit once and in order")
             return replace(world, commits=(*world.commits, closed.round.seq), asked=(*world.asked, closed.round.seq))
+        case machine.Extend(round=late):
+            return replace(world, commits=(*world.commits, late.seq))
         case machine.Send(rank=rank, message=Dismissed()):
             return _changed(world, rank, dismissed=True)
         case machine.Interrupt():

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from headway.control import machine
 from headway.control.controller import Controller, Outcome, Plan
 from headway.control.machine import State
+from headway.control.rounds import GIVER_WINDOW
 from headway.core.callback import TrainRunContext
 from headway.core.config import FailureConfig, RunConfig, ScalingConfig
 from headway.core.messages import Finished, FromWorker, Report
@@ -32,7 +33,7 @@ def no_time_passes() -> Iterator[None]:
         yield
 
 
-SAYS = st.lists(st.builds(Say, files=st.booleans()), max_size=7).map(tuple)
+SAYS = st.lists(st.builds(Say, files=st.booleans()), max_size=14).map(tuple)
 ENDINGS = st.sampled_from([FINISH, FINISH, FINISH, RAISE, DIE])
 SCRIPTS = st.builds(Script, says=SAYS, ending=ENDINGS)
 
@@ -92,7 +93,7 @@ def check_checkpoints_are_whole(engine: FakeEngine) -> None:
 
 
 def check_complete_rounds_are_kept(engine: FakeEngine, outcome: Outcome) -> None:
-    """A round that every rank had passed, or would never reach, is a checkpoint; unless the ranks had drifted apart."""
+    """A round that every rank had passed, or would never reach, is a checkpoint; unless the ranks drifted far apart."""
     if any(failure.kind == "program" for failure in outcome.failures):
         return
     given = reports(engine)
@@ -109,7 +110,7 @@ def check_complete_rounds_are_kept(engine: FakeEngine, outcome: Outcome) -> None
 
 
 def drifted(engine: FakeEngine, attempt: int) -> bool:
-    """Whether at some time more than two checkpoints of this attempt waited for a rank."""
+    """Whether at some time more checkpoints of this attempt waited for a rank than we hold open."""
     num_workers = len(engine.attempts[0])
     passed: list[float] = [0] * num_workers
     staged: set[int] = set()
@@ -122,7 +123,7 @@ def drifted(engine: FakeEngine, attempt: int) -> bool:
                 staged.add(event.message.seq)
         elif isinstance(event.message, Finished):
             passed[event.rank] = float("inf")
-        if sum(seq >= min(passed) for seq in staged) > 2:
+        if sum(seq >= min(passed) for seq in staged) > GIVER_WINDOW:
             return True
     return False
 

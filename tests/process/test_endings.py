@@ -1,0 +1,225 @@
+"""However a function ends, the run ends with a clear cause, and nothing stays behind."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway import train
+from headway.engine import local
+from support import fit, plain_trainer, wait_until
+
+
+def failing(function: Any, num_workers: int = 2, **options: Any) -> train.TrainingFailedError:
+    with pytest.raises(train.TrainingFailedError) as caught:
+        fit(function, num_workers, **options)
+    error = caught.value
+    assert error.result.state == "FAILED"
+    assert error.result.error is error.__cause__
+    return error
+
+
+class OwnError(Exception):
+    def __init__(self, code: int, *, detail: str) -> None:
+        super().__init__(f"code {code}: {detail}")
+        self.code = code
+
+
+class KindError(Exception):
+    pass
+
+
+def test_an_exception_arrives_in_its_own_type_with_the_users_traceback() -> None:
+    def deep(x: int) -> float:
+        return 1 / x
+
+    def train_func() -> None:
+        deep(0)
+
+    error = failing(train_func)
+    assert isinstance(error.__cause__, ZeroDivisionError)
+    assert "raised ZeroDivisionError: division by zero" in str(error)
+    [note] = error.__cause__.__notes__
+    assert "in train_func" in note
+    assert "return 1 / x" in note
+    assert "headway/worker" not in note, "our own frames are left out"
+
+
+def test_equal_errors_of_several_ranks_are_one() -> None:
+    def train_func() -> None:
+        train.collective.barrier()
+        raise KindError(f"rank {train.get_context().get_world_rank()} is out of 7 apples")
+
+    error = failing(train_func, 3)
+    assert isinstance(error.__cause__, KindError)
+    assert "ranks 0-2 raised" in str(error)
+    assert "(ranks 1 and 2 the same)" in error.__cause__.__notes__[0] or "the same)" in error.__cause__.__notes__[0]
+
+
+def test_the_rank_that_failed_first_is_named_and_the_others_are_ended() -> None:
+    def train_func() -> None:
+        if train.get_context().get_world_rank() == 1:
+            raise ValueError("only me")
+        time.sleep(60)
+
+    began = time.monotonic()
+    error = failing(train_func, 3)
+    assert time.monotonic() - began < 5
+    assert "rank 1 raised ValueError: only me" in str(error)
+
+
+def test_an_exception_that_does_not_pickle_still_says_what_it_was() -> None:
+    def train_func() -> None:
+        raise OwnError(7, detail="deep")
+
+    error = failing(train_func)
+    assert isinstance(error.__cause__, train.RemoteError)
+    assert "OwnError: code 7: deep" in str(error.__cause__)
+
+
+@pytest.mark.parametrize("code", [0, None])
+def test_sys_exit_with_success_is_an_end(code: int | None) -> None:
+    assert fit(lambda: sys.exit(code), 2).state == "FINISHED"
+
+
+def test_sys_exit_with_a_code_is_a_failure() -> None:
+    error = failing(lambda: sys.exit(3))
+    assert "called sys.exit(3)" in str(error)
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_os_exit_is_a_failure(code: int) -> None:
+    error = failing(lambda: os._exit(code), 1)
+    assert f"rank 0 left with exit code {code} before its function returned" in str(error)
+    assert isinstance(error.__cause__, train.WorkerDied)
+
+
+def test_a_killed_worker_is_named_with_its_signal() -> None:
+    def train_func() -> None:
+        if train.get_context().get_world_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+
+    assert "rank 1 was killed (SIGKILL, out of memory?)" in str(failing(train_func))
+
+
+def test_a_segfault_is_named_and_leaves_its_stack_in_the_log() -> None:
+    error = failing(lambda: ctypes.string_at(0), 1)
+    assert "rank 0 was killed (SIGSEGV)" in str(error)
+    assert "Fatal Python error: Segmentation fault" in Path(error.result.path, "logs/rank-0.err").read_text()
+
+
+def test_a_function_may_print_a_lot(capfd: pytest.CaptureFixture[str]) -> None:
+    def train_func() -> None:
+        line = "x" * 999
+        for _ in range(200_000):
+            print(line)
+        print("the end")
+
+    result = fit(train_func)
+    log = Path(result.path, "logs/rank-0.out")
+    assert log.stat().st_size == 200_000 * 1000 + 8, "everything is in the log"
+    shown = capfd.readouterr().out
+    assert shown.endswith("[r0] the end\n")
+    assert len(shown) < 50e6, "and a screenful at a time on the console"
+    assert "more in logs/rank-0.out" in shown
+
+
+def test_a_failure_within_budget_starts_anew_and_says_so(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def train_func() -> str:
+        tries = len(list(tmp_path.glob("try-*")))
+        train.collective.barrier()
+        if train.get_context().get_world_rank() == 0:
+            (tmp_path / f"try-{tries}").touch()
+            if tries < 2:
+                raise ValueError(f"try {tries}")
+        return "at last"
+
+    result = fit(train_func, 2, max_failures=2, storage_path=tmp_path / "runs")
+    assert result.return_value == "at last"
+    err = capfd.readouterr().err
+    assert (
+        "attempt 1 ended: rank 0 raised ValueError: try 0 before the first report; restarting from the beginning" in err
+    )
+    assert 'raise ValueError(f"try {tries}")' in err
+
+
+def test_failures_beyond_the_budget_end_the_run() -> None:
+    def train_func() -> None:
+        raise ValueError("always")
+
+    assert "failed in attempt 3" in str(failing(train_func, 2, max_failures=2))
+
+
+def test_an_unpicklable_return_value_is_a_failure_with_a_reason() -> None:
+    assert "pickle" in str(failing(lambda: threading.Lock(), 1))
+
+
+def test_exit_handlers_and_threads_of_the_function_are_honoured(tmp_path: Path) -> None:
+    def train_func() -> None:
+        import atexit
+
+        def late() -> None:
+            time.sleep(0.2)
+            (tmp_path / "thread").touch()
+
+        atexit.register((tmp_path / "atexit").touch)
+        threading.Thread(target=late).start()
+
+    fit(train_func)
+    assert (tmp_path / "thread").exists()
+    assert (tmp_path / "atexit").exists()
+
+
+def test_children_of_a_worker_end_with_it(tmp_path: Path) -> None:
+    def train_func() -> None:
+        import subprocess
+
+        child = subprocess.Popen(["sleep", "1000"])
+        (tmp_path / "pid").write_text(str(child.pid))
+
+    fit(train_func, storage_path=tmp_path / "runs")
+    pid = int((tmp_path / "pid").read_text())
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"), 2)
+
+
+def test_a_run_survives_the_death_of_the_nursery(tmp_path: Path) -> None:
+    def train_func() -> str:
+        (tmp_path / f"began-{os.getpid()}").touch()
+        while not (tmp_path / "go").exists():
+            time.sleep(0.01)
+        return "done"
+
+    run = plain_trainer(train_func, 2, max_failures=1, storage_path=tmp_path / "runs").start()
+    wait_until(lambda: len(list(tmp_path.glob("began-*"))) == 2)
+    os.kill(local.nursery(()).pid, signal.SIGKILL)
+    wait_until(lambda: len(list(tmp_path.glob("began-*"))) == 4)
+    (tmp_path / "go").touch()
+    assert run.result().return_value == "done"
+
+
+def test_a_nursery_that_died_between_runs_is_replaced() -> None:
+    fit(lambda: None)
+    os.kill(local.nursery(()).pid, signal.SIGKILL)
+    assert fit(lambda: 1, 2).return_value == 1
+
+
+def test_a_worker_that_speaks_nonsense_is_ended() -> None:
+    def train_func() -> None:
+        import gc
+        import socket
+
+        for thing in gc.get_objects():
+            if isinstance(thing, socket.socket) and thing.fileno() >= 0 and thing.family == socket.AF_UNIX:
+                thing.send(b"nonsense" * 100)
+        time.sleep(60)
+
+    assert "spoke nonsense on its wire" in str(failing(train_func, 1))

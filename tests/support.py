@@ -1,0 +1,97 @@
+"""What several tests need: quiet runs, drivers in processes of their own, waiting for a fact."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from headway import train
+
+
+def fit(function: Any, num_workers: int = 1, **options: Any) -> train.Result:
+    """Run a function on plain workers, with options for RunConfig."""
+    return plain_trainer(function, num_workers, **options).fit()
+
+
+def plain_trainer(
+    function: Any, num_workers: int = 1, config: dict[str, Any] | None = None, **options: Any
+) -> train.DataParallelTrainer:
+    if "max_failures" in options:
+        options["failure_config"] = train.FailureConfig(options.pop("max_failures"))
+    return train.DataParallelTrainer(
+        function,
+        train_loop_config=config,
+        scaling_config=train.ScalingConfig(num_workers=num_workers),
+        run_config=train.RunConfig(**options),
+    )
+
+
+def write_script(folder: Path, code: str, name: str = "script.py") -> Path:
+    path = folder / name
+    path.write_text(textwrap.dedent(code))
+    return path
+
+
+def python(*args: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run Python to its end; its output as text."""
+    command = [sys.executable, *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, **options)
+
+
+class Driver:
+    """A script in a process of its own, which the test may kill."""
+
+    def __init__(self, script: Path, **options: Any) -> None:
+        self.log = script.with_suffix(".log")
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-u", str(script)], stdout=log, stderr=subprocess.STDOUT, **options
+            )
+
+    def __enter__(self) -> Driver:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def wait_for(self, text: str, timeout_s: float = 30) -> None:
+        wait_until(lambda: text in self.output, timeout_s, lambda: f"{text!r} in the output:\n{self.output}")
+
+    def press_ctrl_c(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def descendants(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+
+def wait_until(fact: Callable[[], bool], timeout_s: float = 10, what: Callable[[], str] | None = None) -> None:
+    until = time.monotonic() + timeout_s
+    while not fact():
+        assert time.monotonic() < until, what() if what else "waited in vain"
+        time.sleep(0.01)
+
+
+def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def save(folder: str | os.PathLike[str], **files: str) -> train.Checkpoint:
+    """A checkpoint of small text files."""
+    for name, text in files.items():
+        Path(folder, name).write_text(text)
+    return train.Checkpoint.from_directory(folder)
