@@ -206,8 +206,17 @@ class Controller:
             self._events.appendleft(machine.LaunchFailed(attempt, str(error)))
         else:
             self._rundir.note("launched", attempt=attempt, num_workers=num_workers, first_seq=first_seq)
+            if attempt == self._rundir.past_attempts + 1:
+                self._watcher.say(self._greeting(num_workers))
             # Ahead of all else: what the engine has to tell of these workers may already be in the queue.
             self._events.appendleft(machine.Launched(attempt, num_workers, first_seq))
+
+    def _greeting(self, num_workers: int) -> str:
+        rundir, kept = self._rundir, self._ledger.kept
+        where = "in this process" if self._engine.name == "inline" else f"on {words.count(num_workers, 'worker')}"
+        begins = "goes on" if rundir.resumed else "begins"
+        source = f" from {kept[-1].path.name} (report {kept[-1].manifest.seq})" if kept else ""
+        return f"run {rundir.path.name} {begins} {where}{source}; its files: {rundir.path}"
 
     def _start_workers(self) -> None:
         ready = [self._ready[index] for index in range(len(self._ready))]

@@ -70,11 +70,14 @@ class InlineEngine:
         self._posted.put(event)
 
     def pump(self, timeout_s: float | None) -> None:
-        if self._launched:
-            self._launched = False
-            self._run()
-        else:
-            self.deliver_posted(timeout_s)
+        try:
+            if self._launched:
+                self._launched = False
+                self._run()
+            else:
+                self.deliver_posted(timeout_s)
+        except KeyboardInterrupt:
+            self._deliver([Abort()])
 
     def _run(self) -> None:
         self.say(self._hello())
@@ -86,13 +89,13 @@ class InlineEngine:
             with _environment(start.surroundings.env):
                 self.say(worker_entry("work")(start, self._session, self._task, rendezvous=None, lasting=True))
         except KeyboardInterrupt:
+            self._session = None
             if not self.interrupted:
                 self._deliver([Abort()])
             self.say(Exited(reason="interrupted"))
         else:
-            self.say(Exited(code=0))
-        finally:
             self._session = None
+            self.say(Exited(code=0))
 
     def _hello(self) -> Ready:
         host, pid = socket.gethostname(), os.getpid()

@@ -147,10 +147,8 @@ class LocalEngine:
         self._scaling = scaling
         self._preload = preload
         self._warm = warm
-        self._selector = selectors.DefaultSelector()
         self._posted: queue.SimpleQueue[object] = queue.SimpleQueue()
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._selector.register(self._bell, selectors.EVENT_READ)
+        self._bell: int | None = None
         self._session: socket.socket | None = None
         self._wires: list[_Wire] = []
         self._attempt = 0
@@ -160,6 +158,9 @@ class LocalEngine:
 
     def open(self, deliver: Deliver) -> None:
         self._deliver = deliver
+        self._selector = selectors.DefaultSelector()
+        self._bell = os.eventfd(0 if self._posted.empty() else 1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._selector.register(self._bell, selectors.EVENT_READ)
         self._connect()
 
     def _connect(self) -> None:
@@ -220,7 +221,8 @@ class LocalEngine:
 
     def post(self, event: object) -> None:
         self._posted.put(event)
-        os.eventfd_write(self._bell, 1)
+        if self._bell is not None:
+            os.eventfd_write(self._bell, 1)
 
     def pump(self, timeout_s: float | None) -> None:
         for key, events in self._selector.select(timeout_s):
@@ -236,6 +238,7 @@ class LocalEngine:
                 self._read_session()
 
     def _deliver_posted(self) -> None:
+        assert self._bell is not None
         os.eventfd_read(self._bell)
         events = []
         with contextlib.suppress(queue.Empty):
@@ -310,4 +313,6 @@ class LocalEngine:
             self._session.close()
             self._session = None
         self._selector.close()
-        os.close(self._bell)
+        bell, self._bell = self._bell, None
+        if bell is not None:
+            os.close(bell)

@@ -29,8 +29,21 @@ class Console:
         self._show_output = show_output and log_level != "ERROR"
         self._tails: dict[tuple[int, str], Tail] = {}
         self._next_look = 0.0
-        self._live = _live_line() if show_output and self._level <= LEVELS.index("INFO") else None
+        self._wants_line = show_output and self._level <= LEVELS.index("INFO")
+        self._live: Any = None
         self._began = time.monotonic()
+
+    def __enter__(self) -> Console:
+        self._live = _live_line() if self._wants_line else None
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Show the rest and give the screen back."""
+        self._show_last_lines()
+        self._tails = {}
+        if self._live is not None:
+            self._live.close()
+            self._live = None
 
     def say(self, text: str, *, level: str = "INFO") -> None:
         """A sentence of our own."""
@@ -56,13 +69,6 @@ class Console:
             self._live.show(self._status(glance), bars[:4])
         self._next_look = time.monotonic() + TICK_S
         return TICK_S if self._tails or self._live else None
-
-    def end(self) -> None:
-        """Show the rest and give the screen back."""
-        self._show_last_lines()
-        if self._live is not None:
-            self._live.close()
-            self._live = None
 
     def _status(self, glance: Glance) -> str:
         seconds = time.monotonic() - self._began

@@ -58,11 +58,11 @@ class Request:
 class Execution:
     """A run that is ready to go. ``stop`` and ``abort`` may be called from any thread, and from a signal handler."""
 
-    def __init__(self, engine: Engine, rundir: RunDir, console: Console, controller: Controller) -> None:
+    def __init__(self, controller: Controller, engine: Engine, rundir: RunDir, console: Console) -> None:
+        self._controller = controller
         self._engine = engine
         self._rundir = rundir
         self._console = console
-        self._controller = controller
 
     @property
     def path(self) -> Path:
@@ -77,12 +77,9 @@ class Execution:
     def run(self) -> Result:
         """Run to the end. A failed run raises TrainingFailedError, an aborted one KeyboardInterrupt."""
         began = time.monotonic()
-        try:
-            with _ctrl_c(self.abort, polite=self._engine.name == "local"):
-                outcome = self._controller.run()
-        finally:
-            self._console.end()
-            self._rundir.close()
+        polite = self._engine.name == "local"
+        with contextlib.closing(self._rundir), self._console, _ctrl_c(self.abort, polite=polite):
+            outcome = self._controller.run()
         result = _result(self.path, outcome)
         self._console.say(_farewell(outcome, result, time.monotonic() - began))
         match outcome.state:
@@ -102,27 +99,32 @@ def prepare(request: Request, *watchers: Watcher) -> Execution:
     engine = _engine(request, task, inline=inline)
     num_workers = engine.check(request.scaling)
     packed = b"" if inline else task.packed()
-    rundir = _rundir(request)
-    rundir.describe(_asked(request))
-    console = Console(rundir.path, request.run.logging_config.log_level, show_output=not inline)
-    context = TrainRunContext(
-        run_id=rundir.id,
+    with contextlib.ExitStack() as undo:
+        rundir = undo.enter_context(contextlib.closing(_rundir(request)))
+        rundir.describe(_asked(request))
+        plan = Plan(
+            context=_context(request, rundir.id),
+            task=packed,
+            backend=request.backend,
+            num_threads=None if inline else hardware.threads_per_worker(request.scaling, num_workers),
+            checkpoint=request.checkpoint.path if request.checkpoint else None,
+            metadata=dict(request.metadata),
+        )
+        console = Console(rundir.path, request.run.logging_config.log_level, show_output=not inline)
+        controller = Controller(plan, engine, rundir, Watchers([console, *watchers]))
+        undo.pop_all()
+    return Execution(controller, engine, rundir, console)
+
+
+def _context(request: Request, run_id: str) -> TrainRunContext:
+    config = request.train_loop_config
+    return TrainRunContext(
+        run_id=run_id,
         run_config=request.run,
         scaling_config=request.scaling,
-        train_loop_config=None if request.train_loop_config is None else dict(request.train_loop_config),
+        train_loop_config=None if config is None else dict(config),
         backend_config=request.backend,
     )
-    plan = Plan(
-        context=context,
-        task=packed,
-        backend=request.backend,
-        num_threads=None if inline else hardware.threads_per_worker(request.scaling, num_workers),
-        checkpoint=request.checkpoint.path if request.checkpoint else None,
-        metadata=dict(request.metadata),
-    )
-    controller = Controller(plan, engine, rundir, Watchers([console, *watchers]))
-    console.say(_greeting(rundir, num_workers, inline=inline))
-    return Execution(engine, rundir, console, controller)
 
 
 def _engine(request: Request, task: Task, *, inline: bool) -> Engine:
@@ -173,11 +175,6 @@ def _versions(*packages: str) -> dict[str, str]:
 
 def _plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=repr))
-
-
-def _greeting(rundir: RunDir, num_workers: int, *, inline: bool) -> str:
-    where = "in this process" if inline else f"on {words.count(num_workers, 'worker')}"
-    return f"run {rundir.path.name} {'goes on' if rundir.resumed else 'begins'} {where}; its files: {rundir.path}"
 
 
 def _farewell(outcome: Outcome, result: Result, seconds: float) -> str:

@@ -1,0 +1,62 @@
+"""What report() and the function's return refuse, on the worker, at once, with the key."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from headway import train
+from support import fit
+
+
+def complaint(function: Any) -> str:
+    with pytest.raises(train.TrainingFailedError) as caught:
+        fit(function)
+    cause = caught.value.__cause__
+    assert isinstance(cause, ValueError | train.StorageError), repr(cause)
+    return str(cause)
+
+
+def test_tensors_in_metrics_are_refused_with_key_and_remedy() -> None:
+    text = complaint(lambda: train.report({"train": {"loss": torch.ones(1)}}))
+    assert text == "metrics['train/loss'] is a torch.Tensor: use .item() for a number, .cpu().numpy() for an array"
+
+
+def test_models_in_metrics_are_refused() -> None:
+    text = complaint(lambda: train.report({"model": torch.nn.Linear(1, 1)}))
+    assert "metrics['model'] is a torch.nn.modules.linear.Linear: save it in a checkpoint" in text
+
+
+def test_tensors_in_the_return_value_are_refused() -> None:
+    text = complaint(lambda: {"losses": [0.1, torch.zeros(1)]})
+    assert text.startswith("the training function returned a torch.Tensor['losses/1']: use .item()")
+
+
+def test_other_objects_in_metrics_are_refused() -> None:
+    assert "metrics['path'] is a pathlib.PosixPath" in complaint(lambda: train.report({"path": Path("x")}))
+
+
+def test_metrics_must_be_a_dict() -> None:
+    assert complaint(lambda: train.report(0.5)) == "report() takes a dict of metrics, got float"  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_must_be_one() -> None:
+    text = complaint(lambda: train.report({}, checkpoint="/tmp"))  # type: ignore[arg-type]
+    assert text == "checkpoint must be a Checkpoint, got str: use Checkpoint.from_directory(path)"
+
+
+def test_a_checkpoint_that_is_not_there() -> None:
+    text = complaint(lambda: train.report({}, checkpoint=train.Checkpoint("/nowhere")))
+    assert "the reported checkpoint /nowhere is not a directory" in text
+
+
+def test_a_checkpoint_without_a_file() -> None:
+    def train_func() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            train.report({}, checkpoint=train.Checkpoint(folder))
+
+    assert "holds no file" in complaint(train_func)
