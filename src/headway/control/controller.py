@@ -213,7 +213,7 @@ class Controller:
 
     def _greeting(self, num_workers: int) -> str:
         rundir, kept = self._rundir, self._ledger.kept
-        where = "in this process" if self._engine.name == "inline" else f"on {words.count(num_workers, 'worker')}"
+        where = "in this process" if self._engine.name == "inline" else f"with {words.count(num_workers, 'worker')}"
         begins = "goes on" if rundir.resumed else "begins"
         source = f" from {kept[-1].path.name} (report {kept[-1].manifest.seq})" if kept else ""
         return f"run {rundir.path.name} {begins} {where}{source}; its files: {rundir.path}"

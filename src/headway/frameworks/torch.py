@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import itertools
 import os
 from collections.abc import Iterator
@@ -20,7 +21,8 @@ from torch.distributed.rendezvous import _rendezvous_handlers
 from headway.core.messages import Place
 from headway.frameworks.base import TorchConfig, TorchScriptConfig
 
-# A reference to the group until the process ends: a group collected under a live DDP model hangs on exit.
+# Every group that was ever made, until the process ends: one that is destroyed, and then collected while a DDP model
+# still lives, hangs about one worker in ten.
 _kept: list[Any] = []
 
 
@@ -30,12 +32,12 @@ def joined(config: TorchConfig, place: Place, rendezvous: str | None, *, lasting
     backend = config.backend or default_backend(place)
     _prepare(place, rendezvous)
     dist.init_process_group(backend, timeout=datetime.timedelta(seconds=config.timeout_s))
-    _kept.append(dist.group.WORLD)
+    if not lasting:
+        _keep_groups()
     try:
         yield
     finally:
-        if lasting:
-            _kept.clear()
+        if lasting and dist.is_initialized():
             dist.destroy_process_group()
 
 
@@ -43,7 +45,22 @@ def joined(config: TorchConfig, place: Place, rendezvous: str | None, *, lasting
 def prepared(config: TorchScriptConfig, place: Place, rendezvous: str | None, *, lasting: bool) -> Iterator[None]:
     """The script calls ``init_process_group`` itself."""
     _prepare(place, rendezvous)
+    _keep_groups()
     yield
+
+
+def _keep_groups() -> None:
+    """Hold on to the group that is there, and to whatever group the user's code makes in its place."""
+    init = dist.init_process_group
+
+    @functools.wraps(init)
+    def init_and_keep(*args: Any, **kwargs: Any) -> None:
+        init(*args, **kwargs)
+        _kept.append(dist.group.WORLD)
+
+    if dist.is_initialized():
+        _kept.append(dist.group.WORLD)
+    dist.init_process_group = init_and_keep
 
 
 def default_backend(place: Place) -> str:

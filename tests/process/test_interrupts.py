@@ -1,0 +1,187 @@
+"""Nothing is left behind: Ctrl-C in order, kill -9 of the driver, no port beyond loopback at any time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headway.storage.record import Record
+from support import Driver, alive, wait_until, write_script
+
+TRAINING = """
+    import os, sys, time
+    from headway import train
+    from headway.train.torch import TorchTrainer, prepare_model
+    import torch
+
+    def train_func():
+        model = prepare_model(torch.nn.Linear(4, 4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = torch.utils.data.DataLoader(torch.randn(10_000, 4), batch_size=4, num_workers=1)
+        try:
+            for step, batch in enumerate(loader):
+                model(batch).sum().backward()
+                optimizer.step()
+                train.report({"step": step})
+                if step == 5:
+                    print("ready", flush=True)
+                time.sleep(0.01)
+        finally:
+            print("cleaned up", flush=True)
+
+    scaling = train.ScalingConfig(num_workers=2)
+    TorchTrainer(train_func, scaling_config=scaling, run_config=train.RunConfig(name="run")).fit()
+"""
+
+STUBBORN = """
+    import signal, time
+    from headway import train
+
+    def train_func():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        print("ready", flush=True)
+        while True:
+            time.sleep(1)
+
+    scaling = train.ScalingConfig(num_workers=2)
+    train.DataParallelTrainer(train_func, scaling_config=scaling, run_config=train.RunConfig(name="run")).fit()
+"""
+
+
+def record() -> Record:
+    return Record(Path(os.environ["HEADWAY_RESULTS"], "run"))
+
+
+def gone(processes: list[psutil.Process], within_s: float) -> None:
+    wait_until(lambda: not alive(processes), within_s, lambda: f"left over: {alive(processes)}")
+
+
+def test_ctrl_c_once_is_an_orderly_abort(tmp_path: Path) -> None:
+    with Driver(write_script(tmp_path, TRAINING)) as driver:
+        driver.wait_for("[r1] ready")
+        processes = driver.descendants()
+        assert len(processes) >= 5, "a nursery, two workers, two loader processes"
+        began = time.monotonic()
+        driver.press_ctrl_c()
+        wait_until(lambda: driver.process.poll() is not None, 5)
+        assert time.monotonic() - began < 2
+        gone(processes, 1)
+        assert "cleaned up" in driver.output, "the function could clean up"
+        assert "was aborted after" in driver.output
+        assert "KeyboardInterrupt" in driver.output
+    assert record().state == "ABORTED"
+    assert record().newest_metrics() is not None
+
+
+def test_ctrl_c_ends_those_who_will_not_listen(tmp_path: Path) -> None:
+    with Driver(write_script(tmp_path, STUBBORN)) as driver:
+        driver.wait_for("[r1] ready")
+        processes = driver.descendants()
+        began = time.monotonic()
+        driver.press_ctrl_c()
+        wait_until(lambda: driver.process.poll() is not None, 5)
+        assert time.monotonic() - began < 2
+        gone(processes, 1)
+    assert record().state == "ABORTED"
+
+
+@pytest.mark.parametrize("presses", [2, 3, 6])
+def test_ctrl_c_again_and_again_ends_at_once(tmp_path: Path, presses: int) -> None:
+    with Driver(write_script(tmp_path, STUBBORN)) as driver:
+        driver.wait_for("[r1] ready")
+        processes = driver.descendants()
+        began = time.monotonic()
+        for _ in range(presses):
+            if driver.process.poll() is None:
+                driver.press_ctrl_c()
+            time.sleep(0.02)
+        wait_until(lambda: driver.process.poll() is not None, 5)
+        assert time.monotonic() - began < 0.9, "no grace is waited for"
+        gone(processes, 1)
+
+
+def test_ctrl_c_while_workers_start(tmp_path: Path) -> None:
+    with Driver(write_script(tmp_path, TRAINING)) as driver:
+        driver.wait_for("begins with 2 workers")
+        processes = driver.descendants()
+        driver.press_ctrl_c()
+        wait_until(lambda: driver.process.poll() is not None, 5)
+        gone(processes, 2)
+    assert record().state == "ABORTED"
+
+
+@pytest.mark.parametrize("victim", [signal.SIGKILL, signal.SIGTERM])
+def test_the_death_of_the_driver_ends_everything(tmp_path: Path, victim: int) -> None:
+    with Driver(write_script(tmp_path, TRAINING)) as driver:
+        driver.wait_for("[r1] ready")
+        processes = driver.descendants()
+        assert len(processes) >= 5
+        driver.process.send_signal(victim)
+        driver.process.wait(5)
+        gone(processes, 2)
+    assert record().state == "INTERRUPTED"
+
+
+def test_a_run_whose_driver_was_killed_goes_on_by_name(tmp_path: Path) -> None:
+    script = write_script(
+        tmp_path,
+        """
+        import os, pathlib, tempfile, time
+        from headway import train
+
+        def train_func():
+            checkpoint = train.get_checkpoint()
+            start = int(pathlib.Path(checkpoint.path, "step").read_text()) + 1 if checkpoint else 0
+            for step in range(start, 30):
+                with tempfile.TemporaryDirectory() as folder:
+                    pathlib.Path(folder, "step").write_text(str(step))
+                    train.report({"step": step}, train.Checkpoint.from_directory(folder))
+                if step == 20 and not start:
+                    print("ready", flush=True)
+                    time.sleep(60)
+            return start
+
+        config = train.RunConfig(name="run")
+        result = train.DataParallelTrainer(train_func, run_config=config).fit()
+        print("began at", result.return_value, "and has", len(result.metrics_dataframe), flush=True)
+        """,
+    )
+    with Driver(script) as driver:
+        driver.wait_for("ready")
+        driver.process.kill()
+        driver.process.wait()
+    with Driver(script) as driver:
+        driver.process.wait(30)
+        assert "run run goes on with 1 worker from checkpoint_0000" in driver.output
+        assert "and has 30" in driver.output
+        start = int(driver.output.split("began at ")[1].split()[0])
+    assert start >= 19
+    assert record().state == "FINISHED"
+
+
+def test_nothing_listens_beyond_loopback(tmp_path: Path) -> None:
+    with Driver(write_script(tmp_path, TRAINING)) as driver:
+        seen: list[str] = []
+        until = time.monotonic() + 30
+        while "[r1] ready" not in driver.output:
+            assert time.monotonic() < until, driver.output
+            seen += listening(driver)
+        seen += listening(driver)
+    assert seen, "gloo listens, so we have looked at the right moment"
+    assert all(address.startswith(("127.", "::1")) for address in seen), seen
+
+
+def listening(driver: Driver) -> list[str]:
+    """Addresses on which the driver or anything it started waits for connections."""
+    found = []
+    for process in [psutil.Process(driver.process.pid), *driver.descendants()]:
+        try:
+            found += [c.laddr.ip for c in process.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+        except psutil.Error:
+            continue
+    return found
