@@ -1,0 +1,195 @@
+"""The command line: a script for torchrun as a run, and run directories read back."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headway import train
+from headway.cli import main
+from headway.frameworks.base import TorchScriptConfig
+from headway.storage.record import runs
+from headway.train.execution import Request, prepare
+from headway.worker.script import run_script
+from support import fit, python, save, write_script
+
+TORCHRUN_SCRIPT = """
+    import os, sys
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    class Net(torch.nn.Linear):
+        pass
+
+    def main():
+        dist.init_process_group("gloo")
+        model = DistributedDataParallel(Net(4, 4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            model(torch.randn(2, 4)).sum().backward()
+            optimizer.step()
+        torch.save(model.module, f"{sys.argv[1]}/model-{dist.get_rank()}.pt")
+        print("rank", dist.get_rank(), "of", dist.get_world_size(), "args", sys.argv[1:], __file__)
+        dist.destroy_process_group()
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+def headway(*args: str | Path) -> subprocess.CompletedProcess[str]:
+    return python("-m", "headway", *args)
+
+
+def test_a_script_for_torchrun_runs_as_it_is(tmp_path: Path) -> None:
+    script = write_script(tmp_path, TORCHRUN_SCRIPT)
+    done = headway("run", "-n", "2", script, tmp_path, "--flag")
+    assert done.returncode == 0, done.stderr
+    for rank in (0, 1):
+        assert f"[r{rank}] rank {rank} of 2 args ['{tmp_path}', '--flag'] {script}" in done.stdout
+        assert (tmp_path / f"model-{rank}.pt").exists()
+    [record] = runs(Path(os.environ["HEADWAY_RESULTS"]))
+    assert record.path.name.startswith("script_")
+    assert record.state == "FINISHED"
+
+
+def test_a_script_that_destroys_its_group_under_a_live_model_does_not_hang(tmp_path: Path) -> None:
+    script = write_script(tmp_path, TORCHRUN_SCRIPT)
+    for _ in range(15):
+        request = Request(
+            kind="script",
+            function=functools.partial(run_script, str(script), [str(tmp_path)]),
+            backend=TorchScriptConfig(),
+            scaling=train.ScalingConfig(num_workers=2),
+        )
+        assert prepare(request).run().state == "FINISHED"
+
+
+def test_a_script_recovers_like_any_run(tmp_path: Path) -> None:
+    script = write_script(
+        tmp_path,
+        """
+        import os, pathlib, signal, sys
+        marker = pathlib.Path(sys.argv[1])
+        if os.environ["RANK"] == "1" and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        from headway import train
+        train.report({"rank": train.get_context().get_world_rank()})
+        """,
+    )
+    done = headway("run", "-n", "2", "--max-failures", "1", "--name", "again", script, tmp_path / "marker")
+    assert done.returncode == 0, done.stderr
+    assert "attempt 1 ended: rank 1 was killed (SIGKILL" in done.stderr
+    shown = headway("show", "again")
+    assert "FINISHED" in shown.stdout
+
+
+def test_a_script_that_fails_shows_its_own_traceback(tmp_path: Path) -> None:
+    script = write_script(tmp_path, "def boom():\n    raise RuntimeError('in the script')\n\nboom()\n")
+    done = headway("run", script)
+    assert done.returncode == 1
+    assert "raised RuntimeError: in the script" in done.stderr
+    assert f'File "{script}", line 4, in <module>' in done.stderr
+    assert "headway/cli" not in done.stderr, "no frame of ours"
+
+
+def test_a_module_runs_too(tmp_path: Path) -> None:
+    write_script(tmp_path, "import sys, os; print('module', sys.argv[1:], os.environ['RANK'])", "my_module.py")
+    done = python("-m", "headway", "run", "-n", "1", "-m", "my_module", "x", cwd=tmp_path)
+    assert "[r0] module ['x'] 0" in done.stdout, done.stderr
+
+
+def test_bad_requests_are_one_sentence(tmp_path: Path) -> None:
+    for args, sentence in [
+        (("run", "nowhere.py"), "there is no script 'nowhere.py'"),
+        (("run", "-n", "0", str(write_script(tmp_path, "pass"))), "-n must be a positive number of processes, got 0"),
+        (("show", "nothing"), "there is no run 'nothing'"),
+    ]:
+        done = headway(*args)
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"headway: {sentence}")
+        assert "Traceback" not in done.stderr
+
+
+def test_ls_and_show_read_run_directories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def train_func(config: dict[str, float]) -> None:
+        train.report({"loss": config["lr"]}, save(tmp_path / "weights", a="123"))
+
+    (tmp_path / "weights").mkdir()
+    storage = tmp_path / "runs"
+    fit(train_func, 2, config={"lr": 0.25}, storage_path=storage, name="good")
+    with pytest.raises(train.TrainingFailedError):
+        fit(lambda: 1 / 0, storage_path=storage, name="bad", max_failures=1)
+    capsys.readouterr()
+
+    assert main(["ls", str(storage)]) == 0
+    listed = capsys.readouterr().out
+    assert [line.split()[:2] for line in listed.splitlines()[1:]] == [["bad", "FAILED"], ["good", "FINISHED"]]
+
+    assert main(["show", "good", "--storage-path", str(storage)]) == 0
+    shown = capsys.readouterr().out
+    assert "config       {'lr': 0.25}" in shown
+    assert "newest       loss=0.25" in shown
+    assert "checkpoint_000000" in shown
+
+    assert main(["show", str(storage / "bad")]) == 0
+    shown = capsys.readouterr().out
+    assert "1 " in shown
+    assert "rank 0 raised ZeroDivisionError: division by zero" in shown
+    assert main(["ls", str(tmp_path / "empty")]) == 0
+    assert "no runs in" in capsys.readouterr().out
+
+
+def test_ls_tells_who_was_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(fit(lambda: None, storage_path=tmp_path, name="cut").path)
+    events = (path / "events.jsonl").read_text().splitlines()
+    (path / "events.jsonl").write_text("\n".join(events[:-2]) + "\n" + '{"event": "torn')
+    main(["ls", str(tmp_path)])
+    assert "INTERRUPTED" in capsys.readouterr().out
+
+
+def test_the_doctor_finds_this_machine_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    told = capsys.readouterr().out
+    for what in ("system", "torch", "devices", "shared memory", "ptrace", "limits", "storage", "workers"):
+        assert f" {what} " in told
+    assert "Everything that Headway needs works here." in told
+
+
+def test_the_doctor_says_what_would_not_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["doctor", "--storage-path", str(tmp_path / "file/below")]) == 1
+    assert "cannot be written" in capsys.readouterr().out
+
+
+def test_the_quickstart_reaches_97_percent_on_two_workers(tmp_path: Path) -> None:
+    done = headway("quickstart", "--storage-path", tmp_path)
+    assert done.returncode == 0, done.stderr
+    [record] = runs(tmp_path)
+    assert record.description["openings"][0]["scaling_config"]["num_workers"] == 2
+    metrics = record.newest_metrics()
+    assert metrics is not None
+    assert metrics["accuracy"] >= 0.97
+    assert "of the held-out images are read right" in done.stdout
+
+
+def test_help_lists_every_command() -> None:
+    text = headway("--help").stdout
+    for command in ("quickstart", "run", "ls", "show", "doctor"):
+        assert command in text
+    assert headway("--version").stdout.startswith("headway 0.")
+
+
+def test_importing_the_package_stays_light() -> None:
+    code = "import sys, json; import headway.train; print(json.dumps(sorted(m.split('.')[0] for m in sys.modules)))"
+    loaded = set(json.loads(python("-c", code).stdout))
+    assert not loaded & {"torch", "pyarrow", "pandas", "ray", "numpy", "rich", "psutil", "tensorflow"}
+    assert sys.version_info >= (3, 11)
