@@ -1,0 +1,119 @@
+"""The public language: a name that appears or disappears, or a signature that changes, is a decision."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+import headway.train
+import headway.train.torch
+
+TRAIN = """
+BackendConfig Checkpoint CheckpointConfig ConfigError DataParallelTrainer EngineError FailureConfig HeadwayError
+LoggingConfig MetricsError RemoteError Result Run RunConfig ScalingConfig SessionError StorageError TrainContext
+TrainRunContext TrainingFailedError UserCallback WorkerDied collective get_checkpoint get_context report
+""".split()
+
+TORCH = """
+TorchConfig TorchTrainer accelerate backward enable_reproducibility get_device get_devices prepare_data_loader
+prepare_model prepare_optimizer
+""".split()
+
+SIGNATURES = {
+    "train.report": "(metrics, checkpoint=None)",
+    "train.get_checkpoint": "()",
+    "train.get_context": "()",
+    "train.collective.barrier": "()",
+    "train.collective.broadcast_from_rank_zero": "(data)",
+    "train.ScalingConfig": (
+        "(num_workers=1, use_gpu=False, resources_per_worker=None, placement_strategy='PACK', engine='auto')"
+    ),
+    "train.FailureConfig": "(max_failures=0)",
+    "train.CheckpointConfig": "(num_to_keep=None, checkpoint_score_attribute=None, checkpoint_score_order='max')",
+    "train.LoggingConfig": "(log_level='INFO')",
+    "train.DataParallelTrainer": (
+        "(train_loop_per_worker, *, train_loop_config=None, backend_config=None, scaling_config=None, "
+        "run_config=None, resume_from_checkpoint=None, metadata=None)"
+    ),
+    "train.Checkpoint": "(path)",
+    "train.Checkpoint.from_directory": "(path)",
+    "train.Checkpoint.to_directory": "(self, path=None)",
+    "train.Checkpoint.as_directory": "(self)",
+    "train.Result.from_path": "(path)",
+    "train.Result.get_best_checkpoint": "(self, metric, mode)",
+    "train.UserCallback.after_report": "(self, run_context, metrics, checkpoint)",
+    "train.UserCallback.after_exception": "(self, run_context, worker_exceptions)",
+    "train.Run.reports": "(self, rank=0)",
+    "train.torch.TorchTrainer": (
+        "(train_loop_per_worker, *, train_loop_config=None, torch_config=None, scaling_config=None, "
+        "run_config=None, resume_from_checkpoint=None, metadata=None)"
+    ),
+    "train.torch.TorchConfig": "(backend=None, init_method='env', timeout_s=1800)",
+    "train.torch.prepare_model": (
+        "(model, move_to_device=True, parallel_strategy='ddp', parallel_strategy_kwargs=None)"
+    ),
+    "train.torch.prepare_data_loader": "(data_loader, add_dist_sampler=True, move_to_device=True, auto_transfer=True)",
+    "train.torch.accelerate": "(amp=False)",
+    "train.torch.prepare_optimizer": "(optimizer)",
+    "train.torch.backward": "(loss)",
+    "train.torch.enable_reproducibility": "(seed=0)",
+    "train.torch.get_device": "()",
+    "train.torch.get_devices": "()",
+}
+
+RESULT = """
+best_checkpoints checkpoint config error filesystem metrics metrics_dataframe path return_value state
+""".split()
+CONTEXT = """
+get_experiment_name get_local_rank get_local_world_size get_metadata get_node_rank get_storage get_trial_dir
+get_trial_id get_trial_name get_trial_resources get_world_rank get_world_size
+""".split()
+
+
+def test_the_names_of_train() -> None:
+    assert sorted(headway.train.__all__) == sorted(TRAIN)
+    assert all(hasattr(headway.train, name) for name in TRAIN)
+
+
+def test_the_names_of_train_torch() -> None:
+    assert sorted(headway.train.torch.__all__) == sorted(TORCH)
+    assert all(hasattr(headway.train.torch, name) for name in TORCH)
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_a_signature(name: str) -> None:
+    thing: Any = headway
+    for part in name.split("."):
+        thing = getattr(thing, part)
+    signature = inspect.signature(thing)
+    bare = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
+    assert str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty)) == SIGNATURES[name]
+
+
+def test_run_config_takes_what_it_says() -> None:
+    assert list(inspect.signature(headway.train.RunConfig).parameters) == [
+        "name",
+        "storage_path",
+        "failure_config",
+        "checkpoint_config",
+        "logging_config",
+        "callbacks",
+        "worker_runtime_env",
+        "resume",
+    ]
+
+
+def test_a_result_and_a_context_have_these_attributes() -> None:
+    result = headway.train.DataParallelTrainer(
+        headway.train.get_context, scaling_config=headway.train.ScalingConfig(0)
+    ).fit()
+    assert [name for name in RESULT if not hasattr(result, name)] == []
+    assert sorted(name for name in dir(result.return_value) if name.startswith("get_")) == sorted(CONTEXT)
+
+
+def test_every_public_name_explains_itself() -> None:
+    for module in (headway.train, headway.train.torch):
+        for name in module.__all__:
+            assert inspect.getdoc(getattr(module, name)), f"{name} has no docstring"

@@ -1,0 +1,55 @@
+"""Failures in words: the first one first, equal ones as one."""
+
+from __future__ import annotations
+
+from headway.control.failures import exception, sentence, traceback_text
+from headway.control.policy import Failure, GiveUp, Retry, decide
+from headway.core.errors import RemoteError, StorageError, WorkerDied
+from headway.core.messages import Exited, Failed
+
+
+def raised(rank: int, message: str, kind: str = "ValueError") -> Failure:
+    return Failure("raised", rank, Failed(kind=kind, message=message, traceback=f"Traceback of {rank}\n{message}"))
+
+
+def test_equal_errors_are_folded_numbers_aside() -> None:
+    assert sentence([raised(1, "bad row 7"), raised(0, "bad row 12")]) == "ranks 0 and 1 raised ValueError: bad row 7"
+    assert sentence([raised(r, "bad") for r in (0, 1, 2, 5)]) == "ranks 0-2 and 5 raised ValueError: bad"
+
+
+def test_the_first_failure_comes_first() -> None:
+    late = Failure("died", 0, Exited(code=-6))
+    assert sentence([raised(1, "bad\nmore"), late]) == (
+        "rank 1 raised ValueError: bad; then rank 0 was killed (SIGABRT)"
+    )
+    assert traceback_text([raised(1, "bad"), raised(2, "bad"), late]) == (
+        "on rank 1 (rank 2 the same):\nTraceback of 1\nbad"
+    )
+    assert traceback_text([late]) == ""
+
+
+def test_deaths_say_how() -> None:
+    for exited, words in {
+        Exited(code=-9): "rank 3 was killed (SIGKILL, out of memory?)",
+        Exited(code=7): "rank 3 left with exit code 7 before its function returned",
+        Exited(reason="vanished in smoke"): "rank 3 vanished in smoke",
+        Exited(code=-250): "rank 3 was killed (signal 250)",
+    }.items():
+        assert sentence([Failure("died", 3, exited)]) == words
+
+
+def test_failures_become_exceptions() -> None:
+    assert isinstance(exception(Failure("died", 0, Exited(code=1))), WorkerDied)
+    assert isinstance(exception(Failure("storage", None, "disk full")), StorageError)
+    assert isinstance(exception(raised(0, "bad")), RemoteError), "it did not travel: its words did"
+    broken = Failure("raised", 0, Failed(kind="E", message="m", traceback="", error=b"not a pickle"))
+    assert str(exception(broken)) == "E: m"
+
+
+def test_the_policy_counts() -> None:
+    failure = raised(0, "bad")
+    assert decide(failure, 1, 0) == GiveUp()
+    assert decide(failure, 1, 1) == Retry()
+    assert decide(failure, 2, 1) == GiveUp()
+    assert decide(failure, 10_000, -1) == Retry()
+    assert decide(Failure("program", None, "crossed"), 1, -1) == GiveUp()

@@ -1,0 +1,49 @@
+"""Who gets which rank and which card."""
+
+from __future__ import annotations
+
+from headway.control.ranks import environment, order, places
+from headway.core.messages import Place, Ready
+
+
+def ready(host: str, *gpus: str) -> Ready:
+    return Ready(host=host, pid=1, gpus=gpus)
+
+
+def test_workers_of_one_host_are_neighbours_and_cards_decide_inside() -> None:
+    workers = [ready("a", "10"), ready("b", "0"), ready("a", "9"), ready("b", "1")]
+    assert order(workers) == [2, 0, 1, 3]
+
+
+def test_without_cards_workers_keep_their_order() -> None:
+    assert order([ready("a"), ready("a"), ready("a")]) == [0, 1, 2]
+
+
+def test_places_count_within_hosts() -> None:
+    found = places([ready("a"), ready("a"), ready("b")], num_threads=2, master_port=1)
+    assert [(p.rank, p.local_rank, p.local_world_size, p.node_rank) for p in found] == [
+        (0, 0, 2, 0),
+        (1, 1, 2, 0),
+        (2, 0, 1, 1),
+    ]
+    assert {(p.world_size, p.num_nodes, p.num_threads) for p in found} == {(3, 2, 2)}
+
+
+def test_workers_of_a_node_see_all_its_cards_and_each_has_its_own() -> None:
+    found = places([ready("a", "4", "5"), ready("a", "6", "7")], num_threads=None, master_port=1)
+    assert [p.visible_gpus for p in found] == [("4", "5", "6", "7")] * 2
+    assert [p.gpus for p in found] == [(0, 1), (2, 3)]
+
+
+def test_two_workers_may_share_a_card() -> None:
+    found = places([ready("a", "0"), ready("a", "0")], num_threads=None, master_port=1)
+    assert [(p.gpus, p.visible_gpus) for p in found] == [((0,), ("0",))] * 2
+
+
+def test_the_environment_says_it_in_the_usual_words() -> None:
+    place = Place(rank=1, world_size=2, local_rank=1, local_world_size=2, visible_gpus=("3",), num_threads=4)
+    env = environment(place)
+    assert env["RANK"] == "1"
+    assert env["CUDA_VISIBLE_DEVICES"] == "3"
+    assert env["OMP_NUM_THREADS"] == "4"
+    assert "CUDA_VISIBLE_DEVICES" not in environment(Place(rank=0, world_size=1, local_rank=0, local_world_size=1))

@@ -1,0 +1,66 @@
+"""Messages survive the wire in pieces of any size; garbage is recognised as such."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.core.messages import (
+    Arrive,
+    Committed,
+    Dismissed,
+    Failed,
+    Finished,
+    Place,
+    Ready,
+    Release,
+    Report,
+    RunInfo,
+    Start,
+    Surroundings,
+)
+from headway.core.wire import Frames, WireError, encode
+
+START = Start(
+    rank=1,
+    place=Place(rank=1, world_size=2, local_rank=1, local_world_size=2, gpus=(0,), visible_gpus=("3",)),
+    run=RunInfo(id="a", name="b", path="/c", seed=7, attempt=2, num_workers=2),
+    surroundings=Surroundings(env={"A": "1"}, cwd="/", sys_path=("",)),
+    task=b"x" * 100_000,
+)
+MESSAGES: list[Any] = [
+    Ready(host="here", pid=1),
+    START,
+    Report(seq=3, time=1.5, metrics=b'{"loss":1}', staged=True),
+    Arrive(index=0, kind="barrier()"),
+    Release(index=0, data=b"abc"),
+    Committed(seq=1, path="/p"),
+    Finished(value=b""),
+    Failed(kind="E", message="m", traceback="t", error=None),
+    Dismissed(),
+]
+
+
+@given(st.lists(st.integers(0, len(MESSAGES) - 1), max_size=5), st.integers(1, 5000))
+def test_messages_come_back_whole_from_pieces_of_any_size(chosen: list[int], size: int) -> None:
+    messages = [MESSAGES[index] for index in chosen]
+    data = b"".join(map(encode, messages))
+    frames = Frames()
+    found = [message for start in range(0, len(data), size) for message in frames.feed(data[start : start + size])]
+    assert found == messages
+
+
+@given(st.binary(min_size=5, max_size=200))
+def test_garbage_is_never_taken_for_a_message(data: bytes) -> None:
+    with contextlib.suppress(WireError):
+        assert Frames().feed(data) == [], "at most it waits for more"
+
+
+def test_a_frame_with_a_wrong_body_is_garbage() -> None:
+    good = encode(Dismissed())
+    with pytest.raises(WireError):
+        Frames().feed(good[:5] + b"\x00" * (len(good) - 5))

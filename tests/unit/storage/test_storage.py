@@ -1,0 +1,233 @@
+"""Files, checkpoints, run directories: what is written is whole, what is torn is not there."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from headway.core.config import CheckpointConfig
+from headway.core.errors import StorageError
+from headway.storage import layout
+from headway.storage.checkpoint import (
+    Checkpoint,
+    Commitment,
+    Manifest,
+    Saved,
+    commit,
+    committed,
+    discard,
+    extend,
+    stage,
+)
+from headway.storage.files import Appender, exchange, read_lines, write_json
+from headway.storage.record import Record, runs
+from headway.storage.retention import best, look_up, score, surplus
+from headway.storage.rundir import create_run, is_open, open_run
+
+
+def staged(run: Path, rank: int, seq: int = 0, **files: str) -> None:
+    source = run / f"source-{rank}-{seq}"
+    source.mkdir(parents=True)
+    for name, text in files.items():
+        (source / name).write_text(text)
+    stage(source, layout.staged(run, 1, seq, rank), run=run)
+
+
+def commitment(*ranks: int, seq: int = 0, number: int = 0) -> Commitment:
+    return Commitment(number=number, seq=seq, attempt=1, world_size=2, ranks=ranks, metrics={"loss": 1})
+
+
+def test_a_commit_merges_describes_and_renames(tmp_path: Path) -> None:
+    staged(tmp_path, 0, a="0", same="x")
+    staged(tmp_path, 1, b="1", same="x")
+    saved = commit(tmp_path, commitment(0, 1))
+    assert saved.path.name == "checkpoint_000000"
+    assert saved.manifest.files == {"a": 1, "b": 1, "same": 1}
+    assert saved.clashes == ()
+    assert not any(layout.staging(tmp_path).iterdir())
+    assert [found.manifest for found in committed(tmp_path)] == [saved.manifest]
+
+
+def test_a_clash_is_told_and_the_lowest_rank_wins(tmp_path: Path) -> None:
+    staged(tmp_path, 0, only="0")
+    staged(tmp_path, 1, model="one")
+    staged(tmp_path, 2, model="two")
+    saved = commit(tmp_path, commitment(0, 1, 2))
+    assert (saved.path / "model").read_text() == "one"
+    assert [(clash.file, clash.ranks) for clash in saved.clashes] == [("model", (1, 2))]
+
+
+@pytest.mark.parametrize(("first", "late", "kept"), [(0, 1, "of 0"), (1, 0, "of 0")])
+def test_late_files_extend_a_checkpoint(tmp_path: Path, first: int, late: int, kept: str) -> None:
+    staged(tmp_path, first, **{f"own-{first}": "x", "model": f"of {first}"})
+    saved = commit(tmp_path, commitment(first))
+    staged(tmp_path, late, **{f"own-{late}": "y", "model": f"of {late}"})
+    larger = extend(saved.path, layout.staged(tmp_path, 1, 0, late), late)
+    assert larger.manifest.ranks == [0, 1]
+    assert set(larger.manifest.files) == {"own-0", "own-1", "model"}
+    assert (saved.path / "model").read_text() == kept
+    assert [found.manifest for found in committed(tmp_path)] == [larger.manifest]
+    assert not any(layout.staging(tmp_path).iterdir())
+
+
+def test_folders_are_exchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "is").write_text(name)
+    exchange(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "a/is").read_text() == "b"
+    import ctypes
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda *args, **kwargs: object())
+    exchange(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "a/is").read_text() == "a", "and without the kernel's help as well"
+
+
+def test_what_has_no_manifest_is_no_checkpoint(tmp_path: Path) -> None:
+    staged(tmp_path, 0, a="0")
+    saved = commit(tmp_path, commitment(0))
+    (tmp_path / "checkpoints/checkpoint_000009").mkdir()
+    discard(saved.path)
+    assert committed(tmp_path) == []
+
+
+def test_a_manifest_of_another_format_is_refused(tmp_path: Path) -> None:
+    staged(tmp_path, 0, a="0")
+    path = commit(tmp_path, commitment(0)).path / layout.MANIFEST
+    write_json(path, {**json.loads(path.read_text()), "format": 99})
+    with pytest.raises(StorageError, match="has format 99; this version reads 1"):
+        committed(tmp_path)
+    path.write_text("{")
+    with pytest.raises(StorageError, match="is damaged"):
+        committed(tmp_path)
+
+
+def test_staging_refuses_what_would_be_no_checkpoint(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(StorageError, match="is not a directory"):
+        stage(tmp_path / "nothing", run / "x", run=run)
+    (tmp_path / "empty").mkdir()
+    run.mkdir()
+    with pytest.raises(StorageError, match="holds no file"):
+        stage(tmp_path / "empty", run / "x", run=run)
+    (tmp_path / "empty" / layout.MANIFEST).write_text("mine")
+    with pytest.raises(StorageError, match="a name that Headway needs"):
+        stage(tmp_path / "empty", run / "y", run=run)
+
+
+def test_a_checkpoint_is_a_path_and_no_more(tmp_path: Path) -> None:
+    checkpoint = Checkpoint.from_directory(tmp_path)
+    assert checkpoint == Checkpoint(str(tmp_path))
+    assert hash(checkpoint) == hash(Checkpoint(tmp_path))
+    assert repr(checkpoint) == f"Checkpoint('{tmp_path}')"
+    with pytest.raises(StorageError, match="is not there"), Checkpoint(tmp_path / "gone").as_directory():
+        pass
+
+
+def test_a_torn_line_is_not_there_and_is_cut_off_by_the_next_writer(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b'{"a": 1}\n{"b": ' + b"x" * 10_000)
+    assert list(read_lines(path)) == [{"a": 1}]
+    appender = Appender(path)
+    appender.write(b'{"c": 3}\n')
+    appender.close()
+    assert list(read_lines(path)) == [{"a": 1}, {"c": 3}]
+    assert list(read_lines(tmp_path / "none")) == []
+
+
+def test_a_run_directory_is_locked_and_remembers(tmp_path: Path) -> None:
+    first = open_run(tmp_path / "run", "auto")
+    first.describe({"x": 1})
+    first.note("launched", attempt=3)
+    assert is_open(tmp_path / "run")
+    with pytest.raises(StorageError, match="is open in process"):
+        open_run(tmp_path / "run", "auto")
+    first.close()
+    assert not is_open(tmp_path / "run")
+    again = open_run(tmp_path / "run", "auto")
+    again.describe({"x": 2})
+    assert (again.id, again.seed, again.past_attempts, again.resumed) == (first.id, first.seed, 3, True)
+    again.close()
+    assert [opening["x"] for opening in Record(tmp_path / "run").description["openings"]] == [1, 2]
+
+
+def test_unnamed_runs_never_share_a_folder(tmp_path: Path) -> None:
+    opened = [create_run(tmp_path, "x") for _ in range(3)]
+    for run in opened:
+        run.describe({})
+        run.close()
+    assert len({run.path for run in opened}) == 3
+    assert len(runs(tmp_path)) == 3
+
+
+def test_a_later_attempt_tells_its_reports_anew(tmp_path: Path) -> None:
+    lines = [
+        {"attempt": 1, "first_seq": 0},
+        *({"rank": 0, "seq": s, "attempt": 1, "metrics": {"a": 1}} for s in range(4)),
+        {"attempt": 2, "first_seq": 2},
+        {"rank": 1, "seq": 2, "attempt": 2, "metrics": {"a": 9}},
+        {"rank": 0, "seq": 2, "attempt": 2, "metrics": {"a": 2}},
+    ]
+    path = tmp_path / layout.METRICS
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    record = Record(tmp_path)
+    assert [(row["seq"], row["metrics"]["a"]) for row in record.reports()] == [(0, 1), (1, 1), (2, 2)]
+    assert record.newest_metrics() == {"a": 2}
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines[:6]))
+    assert record.newest_metrics() == {"a": 1}, "an attempt that has not reported yet"
+    assert Record(tmp_path / "none").newest_metrics() is None
+
+
+def test_the_newest_metrics_of_a_long_history(tmp_path: Path) -> None:
+    line = '{{"rank": {}, "seq": {}, "attempt": 1, "metrics": {{"a": {}}}}}\n'
+    text = "".join(line.format(rank, seq, seq) for seq in range(5000) for rank in (0, 1))
+    (tmp_path / layout.METRICS).write_text('{"attempt": 1, "first_seq": 0}\n' + text)
+    assert Record(tmp_path).newest_metrics() == {"a": 4999}
+
+
+# --- retention ---
+
+
+def saved(number: int, **metrics: object) -> Saved:
+    manifest = Manifest(
+        number=number, seq=number, attempt=1, world_size=1, ranks=[0], metrics=metrics, files={}, time=0.0
+    )
+    return Saved(Path(f"/{number}"), manifest)
+
+
+def numbers(items: list[Saved]) -> list[int]:
+    return [item.manifest.number for item in items]
+
+
+def test_metrics_are_found_by_nested_keys() -> None:
+    metrics = {"a": {"b": 1}, "c/d": 2}
+    assert (look_up(metrics, "a/b"), look_up(metrics, "c/d"), look_up(metrics, "a/x"), look_up(metrics, "x")) == (
+        1,
+        2,
+        None,
+        None,
+    )
+
+
+def test_nan_and_missing_are_worst_in_both_orders() -> None:
+    for order in ("min", "max"):
+        assert score({"x": math.nan}, "x", order) == score({}, "x", order) == score({"x": "?"}, "x", order) == -math.inf
+    kept = [saved(0, x=1.0), saved(1, x=math.nan), saved(2, x=2.0), saved(3)]
+    assert numbers(best(kept, CheckpointConfig(2, "x", "min"))) == [2, 0]
+    assert numbers(best(kept, CheckpointConfig(2, "x", "max"))) == [0, 2]
+
+
+def test_ties_go_to_the_later() -> None:
+    kept = [saved(0, x=1), saved(1, x=1), saved(2, x=1)]
+    assert numbers(best(kept, CheckpointConfig(2, "x"))) == [1, 2]
+
+
+def test_what_may_go_is_neither_best_nor_newest() -> None:
+    kept = [saved(0, x=9), saved(1, x=1), saved(2, x=2), saved(3, x=0)]
+    assert numbers(surplus(kept, CheckpointConfig(1, "x"))) == [1, 2]
+    assert surplus(kept, CheckpointConfig()) == []
+    assert numbers(surplus(kept, CheckpointConfig(2))) == [0, 1]
+    assert surplus([], CheckpointConfig(1)) == []
