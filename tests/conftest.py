@@ -12,10 +12,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import settings
 
 from headway.engine import local
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+settings.register_profile("headway", deadline=None, database=None)  # machines are noisy; a clone stays clean
+settings.load_profile("headway")
 
 
 @pytest.fixture(autouse=True)

@@ -24,77 +24,77 @@ def no_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local.LocalEngine, "launch", launch)
 
 
-def refused(match: str, kind: type[Exception] = train.ConfigError) -> Any:
+def expect_refusal(match: str, kind: type[Exception] = train.ConfigError) -> Any:
     return pytest.raises(kind, match=match)
 
 
 @pytest.mark.parametrize("count", [-1, 1.5, "2", None, True, (0, 2), (3, 2), (1,), (1, 2, 3), [1, 2], (1, 2.0)])
 def test_a_bad_worker_count(count: Any) -> None:
-    with refused(r"num_workers must be 0 \(in this process\), a positive number or \(min, max\)") as caught:
+    with expect_refusal(r"num_workers must be 0 \(in this process\), a positive number or \(min, max\)") as caught:
         ScalingConfig(num_workers=count)
     assert repr(count) in str(caught.value)
 
 
 def test_an_unknown_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    with refused("engine must be one of auto, local, inline, got 'slurm'"):
+    with expect_refusal("engine must be one of auto, local, inline, got 'slurm'"):
         ScalingConfig(engine="slurm")
     monkeypatch.setenv("HEADWAY_ENGINE", "cloud")
-    with refused("HEADWAY_ENGINE must be one of auto, local, inline, got 'cloud'"):
+    with expect_refusal("HEADWAY_ENGINE must be one of auto, local, inline, got 'cloud'"):
         chosen_engine(ScalingConfig())
 
 
 def test_gpus_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     trainer = train.DataParallelTrainer(lambda: None, scaling_config=ScalingConfig(4, use_gpu=True))
-    with refused(r"the run needs 4 GPUs \(4 workers × 1\), this machine has 0: lower num_workers"):
+    with expect_refusal(r"the run needs 4 GPUs \(4 workers × 1\), this machine has 0: lower num_workers"):
         trainer.fit()
 
 
 def test_more_cpus_than_there_are() -> None:
     scaling = ScalingConfig(2, resources_per_worker={"CPU": 5000})
-    with refused(r"the run needs 10000 CPUs \(2 workers × 5000\), this machine has \d+"):
+    with expect_refusal(r"the run needs 10000 CPUs \(2 workers × 5000\), this machine has \d+"):
         train.DataParallelTrainer(lambda: None, scaling_config=scaling).fit()
 
 
 def test_a_resource_that_no_machine_has() -> None:
     scaling = ScalingConfig(resources_per_worker={"quantum": 1})
-    with refused("the run needs 1 'quantum', this machine has 0"):
+    with expect_refusal("the run needs 1 'quantum', this machine has 0"):
         train.DataParallelTrainer(lambda: None, scaling_config=scaling).fit()
 
 
 @pytest.mark.parametrize("resources", [{"CPU": -1}, {"CPU": "1"}, {"GPU": 1.5}, {"CPU": float("nan")}, ["CPU"]])
 def test_resources_that_make_no_sense(resources: Any) -> None:
-    with refused("resources_per_worker"):
+    with expect_refusal("resources_per_worker"):
         ScalingConfig(resources_per_worker=resources)
 
 
 def test_resources_that_contradict_use_gpu() -> None:
-    with refused(r'use_gpu=True contradicts resources_per_worker\["GPU"\]=0'):
+    with expect_refusal(r'use_gpu=True contradicts resources_per_worker\["GPU"\]=0'):
         ScalingConfig(use_gpu=True, resources_per_worker={"GPU": 0})
 
 
 def test_one_machine_cannot_be_several() -> None:
     scaling = ScalingConfig(2, placement_strategy="STRICT_SPREAD")
-    with refused("wants 2 machines, this is one"):
+    with expect_refusal("wants 2 machines, this is one"):
         train.DataParallelTrainer(lambda: None, scaling_config=scaling).fit()
-    with refused("placement_strategy must be one of PACK"):
+    with expect_refusal("placement_strategy must be one of PACK"):
         ScalingConfig(placement_strategy="HEAP")
 
 
 def test_inline_is_one_worker() -> None:
-    with refused("engine='inline' runs one worker, in this process; num_workers is 2"):
+    with expect_refusal("engine='inline' runs one worker, in this process; num_workers is 2"):
         train.DataParallelTrainer(lambda: None, scaling_config=ScalingConfig(2, engine="inline")).fit()
 
 
 def test_a_function_with_two_parameters() -> None:
     def train_func(config: Any, other: Any) -> None: ...
 
-    with refused(r"'train_func' must take no parameter or one \(the config\), it requires 2"):
+    with expect_refusal(r"'train_func' must take no parameter or one \(the config\), it requires 2"):
         fit(train_func)
 
 
 def test_a_function_that_is_none() -> None:
-    with refused("train_loop_per_worker must be a function, got 7"):
+    with expect_refusal("train_loop_per_worker must be a function, got 7"):
         fit(7)
 
 
@@ -105,12 +105,12 @@ def test_a_generator_would_never_run() -> None:
     async def other() -> None: ...
 
     for function in (train_func, other):
-        with refused("must be a plain function"):
+        with expect_refusal("must be a plain function"):
             fit(function)
 
 
 def test_a_config_that_is_no_dict() -> None:
-    with refused(r"train_loop_config must be a dict, got \[1\]"):
+    with expect_refusal(r"train_loop_config must be a dict, got \[1\]"):
         train.DataParallelTrainer(lambda config: None, train_loop_config=[1]).fit()  # type: ignore[arg-type]
 
 
@@ -123,7 +123,7 @@ def test_an_unpicklable_function_names_the_variable() -> None:
     def train_func() -> None:
         helper()
 
-    with refused(
+    with expect_refusal(
         r"'train_func' cannot be sent to the workers: its variable 'helper' → its variable 'lock' is a _thread"
     ):
         fit(train_func)
@@ -132,7 +132,7 @@ def test_an_unpicklable_function_names_the_variable() -> None:
 
 
 def test_an_unpicklable_config_names_the_key() -> None:
-    with refused("train_loop_config → key 'model' → key 'gate' is a _thread.lock"):
+    with expect_refusal("train_loop_config → key 'model' → key 'gate' is a _thread.lock"):
         fit(lambda config: None, config={"model": {"gate": threading.Lock()}})
 
 
@@ -143,45 +143,45 @@ def test_an_unpicklable_attribute_is_named() -> None:
 
         def train(self) -> None: ...
 
-    with refused("self → attribute 'gate' is a _thread.lock"):
+    with expect_refusal("self → attribute 'gate' is a _thread.lock"):
         fit(Trainer().train)
 
 
 def test_a_storage_path_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for name in (None, "mine"):
-        with refused(r"storage_path '.*file/below' cannot be written \(Not a directory\): choose another"):
+        with expect_refusal(r"storage_path '.*file/below' cannot be written \(Not a directory\): choose another"):
             fit(lambda: None, storage_path=tmp_path / "file/below", name=name)
 
 
 def test_a_folder_that_is_something_else(tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis/chapter-1.tex").write_text("precious")
-    with refused("exists and is not a run of ours: choose another name"):
+    with expect_refusal("exists and is not a run of ours: choose another name"):
         fit(lambda: None, storage_path=tmp_path, name="thesis")
 
 
 def test_an_object_store_is_refused_for_now() -> None:
-    with refused("storage_path must be a local path or file:// address, got 's3://bucket'"):
+    with expect_refusal("storage_path must be a local path or file:// address, got 's3://bucket'"):
         RunConfig(storage_path="s3://bucket")
     assert RunConfig(storage_path="file:///tmp/x", name="y").path == Path("/tmp/x/y")
 
 
 @pytest.mark.parametrize("name", ["", " ", "..", ".", "a/b", "a\0b", 7])
 def test_a_name_that_is_no_folder_name(name: Any) -> None:
-    with refused("name must be a plain folder name without slashes"):
+    with expect_refusal("name must be a plain folder name without slashes"):
         RunConfig(name=name)
 
 
 @pytest.mark.parametrize("n", [-2, 1.0, "3", None, True])
 def test_a_bad_number_of_failures(n: Any) -> None:
-    with refused(r"max_failures must be -1 \(without end\), 0 or a positive number"):
+    with expect_refusal(r"max_failures must be -1 \(without end\), 0 or a positive number"):
         FailureConfig(max_failures=n)
 
 
 @pytest.mark.parametrize("n", [-1, 0, 1.0, "3", True])
 def test_a_bad_number_of_checkpoints(n: Any) -> None:
-    with refused(r"num_to_keep must be None \(all\) or a positive number"):
+    with expect_refusal(r"num_to_keep must be None \(all\) or a positive number"):
         CheckpointConfig(num_to_keep=n)
 
 
@@ -200,12 +200,12 @@ def test_other_fields_say_what_they_want() -> None:
         "scaling_config must be a ScalingConfig": lambda: TorchTrainer(print, scaling_config=2),  # type: ignore[arg-type]
         "torch_config must be a TorchConfig": lambda: TorchTrainer(print, torch_config="gloo"),  # type: ignore[arg-type]
     }.items():
-        with refused(match):
+        with expect_refusal(match):
             make()
 
 
 def test_callbacks_that_are_none() -> None:
-    with refused("callbacks must be instances of UserCallback, got <built-in function print>"):
+    with expect_refusal("callbacks must be instances of UserCallback, got <built-in function print>"):
         fit(lambda: None, callbacks=[print])
 
 
@@ -251,7 +251,7 @@ def test_two_runs_of_one_name_at_once(tmp_path: Path) -> None:
     held = open_run(tmp_path / "mine", "auto")
     held.describe({})
     try:
-        with refused(
+        with expect_refusal(
             r"run .*mine is open in process \d+ on .*: wait for it, or choose another name", train.StorageError
         ):
             fit(lambda: None, storage_path=tmp_path, name="mine")
