@@ -14,7 +14,7 @@ import psutil
 import pytest
 from hypothesis import settings
 
-from headway.engine import local
+from headway.engine import nurseries
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -42,11 +42,11 @@ def _settled(look: Callable[[], set[str]], before: set[str], patience_s: float =
 
 def _processes() -> set[str]:
     """Our descendants, nurseries excepted: they are meant to stay."""
-    nurseries = {nursery.pid for nursery in local._nurseries.values()}
+    ours = {nursery.pid for nursery in nurseries._nurseries.values()}
     found = set()
     for process in psutil.Process().children(recursive=True):
         try:
-            if process.pid not in nurseries and "resource_tracker" not in " ".join(process.cmdline()):
+            if process.pid not in ours and "resource_tracker" not in " ".join(process.cmdline()):
                 found.add(f"{process.pid} {process.name()} {process.status()}")
         except psutil.NoSuchProcess:
             continue

@@ -15,7 +15,8 @@ from headway import train
 from headway.cli import main
 from headway.frameworks.base import TorchScriptConfig
 from headway.storage.record import runs
-from headway.train.execution import Request, prepare
+from headway.train.execution import prepare
+from headway.train.request import Request
 from headway.worker.script import run_script
 from support import fit, python, save, write_script
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from headway import train
-from headway.engine import local
+from headway.engine import nurseries
 from support import fit, plain_trainer, wait_until
 
 
@@ -200,7 +200,7 @@ def test_a_run_survives_the_death_of_the_nursery(tmp_path: Path) -> None:
 
     run = plain_trainer(train_func, 2, max_failures=1, storage_path=tmp_path / "runs").start()
     wait_until(lambda: len(list(tmp_path.glob("began-*"))) == 2)
-    os.kill(local.nursery(()).pid, signal.SIGKILL)
+    os.kill(nurseries.nursery(()).pid, signal.SIGKILL)
     wait_until(lambda: len(list(tmp_path.glob("began-*"))) == 4)
     (tmp_path / "go").touch()
     assert run.result().return_value == "done"
@@ -208,7 +208,7 @@ def test_a_run_survives_the_death_of_the_nursery(tmp_path: Path) -> None:
 
 def test_a_nursery_that_died_between_runs_is_replaced() -> None:
     fit(lambda: None)
-    os.kill(local.nursery(()).pid, signal.SIGKILL)
+    os.kill(nurseries.nursery(()).pid, signal.SIGKILL)
     assert fit(lambda: 1, 2).return_value == 1
 
 

@@ -58,6 +58,7 @@ def test_a_reported_folder_is_copied_and_never_touched(tmp_path: Path) -> None:
 
     def train_func() -> None:
         for step in range(20):
+            train.collective.barrier()
             train.report({"step": step}, save(shared, **{"model.txt": "weights"}))
             Path(shared, f"gone-{os.getpid()}").write_text("x")
             os.remove(shared / f"gone-{os.getpid()}")
@@ -126,6 +127,20 @@ def test_checkpoints_that_cross_fail_the_run_and_name_the_ranks(tmp_path: Path) 
         fit(train_func, 2, max_failures=5, name="crossed")
     record = Record(Path(os.environ["HEADWAY_RESULTS"], "crossed"))
     assert record.checkpoints() == [], "half a checkpoint is none"
+
+
+def test_ranks_that_run_apart_still_end_with_whole_checkpoints() -> None:
+    def train_func() -> None:
+        rank = train.get_context().get_world_rank()
+        time.sleep(0.3 * rank)
+        for step in range(20):
+            with tempfile.TemporaryDirectory() as folder:
+                train.report({"step": step}, save(folder, **{f"of-{rank}": str(step)}))
+
+    result = fit(train_func, 2)
+    assert saved_files(result) == {"of-0": "19", "of-1": "19"}
+    for checkpoint, _ in result.best_checkpoints:
+        assert {"of-0", "of-1"} <= set(os.listdir(checkpoint.path)), "no half ones"
 
 
 def test_get_checkpoint_gives_the_newest(tmp_path: Path) -> None:

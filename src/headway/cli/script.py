@@ -10,9 +10,10 @@ from pathlib import Path
 
 from headway.core.config import FailureConfig, RunConfig, ScalingConfig
 from headway.core.errors import ConfigError, TrainingFailedError
-from headway.engine.local import warm_up
+from headway.engine.nurseries import warm_up
 from headway.frameworks.base import TorchScriptConfig
-from headway.train.execution import Request, prepare
+from headway.train.execution import prepare
+from headway.train.request import Request
 from headway.worker.script import run_module, run_script
 
 

@@ -96,9 +96,11 @@ class Controller:
         self._ledger.open(self._engine.post)
         try:
             self._engine.open(self._deliver)
-            yield
+            try:
+                yield
+            finally:
+                self._engine.close()
         finally:
-            self._engine.close()
             self._ledger.close()
 
     def _patience(self) -> float | None:

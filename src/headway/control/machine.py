@@ -348,8 +348,8 @@ def _exited(run: Run, rank: int, message: Exited) -> Step:
 
 
 def _told(run: Run, news: tuple[News, ...], *actions: Action) -> Step:
-    """What the rounds have to say, as actions; a crossing also ends the attempt."""
-    if not news:
+    """What the rounds have to say, as actions; a crossing also ends the attempt, and nothing more is committed."""
+    if not news or any(failure.kind == "program" for failure in run.failures):
         return run, actions
     crossed = [item for item in news if isinstance(item, Crossed)]
     for item in news:
@@ -361,8 +361,8 @@ def _told(run: Run, news: tuple[News, ...], *actions: Action) -> Step:
             case Late(round=late):
                 actions = (*actions, Extend(late))
                 run = _with(run, num_commits=run.num_commits + 1)
-            case Crossed(seq_a=seq_a, seq_b=seq_b):
-                actions = (*actions, *(Withdraw(seq, _crossing(item)) for seq in (seq_b, seq_a)))
+            case Crossed(suspects=suspects):
+                actions = (*actions, *(Withdraw(seq, _crossing(item)) for seq in suspects))
     if not crossed:
         return run, actions
     run, more = _failed(run, Failure("program", None, _crossing(crossed[0])), Kill())

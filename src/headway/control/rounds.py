@@ -61,12 +61,16 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class Crossed:
-    """Rank ``a`` saved at ``seq_a`` where ``b`` passed without, and ``b`` at ``seq_b`` where ``a`` passed without."""
+    """Rank ``a`` saved at ``seq_a`` where ``b`` passed without, and ``b`` at ``seq_b`` where ``a`` passed without.
+
+    ``suspects`` are the rounds since then that only one of them gave files to: halves, for all we know.
+    """
 
     a: int
     seq_a: int
     b: int
     seq_b: int
+    suspects: tuple[int, ...]
 
 
 News = Closed | Late | Crossed
@@ -100,9 +104,17 @@ class Saves:
         if not pairs:
             return self, ()
         known = {(a, b): at for a, b, at in self.alone}
-        crossed = tuple(Crossed(a, seq, b, known[b, a]) for a, b in pairs if (b, a) in known)
+        crossed = [
+            Crossed(a, seq, b, known[b, a], self._halves(a, b, known[b, a])) for a, b in pairs if (b, a) in known
+        ]
         known |= dict.fromkeys(pairs, seq)
-        return replace(self, alone=tuple((a, b, at) for (a, b), at in known.items())), crossed
+        return replace(self, alone=tuple((a, b, at) for (a, b), at in known.items())), tuple(crossed)
+
+    def _halves(self, a: int, b: int, since: int) -> tuple[int, ...]:
+        """Rounds that one of the two gave files to and the other did not."""
+        both = {a, b}
+        saves = zip(self.seqs, self.givers, strict=True)
+        return tuple(seq for seq, givers in saves if seq >= since and len(givers & both) == 1)
 
 
 _NO_SAVES = Saves()

@@ -2,140 +2,30 @@
 
 from __future__ import annotations
 
-import atexit
-import collections
 import contextlib
-import gc
 import json
 import os
 import queue
 import selectors
 import signal
 import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 
 from headway.core.config import ScalingConfig
 from headway.core.errors import EngineError
 from headway.core.messages import Exited, FromWorker, ToWorker
-from headway.core.wire import Frames, WireError, encode
+from headway.core.wire import WireError
 from headway.engine import hardware
 from headway.engine.base import Deliver
-from headway.engine.nursery import MESSAGE_BYTES, born_in_nursery
+from headway.engine.channel import Channel
+from headway.engine.nurseries import nursery
+from headway.engine.nursery import MESSAGE_BYTES
 
-READ_BYTES = 1 << 18
+REST_S = 0.05
 
-
-class NurseryProcess:
-    """The driver's end of a nursery."""
-
-    def __init__(self, preload: Sequence[str], warm: Sequence[str]) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        boot = {"door": theirs.fileno(), "driver": os.getpid(), "preload": list(preload), "warm": list(warm)}
-        code = f"import sys; sys.path[:] = {sys.path!r}; from headway.engine.nursery import main; main()"
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", code, json.dumps(boot)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-        self._door = ours
-        self._owner = os.getpid()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def ours(self) -> bool:
-        """Whether it lives and was started by this very process, not by one that we were forked from."""
-        return self._owner == os.getpid() and self._process.poll() is None
-
-    def open_session(self) -> socket.socket:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            socket.send_fds(self._door, [b"run"], [theirs.fileno()])
-        return ours
-
-    def end(self) -> None:
-        self._door.close()
-        if self._owner == os.getpid():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(5)
-
-
-# One nursery per set of preloaded modules, for the life of this process: being there already is its whole point.
-_nurseries: dict[tuple[str, ...], NurseryProcess] = {}
-_starting = threading.Lock()
-
-
-def nursery(preload: Sequence[str], warm: Sequence[str] = ()) -> NurseryProcess:
-    """The nursery for these modules, started if there is none."""
-    key = tuple(preload)
-    with _starting:
-        found = _nurseries.get(key)
-        if found is None or not found.ours:
-            if found is not None:
-                found.end()
-            if not _nurseries:
-                atexit.register(end_nurseries)
-            found = _nurseries[key] = NurseryProcess(preload, warm)
-        return found
-
-
-def warm_up(preload: Sequence[str], warm: Sequence[str]) -> None:
-    """Start the nursery before anybody needs it; not in a worker, which was itself born in one."""
-    if sys.platform == "linux" and not born_in_nursery():
-        nursery(preload, warm)
-
-
-@contextlib.contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    """For imports: they make hundreds of thousands of objects, and none of them is garbage."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-def end_nurseries() -> None:
-    while _nurseries:
-        _nurseries.popitem()[1].end()
-
-
-class _Wire:
-    """Our end of one worker's socket: whole messages in, frames out as fast as the worker takes them."""
-
-    def __init__(self, wire: socket.socket) -> None:
-        wire.setblocking(False)
-        self.socket = wire
-        self.frames = Frames()
-        self.outgoing: collections.deque[memoryview] = collections.deque()
-        self.fault = ""
-        self.left = False
-
-    def flush(self) -> bool:
-        """Write what can be written; True when nothing is left to write."""
-        while self.outgoing:
-            try:
-                sent = self.socket.send(self.outgoing[0])
-            except BlockingIOError:
-                return False
-            except OSError:
-                self.outgoing.clear()  # the worker has left; its Exited is on the way
-                return True
-            if sent < len(self.outgoing[0]):
-                self.outgoing[0] = self.outgoing[0][sent:]
-            else:
-                self.outgoing.popleft()
-        return True
+_READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
 class LocalEngine:
@@ -148,9 +38,10 @@ class LocalEngine:
         self._preload = preload
         self._warm = warm
         self._posted: queue.SimpleQueue[object] = queue.SimpleQueue()
-        self._bell: int | None = None
+        self._bell: int | None = None  # rung by post(), and by a worker that says more than metrics
+        self._ringing = threading.RLock()  # so that nobody rings a bell that is just being closed
         self._session: socket.socket | None = None
-        self._wires: list[_Wire] = []
+        self._channels: list[Channel] = []
         self._attempt = 0
 
     def check(self, scaling: ScalingConfig) -> int:
@@ -160,49 +51,42 @@ class LocalEngine:
         self._deliver = deliver
         self._selector = selectors.DefaultSelector()
         self._bell = os.eventfd(0 if self._posted.empty() else 1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._selector.register(self._bell, selectors.EVENT_READ)
+        self._selector.register(self._bell, _READ)
         self._connect()
 
-    def _connect(self) -> None:
+    def _connect(self) -> socket.socket:
         try:
-            self._session = nursery(self._preload, self._warm).open_session()
+            session = nursery(self._preload, self._warm).open_session()
         except OSError as error:
             raise EngineError(f"the process that forks workers cannot be reached: {error}") from error
-        self._selector.register(self._session, selectors.EVENT_READ)
+        self._selector.register(session, _READ)
+        self._session = session
+        return session
 
     def launch(self, attempt: int, num_workers: int) -> None:
         self._attempt = attempt
-        self._forget_wires()
-        if self._session is None:
-            self._connect()
-        session = self._session
-        assert session is not None
+        self._drop_all()
+        session = self._session or self._connect()
+        assert self._bell is not None
         store = os.memfd_create("headway-rendezvous", os.MFD_CLOEXEC)
         try:
             for index, cards in enumerate(hardware.deal_gpus(self._scaling, num_workers)):
                 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+                self._channels.append(Channel(index, ours))
+                self._watch(self._channels[-1])
                 with theirs:
                     request = json.dumps({"do": "launch", "worker": index, "gpus": cards}).encode()
-                    socket.send_fds(session, [request], [theirs.fileno(), store])
-                wire = _Wire(ours)
-                self._wires.append(wire)
-                self._selector.register(ours, selectors.EVENT_READ, (index, wire))
+                    socket.send_fds(session, [request], [theirs.fileno(), self._bell, store])
         except OSError as error:
             raise EngineError(f"workers could not be launched: {error}") from error
         finally:
             os.close(store)
 
     def send(self, index: int, message: ToWorker) -> None:
-        wire = self._wires[index]
-        if wire.left:
-            return
-        wire.outgoing.append(memoryview(encode(message)))
-        self._flush(index, wire)
-
-    def _flush(self, index: int, wire: _Wire) -> None:
-        events = selectors.EVENT_READ if wire.flush() else selectors.EVENT_READ | selectors.EVENT_WRITE
-        if wire.socket.fileno() >= 0:
-            self._selector.modify(wire.socket, events, (index, wire))
+        channel = self._channels[index]
+        if not channel.left and channel.open:
+            channel.put(message)
+            self._watch(channel)
 
     def interrupt(self) -> None:
         self._signal_all(signal.SIGINT)
@@ -211,59 +95,94 @@ class LocalEngine:
         self._signal_all(signal.SIGKILL)
 
     def _signal_all(self, number: int) -> None:
-        for index in range(len(self._wires)):
-            self._signal(index, number)
+        for channel in self._channels:
+            self._signal(channel, number)
 
-    def _signal(self, index: int, number: int) -> None:
+    def _signal(self, channel: Channel, number: int) -> None:
         if self._session is not None:
+            request = {"do": "signal", "worker": channel.index, "signal": int(number)}
             with contextlib.suppress(OSError):  # a nursery that is gone took its workers along
-                self._session.send(json.dumps({"do": "signal", "worker": index, "signal": int(number)}).encode())
+                self._session.send(json.dumps(request).encode())
 
     def post(self, event: object) -> None:
         self._posted.put(event)
-        if self._bell is not None:
-            os.eventfd_write(self._bell, 1)
+        with self._ringing:
+            if self._bell is not None:
+                os.eventfd_write(self._bell, 1)
+
+    # --- what comes in ---
 
     def pump(self, timeout_s: float | None) -> None:
-        for key, events in self._selector.select(timeout_s):
+        for key, events in self._selector.select(self._until_next_rest_ends(timeout_s)):
             if key.data is not None:
-                index, wire = key.data
-                if events & selectors.EVENT_WRITE:
-                    self._flush(index, wire)
-                if events & selectors.EVENT_READ and not wire.left:
-                    self._read(index, wire)
+                if events & _WRITE:
+                    key.data.flush()
+                    self._watch(key.data)
+                if events & _READ:
+                    self._read(key.data)
             elif key.fd == self._bell:
-                self._deliver_posted()
+                self._rung()
             else:
                 self._read_session()
+        now = time.monotonic()
+        for channel in self._channels:
+            if channel.rests is not None and channel.rests <= now:
+                self._read(channel)
 
-    def _deliver_posted(self) -> None:
+    def _until_next_rest_ends(self, timeout_s: float | None) -> float | None:
+        ends = [channel.rests for channel in self._channels if channel.rests is not None]
+        if not ends:
+            return timeout_s
+        left = max(0.0, min(ends) - time.monotonic())
+        return left if timeout_s is None else min(left, timeout_s)
+
+    def _watch(self, channel: Channel) -> None:
+        """Have the selector look out for what matters on this socket now."""
+        wanted = (0 if channel.rests is not None else _READ) | (_WRITE if channel.full else 0)
+        if wanted == channel.watched or not channel.open:
+            return
+        if not channel.watched:
+            self._selector.register(channel.socket, wanted, channel)
+        elif not wanted:
+            self._selector.unregister(channel.socket)
+        else:
+            self._selector.modify(channel.socket, wanted, channel)
+        channel.watched = wanted
+
+    def _rung(self) -> None:
         assert self._bell is not None
         os.eventfd_read(self._bell)
+        for channel in self._channels:
+            if channel.rests is not None:
+                self._read(channel)
         events = []
         with contextlib.suppress(queue.Empty):
             while True:
                 events.append(self._posted.get_nowait())
         self._deliver(events)
 
-    def _read(self, index: int, wire: _Wire) -> bool:
+    def _read(self, channel: Channel) -> bool:
         """Deliver what this worker has said; False when there is no more of it now."""
+        if not channel.open:
+            return False
         try:
-            data = wire.socket.recv(READ_BYTES)
-            messages = wire.frames.feed(data)
+            messages = channel.take()
         except BlockingIOError:
+            channel.rests = None
+            self._watch(channel)
             return False
         except WireError as error:
-            wire.fault = f"spoke nonsense on its wire ({error}) and was ended"
-            self._signal(index, signal.SIGKILL)
-            data, messages = b"", []
-        except OSError:
-            data, messages = b"", []
+            channel.fault = f"spoke nonsense on its wire ({error}) and was ended"
+            self._signal(channel, signal.SIGKILL)
+            messages = None
+        if messages is None:
+            self._drop(channel)  # nothing more can come over it; the process's end is the nursery's to tell
+            return False
+        channel.rests = time.monotonic() + REST_S if channel.may_rest else None
+        self._watch(channel)
         if messages:
-            self._deliver([FromWorker(self._attempt, index, message) for message in messages])
-        if not data:
-            self._drop(wire)  # nothing more can come over it; the process's end is the nursery's to tell
-        return bool(data)
+            self._deliver([FromWorker(self._attempt, channel.index, message) for message in messages])
+        return True
 
     def _read_session(self) -> None:
         assert self._session is not None
@@ -272,47 +191,52 @@ class LocalEngine:
         except OSError:
             data = b""
         if not data:
-            return self._nursery_died()
+            return self._nursery_died(self._session)
         notice = json.loads(data)
-        self._exited(notice["exited"], Exited(code=notice["code"], reason=self._wires[notice["exited"]].fault))
+        channel = self._channels[notice["exited"]]
+        self._exited(channel, Exited(code=notice["code"], reason=channel.fault))
 
-    def _exited(self, index: int, message: Exited) -> None:
+    def _exited(self, channel: Channel, message: Exited) -> None:
         """Exited comes after everything else the worker said, which still lies in our socket."""
-        wire = self._wires[index]
-        if wire.left:
+        if channel.left:
             return
-        while wire.socket.fileno() >= 0 and self._read(index, wire):
+        while self._read(channel):
             pass
-        self._drop(wire)
-        wire.left = True
-        self._deliver([FromWorker(self._attempt, index, message)])
+        self._drop(channel)
+        channel.left = True
+        self._deliver([FromWorker(self._attempt, channel.index, message)])
 
-    def _nursery_died(self) -> None:
-        assert self._session is not None
-        self._selector.unregister(self._session)
-        self._session.close()
+    def _nursery_died(self, session: socket.socket) -> None:
+        self._close_session(session)
+        for channel in self._channels:
+            self._exited(channel, Exited(reason="the process that forks workers died, and its workers with it"))
+
+    # --- letting go ---
+
+    def _drop(self, channel: Channel) -> None:
+        if channel.watched:
+            self._selector.unregister(channel.socket)
+            channel.watched = 0
+        channel.rests = None
+        channel.close()
+
+    def _drop_all(self) -> None:
+        for channel in self._channels:
+            self._drop(channel)
+        self._channels = []
+
+    def _close_session(self, session: socket.socket) -> None:
+        self._selector.unregister(session)
+        session.close()
         self._session = None
-        for index in range(len(self._wires)):
-            self._exited(index, Exited(reason="the process that forks workers died, and its workers with it"))
-
-    def _drop(self, wire: _Wire) -> None:
-        if wire.socket.fileno() >= 0:
-            self._selector.unregister(wire.socket)
-            wire.socket.close()
-
-    def _forget_wires(self) -> None:
-        for wire in self._wires:
-            self._drop(wire)
-        self._wires = []
 
     def close(self) -> None:
         """Closing the session makes the nursery kill what is left of this run."""
-        self._forget_wires()
+        self._drop_all()
         if self._session is not None:
-            self._selector.unregister(self._session)
-            self._session.close()
-            self._session = None
+            self._close_session(self._session)
         self._selector.close()
-        bell, self._bell = self._bell, None
-        if bell is not None:
-            os.close(bell)
+        with self._ringing:
+            bell, self._bell = self._bell, None
+            if bell is not None:
+                os.close(bell)

@@ -30,7 +30,6 @@ from headway.engine.base import WORKER, worker_entry
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 MESSAGE_BYTES = 1 << 16
-PATIENCE_S = 0.5
 
 
 _here: Nursery | None = None
@@ -62,12 +61,9 @@ class Nursery:
         self._selector.register(self._children, selectors.EVENT_READ, self._reap)
 
     def serve(self) -> NoReturn:
-        """Serve; in idle moments import one more module. Whoever waits for the first workers comes before that."""
-        patience = PATIENCE_S
+        """Serve; in idle moments import one more module."""
         while True:
-            ready = self._selector.select(patience if self._warm else None)
-            if self._workers or not ready:
-                patience = 0
+            ready = self._selector.select(0 if self._warm else None)
             for key, _ in ready:
                 key.data()
             if not ready:
@@ -134,8 +130,8 @@ class Nursery:
         for wire in (self._door, *self._sessions):
             wire.close()
         gc.enable()
-        rendezvous = f"/proc/self/fd/{fds[1]}" if len(fds) > 1 else None
-        worker_entry("main")(socket.socket(fileno=fds[0]), request["gpus"], rendezvous)
+        channel, bell, store = fds
+        worker_entry("main")(socket.socket(fileno=channel), bell, request["gpus"], f"/proc/self/fd/{store}")
 
     def _reap(self) -> None:
         """Whoever has ended: a worker's whole group goes with it, a stray descendant is just buried."""

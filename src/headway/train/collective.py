@@ -6,9 +6,8 @@ missing; nobody waits for ever.
 
 from __future__ import annotations
 
+import pickle
 from typing import TypeVar
-
-import cloudpickle
 
 from headway.worker.session import current
 
@@ -30,6 +29,6 @@ def broadcast_from_rank_zero(data: T) -> T:
     'run-7'
     """
     session = current("headway.train.collective.broadcast_from_rank_zero")
-    mine = cloudpickle.dumps(data) if session.rank == 0 else b""
-    theirs: T = cloudpickle.loads(session.meet("broadcast_from_rank_zero()", mine))
+    mine = pickle.dumps(data) if session.rank == 0 else b""
+    theirs: T = pickle.loads(session.meet("broadcast_from_rank_zero()", mine))
     return theirs

@@ -12,8 +12,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from headway.control.controller import Controller, Outcome, Plan
 from headway.control.failures import exception, sentence, traceback_text
 from headway.control.machine import State
 from headway.core.callback import TrainRunContext, UserCallback
-from headway.core.config import RunConfig, ScalingConfig, chosen_engine, outer_ranks
+from headway.core.config import RunConfig, chosen_engine, outer_ranks
 from headway.core.errors import ConfigError, TrainingFailedError
 from headway.core.messages import Abort, StopRequested
 from headway.engine import hardware
@@ -34,25 +34,11 @@ from headway.frameworks.base import BackendConfig
 from headway.observe import words
 from headway.observe.console import Console
 from headway.observe.watcher import Watcher, Watchers
-from headway.storage.checkpoint import Checkpoint
 from headway.storage.record import Record
 from headway.storage.rundir import RunDir, create_run, open_run
 from headway.train.parcel import Task, make_task
+from headway.train.request import Request
 from headway.train.result import Result
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What a trainer declares."""
-
-    kind: str
-    function: Any
-    train_loop_config: Mapping[str, Any] | None = None
-    backend: BackendConfig | None = None
-    scaling: ScalingConfig = field(default_factory=ScalingConfig)
-    run: RunConfig = field(default_factory=RunConfig)
-    checkpoint: Checkpoint | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Execution:

@@ -10,7 +10,7 @@ from typing import IO, Any, NamedTuple
 
 from headway.observe.watcher import Glance
 from headway.storage import layout
-from headway.train.execution import Request, prepare
+from headway.train.request import Request
 from headway.train.result import Result
 
 
@@ -58,6 +58,8 @@ class Run:
     """
 
     def __init__(self, request: Request) -> None:
+        from headway.train.execution import prepare
+
         self._bell = _Bell()
         self._execution = prepare(request, self._bell)
         self._result: Result | None = None

@@ -1,4 +1,7 @@
-"""A trainer is a declaration: a function, its config, its scale. ``fit()`` makes a run of it."""
+"""A trainer is a declaration: a function, its config, its scale. ``fit()`` makes a run of it.
+
+The machinery is imported when a run is made, so that importing ``headway.train`` stays cheap.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from headway.core.config import RunConfig, ScalingConfig, refuse_unknown_keyword
 from headway.core.errors import ConfigError
 from headway.frameworks.base import BackendConfig
 from headway.storage.checkpoint import Checkpoint
-from headway.train.execution import Request, prepare
 from headway.train.handle import Run
+from headway.train.request import Request
 from headway.train.result import Result
 
 
@@ -58,6 +61,8 @@ class DataParallelTrainer:
 
     def fit(self) -> Result:
         """Run to the end. A failed run raises TrainingFailedError; Ctrl-C ends it in order, as ABORTED."""
+        from headway.train.execution import prepare
+
         return prepare(self._request).run()
 
     def start(self) -> Run:

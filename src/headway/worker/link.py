@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Callable
 from typing import Protocol
 
 from headway.core.errors import EngineError
-from headway.core.messages import Start, ToController, ToWorker
+from headway.core.messages import Report, Start, ToController, ToWorker
 from headway.core.wire import Frames, encode
 
 
@@ -21,10 +22,14 @@ class Link(Protocol):
 
 
 class SocketLink:
-    """Over an inherited socket. User code may report from several threads, hence the lock."""
+    """Over an inherited socket. User code may report from several threads, hence the lock.
 
-    def __init__(self, wire: socket.socket) -> None:
+    The controller reads metrics in its own time; whatever else we say rings its bell.
+    """
+
+    def __init__(self, wire: socket.socket, bell: int) -> None:
         self._wire = wire
+        self._bell = bell
         self._sending = threading.Lock()
         self._news = threading.Condition()
         self._frames = Frames()
@@ -33,6 +38,8 @@ class SocketLink:
         frame = encode(message)
         with self._sending:
             self._wire.sendall(frame)
+        if not isinstance(message, Report) or message.staged:
+            os.eventfd_write(self._bell, 1)
 
     def wait(self, done: Callable[[], bool], timeout_s: float | None = None) -> bool:
         with self._news:

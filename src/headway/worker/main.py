@@ -33,9 +33,9 @@ from headway.worker.metrics import refuse_tensors
 from headway.worker.session import Session, active
 
 
-def main(wire: socket.socket, gpus: list[str], rendezvous: str | None) -> None:
+def main(wire: socket.socket, bell: int, gpus: list[str], rendezvous: str | None) -> None:
     """The whole life of a worker process. Never returns."""
-    link = SocketLink(wire)
+    link = SocketLink(wire, bell)
     link.send(Ready(host=socket.gethostname(), pid=os.getpid(), gpus=tuple(gpus)))
     start = link.first()
     _settle(start.surroundings)

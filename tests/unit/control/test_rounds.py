@@ -92,6 +92,20 @@ def test_one_save_under_two_numbers_is_a_crossing_whoever_comes_first() -> None:
             found += [item for item in news if isinstance(item, Crossed)]
         [crossed] = found
         assert {(crossed.a, crossed.seq_a), (crossed.b, crossed.seq_b)} == {(0, 1), (1, 0)}, order
+        assert crossed.suspects == (0, 1)
+
+
+def test_a_crossing_suspects_what_a_rank_has_saved_ahead_but_not_what_stood_long_before() -> None:
+    rounds = Rounds.begin(2)
+    for _ in range(3):
+        rounds, _ = say(rounds, 0, files=True)
+        rounds, _ = say(rounds, 1)
+    rounds, _ = say(rounds, 1, files=True)  # 3: rank 1 alone, as far as we know
+    rounds, _ = say(rounds, 1)
+    rounds, _ = say(rounds, 1, files=True)  # 5
+    rounds, news = say(rounds, 0)
+    [crossed] = [item for item in news if isinstance(item, Crossed)]
+    assert crossed.suspects == (2, 3, 5)
 
 
 def test_saving_less_often_than_others_is_no_crossing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
@@ -66,6 +67,7 @@ def test_no_schedule_hangs_and_no_committed_round_is_lost(schedule: tuple[list[l
         outcome, engine = run_schedule(Path(folder), attempts, max_failures, seed)
         assert outcome.state in (State.FINISHED, State.FAILED)
         check_checkpoints_are_whole(engine)
+        check_checkpoints_do_not_cross(engine)
         check_complete_rounds_are_kept(engine, outcome)
         check_metrics_are_all_there(engine)
         assert not any(layout.staging(engine.run).glob("*")), "nothing stays in staging"
@@ -90,6 +92,21 @@ def check_checkpoints_are_whole(engine: FakeEngine) -> None:
         assert set(manifest.files) == names, "a checkpoint is whole"
         for name in names:
             assert (saved.path / name).read_text() == f"{manifest.attempt} {manifest.seq}"
+
+
+def check_checkpoints_do_not_cross(engine: FakeEngine) -> None:
+    """No two checkpoints of an attempt are offered that are halves of one save under two numbers."""
+    given = reports(engine)
+    kept = [(saved.manifest.attempt, saved.manifest.seq) for saved in Record(engine.run).checkpoints()]
+    for s, t in itertools.combinations(kept, 2):
+        if s[0] == t[0]:
+            alone = [alone_at(given[s], given[t]), alone_at(given[t], given[s])]
+            assert not all(alone), f"{s} and {t} cross"
+
+
+def alone_at(here: dict[int, Report], there: dict[int, Report]) -> set[int]:
+    """Ranks that saved here and reported there without saving."""
+    return {rank for rank, report in here.items() if report.staged and rank in there and not there[rank].staged}
 
 
 def check_complete_rounds_are_kept(engine: FakeEngine, outcome: Outcome) -> None:

@@ -1,0 +1,99 @@
+"""The driver's nurseries: started before they are needed, kept for the life of this process, ended with it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+
+from headway.engine.nursery import born_in_nursery
+
+
+class NurseryProcess:
+    """The driver's end of a nursery."""
+
+    def __init__(self, preload: Sequence[str], warm: Sequence[str]) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        boot = {"door": theirs.fileno(), "driver": os.getpid(), "preload": list(preload), "warm": list(warm)}
+        code = f"import sys; sys.path[:] = {sys.path!r}; from headway.engine.nursery import main; main()"
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code, json.dumps(boot)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self._door = ours
+        self._owner = os.getpid()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def ours(self) -> bool:
+        """Whether it lives and was started by this very process, not by one that we were forked from."""
+        return self._owner == os.getpid() and self._process.poll() is None
+
+    def open_session(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            socket.send_fds(self._door, [b"run"], [theirs.fileno()])
+        return ours
+
+    def end(self) -> None:
+        self._door.close()
+        if self._owner == os.getpid():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(5)
+
+
+# One nursery per set of preloaded modules, for the life of this process: being there already is its whole point.
+_nurseries: dict[tuple[str, ...], NurseryProcess] = {}
+_starting = threading.Lock()
+
+
+def nursery(preload: Sequence[str], warm: Sequence[str] = ()) -> NurseryProcess:
+    """The nursery for these modules, started if there is none."""
+    key = tuple(preload)
+    with _starting:
+        found = _nurseries.get(key)
+        if found is not None and found.ours:
+            return found
+        if found is not None:
+            found.end()
+        if not _nurseries:
+            atexit.register(end_nurseries)
+        _nurseries[key] = NurseryProcess(preload, warm)
+        return _nurseries[key]
+
+
+def warm_up(preload: Sequence[str], warm: Sequence[str]) -> None:
+    """Start the nursery before anybody needs it; not in a worker, which was itself born in one."""
+    if sys.platform == "linux" and not born_in_nursery():
+        nursery(preload, warm)
+
+
+@contextlib.contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """For imports: they make hundreds of thousands of objects, and none of them is garbage."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def end_nurseries() -> None:
+    while _nurseries:
+        _nurseries.popitem()[1].end()
