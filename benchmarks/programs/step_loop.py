@@ -6,7 +6,7 @@ import torch
 from clock import mark
 from torch import nn
 
-ROWS, STEPS, BATCH = 16_384, 400, 32
+ROWS, STEPS, WARM_UP, BATCH = 16_384, 400, 100, 32
 
 
 def dataset():
@@ -20,12 +20,12 @@ def network():
 
 
 def loop(model, loader, report):
-    """Train STEPS steps and mark how many a second that were, without the first twenty."""
+    """Train STEPS steps and mark how many a second that were; the first WARM_UP are not counted."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     reporting = 0.0
     batches = forever(loader)
-    for step in range(STEPS + 20):
-        if step == 20:
+    for step in range(WARM_UP + STEPS):
+        if step == WARM_UP:
             began, reporting = time.perf_counter(), 0.0
         images, labels = next(batches)
         loss = nn.functional.cross_entropy(model(images), labels)

@@ -1,6 +1,7 @@
-"""Messages as bytes on a stream: a frame is a mark, a length and a pickled (kind, fields) pair.
+"""Messages as bytes on a stream: a frame is a mark, a kind, a length and the fields.
 
-Pickle is for pipes between processes that we started ourselves; nothing of this is ever written to a file.
+Fields are pickled, which is for pipes between processes that we started ourselves; nothing of this is ever written
+to a file. Reports, of which there may be thousands a second, have a fixed layout of their own.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from typing import Any
 
 from headway.core import messages
 from headway.core.errors import HeadwayError
+from headway.core.messages import Report
 
-_HEADER = struct.Struct("!BI")
+_HEADER = struct.Struct("!BBI")
 _MARK = 0x48
+_REPORT = 0
 _KINDS: tuple[type[Any], ...] = (
-    messages.Ready,
     messages.Report,
+    messages.Ready,
     messages.Arrive,
     messages.Finished,
     messages.Failed,
@@ -25,8 +28,9 @@ _KINDS: tuple[type[Any], ...] = (
     messages.Release,
     messages.Dismissed,
 )
+_REPORT_FIELDS = struct.Struct("!qd?")
 _NUMBER = {kind: number for number, kind in enumerate(_KINDS)}
-_FIELDS: tuple[tuple[str, ...], ...] = tuple(kind.__slots__ for kind in _KINDS)
+_FIELDS: tuple[tuple[str, ...], ...] = tuple(tuple(kind.__slots__) for kind in _KINDS)
 
 
 class WireError(HeadwayError):
@@ -35,16 +39,21 @@ class WireError(HeadwayError):
 
 def encode(message: object) -> bytes:
     """One frame, ready to be written."""
+    if type(message) is Report:
+        body = _REPORT_FIELDS.pack(message.seq, message.time, message.staged) + message.metrics
+        return _HEADER.pack(_MARK, _REPORT, len(body)) + body
     number = _NUMBER[type(message)]
-    body = pickle.dumps((number, [getattr(message, name) for name in _FIELDS[number]]), protocol=5)
-    return _HEADER.pack(_MARK, len(body)) + body
+    body = pickle.dumps([getattr(message, name) for name in _FIELDS[number]], protocol=5)
+    return _HEADER.pack(_MARK, number, len(body)) + body
 
 
-def decode(body: bytes | bytearray | memoryview) -> Any:
-    """The message of one frame's body."""
+def decode(number: int, body: memoryview) -> Any:
+    """The message of one frame."""
     try:
-        number, values = pickle.loads(body)
-        return _KINDS[number](**dict(zip(_FIELDS[number], values, strict=True)))
+        if number == _REPORT:
+            seq, time, staged = _REPORT_FIELDS.unpack_from(body)
+            return Report(seq=seq, time=time, metrics=bytes(body[_REPORT_FIELDS.size :]), staged=staged)
+        return _KINDS[number](**dict(zip(_FIELDS[number], pickle.loads(body), strict=True)))
     except Exception as error:  # whatever garbage does inside pickle, it is garbage
         raise WireError(f"not a message: {error!r}") from error
 
@@ -61,14 +70,14 @@ class Frames:
         found, start, end = [], 0, len(self._buffer)
         with memoryview(self._buffer) as view:
             while end - start >= _HEADER.size:
-                mark, size = _HEADER.unpack_from(view, start)
+                mark, number, size = _HEADER.unpack_from(view, start)
                 if mark != _MARK:
                     raise WireError("the stream does not begin with a frame")
                 stop = start + _HEADER.size + size
                 if stop > end:
                     break
                 with view[start + _HEADER.size : stop] as body:
-                    found.append(decode(body))
+                    found.append(decode(number, body))
                 start = stop
         del self._buffer[:start]
         return found

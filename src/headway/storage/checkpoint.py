@@ -24,11 +24,10 @@ from headway.storage.files import copy_tree, exchange, read_json, same_content, 
 class Checkpoint:
     """A reference to a folder of files.
 
-    >>> import tempfile
-    >>> folder = tempfile.mkdtemp()
-    >>> _ = open(os.path.join(folder, "model.txt"), "w").write("weights")
-    >>> with Checkpoint.from_directory(folder).as_directory() as path:
-    ...     print(open(os.path.join(path, "model.txt")).read())
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "model.txt").write_text("weights")
+    ...     with Checkpoint.from_directory(folder).as_directory() as path:
+    ...         print(Path(path, "model.txt").read_text())
     weights
     """
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping
+from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from headway.core.errors import MetricsError
@@ -14,10 +16,23 @@ def encode_metrics(metrics: object) -> bytes:
     """The text that will stand in ``metrics.jsonl``."""
     if not isinstance(metrics, Mapping):
         raise MetricsError(f"report() takes a dict of metrics, got {type(metrics).__name__}")
+    if (text := _flat(metrics)) is not None:
+        return text
     try:
         return _encode(metrics).encode()
     except (TypeError, ValueError):
         raise MetricsError(_complaint(metrics)) from None
+
+
+def _flat(metrics: Mapping[Any, Any]) -> bytes | None:
+    """The text of what is mostly reported, a flat dict of numbers, in half the time that it takes json; else None."""
+    parts = []
+    for key, value in metrics.items():
+        kind = type(value)
+        if (kind is not int and (kind is not float or not math.isfinite(value))) or type(key) is not str:
+            return None
+        parts.append(f"{encode_basestring_ascii(key)}:{value!r}")
+    return f"{{{','.join(parts)}}}".encode()
 
 
 def refuse_tensors(value: object) -> None:

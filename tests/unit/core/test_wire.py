@@ -63,4 +63,6 @@ def test_garbage_is_never_taken_for_a_message(data: bytes) -> None:
 def test_a_frame_with_a_wrong_body_is_garbage() -> None:
     good = encode(Dismissed())
     with pytest.raises(WireError):
-        Frames().feed(good[:5] + b"\x00" * (len(good) - 5))
+        Frames().feed(good[:6] + b"\x00" * (len(good) - 6))
+    with pytest.raises(WireError):
+        Frames().feed(good[:1] + b"\xff" + good[2:])

@@ -1,0 +1,47 @@
+# The same commands for people and for CI. Everything happens in .venv; nothing outside this folder is touched.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: setup quickstart test check bench clean
+
+quickstart: .venv/.quickstart
+	$(BIN)/headway quickstart
+
+setup: .venv/.setup
+
+test: .venv/.setup check
+	$(BIN)/python -m pytest
+
+check: .venv/.setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest --quiet tests/test_layers.py
+
+# Side by side with the peers; about ten minutes. Results are kept in benchmarks/results.
+bench: .venv/.bench
+	$(BIN)/python benchmarks/start.py
+	$(BIN)/python benchmarks/report.py
+	$(BIN)/python benchmarks/step.py
+
+clean:
+	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/.quickstart: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "installing Headway, PyTorch and scikit-learn into .venv (once; a minute or two)"
+	$(PIP) --editable '.[quickstart]'
+	@touch $@
+
+.venv/.setup: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "installing Headway and everything its tests need into .venv (once; a few minutes)"
+	$(PIP) --editable '.[test,check]'
+	@touch $@
+
+.venv/.bench: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP) --editable '.[bench]'
+	@touch $@

@@ -1,0 +1,79 @@
+"""What the documents say is true: examples run, names exist, figures are those that benchmarks measured."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import os
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import headway
+from support import python, write_script
+
+ROOT = Path(__file__).parent.parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+
+
+@pytest.mark.parametrize("index", range(len(blocks(README, "python"))))
+def test_every_program_in_the_readme_runs(index: int, tmp_path: Path) -> None:
+    done = python(write_script(tmp_path, blocks(README, "python")[index]), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_readmes_two_commands_are_in_the_makefile() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for command in ("quickstart", "test"):
+        assert f"make {command}" in README
+        assert re.search(rf"^{command}:", makefile, re.M)
+    assert "exec make test" in (ROOT / ".ci/run").read_text()
+
+
+def test_ci_can_run_the_script() -> None:
+    assert os.access(ROOT / ".ci/run", os.X_OK)
+
+
+def modules_with_examples() -> list[str]:
+    found = []
+    for module in pkgutil.walk_packages(headway.__path__, "headway."):
+        path = ROOT / "src" / Path(*module.name.split("."))
+        source = path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__init__.py"
+        if ">>> " in source.read_text():
+            found.append(module.name)
+    return found
+
+
+@pytest.mark.parametrize("name", modules_with_examples())
+def test_the_examples_in_docstrings_run(name: str) -> None:
+    results = doctest.testmod(importlib.import_module(name))
+    assert results.attempted > 0
+    assert results.failed == 0
+
+
+@pytest.mark.parametrize("path", sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("docs/**/*.md")))
+def test_links_between_documents_lead_somewhere(path: str) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / path).read_text()):
+        assert (ROOT / path).parent.joinpath(target).exists(), f"{path} links to {target}"
+
+
+def test_every_module_is_in_the_architecture() -> None:
+    """The plan of the house names every room."""
+    plan = (ROOT / "docs/architecture.md").read_text()
+    for module in pkgutil.walk_packages(headway.__path__, "headway."):
+        unit, _, room = module.name.removeprefix("headway.").partition(".")
+        assert f"{unit}/" in plan or f"{unit}.py" in plan or unit == "__main__", f"{unit} is not in the plan"
+        if room:
+            assert room.split(".")[-1] in plan, f"{module.name} is not in the plan"
+
+
+@pytest.mark.parametrize("path", sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("examples/*.py")))
+def test_every_example_runs(path: str, tmp_path: Path) -> None:
+    done = python(ROOT / path, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
