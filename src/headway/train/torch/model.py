@@ -39,16 +39,19 @@ def prepare_model(
         return model
     options = dict(parallel_strategy_kwargs or {})
     if parallel_strategy == "fsdp":
-        return _sharded(model, options)
+        return _sharded(model, device, options)
     if device.type == "cuda" and move_to_device:
         options = {"device_ids": [device], "output_device": device, **options}
     return nn.parallel.DistributedDataParallel(model, **options)
 
 
-def _sharded(model: nn.Module, options: dict[str, Any]) -> nn.Module:
+def _sharded(model: nn.Module, device: torch.device, options: dict[str, Any]) -> nn.Module:
     """Every block on its own, then the rest; all ranks begin with rank 0's weights, as under DDP."""
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
+    # Left to itself, torch would take a card where there is one, whatever the model lives on.
+    options.setdefault("mesh", init_device_mesh(device.type, (dist.get_world_size(),)))
     for tensor in (*model.parameters(), *model.buffers()):
         dist.broadcast(tensor.detach(), src=0)
     for block in _blocks(model):
