@@ -191,6 +191,28 @@ def test_children_of_a_worker_end_with_it(tmp_path: Path) -> None:
     wait_until(lambda: not os.path.exists(f"/proc/{pid}"), 2)
 
 
+def test_a_loader_process_cannot_report_in_its_workers_name() -> None:
+    def train_func() -> None:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                train.report({})
+            except train.SessionError:
+                os._exit(7)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+    assert fit(train_func).state == "FINISHED"
+
+
+def test_a_worker_that_cannot_write_its_log_says_so() -> None:
+    path = Path(fit(lambda: None, name="spoiled").path)
+    log = path / "logs/rank-0.out"
+    log.unlink()
+    log.mkdir()
+    assert "rank 0 raised IsADirectoryError" in str(failing(lambda: None, 1, name="spoiled"))
+
+
 def test_a_run_survives_the_death_of_the_nursery(tmp_path: Path) -> None:
     def train_func() -> str:
         (tmp_path / f"began-{os.getpid()}").touch()

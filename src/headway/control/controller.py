@@ -18,13 +18,13 @@ from typing import Any, assert_never
 from headway.control import machine, ranks
 from headway.control.failures import sentence, traceback_text
 from headway.control.hooks import Hooks
-from headway.control.ledger import Ledger
+from headway.control.ledger import Complaint, Ledger
 from headway.control.policy import Failure
 from headway.control.rounds import Closed, Round
 from headway.core.callback import TrainRunContext
 from headway.core.config import RunConfig, ScalingConfig
 from headway.core.errors import ConfigError, EngineError
-from headway.core.messages import Finished, FromWorker, Ready, Report, RunInfo, Start, Surroundings
+from headway.core.messages import Finished, FromWorker, Ready, RunInfo, Start, Surroundings
 from headway.engine.base import Engine
 from headway.observe import words
 from headway.observe.watcher import Glance, Watcher
@@ -38,7 +38,6 @@ class Plan:
     context: TrainRunContext
     task: bytes
     backend: Any = None
-    num_threads: int | None = None
     checkpoint: str | None = None  # where to begin when the run has no checkpoint of its own
     metadata: dict[str, Any] = field(default_factory=dict)
 
@@ -77,8 +76,7 @@ class Controller:
         self._index_of: list[int] = []  # rank -> index in the engine; they differ only where cards decide
         self._value: bytes | None = None
         self._ended: machine.End | None = None
-        self._num_reports = 0
-        self._began = time.monotonic()
+        self._num_reports = 0  # of rank 0, those that were given anew included
 
     def run(self) -> Outcome:
         """From the first worker to the last exit."""
@@ -136,10 +134,13 @@ class Controller:
             self._handling = False
 
     def _handle(self, event: Any) -> None:
-        if isinstance(event, FromWorker):
-            event = self._heard(event)
-        elif isinstance(event, machine.CommitDone):
-            self._saved(event)
+        match event:
+            case FromWorker():
+                event = self._heard(event)
+            case machine.CommitDone():
+                self._saved(event)
+            case Complaint(text=text):
+                return self._tell("storage", text, "WARNING")
         before = self._run.state
         self._run, actions = machine.step(self._run, event)
         if self._run.state is not before:
@@ -150,9 +151,9 @@ class Controller:
     def _heard(self, event: FromWorker) -> FromWorker:
         """The engine's index becomes a rank; what only we need is put aside."""
         message = event.message
-        if isinstance(message, Report):
-            self._num_reports += event.rank == 0
-        elif isinstance(message, Ready) and event.attempt == self._run.attempt:
+        if event.attempt != self._run.attempt:
+            return event  # late: the machine will drop it
+        if isinstance(message, Ready):
             self._ready[event.rank] = message
         if not self._index_of:
             return event
@@ -166,6 +167,7 @@ class Controller:
     def _perform(self, action: machine.Action) -> None:
         match action:
             case machine.Record(rank=rank, report=report):
+                self._num_reports += rank == 0
                 self._ledger.record(self._run.attempt, rank, report)
             case machine.Close(closed=closed, commit=commit):
                 self._close(closed, commit)
@@ -236,7 +238,8 @@ class Controller:
         )
         newest = self._ledger.kept[-1] if self._ledger.kept else None
         checkpoint = str(newest.path) if newest else self._plan.checkpoint
-        places = ranks.places(ready, num_threads=self._plan.num_threads, master_port=_free_port())
+        num_threads = self._engine.threads_per_worker(len(ready))
+        places = ranks.places(ready, num_threads=num_threads, master_port=_free_port())
         for rank, (index, place) in enumerate(zip(self._index_of, places, strict=True)):
             start = Start(
                 rank=rank,

@@ -12,6 +12,7 @@ import json
 import queue
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from headway.control.machine import CommitDone, CommitFailed
@@ -23,7 +24,15 @@ from headway.storage.checkpoint import Commitment, Saved, commit, committed, dis
 from headway.storage.retention import surplus
 from headway.storage.rundir import RunDir
 
-Post = Callable[[CommitDone | CommitFailed], None]
+
+@dataclass(frozen=True)
+class Complaint:
+    """Something that does not matter for the run went wrong, and should be said."""
+
+    text: str
+
+
+Post = Callable[[CommitDone | CommitFailed | Complaint], None]
 
 
 class Ledger:
@@ -47,9 +56,11 @@ class Ledger:
 
     def close(self) -> None:
         """Returns when everything that was asked for is on disk."""
-        self.flush()
-        self._jobs.put(None)
-        self._committer.join()
+        try:
+            self.flush()
+        finally:
+            self._jobs.put(None)
+            self._committer.join()
 
     # --- metrics ---
 
@@ -72,13 +83,11 @@ class Ledger:
             % (rank, report.seq, attempt, report.time, report.metrics)
         )
 
-    def flush(self) -> bool:
-        """Write what has been recorded, once per batch of events; whether there was anything."""
-        if not self._lines:
-            return False
-        lines, self._lines = self._lines, []
-        self._rundir.record(b"".join(lines))
-        return True
+    def flush(self) -> None:
+        """Write what has been recorded, once per batch of events."""
+        if self._lines:
+            lines, self._lines = self._lines, []
+            self._rundir.record(b"".join(lines))
 
     # --- checkpoints ---
 
@@ -144,7 +153,10 @@ class Ledger:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job()
+            try:
+                job()
+            except Exception as error:  # tidying up must not stop what comes after it
+                self._post(Complaint(f"old checkpoint files could not be removed: {error}"))
 
     def _answer(self, attempt: int, seq: int, save: Callable[[], Saved]) -> None:
         try:

@@ -55,6 +55,7 @@ def _card(gpu: str) -> tuple[int, str]:
 def environment(place: Place) -> dict[str, str]:
     """The variables by which torchrun, Accelerate, Lightning and plain torch.distributed code find their place."""
     env = {
+        "HEADWAY_WORKER": "1",
         "RANK": str(place.rank),
         "WORLD_SIZE": str(place.world_size),
         "LOCAL_RANK": str(place.local_rank),

@@ -329,6 +329,11 @@ def chosen_engine(scaling: ScalingConfig) -> str:
     return "local" if name == "auto" else name
 
 
+def in_worker() -> bool:
+    """Whether this process is a worker, or was started by one."""
+    return bool(os.environ.get("HEADWAY_WORKER"))
+
+
 def threads_set_by_user() -> bool:
     """Whether the user decided on CPU threads (``OMP_NUM_THREADS``), so that we keep our hands off them."""
     return bool(os.environ.get("OMP_NUM_THREADS"))

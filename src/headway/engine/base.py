@@ -29,6 +29,9 @@ class Engine(Protocol):
     def check(self, scaling: ScalingConfig) -> int:
         """How many workers can run now, at most ``max_workers``; ConfigError where ``min_workers`` never can."""
 
+    def threads_per_worker(self, num_workers: int) -> int | None:
+        """How many CPU threads each of so many workers should use; None where that is not ours to say."""
+
     def open(self, deliver: Deliver) -> None:
         """Get ready to launch; from now on events may come."""
 

@@ -27,7 +27,9 @@ def memory_bytes() -> int:
 def gpus() -> list[str]:
     """The cards, as CUDA_VISIBLE_DEVICES would name them."""
     chosen = visible_gpus()
-    return chosen if chosen is not None else [str(i) for i in range(_count_cards())]
+    if chosen is None:
+        return [str(i) for i in range(_count_cards())]
+    return [] if "-1" in chosen else chosen
 
 
 def _count_cards() -> int:

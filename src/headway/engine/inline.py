@@ -46,6 +46,9 @@ class InlineEngine:
         hardware.room(scaling)
         return 1
 
+    def threads_per_worker(self, num_workers: int) -> int | None:
+        return None
+
     def open(self, deliver: Deliver) -> None:
         self._deliver = deliver
 

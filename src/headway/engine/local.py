@@ -47,6 +47,9 @@ class LocalEngine:
     def check(self, scaling: ScalingConfig) -> int:
         return hardware.room(scaling)
 
+    def threads_per_worker(self, num_workers: int) -> int | None:
+        return hardware.threads_per_worker(self._scaling, num_workers)
+
     def open(self, deliver: Deliver) -> None:
         self._deliver = deliver
         self._selector = selectors.DefaultSelector()

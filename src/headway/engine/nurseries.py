@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 
+from headway.core.config import in_worker
 from headway.engine.nursery import born_in_nursery
 
 
@@ -52,8 +53,11 @@ class NurseryProcess:
     def end(self) -> None:
         self._door.close()
         if self._owner == os.getpid():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(5)
+            try:
+                self._process.wait(0.5)
+            except subprocess.TimeoutExpired:  # it is in the middle of a long import
+                self._process.kill()
+                self._process.wait()
 
 
 # One nursery per set of preloaded modules, for the life of this process: being there already is its whole point.
@@ -77,8 +81,10 @@ def nursery(preload: Sequence[str], warm: Sequence[str] = ()) -> NurseryProcess:
 
 
 def warm_up(preload: Sequence[str], warm: Sequence[str]) -> None:
-    """Start the nursery before anybody needs it; not in a worker, which was itself born in one."""
-    if sys.platform == "linux" and not born_in_nursery():
+    """Start the nursery before anybody needs it; not in a worker, nor in a process that is somebody's helper."""
+    multiprocessing = sys.modules.get("multiprocessing.process")  # there if it started us; costly to import if not
+    helper = multiprocessing is not None and multiprocessing.parent_process() is not None
+    if sys.platform == "linux" and not helper and not in_worker() and not born_in_nursery():
         nursery(preload, warm)
 
 

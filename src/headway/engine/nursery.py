@@ -49,6 +49,7 @@ class Nursery:
         self._pid = os.getpid()
         self._prctl = ctypes.CDLL(None, use_errno=True).prctl
         self._prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self._prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # until we serve; it is bound to a thread of the driver
         self._selector = selectors.DefaultSelector()
         self._driver = os.pidfd_open(driver)
         if os.getppid() != driver:
@@ -62,6 +63,7 @@ class Nursery:
 
     def serve(self) -> NoReturn:
         """Serve; in idle moments import one more module."""
+        self._prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
         while True:
             ready = self._selector.select(0 if self._warm else None)
             for key, _ in ready:

@@ -80,6 +80,9 @@ class FakeEngine:
     def check(self, scaling: ScalingConfig) -> int:
         return len(self.attempts[0])
 
+    def threads_per_worker(self, num_workers: int) -> int | None:
+        return None
+
     def open(self, deliver: Deliver) -> None:
         self._deliver = deliver
 

@@ -24,9 +24,8 @@ from headway.control.failures import exception, sentence, traceback_text
 from headway.control.machine import State
 from headway.core.callback import TrainRunContext, UserCallback
 from headway.core.config import RunConfig, chosen_engine, outer_ranks
-from headway.core.errors import ConfigError, TrainingFailedError
+from headway.core.errors import ConfigError, RemoteError, TrainingFailedError
 from headway.core.messages import Abort, StopRequested
-from headway.engine import hardware
 from headway.engine.base import Engine
 from headway.engine.inline import InlineEngine
 from headway.engine.local import LocalEngine
@@ -83,7 +82,7 @@ def prepare(request: Request, *watchers: Watcher) -> Execution:
     _check_callbacks(request.run)
     inline = chosen_engine(request.scaling) == "inline"
     engine = _engine(request, task, inline=inline)
-    num_workers = engine.check(request.scaling)
+    engine.check(request.scaling)
     packed = b"" if inline else task.packed()
     with contextlib.ExitStack() as undo:
         rundir = undo.enter_context(contextlib.closing(_rundir(request)))
@@ -92,7 +91,6 @@ def prepare(request: Request, *watchers: Watcher) -> Execution:
             context=_context(request, rundir.id),
             task=packed,
             backend=request.backend,
-            num_threads=None if inline else hardware.threads_per_worker(request.scaling, num_workers),
             checkpoint=request.checkpoint.path if request.checkpoint else None,
             metadata=dict(request.metadata),
         )
@@ -172,13 +170,20 @@ def _farewell(outcome: Outcome, result: Result, seconds: float) -> str:
 
 
 def _result(path: Path, outcome: Outcome) -> Result:
-    import cloudpickle
-
-    value = cloudpickle.loads(outcome.value) if outcome.value and outcome.state is State.FINISHED else None
+    value = _value(outcome.value) if outcome.value and outcome.state is State.FINISHED else None
     error = exception(outcome.failures[0]) if outcome.state is State.FAILED else None
     if error is not None and (text := traceback_text(outcome.failures)):
         error.add_note(text)
     return Result(Record(path), value, error)
+
+
+def _value(data: bytes) -> Any:
+    import cloudpickle
+
+    try:
+        return cloudpickle.loads(data)
+    except Exception as error:  # the user's class, in a process that may lack its module
+        raise RemoteError(f"the run finished, but its return value cannot be read here: {error!r}") from error
 
 
 def _failed(outcome: Outcome, result: Result) -> TrainingFailedError:

@@ -62,6 +62,7 @@ class Run:
 
         self._bell = _Bell()
         self._execution = prepare(request, self._bell)
+        self._over = False
         self._result: Result | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="headway-run", daemon=True)
@@ -73,6 +74,7 @@ class Run:
         except BaseException as error:  # it belongs to whoever asks for the result
             self._error = error
         finally:
+            self._over = True  # before the bell: who is woken by it must not wait again
             self._bell.ring()
 
     @property
@@ -82,7 +84,7 @@ class Run:
 
     @property
     def running(self) -> bool:
-        return self._thread.is_alive()
+        return not self._over
 
     def reports(self, rank: int | None = 0) -> Iterator[Reported]:
         """Reports as they come, from the first one on, until the run ends; of one rank, or of all (None)."""

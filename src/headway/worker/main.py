@@ -38,18 +38,26 @@ def main(wire: socket.socket, bell: int, gpus: list[str], rendezvous: str | None
     link = SocketLink(wire, bell)
     link.send(Ready(host=socket.gethostname(), pid=os.getpid(), gpus=tuple(gpus)))
     start = link.first()
-    _settle(start.surroundings)
-    _write_to_logs(Path(start.run.path), start.run.attempt, start.rank)
-    _seed(start.run, start.place, start.first_seq)
     session = Session(start, link)
     link.listen(session.receive)
-    outcome = work(start, session, lambda: _unpack(start.task)(), rendezvous=rendezvous)
+    outcome = _become(start) or work(start, session, lambda: _unpack(start.task)(), rendezvous=rendezvous)
     link.send(outcome)
     if isinstance(outcome, Failed):
         _leave(1)
     with contextlib.suppress(KeyboardInterrupt):
         session.wait_for_dismissal()
     _leave(0)
+
+
+def _become(start: Start) -> Failed | None:
+    """Be the worker that Start says; what stands in the way of that, if anything."""
+    try:
+        _settle(start.surroundings)
+        _write_to_logs(Path(start.run.path), start.rank)
+        _seed(start.run, start.place, start.first_seq)
+    except OSError as error:  # no such folder, no room for logs
+        return failure(error)
+    return None
 
 
 def work(
@@ -113,7 +121,7 @@ def _settle(surroundings: Surroundings) -> None:
     sys.path[:] = surroundings.sys_path
 
 
-def _write_to_logs(run: Path, attempt: int, rank: int) -> None:
+def _write_to_logs(run: Path, rank: int) -> None:
     """From here on all output, of Python and of C, goes to this rank's own files."""
     for stream, fd in (("out", 1), ("err", 2)):
         log = os.open(layout.log(run, rank, stream), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -29,6 +30,7 @@ class Session:
         self.place = start.place
         self.run = start.run
         self.extras: dict[str, Any] = {}  # what a framework's helpers keep for this session
+        self._pid = os.getpid()
         self._link = link
         self._next_seq = start.first_seq
         self._reporting = threading.Lock()
@@ -74,6 +76,11 @@ class Session:
         self._link.wait(lambda: index in self._released)
         return self._released.pop(index)
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the worker's process, and not, say, one of its loader processes."""
+        return self._pid == os.getpid()
+
     def wait_for_dismissal(self) -> None:
         self._link.wait(lambda: self._dismissed)
 
@@ -111,8 +118,6 @@ def current(caller: str) -> Session:
         raise SessionError(
             f"{caller}() was called outside a training function: call it in the function that a trainer runs"
         )
+    if not _active.is_here:
+        raise SessionError(f"{caller}() was called in a child of the worker's process: call it in the worker itself")
     return _active
-
-
-def running() -> bool:
-    return _active is not None

@@ -1,0 +1,69 @@
+"""The ledger: what goes wrong while tidying up does not stop what comes after it."""
+
+from __future__ import annotations
+
+import queue
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.control import ledger as module
+from headway.control.ledger import Complaint, Ledger
+from headway.control.machine import CommitDone, CommitFailed
+from headway.control.rounds import Round
+from headway.core.config import CheckpointConfig
+from headway.core.messages import Report
+from headway.storage import layout
+from headway.storage.rundir import open_run
+
+
+def a_round(run: Path, seq: int, *, files: bool = True) -> Round:
+    if files:
+        folder = layout.staged(run, 1, seq, 0)
+        folder.mkdir(parents=True)
+        (folder / "file").write_text(str(seq))
+    return Round(seq, (Report(seq, 0.0, b"{}", True),))
+
+
+def test_a_checkpoint_that_cannot_be_removed_is_complained_about_and_the_next_one_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def discard(path: Path) -> None:
+        raise PermissionError(f"not yours: {path.name}")
+
+    monkeypatch.setattr(module, "discard", discard)
+    rundir = open_run(tmp_path / "run", "auto")
+    ledger = Ledger(rundir, CheckpointConfig(num_to_keep=1))
+    posted: queue.Queue[Any] = queue.Queue()
+    ledger.open(posted.put)
+    try:
+        for seq in range(2):
+            ledger.commit(1, a_round(rundir.path, seq))
+            done = posted.get(timeout=5)
+            assert isinstance(done, CommitDone)
+            ledger.committed(done.saved)
+        complaint = posted.get(timeout=5)
+        assert complaint == Complaint("old checkpoint files could not be removed: not yours: checkpoint_000000")
+        ledger.commit(1, a_round(rundir.path, 2, files=False))
+        assert isinstance(posted.get(timeout=5), CommitFailed)
+    finally:
+        ledger.close()
+        rundir.close()
+
+
+def test_reports_go_on_after_the_newest_checkpoint(tmp_path: Path) -> None:
+    rundir = open_run(tmp_path / "run", "auto")
+    ledger = Ledger(rundir, CheckpointConfig())
+    posted: queue.Queue[Any] = queue.Queue()
+    ledger.open(posted.put)
+    assert ledger.next_seq == 0
+    ledger.commit(1, a_round(rundir.path, 7))
+    ledger.committed(posted.get(timeout=5).saved)
+    assert ledger.next_seq == 8
+    assert ledger.withdraw(7)
+    assert not ledger.withdraw(7)
+    assert ledger.next_seq == 0
+    ledger.close()
+    rundir.close()
+    assert not layout.checkpoint(rundir.path, 0).exists()
