@@ -82,6 +82,27 @@ def test_output_of_an_older_attempt_is_not_shown_again(capfd: pytest.CaptureFixt
     assert out.splitlines() == ["[r0] first try", "[r0] second try"]
 
 
+def test_a_reader_who_goes_away_does_not_hurt_the_run(tmp_path: Path) -> None:
+    script = write_script(
+        tmp_path,
+        f"""
+        import time
+        from headway import train
+
+        def train_func():
+            for step in range(20):
+                print("line", step)
+                time.sleep(0.02)
+
+        result = train.DataParallelTrainer(train_func).fit()
+        open({str(tmp_path / "state")!r}, "w").write(result.state)
+        """,
+    )
+    command = f"{sys.executable} {script} 2>&1 | head -n 2"
+    subprocess.run(["bash", "-c", command], check=True, capture_output=True, timeout=60)
+    assert (tmp_path / "state").read_text() == "FINISHED"
+
+
 class Terminal:
     """A real terminal of our own making, and what stands on its screen."""
 

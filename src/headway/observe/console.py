@@ -7,6 +7,7 @@ to stderr, the workers' to where they wrote them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -66,7 +67,8 @@ class Console:
         self._show_lines()
         if self._live is not None:
             bars = [f"[r{rank}] {tail.partial}" for (rank, _), tail in self._tails.items() if tail.partial]
-            self._live.show(self._status(glance), bars[:4])
+            with contextlib.suppress(OSError, ValueError):
+                self._live.show(self._status(glance), bars[:4])
         self._next_look = time.monotonic() + TICK_S
         return TICK_S if self._tails or self._live else None
 
@@ -94,10 +96,12 @@ class Console:
         self._print(f"[r{line.rank}] {line.text}", sys.stdout if line.stream == "out" else sys.stderr)
 
     def _print(self, text: str, stream: Any) -> None:
-        if self._live is not None and self._live.owns(stream):
-            self._live.print(text)
-        else:
-            print(text, file=stream, flush=True)
+        """A line; a screen that has gone away (a closed pipe, say) costs us the line and not the run."""
+        with contextlib.suppress(OSError, ValueError):
+            if self._live is not None and self._live.owns(stream):
+                self._live.print(text)
+            else:
+                print(text, file=stream, flush=True)
 
 
 def _live_line() -> Any:

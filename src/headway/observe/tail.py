@@ -61,7 +61,7 @@ class Tail:
                 skipped = max(0, new - SHOW_BYTES)
                 file.seek(self._position + skipped)
                 data = file.read(new - skipped)
-        except FileNotFoundError:
+        except OSError:  # not there yet, or not readable: looking must not hurt
             return b""
         self._position += new
         if not skipped:
