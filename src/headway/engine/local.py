@@ -20,7 +20,7 @@ from headway.core.wire import WireError
 from headway.engine import hardware
 from headway.engine.base import Deliver
 from headway.engine.channel import Channel
-from headway.engine.nurseries import nursery
+from headway.engine.nurseries import open_session
 from headway.engine.nursery import MESSAGE_BYTES
 
 REST_S = 0.05
@@ -59,7 +59,7 @@ class LocalEngine:
 
     def _connect(self) -> socket.socket:
         try:
-            session = nursery(self._preload, self._warm).open_session()
+            session = open_session(self._preload, self._warm)
         except OSError as error:
             raise EngineError(f"the process that forks workers cannot be reached: {error}") from error
         self._selector.register(session, _READ)
@@ -212,7 +212,7 @@ class LocalEngine:
     def _nursery_died(self, session: socket.socket) -> None:
         self._close_session(session)
         for channel in self._channels:
-            self._exited(channel, Exited(reason="the process that forks workers died, and its workers with it"))
+            self._exited(channel, Exited(reason="died with the process that forks workers"))
 
     # --- letting go ---
 

@@ -47,7 +47,11 @@ class NurseryProcess:
     def open_session(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            socket.send_fds(self._door, [b"run"], [theirs.fileno()])
+            try:
+                socket.send_fds(self._door, [b"run"], [theirs.fileno()])
+            except OSError:
+                ours.close()
+                raise
         return ours
 
     def end(self) -> None:
@@ -65,12 +69,14 @@ _nurseries: dict[tuple[str, ...], NurseryProcess] = {}
 _starting = threading.Lock()
 
 
-def nursery(preload: Sequence[str], warm: Sequence[str] = ()) -> NurseryProcess:
-    """The nursery for these modules, started if there is none."""
+def nursery(
+    preload: Sequence[str], warm: Sequence[str] = (), *, instead_of: NurseryProcess | None = None
+) -> NurseryProcess:
+    """The nursery for these modules, started if there is none, or none but the one that is no good any more."""
     key = tuple(preload)
     with _starting:
         found = _nurseries.get(key)
-        if found is not None and found.ours:
+        if found is not None and found.ours and found is not instead_of:
             return found
         if found is not None:
             found.end()
@@ -78,6 +84,15 @@ def nursery(preload: Sequence[str], warm: Sequence[str] = ()) -> NurseryProcess:
             atexit.register(end_nurseries)
         _nurseries[key] = NurseryProcess(preload, warm)
         return _nurseries[key]
+
+
+def open_session(preload: Sequence[str], warm: Sequence[str] = ()) -> socket.socket:
+    """A line to a nursery. One that is dying may still look alive; then another takes its place."""
+    found = nursery(preload, warm)
+    try:
+        return found.open_session()
+    except OSError:
+        return nursery(preload, warm, instead_of=found).open_session()
 
 
 def warm_up(preload: Sequence[str], warm: Sequence[str]) -> None:
