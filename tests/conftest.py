@@ -66,7 +66,8 @@ def _shared_memory() -> set[str]:
 
 
 def _temporary_files() -> set[str]:
-    return {name for name in os.listdir(tempfile.gettempdir()) if "headway" in name}
+    kept = {Path(nursery._folder).name for nursery in nurseries._nurseries.values()}
+    return {name for name in os.listdir(tempfile.gettempdir()) if "headway" in name or "pymp-" in name} - kept
 
 
 LOOKS: dict[str, Callable[[], set[str]]] = {

@@ -27,6 +27,7 @@ from headway.core.messages import (
     Start,
     Surroundings,
 )
+from headway.core.task import Task
 from headway.engine.base import Engine
 from headway.engine.inline import InlineEngine
 from headway.engine.local import LocalEngine
@@ -61,7 +62,7 @@ class Probe:
             place=Place(rank=rank, world_size=1, local_rank=rank, local_world_size=1),
             run=RunInfo(id="x", name="x", path=str(self._run), seed=0, attempt=1, num_workers=1),
             surroundings=Surroundings(env=dict(os.environ), cwd=os.getcwd(), sys_path=tuple(__import__("sys").path)),
-            task=cloudpickle.dumps(self._task),
+            task=cloudpickle.dumps(Task(self._task)),
         )
 
     def pump_until_all_left(self, num_workers: int, timeout_s: float = 10) -> None:
@@ -98,7 +99,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     def build(task: Callable[[], Any]) -> Probe:
         engines: dict[str, Callable[[], Engine]] = {
             "local": lambda: LocalEngine(ScalingConfig(1)),
-            "inline": lambda: InlineEngine(ScalingConfig(0), task),
+            "inline": lambda: InlineEngine(ScalingConfig(0), Task(task)),
             "fake": lambda: FakeEngine(tmp_path, [[SCRIPTS[task]]]),
         }
         made.append(Probe(engines[request.param](), tmp_path, task))

@@ -194,6 +194,18 @@ def test_other_fields_say_what_they_want() -> None:
         "resume must be one of auto, never, must": lambda: RunConfig(resume="maybe"),  # type: ignore[arg-type]
         "failure_config must be a FailureConfig, got 3": lambda: RunConfig(failure_config=3),  # type: ignore[arg-type]
         "worker_runtime_env takes": lambda: RunConfig(worker_runtime_env={"pip": ["x"]}),
+        "env_vars must be a dict of strings, got None": lambda: RunConfig(worker_runtime_env={"env_vars": None}),
+        "callbacks must be a list of UserCallback": lambda: RunConfig(callbacks=train.UserCallback()),  # type: ignore[arg-type]
+        "storage_path must be a path, got 5": lambda: RunConfig(storage_path=5),  # type: ignore[arg-type]
+        "use_gpu must be True or False, got 'no'": lambda: ScalingConfig(use_gpu="no"),  # type: ignore[arg-type]
+        "checkpoint_score_attribute must be the name of a metric, got 5": lambda: CheckpointConfig(
+            checkpoint_score_attribute=5  # type: ignore[arg-type]
+        ),
+        'resume="must" needs the name of the run': lambda: RunConfig(resume="must"),
+        "metadata must be a dict, got 5": lambda: TorchTrainer(print, metadata=5),  # type: ignore[arg-type]
+        "resume_from_checkpoint: there is no folder /no/such": lambda: TorchTrainer(
+            print, resume_from_checkpoint=train.Checkpoint("/no/such")
+        ),
         "env_vars must be strings": lambda: RunConfig(worker_runtime_env={"env_vars": {"A": 1}}),
         "init_method must be 'env' or 'tcp'": lambda: TorchConfig(init_method="carrier pigeon"),  # type: ignore[arg-type]
         "timeout_s must be a positive number": lambda: TorchConfig(timeout_s=0),
@@ -202,6 +214,35 @@ def test_other_fields_say_what_they_want() -> None:
     }.items():
         with expect_refusal(match):
             make()
+
+
+def test_a_parameter_that_nobody_will_give() -> None:
+    def train_func(*, rate: float) -> None: ...
+
+    with expect_refusal("'train_func' requires 'rate' by keyword"):
+        fit(train_func)
+
+
+def test_metadata_that_cannot_travel() -> None:
+    trainer = train.DataParallelTrainer(print, metadata={"lock": threading.Lock()})
+    with expect_refusal("metadata → key 'lock' is a _thread.lock, which does not pickle"):
+        trainer.fit()
+
+
+def test_an_environment_that_only_looks_like_torchruns(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("RANK", "first")
+    with expect_refusal("the environment variable RANK must be a number, got 'first'"):
+        train.DataParallelTrainer(print, scaling_config=ScalingConfig(0)).fit()
+
+
+def test_shares_of_a_card_that_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    with expect_refusal("the run needs 1.8 GPUs"):
+        train.DataParallelTrainer(
+            print, scaling_config=ScalingConfig(num_workers=3, resources_per_worker={"GPU": 0.6})
+        ).fit()
 
 
 def test_callbacks_that_are_none() -> None:

@@ -88,7 +88,7 @@ def test_a_script_recovers_like_any_run(tmp_path: Path) -> None:
     )
     done = headway("run", "-n", "2", "--max-failures", "1", "--name", "again", script, tmp_path / "marker")
     assert done.returncode == 0, done.stderr
-    assert "attempt 1 ended: rank 1 was killed (SIGKILL" in done.stderr
+    assert "attempt 1 ended after report 0: rank 1 was killed (SIGKILL" in done.stderr
     shown = headway("show", "again")
     assert "FINISHED" in shown.stdout
 

@@ -147,7 +147,7 @@ def test_a_failure_within_budget_starts_anew_and_says_so(capfd: pytest.CaptureFi
     assert result.return_value == "at last"
     err = capfd.readouterr().err
     assert (
-        "attempt 1 ended: rank 0 raised ValueError: try 0 before the first report; restarting from the beginning" in err
+        "attempt 1 ended before the first report: rank 0 raised ValueError: try 0; restarting from the beginning" in err
     )
     assert 'raise ValueError(f"try {tries}")' in err
 
@@ -189,6 +189,7 @@ def test_children_of_a_worker_end_with_it(tmp_path: Path) -> None:
     fit(train_func, storage_path=tmp_path / "runs")
     pid = int((tmp_path / "pid").read_text())
     wait_until(lambda: not os.path.exists(f"/proc/{pid}"), 2)
+    assert not os.path.exists(f"/proc/{pid}")
 
 
 def test_a_loader_process_cannot_report_in_its_workers_name() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
+import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import pytest
 
 from headway import train
 from headway.storage.record import Record
-from support import fit, plain_trainer, python, write_script
+from support import fit, plain_trainer, python, save, write_script
 
 
 def test_every_worker_runs_the_function_and_rank_zero_answers() -> None:
@@ -332,3 +335,78 @@ def test_elastic_counts_start_with_what_there_is_room_for() -> None:
     scaling = train.ScalingConfig(num_workers=(1, 4), resources_per_worker={"CPU": 1})
     trainer = train.DataParallelTrainer(lambda: train.get_context().get_world_size(), scaling_config=scaling)
     assert 1 <= trainer.fit().return_value <= 4
+
+
+class Callable:
+    """A training function may be an object."""
+
+    def __call__(self, config: dict[str, int]) -> int:
+        return config["x"] + 1
+
+
+@functools.lru_cache
+def cached() -> str:
+    return "cached"
+
+
+def test_a_function_may_be_an_object_or_cached() -> None:
+    assert fit(Callable(), config={"x": 1}).return_value == 2
+    assert fit(cached).return_value == "cached"
+
+
+def test_objects_of_the_script_itself_travel(tmp_path: Path) -> None:
+    script = """
+        import sys
+        from dataclasses import dataclass
+        from headway import train
+
+        @dataclass
+        class Settings:
+            rate: float
+
+        class Loop:
+            def __call__(self):
+                return Settings(train.get_context().get_metadata()["settings"].rate * 2), sys.argv[1:]
+
+        trainer = train.DataParallelTrainer(Loop(), metadata={"settings": Settings(0.5)})
+        print(trainer.fit().return_value)
+    """
+    done = python(write_script(tmp_path, script), "--rate", "3")
+    assert "(Settings(rate=1.0), ['--rate', '3'])" in done.stdout, done.stderr
+
+
+def test_what_another_attempt_would_only_repeat_is_not_tried_again(tmp_path: Path) -> None:
+    def returns_a_lock() -> Any:
+        (tmp_path / f"try-{os.getpid()}").touch()
+        return threading.Lock()
+
+    with pytest.raises(train.TrainingFailedError, match="returned a lock that cannot be sent back"):
+        fit(returns_a_lock, max_failures=3, storage_path=tmp_path / "runs")
+    assert len(list(tmp_path.glob("try-*"))) == 1
+
+
+def test_nested_metrics_are_shown_and_tabulated_by_their_path(tmp_path: Path) -> None:
+    result = fit(lambda: train.report({"val": {"acc": 0.5}}))
+    assert "val/acc=0.5" in repr(result)
+    assert result.metrics_dataframe is not None
+    assert list(result.metrics_dataframe["val/acc"]) == [0.5]
+
+
+def test_a_checkpoint_without_the_metric_to_rank_it_by_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+    def train_func() -> None:
+        for _ in range(3):
+            with tempfile.TemporaryDirectory() as folder:
+                train.report({"loss": 1}, save(folder, a="1"))
+
+    fit(train_func, checkpoint_config=train.CheckpointConfig(2, "acc"))
+    err = capfd.readouterr().err
+    assert err.count("has no metric 'acc' to be ranked by: it counts as the worst (it has loss)") == 1
+
+
+def test_a_handle_can_be_waited_for_a_while() -> None:
+    run = plain_trainer(lambda: time.sleep(0.5)).start()
+    assert "running" in repr(run)
+    with pytest.raises(TimeoutError, match="still going on after"):
+        run.result(timeout_s=0.1)
+    run.result()
+    assert "over" in repr(run)

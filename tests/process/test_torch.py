@@ -7,6 +7,7 @@ import pickle
 import signal
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -198,6 +199,33 @@ def test_shuffling_stays_and_differs_from_epoch_to_epoch() -> None:
 def test_an_order_without_shuffling_stays() -> None:
     [ranks] = epochs_of(lambda: DataLoader(numbers(8), batch_size=2))
     assert ranks == [[0, 2, 4, 6], [1, 3, 5, 7]]
+
+
+def test_a_single_worker_can_set_the_epoch_too() -> None:
+    def train_func() -> list[list[int]]:
+        loader = prepare_data_loader(DataLoader(range(8), batch_size=4, shuffle=True))
+        orders = []
+        for epoch in (0, 1, 0):
+            loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
+            orders.append([int(row) for batch in loader for row in batch])
+        return orders
+
+    first, second, again = TorchTrainer(train_func).fit().return_value
+    assert sorted(first) == list(range(8))
+    assert first == again != second
+
+
+def test_a_sampler_without_end_is_refused_in_a_sentence() -> None:
+    class Endless(torch.utils.data.Sampler[int]):
+        def __iter__(self) -> Iterator[int]:
+            while True:
+                yield 0
+
+    def train_func() -> None:
+        prepare_data_loader(DataLoader(range(8), sampler=Endless()))
+
+    with pytest.raises(train.TrainingFailedError, match="a Endless has no length, so its rows cannot be dealt out"):
+        TorchTrainer(train_func, scaling_config=train.ScalingConfig(2)).fit()
 
 
 def test_set_epoch_decides_the_order_and_len_counts_steps() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -20,9 +22,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # somebody closed the pipe that we print into: they have seen enough
-        sys.stderr.close()
-        return 0
+    except BrokenPipeError:  # somebody closed the pipe that we print into
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains as it leaves
+        return 128 + signal.SIGPIPE
     return status
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import rich.console
 import rich.table
+from rich.text import Text
 
 from headway.core.config import results_folder
 from headway.core.errors import StorageError
@@ -25,12 +26,12 @@ def ls(storage_path: str | None) -> int:
     for record in found:
         metrics = record.newest_metrics()
         table.add_row(
-            record.path.name,
+            Text(record.path.name),
             record.state,
             _clock(record.description["created"]),
             str(len(_launches(record))),
             str(len(record.checkpoints())),
-            words.metrics(metrics) if metrics else "-",
+            Text(words.metrics(metrics) if metrics else "-"),
         )
     _print(table)
     return 0
@@ -56,15 +57,21 @@ def show(run: str, storage_path: str | None) -> int:
 
 def _print_attempts(record: Record) -> None:
     table = _table("ATTEMPT", "BEGAN", "WORKERS", "FIRST REPORT", "ENDED")
-    endings = {event["attempt"]: event["cause"] for event in record.events() if event["event"] == "retry"}
-    last = [event for event in record.events() if event["event"] == "end"][-1:]
+    endings = {}
+    for event in record.events():
+        if event["event"] == "retry":
+            endings[event["attempt"]] = event["cause"]
+        elif event["event"] == "end":
+            endings[event["attempt"]] = ": ".join(filter(None, (event["state"], event.get("cause", ""))))
     for launch in _launches(record):
         attempt = launch["attempt"]
         ending = endings.get(attempt, "")
-        if last and last[0]["attempt"] == attempt:
-            ending = ": ".join(filter(None, (last[0]["state"], last[0].get("cause", ""))))
         table.add_row(
-            str(attempt), _clock(launch["time"]), str(launch["num_workers"]), str(launch["first_seq"]), ending or "-"
+            str(attempt),
+            _clock(launch["time"]),
+            str(launch["num_workers"]),
+            str(launch["first_seq"]),
+            Text(ending or "-"),
         )
     print()
     _print(table)
@@ -79,7 +86,7 @@ def _print_checkpoints(record: Record) -> None:
         manifest = saved.manifest
         size = words.size(sum(manifest.files.values()))
         metrics = words.metrics(manifest.metrics)
-        table.add_row(saved.path.name, str(manifest.seq), _clock(manifest.time), size, metrics)
+        table.add_row(saved.path.name, str(manifest.seq), _clock(manifest.time), size, Text(metrics))
     print()
     _print(table)
 

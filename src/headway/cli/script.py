@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
         prepare(request).run()
     except TrainingFailedError as error:
         notes = getattr(error.__cause__, "__notes__", ())
-        print(f"headway: {error}", *notes, sep="\n", file=sys.stderr)
-        return 1
+        print(*notes, f"headway: every rank's output: {error.result.path}/logs", sep="\n", file=sys.stderr)
+        code = error.__cause__.code if isinstance(error.__cause__, SystemExit) else 1
+        return code if isinstance(code, int) else 1
     return 0

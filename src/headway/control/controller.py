@@ -12,7 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, assert_never
 
 from headway.control import machine, ranks
@@ -28,7 +28,11 @@ from headway.core.messages import Finished, FromWorker, Ready, RunInfo, Start, S
 from headway.engine.base import Engine
 from headway.observe import words
 from headway.observe.watcher import Glance, Watcher
+from headway.storage.retention import look_up
 from headway.storage.rundir import RunDir
+
+OVERDUE_S = 10.0  # how long files wait for ranks that never gave any
+RELAUNCH_S = 1.0  # before another launch where one has just failed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +41,7 @@ class Plan:
 
     context: TrainRunContext
     task: bytes
-    backend: Any = None
     checkpoint: str | None = None  # where to begin when the run has no checkpoint of its own
-    metadata: dict[str, Any] = field(default_factory=dict)
 
     @property
     def scaling(self) -> ScalingConfig:
@@ -71,11 +73,12 @@ class Controller:
         self._run = machine.Run(plan.config.failure_config.max_failures, attempt=rundir.past_attempts)
         self._events: deque[Any] = deque()
         self._handling = False
-        self._deadline: tuple[float, machine.Deadline] | None = None
+        self._timers: dict[type, tuple[float, machine.Answer]] = {}
         self._ready: dict[int, Ready] = {}
         self._index_of: list[int] = []  # rank -> index in the engine; they differ only where cards decide
         self._value: bytes | None = None
         self._ended: machine.End | None = None
+        self._missed_score = False  # whether we have said that a checkpoint lacks the metric to rank it by
         self._num_reports = 0  # of rank 0, those that were given anew included
 
     def run(self) -> Outcome:
@@ -104,14 +107,29 @@ class Controller:
     def _patience(self) -> float | None:
         """How long nothing may happen before we look up."""
         waits = [self._watcher.tick(self._glance())]
-        if self._deadline is not None:
-            waits.append(max(0.0, self._deadline[0] - time.monotonic()))
+        waits += [max(0.0, when - time.monotonic()) for when, _ in self._timers.values()]
         return min((wait for wait in waits if wait is not None), default=None)
 
     def _ring(self) -> None:
-        if self._deadline is not None and time.monotonic() >= self._deadline[0]:
-            deadline, self._deadline = self._deadline[1], None
-            self._deliver([deadline])
+        now = time.monotonic()
+        due = [event for when, event in self._timers.values() if when <= now]
+        for event in due:
+            del self._timers[type(event)]
+            self._deliver([event])
+
+    def _set_timer(self, after_s: float, event: machine.Answer) -> None:
+        """Have this event delivered after a while; of each kind there is one."""
+        self._timers[type(event)] = (time.monotonic() + after_s, event)
+
+    def _watch_open_files(self) -> None:
+        """Files of a round that stays open wait for ranks that may never come; not for ever."""
+        seq = self._run.rounds.oldest_files
+        if seq is None:
+            self._timers.pop(machine.Overdue, None)
+            return
+        overdue = machine.Overdue(self._run.attempt, seq)
+        if self._timers.get(machine.Overdue, (0.0, None))[1] != overdue:
+            self._set_timer(OVERDUE_S, overdue)
 
     def _glance(self) -> Glance:
         run = self._run
@@ -130,6 +148,8 @@ class Controller:
             while self._events:
                 self._handle(self._events.popleft())
             self._ledger.flush()
+            self._watch_open_files()
+            self._watcher.tick(self._glance())
         finally:
             self._handling = False
 
@@ -169,8 +189,8 @@ class Controller:
             case machine.Record(rank=rank, report=report):
                 self._num_reports += rank == 0
                 self._ledger.record(self._run.attempt, rank, report)
-            case machine.Close(closed=closed, commit=commit):
-                self._close(closed, commit)
+            case machine.Close(attempt=attempt, closed=closed, commit=commit):
+                self._close(attempt, closed, commit)
             case machine.Send(rank=rank, message=message):
                 self._engine.send(self._index_of[rank], message)
             case machine.Launch(attempt=attempt):
@@ -178,14 +198,14 @@ class Controller:
             case machine.StartWorkers():
                 self._start_workers()
             case machine.SetDeadline(after_s=after_s):
-                self._deadline = (time.monotonic() + after_s, machine.Deadline(self._run.attempt))
+                self._set_timer(after_s, machine.Deadline(self._run.attempt))
             case machine.Interrupt():
-                self._tell("interrupt", "stopping the workers")
+                self._tell("interrupt", "stopping" if self._engine.name == "inline" else "stopping the workers")
                 self._engine.interrupt()
             case machine.Kill():
                 self._engine.kill()
-            case machine.Extend(round=late):
-                self._extend(late)
+            case machine.Extend(attempt=attempt, round=late):
+                self._extend(attempt, late)
             case machine.Withdraw(seq=seq, reason=reason):
                 if self._ledger.withdraw(seq):
                     text = f"the checkpoint of report {seq} is withdrawn: {reason}"
@@ -207,13 +227,18 @@ class Controller:
             self._watcher.follow(num_workers)
             self._engine.launch(attempt, num_workers)
         except (EngineError, ConfigError) as error:
-            self._events.appendleft(machine.LaunchFailed(attempt, str(error)))
+            failed = machine.LaunchFailed(attempt, str(error))
+            if attempt == self._rundir.past_attempts + 1:
+                self._events.appendleft(failed)
+            else:  # not in a tight circle: somebody may want to stop it
+                self._set_timer(RELAUNCH_S, failed)
         else:
             self._rundir.note("launched", attempt=attempt, num_workers=num_workers, first_seq=first_seq)
             if attempt == self._rundir.past_attempts + 1:
                 self._watcher.say(self._greeting(num_workers))
             # Ahead of all else: what the engine has to tell of these workers may already be in the queue.
-            self._events.appendleft(machine.Launched(attempt, num_workers, first_seq))
+            habits = self._ledger.habits(num_workers)
+            self._events.appendleft(machine.Launched(attempt, num_workers, first_seq, habits))
 
     def _greeting(self, num_workers: int) -> str:
         rundir, kept = self._rundir, self._ledger.kept
@@ -234,7 +259,6 @@ class Controller:
             attempt=self._run.attempt,
             num_workers=len(ready),
             resources=self._plan.scaling.worker_resources,
-            metadata=self._plan.metadata,
         )
         newest = self._ledger.kept[-1] if self._ledger.kept else None
         checkpoint = str(newest.path) if newest else self._plan.checkpoint
@@ -247,14 +271,13 @@ class Controller:
                 run=info,
                 surroundings=_surroundings({**ranks.environment(place), **self._plan.config.env_vars}),
                 task=self._plan.task,
-                backend=self._plan.backend,
                 checkpoint=checkpoint,
                 first_seq=self._ledger.next_seq,
             )
             self._engine.send(index, start)
 
-    def _close(self, closed: Closed, commit: bool) -> None:
-        attempt, closing = self._run.attempt, closed.round
+    def _close(self, attempt: int, closed: Closed, commit: bool) -> None:
+        closing = closed.round
         self._hooks.closed(closing, commit=commit)
         if commit:
             self._ledger.commit(attempt, closing)
@@ -264,10 +287,11 @@ class Controller:
             text = f"the checkpoint of report {closing.seq} lacks the files of {who} and is dropped"
             self._tell("partial", text, "WARNING", seq=closing.seq, missing=closed.partial)
 
-    def _extend(self, late: Round) -> None:
-        attempt = self._run.attempt
+    def _extend(self, attempt: int, late: Round) -> None:
         if not self._ledger.extend(attempt, late):
             self._events.append(machine.CommitSkipped(attempt, late.seq))
+            if self._ledger.retired(late.seq):
+                return
             text = f"files of {words.ranks(late.givers)} for report {late.seq} came too late: its checkpoint is gone"
             self._tell("late", text, "WARNING", seq=late.seq)
 
@@ -282,6 +306,12 @@ class Controller:
             )
             self._tell("clash", text, "WARNING", file=clash.file, ranks=clash.ranks)
         self._hooks.saved(saved)
+        key = self._plan.config.checkpoint_config.checkpoint_score_attribute
+        if key is not None and look_up(saved.manifest.metrics, key) is None and not self._missed_score:
+            self._missed_score = True
+            known = ", ".join(words.flat(saved.manifest.metrics)) or "none at all"
+            text = f"{saved.path.name} has no metric {key!r} to be ranked by: it counts as the worst (it has {known})"
+            self._tell("score", text, "WARNING")
 
     def _retried(self, failures: tuple[Failure, ...]) -> None:
         attempt = self._run.attempt - 1
@@ -290,8 +320,8 @@ class Controller:
         kept = self._ledger.kept
         source = f"from {kept[-1].path.name}" if kept else "from the beginning: there is no checkpoint yet"
         newest = self._ledger.newest_report
-        where = f"at report {newest.seq}" if newest else "before the first report"
-        text = f"attempt {attempt} ended: {sentence(failures)} {where}; restarting {source}"
+        where = f"after report {newest.seq}" if newest else "before the first report"
+        text = f"attempt {attempt} ended {where}: {sentence(failures)}; restarting {source}"
         self._tell("retry", text, "WARNING", attempt=attempt, cause=sentence(failures))
         if traceback := traceback_text(failures):
             self._watcher.say(traceback, level="WARNING")
@@ -320,4 +350,4 @@ def _free_port() -> int:
 
 def _surroundings(env: dict[str, str]) -> Surroundings:
     """This process as it is now: the nursery was started long ago."""
-    return Surroundings(env={**os.environ, **env}, cwd=os.getcwd(), sys_path=tuple(sys.path))
+    return Surroundings(env={**os.environ, **env}, cwd=os.getcwd(), sys_path=tuple(sys.path), argv=tuple(sys.argv))

@@ -47,6 +47,7 @@ _OURS: dict[str, type[HeadwayError]] = {
     "program": HeadwayError,
     "died": WorkerDied,
     "raised": RemoteError,
+    "misuse": RemoteError,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +12,7 @@ from headway.control.failures import exception
 from headway.control.policy import Failure
 from headway.control.rounds import Round
 from headway.core.callback import TrainRunContext, UserCallback
+from headway.observe.tracebacks import folded
 from headway.storage.checkpoint import Checkpoint, Saved
 
 
@@ -32,6 +33,7 @@ class Hooks:
         self._context = context
         self._complain = complain
         self._pending: deque[_Pending] = deque()
+        self._complaints: Counter[str] = Counter()
 
     def closed(self, closing: Round, *, commit: bool) -> None:
         """A round is over; with a checkpoint it is told when that is committed, and later rounds after it."""
@@ -61,6 +63,11 @@ class Hooks:
         for callback in self._callbacks:
             try:
                 getattr(callback, hook)(self._context, *args)
-            except Exception as error:  # the user's code, in our process: name it and go on
-                name = type(callback).__qualname__
-                self._complain(f"callback {name}.{hook} raised {type(error).__name__}: {error}; the run goes on")
+            except (Exception, SystemExit) as error:  # the user's code, in our process: name it and go on
+                name = f"{type(callback).__qualname__}.{hook}"
+                self._complaints[name] += 1
+                if self._complaints[name] == 1:
+                    text = f"callback {name} raised {type(error).__name__}: {error}; the run goes on"
+                    self._complain(f"{text}\n{folded(error).rstrip()}")
+                elif self._complaints[name] in (10, 100, 1000, 10_000):
+                    self._complain(f"callback {name} has raised {self._complaints[name]} times by now")

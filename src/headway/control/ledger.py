@@ -16,11 +16,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.control.machine import CommitDone, CommitFailed
-from headway.control.rounds import Round
+from headway.control.rounds import Habits, Round
 from headway.core.config import CheckpointConfig
 from headway.core.messages import Report
 from headway.storage import layout
-from headway.storage.checkpoint import Commitment, Saved, commit, committed, discard, drop_staged, extend
+from headway.storage.checkpoint import (
+    Commitment,
+    Saved,
+    commit,
+    committed,
+    discard,
+    discard_staged,
+    drop_staged,
+    extend,
+    next_number,
+)
 from headway.storage.retention import surplus
 from headway.storage.rundir import RunDir
 
@@ -45,8 +55,9 @@ class Ledger:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._numbers: dict[int, int] = {}  # of this attempt: seq -> number of its checkpoint
         self._withdrawn: set[int] = set()  # of this attempt: seqs that have no checkpoint and will have none
+        self._retired: set[int] = set()  # of this attempt: seqs whose checkpoint had to make room for better ones
         self.kept = committed(rundir.path)
-        self._next_number = 1 + max((saved.manifest.number for saved in self.kept), default=-1)
+        self._next_number = next_number(rundir.path)
         self.newest_report: Report | None = None  # of rank 0
 
     def open(self, post: Post) -> None:
@@ -69,10 +80,21 @@ class Ledger:
         """Where reports go on: after the newest checkpoint."""
         return self.kept[-1].manifest.seq + 1 if self.kept else 0
 
+    def habits(self, num_workers: int) -> Habits:
+        """What the newest checkpoint tells of as many ranks as made it. Who gives files is certain only of the same
+        program, of an attempt of this very opening."""
+        newest = self.kept[-1].manifest if self.kept else None
+        if newest is None or newest.world_size != num_workers:
+            return Habits()
+        givers = frozenset(newest.ranks)
+        ours = newest.attempt > self._rundir.past_attempts
+        return Habits(give=givers if ours else frozenset(), stay_away=frozenset(range(num_workers)) - givers)
+
     def begin_attempt(self, attempt: int, first_seq: int) -> None:
         """Reports from ``first_seq`` on will come anew; readers drop what an earlier attempt said of them."""
         self._numbers.clear()
         self._withdrawn.clear()
+        self._retired.clear()
         self._lines.append(b'{"attempt":%d,"first_seq":%d}\n' % (attempt, first_seq))
 
     def record(self, attempt: int, rank: int, report: Report) -> None:
@@ -106,8 +128,8 @@ class Ledger:
         self._jobs.put(functools.partial(self._answer, attempt, closing.seq, lambda: commit(self._rundir.path, what)))
 
     def extend(self, attempt: int, late: Round) -> bool:
-        """Have late files added to their round's checkpoint, answered like a commit; False where it was taken away."""
-        if late.seq in self._withdrawn:
+        """Have late files added to their round's checkpoint, answered like a commit; False where it is gone."""
+        if late.seq in self._withdrawn or late.seq in self._retired:
             return False
         if late.seq not in self._numbers:
             self.commit(attempt, late)
@@ -120,30 +142,34 @@ class Ledger:
 
     def committed(self, saved: Saved) -> None:
         """Count a checkpoint in, and let go of those that it makes superfluous."""
-        if saved.manifest.seq in self._withdrawn:
+        if saved.manifest.seq in self._withdrawn | self._retired:
             return
         self.kept = [*(other for other in self.kept if other.path != saved.path), saved]
         self.kept.sort(key=lambda each: each.manifest.seq)
         for old in surplus(self.kept, self._config):
             self.kept.remove(old)
-            self._withdrawn.add(old.manifest.seq)
+            self._retired.add(old.manifest.seq)
             self._jobs.put(functools.partial(discard, old.path))
 
     def withdraw(self, seq: int) -> bool:
         """Take the checkpoint of this round away, whether it is there already or still to come; False if neither."""
         number = self._numbers.get(seq)
-        if number is None or seq in self._withdrawn:
+        if number is None or seq in self._withdrawn | self._retired:
             return False
         self._withdrawn.add(seq)
         self.kept = [saved for saved in self.kept if saved.manifest.number != number]
         self._jobs.put(functools.partial(discard, layout.checkpoint(self._rundir.path, number)))
         return True
 
+    def retired(self, seq: int) -> bool:
+        """Whether this round's checkpoint had to make room for better ones."""
+        return seq in self._retired
+
     def drop(self, attempt: int, closing: Round) -> None:
         """The files of this round will not become a checkpoint, nor will any that come late."""
         self._withdrawn.add(closing.seq)
         for rank in closing.givers:
-            self._jobs.put(functools.partial(discard, layout.staged(self._rundir.path, attempt, closing.seq, rank)))
+            self._jobs.put(functools.partial(discard_staged, self._rundir.path, attempt, closing.seq, rank))
 
     def end_attempt(self, attempt: int) -> None:
         """Every worker has left, and storage has answered: what still lies in staging is of no use."""

@@ -16,8 +16,9 @@ from enum import StrEnum
 from typing import Any, Literal, assert_never
 
 from headway.control.meetings import Meetings, Met, Missed
-from headway.control.policy import Failure, Retry, decide
-from headway.control.rounds import Closed, Crossed, Late, News, Round, Rounds
+from headway.control.policy import FINAL, Failure, FailureKind, Retry, decide
+from headway.control.rounds import UNKNOWN, Closed, Habits, Late, News, Round, Rounds
+from headway.control.saves import Crossed
 from headway.core.messages import (
     Abort,
     Arrive,
@@ -30,6 +31,7 @@ from headway.core.messages import (
     Ready,
     Release,
     Report,
+    Saving,
     StopRequested,
     ToWorker,
 )
@@ -72,6 +74,7 @@ class Launched:
     attempt: int
     num_workers: int
     first_seq: int
+    habits: Habits = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,15 @@ class Deadline:
     attempt: int
 
 
-Answer = Launched | LaunchFailed | CommitDone | CommitFailed | CommitSkipped | Deadline
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """The files of this round have waited long enough for ranks that may never come."""
+
+    attempt: int
+    seq: int
+
+
+Answer = Launched | LaunchFailed | CommitDone | CommitFailed | CommitSkipped | Deadline | Overdue
 Event = FromWorker | Begin | Abort | StopRequested | Answer
 
 
@@ -140,6 +151,7 @@ class Record:
 class Close:
     """A round is over; ``commit`` says that its files shall become a checkpoint."""
 
+    attempt: int
     closed: Closed
     commit: bool
 
@@ -148,6 +160,7 @@ class Close:
 class Extend:
     """Files came after their round had closed: add them to its checkpoint, or make one of them."""
 
+    attempt: int
     round: Round
 
 
@@ -245,7 +258,7 @@ def step(run: Run, event: Event) -> Step:
             return _leave(run, "abort")
         case StopRequested():
             return _leave(run, "stop")
-        case Launched() | LaunchFailed() | CommitDone() | CommitFailed() | CommitSkipped() | Deadline():
+        case Launched() | LaunchFailed() | CommitDone() | CommitFailed() | CommitSkipped() | Deadline() | Overdue():
             return _answered(run, event) if event.attempt == run.attempt else (run, ())
         case _:
             assert_never(event)
@@ -273,6 +286,9 @@ def _answered(run: Run, event: Answer) -> Step:
             return _concluded(_with(run, num_commits=run.num_commits - 1))
         case Deadline():
             return _kill(run) if run.state is State.STOPPING else (run, ())
+        case Overdue(seq=seq):
+            rounds, news = run.rounds.overdue(seq)
+            return _told(_with(run, rounds=rounds), news)
         case _:
             assert_never(event)
 
@@ -281,7 +297,7 @@ def _launched(run: Run, event: Launched) -> Step:
     run = _with(
         run,
         workers=(Worker(),) * event.num_workers,
-        rounds=Rounds.begin(event.num_workers, event.first_seq),
+        rounds=Rounds.begin(event.num_workers, event.first_seq, event.habits),
         meetings=Meetings(event.num_workers),
     )
     return _kill(run) if run.state is State.STOPPING else (run, ())
@@ -297,8 +313,9 @@ def _heard(run: Run, event: FromWorker) -> Step:
     rank, message = event.rank, event.message
     match message:
         case Report():
-            rounds, news = run.rounds.report(rank, message)
-            return _told(_with(run, rounds=rounds), news, Record(rank, message))
+            return _reported(run, rank, message)
+        case Saving():
+            return _with(run, rounds=run.rounds.begin_save(rank)), ()
         case Ready():
             return _ready(run, rank)
         case Arrive():
@@ -310,11 +327,23 @@ def _heard(run: Run, event: FromWorker) -> Step:
             run = _mark(run, rank, replace(known[rank], over=True))
             if run.why in ("stop", "abort"):
                 return run, ()  # it was interrupted, as we asked
-            return _failed(run, Failure("raised", rank, message), SetDeadline(LINGER_S))
+            kind: FailureKind = "misuse" if message.misuse else "raised"
+            return _failed(run, Failure(kind, rank, message), SetDeadline(LINGER_S))
         case Exited():
             return _exited(run, rank, message)
         case _:
             assert_never(message)
+
+
+def _reported(run: Run, rank: int, report: Report) -> Step:
+    expected = run.rounds.passed[rank]
+    if report.seq != expected:
+        if run.why in ("stop", "abort"):
+            return run, ()  # it was torn out of a report
+        text = f"rank {rank} sent its report {report.seq} where {expected} was due: was it interrupted in report()?"
+        return _failed(run, Failure("raised", rank, text), Kill())
+    rounds, news = run.rounds.report(rank, report)
+    return _told(_with(run, rounds=rounds), news, Record(rank, report))
 
 
 def _ready(run: Run, rank: int) -> Step:
@@ -356,10 +385,10 @@ def _told(run: Run, news: tuple[News, ...], *actions: Action) -> Step:
         match item:
             case Closed(round=closing, partial=partial):
                 commit = bool(closing.givers) and not partial
-                actions = (*actions, Close(item, commit))
+                actions = (*actions, Close(run.attempt, item, commit))
                 run = _with(run, num_commits=run.num_commits + commit)
             case Late(round=late):
-                actions = (*actions, Extend(late))
+                actions = (*actions, Extend(run.attempt, late))
                 run = _with(run, num_commits=run.num_commits + 1)
             case Crossed(suspects=suspects):
                 actions = (*actions, *(Withdraw(seq, _crossing(item)) for seq in suspects))
@@ -370,10 +399,10 @@ def _told(run: Run, news: tuple[News, ...], *actions: Action) -> Step:
 
 
 def _crossing(crossed: Crossed) -> str:
-    a, b = crossed.a, crossed.b
+    a, b, which = crossed.a, crossed.b, f"checkpoint {crossed.nth}"
     return (
-        f"checkpoints of ranks {b} and {a} cross: rank {b} saved in its report {crossed.seq_b} and rank {a} did not, "
-        f"rank {a} in its report {crossed.seq_a} and rank {b} did not; let them save in the same report"
+        f"checkpoints of ranks {b} and {a} cross: {which} of rank {b} came in its report {crossed.seq_b}, {which} of "
+        f"rank {a} in its report {crossed.seq_a}; let ranks that save do so in the same reports, counting all of them"
     )
 
 
@@ -407,6 +436,7 @@ def _failed(run: Run, failure: Failure, then: Kill | SetDeadline | None = None) 
 def _leave(run: Run, why: Literal["stop", "abort"]) -> Step:
     """The user wants out: first a polite interrupt, and on a second word the axe."""
     actions: tuple[Action, ...] = ()
+    run = _with(run, max_failures=0)  # whatever goes wrong from now on, there is no other attempt
     if run.state is State.WAITING:
         run = _with(run, workers=())
     elif run.state is not State.STOPPING:
@@ -414,7 +444,7 @@ def _leave(run: Run, why: Literal["stop", "abort"]) -> Step:
     elif why == "abort" or run.why == "stop":
         run, actions = _kill(run)
     else:
-        return _with(run, max_failures=0), ()  # it is ending anyway; let there be no other attempt
+        return run, ()  # it is ending anyway
     run, ended = _concluded(_stopping(run, why))
     return run, (*actions, *ended)
 
@@ -434,6 +464,11 @@ def _concluded(run: Run, *actions: Action) -> Step:
         return run, actions
     if not all(worker.left for worker in run.workers):
         return run, actions
+    if run.rounds.open:
+        rounds, news = run.rounds.conclude()
+        run, actions = _told(_with(run, rounds=rounds), news, *actions)
+        if run.num_commits:
+            return run, actions
     match run.why:
         case "abort":
             return _ended(run, State.ABORTED, actions)
@@ -445,7 +480,7 @@ def _concluded(run: Run, *actions: Action) -> Step:
 
 def _after_failure(run: Run, actions: tuple[Action, ...]) -> Step:
     num_failures = run.num_failures + 1
-    worst = next((f for f in run.failures if f.kind == "program"), run.failures[0])
+    worst = next((f for f in run.failures if f.kind in FINAL), run.failures[0])
     if not isinstance(decide(worst, num_failures, run.max_failures), Retry):
         return _ended(run, State.FAILED, actions)
     again, launch = _begin(_with(run, state=State.WAITING, num_failures=num_failures))

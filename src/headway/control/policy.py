@@ -8,8 +8,9 @@ from typing import Literal
 from headway.core.messages import Exited, Failed
 
 # raised: the function raised · died: the process ended · start: it never came up · storage: a commit failed
-# program: the ranks contradict one another, which another attempt would only repeat
-FailureKind = Literal["raised", "died", "start", "storage", "program"]
+# program: the ranks contradict one another · misuse: the function called us wrongly; both would only be repeated
+FailureKind = Literal["raised", "died", "start", "storage", "program", "misuse"]
+FINAL: frozenset[FailureKind] = frozenset({"program", "misuse"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,6 @@ class GiveUp:
 
 def decide(failure: Failure, num_failures: int, max_failures: int) -> Retry | GiveUp:
     """``num_failures`` counts this one too; ``max_failures`` of -1 means without end."""
-    if failure.kind == "program":
+    if failure.kind in FINAL:
         return GiveUp()
     return Retry() if max_failures < 0 or num_failures <= max_failures else GiveUp()

@@ -1,9 +1,9 @@
 """Which reports belong together, and when a round of them is over. Pure.
 
 Report number ``seq`` of every rank is one round. Nobody waits for anybody: a round closes when every rank has
-passed it or ended, and rounds close in order. A rank that stays away is waited for only so long: with more than
-``CHECKPOINT_WINDOW`` checkpoints open, the oldest closes without it, and a rank once missed is not waited for again
-until it reports.
+passed it or ended, and rounds close in order. A rank that stays away is waited for only so long: until more than
+``CHECKPOINT_WINDOW`` checkpoints are open, or until time is over. A rank once missed is not waited for again until it
+reports.
 
     rank 0   0C  1C  2C  3C            C: with checkpoint files
     rank 1   ·   ·   ·                 only rank 0 reports: 0 closes when 2C arrives, then 1, 2, 3 at once
@@ -11,23 +11,22 @@ until it reports.
 Files of different rounds are never merged. What would be a lie is said instead:
 
 - *Late*: files for a round that closed without them; its checkpoint is extended by them.
-- *partial*: a round closed without a rank that gave files before, which is waited for longer (``GIVER_WINDOW``);
-  such a round is dropped.
-- *Crossed*: rank a saved where b passed without saving, and b where a did: one save under two numbers.
+- *partial*: a round closed without a rank that gives files, as we know from before or because it has begun to. It is
+  waited for longer (``GIVER_WINDOW``), and then the round is dropped.
+- *Crossed*: one save under two numbers (see :mod:`headway.control.saves`).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from headway.control.saves import NO_SAVES, Crossed, Saves
 from headway.core.messages import Report
 
 CHECKPOINT_WINDOW = 2
 GIVER_WINDOW = 8
 ROUND_WINDOW = 1024
-MEMORY = 256  # how many saves back we can tell who took part
 
 T = TypeVar("T")
 
@@ -46,7 +45,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """This round is over. ``partial`` names ranks that gave files before and are missing now."""
+    """This round is over. ``partial`` names ranks that give files and are missing."""
 
     round: Round
     partial: tuple[int, ...] = ()
@@ -59,65 +58,18 @@ class Late:
     round: Round
 
 
-@dataclass(frozen=True, slots=True)
-class Crossed:
-    """Rank ``a`` saved at ``seq_a`` where ``b`` passed without, and ``b`` at ``seq_b`` where ``a`` passed without.
-
-    ``suspects`` are the rounds since then that only one of them gave files to: halves, for all we know.
-    """
-
-    a: int
-    seq_a: int
-    b: int
-    seq_b: int
-    suspects: tuple[int, ...]
-
-
 News = Closed | Late | Crossed
 
 
 @dataclass(frozen=True, slots=True)
-class Saves:
-    """Who has saved where, as far back as MEMORY; ``alone`` holds (a, b, seq): a saved at seq where b did not."""
+class Habits:
+    """What earlier attempts tell of the ranks: who gives files, and who stays away while others do."""
 
-    seqs: tuple[int, ...] = ()
-    givers: tuple[frozenset[int], ...] = ()
-    alone: tuple[tuple[int, int, int], ...] = ()
-
-    def report(self, rank: int, report: Report, passed: tuple[int, ...]) -> tuple[Saves, tuple[Crossed, ...]]:
-        """Note a report in whatever order the ranks come; ``passed`` says who has been past it."""
-        seq = report.seq
-        index = bisect_left(self.seqs, seq)
-        known = index < len(self.seqs) and self.seqs[index] == seq
-        givers = self.givers[index] if known else frozenset()
-        if not report.staged:
-            return self._noted([(giver, rank) for giver in givers], seq) if givers else (self, ())
-        without = [b for b, next_seq in enumerate(passed) if next_seq > seq and b != rank and b not in givers]
-        saves = Saves(
-            (*self.seqs[:index], seq, *self.seqs[index + known :])[-MEMORY:],
-            (*self.givers[:index], givers | {rank}, *self.givers[index + known :])[-MEMORY:],
-            self.alone,
-        )
-        return saves._noted([(rank, b) for b in without], seq)
-
-    def _noted(self, pairs: list[tuple[int, int]], seq: int) -> tuple[Saves, tuple[Crossed, ...]]:
-        if not pairs:
-            return self, ()
-        known = {(a, b): at for a, b, at in self.alone}
-        crossed = [
-            Crossed(a, seq, b, known[b, a], self._halves(a, b, known[b, a])) for a, b in pairs if (b, a) in known
-        ]
-        known |= dict.fromkeys(pairs, seq)
-        return replace(self, alone=tuple((a, b, at) for (a, b), at in known.items())), tuple(crossed)
-
-    def _halves(self, a: int, b: int, since: int) -> tuple[int, ...]:
-        """Rounds that one of the two gave files to and the other did not."""
-        both = {a, b}
-        saves = zip(self.seqs, self.givers, strict=True)
-        return tuple(seq for seq, givers in saves if seq >= since and len(givers & both) == 1)
+    give: frozenset[int] = frozenset()
+    stay_away: frozenset[int] = frozenset()
 
 
-_NO_SAVES = Saves()
+UNKNOWN = Habits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,24 +83,36 @@ class Rounds:
     ended: frozenset[int] = frozenset()
     missed: frozenset[int] = frozenset()
     gave: frozenset[int] = frozenset()
-    saves: Saves = _NO_SAVES
+    saves: Saves = NO_SAVES
 
     @classmethod
-    def begin(cls, num_workers: int, first_seq: int = 0) -> Rounds:
-        return cls(first_seq, (first_seq,) * num_workers)
+    def begin(cls, num_workers: int, first_seq: int = 0, habits: Habits = UNKNOWN) -> Rounds:
+        nothing = (0,) * num_workers
+        passed = (first_seq,) * num_workers
+        return cls(first_seq, passed, missed=habits.stay_away, gave=habits.give, saves=Saves(nothing))
+
+    @property
+    def oldest_files(self) -> int | None:
+        """The number of the oldest open round that holds files."""
+        return next((each.seq for each in self.open if each.givers), None) if self.num_staged else None
+
+    def begin_save(self, rank: int) -> Rounds:
+        """This rank has begun to lay down files: it is one that gives some, and will report."""
+        return self._with(gave=self.gave | {rank}, missed=self.missed - {rank})
 
     def report(self, rank: int, report: Report) -> tuple[Rounds, tuple[News, ...]]:
         """This rank has reported its next number."""
-        assert report.seq == self.passed[rank], "a worker counts its reports one by one"
-        saves, crossed = self.saves.report(rank, report, self.passed)
+        saves, crossed, gave = self.saves, None, self.gave
+        if report.staged:
+            saves, crossed = saves.made(rank, report.seq, CHECKPOINT_WINDOW)
+            gave = gave | {rank}
         passed = _put(self.passed, rank, report.seq + 1)
-        gave = self.gave | {rank} if report.staged else self.gave
         missed = self.missed - {rank} if rank in self.missed else self.missed
         late = report.seq < self.first
         opened, fresh = (self.open, 0) if late else self._entered(rank, report)
         rounds = Rounds(self.first, passed, opened, self.num_staged + fresh, self.ended, missed, gave, saves)
-        if crossed:
-            return rounds, crossed
+        if crossed is not None:
+            return rounds, (crossed,)
         if not late:
             return rounds._closed()
         only = Round(report.seq, _put((None,) * len(passed), rank, report))
@@ -157,6 +121,18 @@ class Rounds:
     def end(self, rank: int) -> tuple[Rounds, tuple[News, ...]]:
         """This rank's function is over: nothing more will come from it."""
         return self._with(ended=self.ended | {rank})._closed()
+
+    def overdue(self, seq: int) -> tuple[Rounds, tuple[News, ...]]:
+        """The time is over for ranks that never gave files to come to this round."""
+        if not self.open or seq < self.first:
+            return self, ()
+        absent = self._waiting_for(seq) - self.gave
+        return self._with(missed=self.missed | absent)._closed()
+
+    def conclude(self) -> tuple[Rounds, tuple[News, ...]]:
+        """Everybody has left: whoever is missing stays missing."""
+        everybody = frozenset(range(len(self.passed)))
+        return self._with(missed=everybody - self.ended)._closed()
 
     def _with(self, **changes: Any) -> Rounds:
         return replace(self, **changes)

@@ -89,6 +89,8 @@ class ScalingConfig:
 
     def __post_init__(self) -> None:
         _check_workers(self.num_workers)
+        if not isinstance(self.use_gpu, bool):
+            raise ConfigError(f"use_gpu must be True or False, got {self.use_gpu!r}")
         _check_resources(self.resources_per_worker, self.use_gpu)
         if self.placement_strategy not in PLACEMENTS:
             raise ConfigError(
@@ -198,6 +200,9 @@ class CheckpointConfig:
         n = self.num_to_keep
         if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
             raise ConfigError(f"num_to_keep must be None (all) or a positive number, got {n!r}")
+        key = self.checkpoint_score_attribute
+        if key is not None and not isinstance(key, str):
+            raise ConfigError(f"checkpoint_score_attribute must be the name of a metric, got {key!r}")
         if self.checkpoint_score_order not in ("max", "min"):
             raise ConfigError(f"checkpoint_score_order must be 'max' or 'min', got {self.checkpoint_score_order!r}")
 
@@ -249,6 +254,8 @@ class RunConfig:
         ):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, kind())
+        if not isinstance(self.callbacks, list | tuple):
+            raise ConfigError(f"callbacks must be a list of UserCallback, got {self.callbacks!r}")
         object.__setattr__(self, "callbacks", tuple(self.callbacks))
         _check_name(self.name)
         _check_run_parts(self)
@@ -286,6 +293,8 @@ def _check_run_parts(config: RunConfig) -> None:
             raise ConfigError(f"{name} must be a {kind.__name__}, got {getattr(config, name)!r}")
     if config.resume not in get_args(Resume):
         raise ConfigError(f"resume must be one of {', '.join(get_args(Resume))}, got {config.resume!r}")
+    if config.resume == "must" and config.name is None:
+        raise ConfigError('resume="must" needs the name of the run to go on with: give RunConfig(name=...)')
     _check_runtime_env(config.worker_runtime_env)
     if config.storage_path is not None:
         _local_path(config.storage_path)
@@ -294,13 +303,16 @@ def _check_run_parts(config: RunConfig) -> None:
 def _check_runtime_env(env: Mapping[str, Any]) -> None:
     if not isinstance(env, Mapping) or set(env) - {"env_vars"}:
         raise ConfigError(f'worker_runtime_env takes {{"env_vars": {{...}}}}, got {env!r}')
-    for name, value in env.get("env_vars", {}).items():
+    variables = env.get("env_vars", {})
+    if not isinstance(variables, Mapping):
+        raise ConfigError(f"worker_runtime_env env_vars must be a dict of strings, got {variables!r}")
+    for name, value in variables.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise ConfigError(f"worker_runtime_env env_vars must be strings, got {name!r}: {value!r}")
 
 
 def _local_path(path: str | os.PathLike[str]) -> Path:
-    text = os.fspath(path)
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or not text:
         raise ConfigError(f"storage_path must be a path, got {path!r}")
     scheme, separator, rest = text.partition("://")
@@ -363,6 +375,14 @@ def outer_ranks() -> OuterRanks | None:
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     if not all(os.environ.get(name) for name in names):
         return None
-    rank, world_size, local_rank, local_world_size, address, port = (os.environ[name] for name in names)
-    node_rank = int(os.environ.get("GROUP_RANK", 0))
-    return OuterRanks(int(rank), int(world_size), int(local_rank), int(local_world_size), node_rank, address, int(port))
+    rank, world_size, local_rank, local_world_size = (_number(name) for name in names[:4])
+    address, port = os.environ["MASTER_ADDR"], _number("MASTER_PORT")
+    node_rank = _number("GROUP_RANK") if os.environ.get("GROUP_RANK") else 0
+    return OuterRanks(rank, world_size, local_rank, local_world_size, node_rank, address, port)
+
+
+def _number(name: str) -> int:
+    try:
+        return int(os.environ[name])
+    except ValueError:
+        raise ConfigError(f"the environment variable {name} must be a number, got {os.environ[name]!r}") from None

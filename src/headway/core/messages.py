@@ -3,7 +3,8 @@
     worker                                   controller
       │── Ready ──────────────────────────────▶│   I am here, on this host, with these devices
       │◀───────────────────────────── Start ───│   your place in the world, your function, where to go on
-      │── Report, Report, … ──────────────────▶│   metrics, perhaps files that already lie in staging
+      │── Report, Report, … ──────────────────▶│   metrics, perhaps files that already lie in staging;
+      │                                        │   Saving goes before files
       │◀───────────────────────── Committed ───│   that checkpoint is durable
       │── Arrive ─────────────────────────────▶│   at a barrier or broadcast
       │◀─────────────────────────── Release ───│   all are here
@@ -18,7 +19,7 @@ User objects travel inside as opaque cloudpickle bytes; metrics travel as the JS
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +50,6 @@ class RunInfo:
     attempt: int
     num_workers: int
     resources: dict[str, float] = field(default_factory=dict)
-    metadata: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +59,7 @@ class Surroundings:
     env: dict[str, str]
     cwd: str
     sys_path: tuple[str, ...]
+    argv: tuple[str, ...] = ()
 
 
 # --- worker → controller ---
@@ -87,6 +88,11 @@ class Report(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Saving:
+    """This rank begins to lay files into staging; its report follows when they are all there."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Arrive:
     """This rank stands at its ``index``-th meeting point."""
 
@@ -104,12 +110,16 @@ class Finished:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failed:
-    """The function raised. ``error`` is the pickled exception, or None where it does not pickle."""
+    """The function raised. ``error`` is the pickled exception, or None where it does not pickle.
+
+    ``misuse``: it called us in a way that another attempt would only repeat.
+    """
 
     kind: str
     message: str
     traceback: str
     error: bytes | None = None
+    misuse: bool = False
 
 
 # --- controller → worker ---
@@ -117,14 +127,16 @@ class Failed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
-    """``rank`` counts in this run; ``place`` is where the process stands in its group, mostly the same."""
+    """``rank`` counts in this run; ``place`` is where the process stands in its group, mostly the same.
+
+    ``task`` is a cloudpickle of :class:`headway.core.task.Task`.
+    """
 
     rank: int
     place: Place
     run: RunInfo
     surroundings: Surroundings
     task: bytes
-    backend: Any = None
     checkpoint: str | None = None
     first_seq: int = 0
 
@@ -159,7 +171,7 @@ class Exited:
     reason: str = ""
 
 
-ToController = Ready | Report | Arrive | Finished | Failed | Exited
+ToController = Ready | Saving | Report | Arrive | Finished | Failed | Exited
 ToWorker = Start | Committed | Release | Dismissed
 
 

@@ -27,6 +27,7 @@ _KINDS: tuple[type[Any], ...] = (
     messages.Committed,
     messages.Release,
     messages.Dismissed,
+    messages.Saving,
 )
 _REPORT_FIELDS = struct.Struct("!qd?")
 _NUMBER = {kind: number for number, kind in enumerate(_KINDS)}

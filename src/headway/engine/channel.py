@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import socket
 from typing import Any
 
@@ -81,4 +82,11 @@ class Channel:
 
     def close(self) -> None:
         self._outgoing.clear()
-        self.socket.close()
+        shut(self.socket)
+
+
+def shut(wire: socket.socket) -> None:
+    """Close a socket for everybody: a process that the user has forked may hold a copy of it."""
+    with contextlib.suppress(OSError):
+        wire.shutdown(socket.SHUT_RDWR)
+    wire.close()

@@ -61,6 +61,8 @@ def room(scaling: ScalingConfig) -> int:
             raise ConfigError(_too_much(name, amount, least, have))
         if amount:
             fits = min(fits, int(have / amount) if name != "GPU" or amount >= 1 else int(1 / amount) * int(have))
+            if fits < least:  # shares of a card that do not add up to whole cards
+                raise ConfigError(_too_much(name, amount, least, have))
     return fits
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from headway.core.config import ScalingConfig, outer_ranks
 from headway.core.errors import ConfigError
 from headway.core.messages import Abort, Exited, FromWorker, Place, Ready, Start, ToController, ToWorker
+from headway.core.task import Task
 from headway.engine import hardware
 from headway.engine.base import Deliver, worker_entry
 
@@ -28,7 +29,7 @@ class InlineEngine:
 
     name = "inline"
 
-    def __init__(self, scaling: ScalingConfig, task: Callable[[], Any]) -> None:
+    def __init__(self, scaling: ScalingConfig, task: Task) -> None:
         self._scaling = scaling
         self._task = task
         self._posted: queue.SimpleQueue[object] = queue.SimpleQueue()
@@ -37,6 +38,7 @@ class InlineEngine:
         self._start: Start | None = None
         self._session: Any = None
         self.interrupted = False
+        self.in_user_code = False  # whether a KeyboardInterrupt would hit the user's function, and not us
 
     def check(self, scaling: ScalingConfig) -> int:
         if scaling.min_workers > 1:
@@ -89,16 +91,36 @@ class InlineEngine:
             return self.say(Exited(reason="never started"))
         self._session = worker_entry("Session")(start, _Link(self))
         try:
-            with _environment(start.surroundings.env):
-                self.say(worker_entry("work")(start, self._session, self._task, rendezvous=None, lasting=True))
+            with _environment(start.surroundings.env), self._user_code():
+                outcome = worker_entry("work")(start, self._session, lambda: self._task, rendezvous=None, lasting=True)
         except KeyboardInterrupt:
-            self._session = None
+            self.deliver_posted(0)
             if not self.interrupted:
                 self._deliver([Abort()])
-            self.say(Exited(reason="interrupted"))
-        else:
-            self._session = None
-            self.say(Exited(code=0))
+            outcome = None
+        if outcome is not None:
+            self.say(outcome)
+        self._session = None
+        self.say(Exited(code=0) if outcome is not None else Exited(reason="interrupted"))
+
+    @contextlib.contextmanager
+    def _user_code(self) -> Iterator[None]:
+        self.in_user_code = True
+        try:
+            yield
+        finally:
+            self.in_user_code = False
+
+    @contextlib.contextmanager
+    def our_code(self) -> Iterator[None]:
+        """The function has called us; as we return to it, it hears that the run was asked to stop."""
+        self.in_user_code = False
+        try:
+            yield
+        finally:
+            self.in_user_code = True
+        if self.interrupted:
+            raise KeyboardInterrupt("the run was asked to stop")
 
     def _hello(self) -> Ready:
         host, pid = socket.gethostname(), os.getpid()
@@ -127,10 +149,9 @@ class _Link:
         self._engine = engine
 
     def send(self, message: ToController) -> None:
-        self._engine.say(message)
-        self._engine.deliver_posted(0)
-        if self._engine.interrupted:
-            raise KeyboardInterrupt("the run was asked to stop")
+        with self._engine.our_code():
+            self._engine.say(message)
+            self._engine.deliver_posted(0)
 
     def wait(self, done: Callable[[], bool], timeout_s: float | None = None) -> bool:
         until = math.inf if timeout_s is None else time.monotonic() + timeout_s
@@ -138,7 +159,8 @@ class _Link:
             left = until - time.monotonic()
             if left <= 0:
                 return False
-            self._engine.deliver_posted(None if left == math.inf else left)
+            with self._engine.our_code():
+                self._engine.deliver_posted(None if left == math.inf else left)
         return True
 
 

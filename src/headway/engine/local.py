@@ -19,8 +19,8 @@ from headway.core.messages import Exited, FromWorker, ToWorker
 from headway.core.wire import WireError
 from headway.engine import hardware
 from headway.engine.base import Deliver
-from headway.engine.channel import Channel
-from headway.engine.nurseries import open_session
+from headway.engine.channel import Channel, shut
+from headway.engine.nurseries import NurseryProcess, open_session
 from headway.engine.nursery import MESSAGE_BYTES
 
 REST_S = 0.05
@@ -40,6 +40,7 @@ class LocalEngine:
         self._posted: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._bell: int | None = None  # rung by post(), and by a worker that says more than metrics
         self._ringing = threading.RLock()  # so that nobody rings a bell that is just being closed
+        self._nursery: NurseryProcess | None = None
         self._session: socket.socket | None = None
         self._channels: list[Channel] = []
         self._attempt = 0
@@ -53,13 +54,13 @@ class LocalEngine:
     def open(self, deliver: Deliver) -> None:
         self._deliver = deliver
         self._selector = selectors.DefaultSelector()
-        self._bell = os.eventfd(0 if self._posted.empty() else 1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._bell = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # rung: something may have been posted already
         self._selector.register(self._bell, _READ)
         self._connect()
 
     def _connect(self) -> socket.socket:
         try:
-            session = open_session(self._preload, self._warm)
+            self._nursery, session = open_session(self._preload, self._warm)
         except OSError as error:
             raise EngineError(f"the process that forks workers cannot be reached: {error}") from error
         self._selector.register(session, _READ)
@@ -71,7 +72,10 @@ class LocalEngine:
         self._drop_all()
         session = self._session or self._connect()
         assert self._bell is not None
-        store = os.memfd_create("headway-rendezvous", os.MFD_CLOEXEC)
+        try:
+            store = os.memfd_create("headway-rendezvous", os.MFD_CLOEXEC)
+        except OSError as error:
+            raise EngineError(f"workers could not be launched: {error}") from error
         try:
             for index, cards in enumerate(hardware.deal_gpus(self._scaling, num_workers)):
                 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -81,6 +85,8 @@ class LocalEngine:
                     request = json.dumps({"do": "launch", "worker": index, "gpus": cards}).encode()
                     socket.send_fds(session, [request], [theirs.fileno(), self._bell, store])
         except OSError as error:
+            self._drop_all()
+            self._close_session(session)  # the nursery ends those that it has launched already
             raise EngineError(f"workers could not be launched: {error}") from error
         finally:
             os.close(store)
@@ -96,6 +102,10 @@ class LocalEngine:
 
     def kill(self) -> None:
         self._signal_all(signal.SIGKILL)
+        if self._nursery is not None and self._session is not None and not self._nursery.served:
+            self._read_session(wait=False)
+            if not self._nursery.served:
+                self._nursery.kill()  # it is in the middle of a long import, and nobody has come of it yet
 
     def _signal_all(self, number: int) -> None:
         for channel in self._channels:
@@ -187,17 +197,22 @@ class LocalEngine:
             self._deliver([FromWorker(self._attempt, channel.index, message) for message in messages])
         return True
 
-    def _read_session(self) -> None:
+    def _read_session(self, *, wait: bool = True) -> None:
         assert self._session is not None
+        assert self._nursery is not None
         try:
-            data = self._session.recv(MESSAGE_BYTES)
+            data = self._session.recv(MESSAGE_BYTES, 0 if wait else socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
         except OSError:
             data = b""
         if not data:
             return self._nursery_died(self._session)
+        self._nursery.served = True
         notice = json.loads(data)
-        channel = self._channels[notice["exited"]]
-        self._exited(channel, Exited(code=notice["code"], reason=channel.fault))
+        if "exited" in notice:
+            channel = self._channels[notice["exited"]]
+            self._exited(channel, Exited(code=notice.get("code"), reason=channel.fault or notice.get("reason", "")))
 
     def _exited(self, channel: Channel, message: Exited) -> None:
         """Exited comes after everything else the worker said, which still lies in our socket."""
@@ -230,7 +245,7 @@ class LocalEngine:
 
     def _close_session(self, session: socket.socket) -> None:
         self._selector.unregister(session)
-        session.close()
+        shut(session)
         self._session = None
 
     def close(self) -> None:

@@ -7,13 +7,16 @@ import contextlib
 import gc
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 
 from headway.core.config import in_worker
+from headway.engine.channel import shut
 from headway.engine.nursery import born_in_nursery
 
 
@@ -22,7 +25,14 @@ class NurseryProcess:
 
     def __init__(self, preload: Sequence[str], warm: Sequence[str]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        boot = {"door": theirs.fileno(), "driver": os.getpid(), "preload": list(preload), "warm": list(warm)}
+        self._folder = tempfile.mkdtemp(prefix="headway-")
+        boot = {
+            "door": theirs.fileno(),
+            "driver": os.getpid(),
+            "preload": list(preload),
+            "warm": list(warm),
+            "folder": self._folder,
+        }
         code = f"import sys; sys.path[:] = {sys.path!r}; from headway.engine.nursery import main; main()"
         with theirs:
             self._process = subprocess.Popen(
@@ -34,6 +44,7 @@ class NurseryProcess:
             )
         self._door = ours
         self._owner = os.getpid()
+        self.served = False  # whether it has ever answered
 
     @property
     def pid(self) -> int:
@@ -54,19 +65,27 @@ class NurseryProcess:
                 raise
         return ours
 
+    def kill(self) -> None:
+        self._process.kill()
+
     def end(self) -> None:
-        self._door.close()
-        if self._owner == os.getpid():
+        if self._owner != os.getpid():
+            self._door.close()
+            return
+        shut(self._door)
+        with contextlib.suppress(KeyboardInterrupt):
             try:
                 self._process.wait(0.5)
             except subprocess.TimeoutExpired:  # it is in the middle of a long import
                 self._process.kill()
-                self._process.wait()
+        self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 # One nursery per set of preloaded modules, for the life of this process: being there already is its whole point.
 _nurseries: dict[tuple[str, ...], NurseryProcess] = {}
 _starting = threading.Lock()
+_over = False
 
 
 def nursery(
@@ -75,24 +94,25 @@ def nursery(
     """The nursery for these modules, started if there is none, or none but the one that is no good any more."""
     key = tuple(preload)
     with _starting:
+        if _over:
+            raise OSError("this program is ending")
         found = _nurseries.get(key)
         if found is not None and found.ours and found is not instead_of:
             return found
         if found is not None:
             found.end()
-        if not _nurseries:
-            atexit.register(end_nurseries)
         _nurseries[key] = NurseryProcess(preload, warm)
         return _nurseries[key]
 
 
-def open_session(preload: Sequence[str], warm: Sequence[str] = ()) -> socket.socket:
+def open_session(preload: Sequence[str], warm: Sequence[str] = ()) -> tuple[NurseryProcess, socket.socket]:
     """A line to a nursery. One that is dying may still look alive; then another takes its place."""
     found = nursery(preload, warm)
     try:
-        return found.open_session()
+        return found, found.open_session()
     except OSError:
-        return nursery(preload, warm, instead_of=found).open_session()
+        found = nursery(preload, warm, instead_of=found)
+        return found, found.open_session()
 
 
 def warm_up(preload: Sequence[str], warm: Sequence[str]) -> None:
@@ -113,6 +133,13 @@ def without_garbage_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+@atexit.register
+def _end_all() -> None:
+    global _over
+    _over = True
+    end_nurseries()
 
 
 def end_nurseries() -> None:

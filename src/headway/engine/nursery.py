@@ -18,11 +18,13 @@ import importlib
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
 import warnings
 import weakref
+from multiprocessing import process
 from typing import Any, NoReturn
 
 from headway.engine.base import WORKER, worker_entry
@@ -41,8 +43,9 @@ def born_in_nursery() -> bool:
 
 
 class Nursery:
-    def __init__(self, door: socket.socket, driver: int, warm: list[str]) -> None:
+    def __init__(self, door: socket.socket, driver: int, warm: list[str], folder: str) -> None:
         self._door = door
+        self._folder = folder  # for temporary files: what lies there goes when we go
         self._warm = warm
         self._sessions: set[socket.socket] = set()
         self._workers: dict[int, tuple[socket.socket, int]] = {}  # pid -> its session, its index there
@@ -56,6 +59,7 @@ class Nursery:
             os._exit(0)  # it died before we could watch it
         self._children, self._bell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])  # whatever the driver has blocked
         signal.set_wakeup_fd(self._bell, warn_on_full_buffer=False)
         self._selector.register(self._driver, selectors.EVENT_READ, self._end)
         self._selector.register(door, selectors.EVENT_READ, self._enter)
@@ -80,6 +84,7 @@ class Nursery:
         session = socket.socket(fileno=fds[0])
         self._sessions.add(session)
         self._selector.register(session, selectors.EVENT_READ, lambda: self._asked(session))
+        _tell(session, {"serving": True})
 
     def _asked(self, session: socket.socket) -> None:
         try:
@@ -107,13 +112,18 @@ class Nursery:
                 _signal(pid, signal.SIGKILL)
 
     def _bear(self, session: socket.socket, request: dict[str, Any], fds: list[int]) -> None:
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # too many processes, or too little memory
+            _tell(session, {"exited": request["worker"], "reason": f"could not be forked: {error.strerror}"})
+            pid = -1
         if pid == 0:
             try:
                 self._be_worker(request, fds)
             finally:
                 os._exit(70)
-        self._workers[pid] = session, request["worker"]
+        if pid > 0:
+            self._workers[pid] = session, request["worker"]
         for fd in fds:
             os.close(fd)
 
@@ -125,13 +135,13 @@ class Nursery:
             os._exit(0)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         self._selector.close()
         for fd in (self._driver, self._children, self._bell):
             os.close(fd)
         for wire in (self._door, *self._sessions):
             wire.close()
         gc.enable()
+        _keep_temporary_files_in(self._temporary(os.getpid()))
         channel, bell, store = fds
         worker_entry("main")(socket.socket(fileno=channel), bell, request["gpus"], f"/proc/self/fd/{store}")
 
@@ -142,11 +152,11 @@ class Nursery:
         while (pid := _next_ended()) is not None:
             if pid in self._workers:
                 _signal(pid, signal.SIGKILL)
+                shutil.rmtree(self._temporary(pid), ignore_errors=True)
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             session, worker = self._workers.pop(pid, (None, None))
             if session in self._sessions:
-                with contextlib.suppress(OSError):
-                    session.send(json.dumps({"exited": worker, "code": code}).encode())
+                _tell(session, {"exited": worker, "code": code})
 
     def _end(self) -> NoReturn:
         """The driver is gone: let nothing outlive it, strays included."""
@@ -157,7 +167,22 @@ class Nursery:
                 for pid in _children():
                     _signal(pid, signal.SIGKILL)
                 os.waitpid(-1, 0)
+        shutil.rmtree(self._folder, ignore_errors=True)
         os._exit(0)
+
+    def _temporary(self, pid: int) -> str:
+        return os.path.join(self._folder, str(pid))
+
+
+def _keep_temporary_files_in(folder: str) -> None:
+    """Sockets of multiprocessing (loader processes make them) lie where we can sweep them up, however we end."""
+    os.mkdir(folder)
+    process.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
+
+
+def _tell(session: socket.socket, notice: dict[str, Any]) -> None:
+    with contextlib.suppress(OSError):  # whoever asked is gone; its session will say so
+        session.send(json.dumps(notice).encode())
 
 
 def _next_ended() -> int | None:
@@ -205,7 +230,7 @@ def main() -> NoReturn:
     boot = json.loads(sys.argv[1])
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*", category=DeprecationWarning)
     gc.disable()  # imports make no garbage worth collecting: a third faster without
-    _here = Nursery(socket.socket(fileno=boot["door"]), boot["driver"], boot["warm"])
+    _here = Nursery(socket.socket(fileno=boot["door"]), boot["driver"], boot["warm"], boot["folder"])
     for name in (WORKER, *boot["preload"]):
         import_quietly(name)
     set_down()

@@ -1,7 +1,7 @@
 """torch.distributed, from ranks to a process group, without opening a port of our own.
 
-On one machine all ranks meet in a store that is a file in memory (``rendezvous``, a path below ``/proc/self/fd``).
-``TCPStore`` would listen on every interface, whatever address it is given.
+On one machine all ranks meet in a store that is a file in memory (``rendezvous``, a path below ``/proc/self/fd``); a
+single rank meets itself in a plain table. ``TCPStore`` would listen on every interface, whatever address it is given.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import datetime
 import functools
 import itertools
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,6 +31,7 @@ _kept: list[Any] = []
 def joined(config: TorchConfig, place: Place, rendezvous: str | None, *, lasting: bool) -> Iterator[None]:
     """The process group is there before the user's first line."""
     backend = config.backend or default_backend(place)
+    before, hook = _rendezvous_handlers["env"], sys.excepthook
     _prepare(place, rendezvous)
     dist.init_process_group(backend, timeout=datetime.timedelta(seconds=config.timeout_s))
     if not lasting:
@@ -37,6 +39,8 @@ def joined(config: TorchConfig, place: Place, rendezvous: str | None, *, lasting
     try:
         yield
     finally:
+        if lasting:
+            _rendezvous_handlers["env"], sys.excepthook = before, hook
         if lasting and dist.is_initialized():
             dist.destroy_process_group()
 
@@ -84,7 +88,9 @@ def _prepare(place: Place, rendezvous: str | None) -> None:
     if place.gpus:
         torch.cuda.set_device(device_of(place))
     if rendezvous is not None:
-        _meet_in_file(rendezvous, place)
+        _meet_in(dist.FileStore(rendezvous, place.world_size), place)  # type: ignore[attr-defined]
+    elif place.world_size == 1:
+        _meet_in(dist.HashStore(), place)  # type: ignore[attr-defined]
 
 
 def _environment(place: Place) -> None:
@@ -98,9 +104,8 @@ def _environment(place: Place) -> None:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
 
 
-def _meet_in_file(path: str, place: Place) -> None:
-    """Let ``env://``, here and in the user's own code, mean the file; each meeting under a prefix of its own."""
-    store = dist.FileStore(path, place.world_size)  # type: ignore[attr-defined]
+def _meet_in(store: Any, place: Place) -> None:
+    """Let ``env://``, here and in the user's own code, mean this store; each meeting under a prefix of its own."""
     count = itertools.count()
 
     def meet(url: str, *args: object, **kwargs: object) -> Iterator[tuple[Any, int, int]]:

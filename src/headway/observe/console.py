@@ -97,6 +97,8 @@ class Console:
 
     def _print(self, text: str, stream: Any) -> None:
         """A line; a screen that has gone away (a closed pipe, say) costs us the line and not the run."""
+        encoding = getattr(stream, "encoding", None) or "utf-8"
+        text = text.encode(encoding, "backslashreplace").decode(encoding)
         with contextlib.suppress(OSError, ValueError):
             if self._live is not None and self._live.owns(stream):
                 self._live.print(text)

@@ -37,7 +37,8 @@ class Tail:
 
     def lines(self) -> Iterator[str]:
         """What has been completed since the last call."""
-        *complete, self._rest = (self._rest + self._read()).split(b"\n")
+        new = self._read()  # which may find that what we held back is of no use any more
+        *complete, self._rest = (self._rest + new).split(b"\n")
         if len(self._rest) > SHOW_BYTES:
             self._rest = self._rest[-SHOW_BYTES:]
         for line in map(_text, complete):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headway.core.messages import Exited
@@ -36,8 +36,16 @@ def death(exited: Exited) -> str:
 
 def metrics(values: dict[str, Any], limit: int = 5) -> str:
     """The first few numbers of a report, short."""
-    shown = [f"{key}={_short(value)}" for key, value in values.items() if isinstance(value, int | float | str)]
+    shown = [f"{key}={_short(value)}" for key, value in flat(values).items() if isinstance(value, int | float | str)]
     return " ".join(shown[:limit])
+
+
+def flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Nested metrics under the names by which they are asked for: ``{"val": {"acc": 1}}`` is ``{"val/acc": 1}``."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= flat(value, f"{above}{key}/") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return found
 
 
 def _short(value: object) -> str:

@@ -115,9 +115,11 @@ def stage(source: Path, target: Path, *, run: Path) -> None:
     """Copy a rank's files into staging; afterwards the caller may do what it likes with its own."""
     if not source.is_dir():
         raise StorageError(f"the reported checkpoint {source} is not a directory: write it before you report it")
-    if (source / layout.MANIFEST).exists() and not source.is_relative_to(run):
+    if (source / layout.MANIFEST).exists() and not _is_manifest(source / layout.MANIFEST):
         raise StorageError(f"{source} holds a file {layout.MANIFEST}, a name that Headway needs: rename yours")
-    if not copy_tree(source, target, leave_out=run):
+    shutil.rmtree(target, ignore_errors=True)  # of a save that was interrupted or refused
+    if not copy_tree(source, target, leave_out=run, without=layout.MANIFEST):
+        shutil.rmtree(target)
         raise StorageError(f"the reported checkpoint {source} holds no file: write it before you report it")
 
 
@@ -126,7 +128,6 @@ def commit(run: Path, what: Commitment) -> Saved:
     folders = [layout.staged(run, what.attempt, what.seq, rank) for rank in what.ranks]
     clashes = tuple(_merge(folders, what.ranks))
     whole = folders[0]
-    (whole / layout.MANIFEST).unlink(missing_ok=True)
     manifest = Manifest(
         number=what.number,
         seq=what.seq,
@@ -182,8 +183,17 @@ def _merge(folders: Sequence[Path], ranks: Sequence[int]) -> Iterator[Clash]:
 def committed(run: Path) -> list[Saved]:
     """Every checkpoint of a run, by the report it was made of."""
     folder = run / layout.CHECKPOINTS
-    names = folder.glob(f"*/{layout.MANIFEST}") if folder.is_dir() else ()
-    return sorted((Saved(path.parent, read_manifest(path)) for path in names), key=lambda c: c.manifest.seq)
+    found = []
+    for path in folder.glob(f"*/{layout.MANIFEST}") if folder.is_dir() else ():
+        with contextlib.suppress(FileNotFoundError):  # it was taken away while we looked
+            found.append(Saved(path.parent, read_manifest(path)))
+    return sorted(found, key=lambda c: c.manifest.seq)
+
+
+def next_number(run: Path) -> int:
+    """One that no folder in there has, whatever it holds."""
+    numbers = [layout.number(path.name) for path in (run / layout.CHECKPOINTS).iterdir()]
+    return 1 + max((number for number in numbers if number is not None), default=-1)
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -195,10 +205,26 @@ def read_manifest(path: Path) -> Manifest:
     return Manifest(**content)
 
 
+def _is_manifest(path: Path) -> bool:
+    """Whether this is one of ours: then a checkpoint is being reported once more, and gets a new one."""
+    try:
+        read_manifest(path)
+    except (StorageError, AttributeError, TypeError):
+        return False
+    return True
+
+
 def discard(path: Path) -> None:
-    """Take a checkpoint away: first its manifest, so that it is never half there."""
-    (path / layout.MANIFEST).unlink(missing_ok=True)
-    shutil.rmtree(path, ignore_errors=True)
+    """Take a checkpoint away: first its name, so that it is never half there."""
+    trash = path.parent / layout.STAGING / f"{path.name}.discarded"
+    trash.parent.mkdir(exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(path, trash)
+    shutil.rmtree(trash, ignore_errors=True)
+
+
+def discard_staged(run: Path, attempt: int, seq: int, rank: int) -> None:
+    shutil.rmtree(layout.staged(run, attempt, seq, rank), ignore_errors=True)
 
 
 def drop_staged(run: Path, attempt: int) -> None:

@@ -17,15 +17,18 @@ _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
 
-def copy_tree(source: Path, target: Path, *, leave_out: Path) -> int:
+def copy_tree(source: Path, target: Path, *, leave_out: Path, without: str) -> int:
     """Copy a folder as it is now, and say how many files that were.
 
     The source is never changed. What vanishes while we copy (somebody else's temporary file) was not ours to keep;
-    pipes and sockets have no content to keep; ``leave_out`` is a folder that is not copied even if it lies inside.
+    pipes and sockets have no content to keep; ``leave_out`` is a folder that is not copied even if it lies inside,
+    ``without`` a file at the top that is ours and not the caller's.
     """
     target.mkdir(parents=True)
     count = 0
     for path, entry in _walk(source, leave_out):
+        if path == without:
+            continue
         place = target / path
         if entry.is_dir():
             place.mkdir(exist_ok=True)

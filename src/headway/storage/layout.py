@@ -29,6 +29,12 @@ def checkpoint(run: Path, number: int) -> Path:
     return run / CHECKPOINTS / f"checkpoint_{number:06d}"
 
 
+def number(name: str) -> int | None:
+    """The number of a checkpoint, by the name of its folder."""
+    digits = name.removeprefix("checkpoint_")
+    return int(digits) if digits != name and digits.isdigit() else None
+
+
 def staging(run: Path) -> Path:
     return run / CHECKPOINTS / STAGING
 

@@ -40,12 +40,12 @@ class Record:
     @property
     def state(self) -> str:
         """The last state in the journal; INTERRUPTED where nobody is left to change it."""
+        held = is_open(self.path)
         state = "WAITING"
         for event in self.events():
             state = event.get("state", state)
-        if state not in ("FINISHED", "FAILED", "ABORTED") and not is_open(self.path):
-            return "INTERRUPTED"
-        return state
+        ended = state in ("FINISHED", "FAILED", "ABORTED")
+        return state if ended or held or is_open(self.path) else "INTERRUPTED"
 
     def checkpoints(self) -> list[Saved]:
         return committed(self.path)
@@ -86,6 +86,12 @@ def _tail(path: Path) -> list[dict[str, Any]]:
 
 
 def runs(storage: Path) -> list[Record]:
-    """All runs in a folder, the newest first."""
-    found = [Record(path.parent) for path in storage.glob(f"*/{layout.DESCRIPTION}")]
-    return sorted(found, key=lambda record: -float(record.description["created"]))
+    """All runs in a folder, the newest first. What is not a run of ours, or damaged, is not among them."""
+    found = []
+    for path in storage.glob(f"*/{layout.DESCRIPTION}"):
+        record = Record(path.parent)
+        try:
+            found.append((float(record.description["created"]), record))
+        except (StorageError, OSError, KeyError, TypeError, ValueError):
+            continue
+    return [record for _, record in sorted(found, key=lambda each: -each[0])]

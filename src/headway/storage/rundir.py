@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -57,6 +58,7 @@ class RunDir:
     def close(self) -> None:
         self._journal.close()
         self._metrics.close()
+        fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process that the user has forked may hold a copy of the file
         self._lock.close()
 
 
@@ -69,10 +71,15 @@ def open_run(path: Path, resume: Resume) -> RunDir:
             (path / folder).mkdir(parents=True, exist_ok=True)
         lock = _lock(path)
     except OSError as error:
-        raise _unwritable(path.parent, error) from error
-    description = _read(path) if exists else _fresh(path)
-    past = max((line.get("attempt", 0) for line in read_lines(path / layout.JOURNAL)), default=0)
-    opened = RunDir(path, lock, description, past)
+        raise _unwritable(path.parent, error) from None
+    with contextlib.ExitStack() as undo:
+        undo.enter_context(lock)
+        description = _read(path) if exists else _fresh(path)
+        if not exists:
+            write_json(path / layout.DESCRIPTION, description)
+        past = max((line.get("attempt", 0) for line in read_lines(path / layout.JOURNAL)), default=0)
+        opened = RunDir(path, lock, description, past)
+        undo.pop_all()
     opened.sweep()
     return opened
 
@@ -87,7 +94,7 @@ def create_run(storage: Path, prefix: str) -> RunDir:
         except FileExistsError:
             continue
         except OSError as error:
-            raise _unwritable(storage, error) from error
+            raise _unwritable(storage, error) from None
         return open_run(path, "never")
     raise StorageError(f"{storage} holds a thousand runs of this second: give your run a name")
 
@@ -110,17 +117,27 @@ def _check_wish(path: Path, exists: bool, resume: Resume) -> None:
 
 def _lock(path: Path) -> TextIO:
     file = open(path / layout.LOCK, "a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not _locked(file):
         file.seek(0)
         owner = file.read().strip() or "another process"
         file.close()
-        raise StorageError(f"run {path} is open in {owner}: wait for it, or choose another name") from None
+        raise StorageError(f"run {path} is open in {owner}: wait for it, or choose another name")
     file.truncate(0)
     file.write(f"process {os.getpid()} on {socket.gethostname()}")
     file.flush()
     return file
+
+
+def _locked(file: TextIO) -> bool:
+    """Take the lock. Whoever only looks holds it for microseconds: that is worth a few tries."""
+    for _ in range(20):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.005)
+        else:
+            return True
+    return False
 
 
 def is_open(path: Path) -> bool:
@@ -148,6 +165,8 @@ def _fresh(path: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     description: dict[str, Any] = read_json(path / layout.DESCRIPTION)
+    if not isinstance(description, dict) or "format" not in description:
+        raise StorageError(f"{path / layout.DESCRIPTION} is not of a run of ours: choose another name")
     if description.get("format") != layout.FORMAT:
         raise StorageError(
             f"{path} was written in format {description.get('format')!r}; this version reads {layout.FORMAT}"

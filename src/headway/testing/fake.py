@@ -16,7 +16,19 @@ from enum import Enum, auto
 from pathlib import Path
 
 from headway.core.config import ScalingConfig
-from headway.core.messages import Dismissed, Exited, Failed, Finished, FromWorker, Ready, Report, Start, ToWorker
+from headway.core.messages import (
+    Dismissed,
+    Exited,
+    Failed,
+    Finished,
+    FromWorker,
+    Ready,
+    Report,
+    Saving,
+    Start,
+    ToController,
+    ToWorker,
+)
 from headway.engine.base import Deliver
 from headway.storage import layout
 
@@ -56,7 +68,7 @@ class _Worker:
     script: Script
     seq: int = 0
     said: int = 0
-    phase: str = "born"  # ready, running, finished, leaving, gone
+    phase: str = "born"  # ready, running, saving, finished, leaving, gone
     code: int = 0
 
 
@@ -136,7 +148,12 @@ class FakeEngine:
             worker.phase = "gone"
             self._say(index, Exited(code=worker.code))
         elif worker.said < len(worker.script.says):
-            self._report(index, worker)
+            if worker.script.says[worker.said].files and worker.phase == "running":
+                worker.phase = "saving"
+                self._say(index, Saving())
+            else:
+                worker.phase = "running"
+                self._report(index, worker)
         else:
             self._end(index, worker)
 
@@ -164,7 +181,7 @@ class FakeEngine:
                 worker.phase = "gone"
                 self._say(index, Exited(code=-9))
 
-    def _say(self, index: int, message: Ready | Report | Finished | Failed | Exited) -> None:
+    def _say(self, index: int, message: ToController) -> None:
         event = FromWorker(self._attempt, index, message)
         self.delivered.append(event)
         self._deliver([event])

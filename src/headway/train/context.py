@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from headway.core.messages import Place, RunInfo
@@ -39,6 +39,7 @@ class TrainContext:
 
     _place: Place
     _run: RunInfo
+    _metadata: dict[str, Any] = field(default_factory=dict)
 
     def get_world_size(self) -> int:
         return self._place.world_size
@@ -73,7 +74,7 @@ class TrainContext:
 
     def get_metadata(self) -> dict[str, Any]:
         """What was handed to the trainer as ``metadata``."""
-        return dict(self._run.metadata)
+        return dict(self._metadata)
 
     def get_storage(self) -> Storage:
         return Storage(self._run.path)

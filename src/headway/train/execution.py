@@ -6,13 +6,12 @@ All that can be wrong with the request is found in :func:`prepare`, before any p
 from __future__ import annotations
 
 import contextlib
-import json
 import platform
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
@@ -26,6 +25,7 @@ from headway.core.callback import TrainRunContext, UserCallback
 from headway.core.config import RunConfig, chosen_engine, outer_ranks
 from headway.core.errors import ConfigError, RemoteError, TrainingFailedError
 from headway.core.messages import Abort, StopRequested
+from headway.core.task import Task
 from headway.engine.base import Engine
 from headway.engine.inline import InlineEngine
 from headway.engine.local import LocalEngine
@@ -35,7 +35,7 @@ from headway.observe.console import Console
 from headway.observe.watcher import Watcher, Watchers
 from headway.storage.record import Record
 from headway.storage.rundir import RunDir, create_run, open_run
-from headway.train.parcel import Task, make_task
+from headway.train.parcel import bind, pack
 from headway.train.request import Request
 from headway.train.result import Result
 
@@ -62,8 +62,7 @@ class Execution:
     def run(self) -> Result:
         """Run to the end. A failed run raises TrainingFailedError, an aborted one KeyboardInterrupt."""
         began = time.monotonic()
-        polite = self._engine.name == "local"
-        with contextlib.closing(self._rundir), self._console, _ctrl_c(self.abort, polite=polite):
+        with contextlib.closing(self._rundir), self._console, _ctrl_c(self.abort, self._engine):
             outcome = self._controller.run()
         result = _result(self.path, outcome)
         self._console.say(_farewell(outcome, result, time.monotonic() - began))
@@ -78,21 +77,20 @@ class Execution:
 
 def prepare(request: Request, *watchers: Watcher) -> Execution:
     """Check everything, take the run directory, build the parts."""
-    task = make_task(request.function, request.train_loop_config)
+    call = bind(request.function, request.train_loop_config)
+    task = Task(call, request.backend, dict(request.metadata))
     _check_callbacks(request.run)
     inline = chosen_engine(request.scaling) == "inline"
     engine = _engine(request, task, inline=inline)
     engine.check(request.scaling)
-    packed = b"" if inline else task.packed()
+    packed = b"" if inline else pack(task)
     with contextlib.ExitStack() as undo:
         rundir = undo.enter_context(contextlib.closing(_rundir(request)))
         rundir.describe(_asked(request))
         plan = Plan(
             context=_context(request, rundir.id),
             task=packed,
-            backend=request.backend,
             checkpoint=request.checkpoint.path if request.checkpoint else None,
-            metadata=dict(request.metadata),
         )
         console = Console(rundir.path, request.run.logging_config.log_level, show_output=not inline)
         controller = Controller(plan, engine, rundir, Watchers([console, *watchers]))
@@ -113,7 +111,7 @@ def _context(request: Request, run_id: str) -> TrainRunContext:
 
 def _engine(request: Request, task: Task, *, inline: bool) -> Engine:
     if inline:
-        return InlineEngine(request.scaling, task.call)
+        return InlineEngine(request.scaling, task)
     backend = request.backend or BackendConfig()
     return LocalEngine(request.scaling, backend.preload, backend.warm)
 
@@ -158,7 +156,11 @@ def _versions(*packages: str) -> dict[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value, default=repr))
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
 
 
 def _farewell(outcome: Outcome, result: Result, seconds: float) -> str:
@@ -193,13 +195,14 @@ def _failed(outcome: Outcome, result: Result) -> TrainingFailedError:
 
 
 @contextlib.contextmanager
-def _ctrl_c(abort: Any, *, polite: bool) -> Iterator[None]:
+def _ctrl_c(abort: Callable[[], None], engine: Engine) -> Iterator[None]:
     """The first Ctrl-C asks for an orderly end, the second for a quick one, the third is Python's own.
 
-    Only the main thread can be asked; a function that runs inline gets its KeyboardInterrupt from Python.
+    A function that runs inline gets its KeyboardInterrupt, too; our own code never does. Only the main thread can be
+    asked.
     """
     main = threading.current_thread() is threading.main_thread()
-    if not polite or not main or signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None):
+    if not main or signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None):
         yield
         return
     presses = 0
@@ -210,6 +213,8 @@ def _ctrl_c(abort: Any, *, polite: bool) -> Iterator[None]:
         if presses > 2:
             raise KeyboardInterrupt
         abort()
+        if isinstance(engine, InlineEngine) and engine.in_user_code:
+            raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, pressed)
     try:

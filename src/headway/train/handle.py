@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import os
+import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -12,6 +16,8 @@ from headway.observe.watcher import Glance
 from headway.storage import layout
 from headway.train.request import Request
 from headway.train.result import Result
+
+LEAVE_S = 5.0  # how long the end of the program waits for runs that it has left open
 
 
 class Reported(NamedTuple):
@@ -67,6 +73,10 @@ class Run:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="headway-run", daemon=True)
         self._thread.start()
+        self._owner = os.getpid()
+        if not _started:
+            atexit.register(_leave_all)  # now: it must come before what the engine does at the end
+        _started.add(self)
 
     def _work(self) -> None:
         try:
@@ -76,6 +86,13 @@ class Run:
         finally:
             self._over = True  # before the bell: who is woken by it must not wait again
             self._bell.ring()
+
+    def _leave(self) -> None:
+        """The program ends while we run: so do we, in order."""
+        if self.running and self._owner == os.getpid():
+            print(f"headway: the program ended while run {self.path.name} was going on: aborting", file=sys.stderr)
+            self._execution.abort()
+            self._thread.join(LEAVE_S)
 
     @property
     def path(self) -> Path:
@@ -100,23 +117,39 @@ class Run:
                     if self.running and not _grown(file):
                         self._bell.news.wait()
 
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, {'running' if self.running else 'over'})"
+
     def stop(self) -> None:
         """End the run now and keep what it has reached; ``result()`` will give it as FINISHED."""
         if self.running:
             self._execution.stop()
 
-    def result(self) -> Result:
-        """Wait for the end. Raises what ``fit()`` would raise; Ctrl-C in here aborts the run."""
+    def result(self, timeout_s: float | None = None) -> Result:
+        """Wait for the end; TimeoutError if it does not come in time. Raises what ``fit()`` would raise.
+
+        Ctrl-C in here aborts the run.
+        """
         try:
-            self._thread.join()
+            self._thread.join(timeout_s)
         except KeyboardInterrupt:
             self._execution.abort()
             self._thread.join()
             raise
+        if self.running:
+            raise TimeoutError(f"run {self.path.name} is still going on after {timeout_s:g} s")
         if self._error is not None:
             raise self._error
         assert self._result is not None
         return self._result
+
+
+_started: weakref.WeakSet[Run] = weakref.WeakSet()
+
+
+def _leave_all() -> None:
+    for run in list(_started):
+        run._leave()
 
 
 def _new_lines(file: IO[bytes]) -> Iterator[dict[str, Any]]:

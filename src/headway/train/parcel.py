@@ -4,49 +4,49 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from headway.core.errors import ConfigError
+from headway.core.task import Task
 
 
 class CannotTravel(ConfigError, TypeError):
     """The function, or something that it needs, cannot be sent to another process."""
 
 
-@dataclass(frozen=True)
-class Task:
-    """A call that is ready to be made, here or elsewhere."""
+def pack(task: Task) -> bytes:
+    """The task as bytes, or a sentence that says what in it cannot travel."""
+    import cloudpickle
 
-    call: Callable[[], Any]
-    function: Callable[..., Any]
-
-    def packed(self) -> bytes:
-        import cloudpickle
-
-        try:
-            data: bytes = cloudpickle.dumps(self.call)
-        except Exception as error:  # a third party's __reduce__: it may do anything
-            raise CannotTravel(_explanation(self, error)) from error
-        return data
+    try:
+        data: bytes = cloudpickle.dumps(task)
+    except Exception as error:  # a third party's __reduce__: it may do anything
+        raise CannotTravel(_explanation(task, error)) from error
+    return data
 
 
-def make_task(function: object, config: object) -> Task:
-    """Bind the config as the function's parameters ask for it."""
+def bind(function: object, config: object) -> Callable[[], Any]:
+    """The call to make: the function with its config, as its parameters ask for it."""
+    if isinstance(function, functools._lru_cache_wrapper):
+        function = function.__wrapped__  # a cache does not travel, and would be of no use there
     if not callable(function):
-        raise ConfigError(f"train_loop_per_worker must be a function, got {function!r}")
+        hint = ": did you call it?" if function is None else ""
+        raise ConfigError(f"train_loop_per_worker must be a function, got {function!r}{hint}")
     name = _name(function)
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         raise ConfigError(f"{name} must be a plain function: called, this one would only give a generator or coroutine")
     if config is not None and not isinstance(config, Mapping):
         raise ConfigError(f"train_loop_config must be a dict, got {config!r}")
     required, optional = _parameters(function)
+    if (demanded := _only_by_keyword(function)) is not None:
+        raise ConfigError(f"{name} requires {demanded!r} by keyword: it is called with the config alone, by position")
     if required > 1:
         raise ConfigError(f"{name} must take no parameter or one (the config), it requires {required}")
     if required == 1 or (optional and config is not None):
-        return Task(functools.partial(function, {} if config is None else config), function)
-    return Task(function, function)
+        return functools.partial(function, {} if config is None else config)
+    return function
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[int, int]:
@@ -57,9 +57,18 @@ def _parameters(function: Callable[..., Any]) -> tuple[int, int]:
         return 0, 0
     empty = inspect.Parameter.empty
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    keyword = (inspect.Parameter.KEYWORD_ONLY,)
-    required = sum(p.default is empty and p.kind in (*positional, *keyword) for p in parameters)
+    required = sum(p.default is empty and p.kind in positional for p in parameters)
     return required, sum(p.default is not empty and p.kind in positional for p in parameters)
+
+
+def _only_by_keyword(function: Callable[..., Any]) -> str | None:
+    """A parameter that must be given by its name, which nobody will do."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    demanded = (p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY and p.default is p.empty)
+    return next(demanded, None)
 
 
 def _name(function: Any) -> str:
@@ -67,13 +76,19 @@ def _name(function: Any) -> str:
 
 
 def _explanation(task: Task, error: Exception) -> str:
-    culprit = next(_culprits(task.call, ""), None)
+    function = task.call.func if isinstance(task.call, functools.partial) else task.call
+    culprit = next(
+        itertools.chain(
+            _culprits(task.call, ""), _culprits(task.metadata, "metadata"), _culprits(task.backend, "backend_config")
+        ),
+        None,
+    )
     if culprit is None:
-        return f"{_name(task.function)} cannot be sent to the workers: {error}"
+        return f"{_name(function)} cannot be sent to the workers: {error}"
     path, value = culprit
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     return (
-        f"{_name(task.function)} cannot be sent to the workers: {path} is a {kind}, which does not pickle "
+        f"{_name(function)} cannot be sent to the workers: {path} is a {kind}, which does not pickle "
         f"({error}); create it inside the function"
     )
 

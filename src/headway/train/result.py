@@ -60,11 +60,11 @@ class Result:
 
     @functools.cached_property
     def metrics_dataframe(self) -> pandas.DataFrame | None:
-        """A row per report of rank 0; None where there was none."""
+        """A row per report of rank 0, a column per metric (``"valid/loss"`` for nested ones); None if it had none."""
         import pandas
 
         rows = self._record.reports()
-        return pandas.DataFrame([row["metrics"] for row in rows]) if rows else None
+        return pandas.DataFrame([words.flat(row["metrics"]) for row in rows]) if rows else None
 
     @property
     def checkpoint(self) -> Checkpoint | None:
@@ -84,7 +84,7 @@ class Result:
             raise ConfigError(f"mode must be 'max' or 'min', got {mode!r}")
         having = [saved for saved in self._kept if look_up(saved.manifest.metrics, metric) is not None]
         if self._kept and not having:
-            known = sorted({key for saved in self._kept for key in saved.manifest.metrics})
+            known = sorted({key for saved in self._kept for key in words.flat(saved.manifest.metrics)})
             raise ConfigError(f"no checkpoint has a metric {metric!r}: there are {', '.join(known) or 'none at all'}")
         wanted = CheckpointConfig(checkpoint_score_attribute=metric, checkpoint_score_order=mode)
         return ranked(having, wanted)[-1].checkpoint if having else None

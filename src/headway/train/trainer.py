@@ -5,6 +5,7 @@ The machinery is imported when a run is made, so that importing ``headway.train`
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -48,6 +49,9 @@ class DataParallelTrainer:
         _check("scaling_config", scaling_config, ScalingConfig)
         _check("run_config", run_config, RunConfig)
         _check("resume_from_checkpoint", resume_from_checkpoint, Checkpoint)
+        _check("metadata", metadata, Mapping)
+        if resume_from_checkpoint is not None and not os.path.isdir(resume_from_checkpoint.path):
+            raise ConfigError(f"resume_from_checkpoint: there is no folder {resume_from_checkpoint.path}")
         self._request = Request(
             kind=type(self).__name__,
             function=train_loop_per_worker,
@@ -72,4 +76,5 @@ class DataParallelTrainer:
 
 def _check(name: str, value: object, kind: type) -> None:
     if value is not None and not isinstance(value, kind):
-        raise ConfigError(f"{name} must be a {kind.__name__}, got {value!r}")
+        wanted = "dict" if kind is Mapping else kind.__name__
+        raise ConfigError(f"{name} must be a {wanted}, got {value!r}")

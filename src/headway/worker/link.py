@@ -11,6 +11,7 @@ from typing import Protocol
 from headway.core.errors import EngineError
 from headway.core.messages import Report, Start, ToController, ToWorker
 from headway.core.wire import Frames, encode
+from headway.worker.interrupts import unbroken
 
 
 class Link(Protocol):
@@ -36,10 +37,10 @@ class SocketLink:
 
     def send(self, message: ToController) -> None:
         frame = encode(message)
-        with self._sending:
+        with unbroken, self._sending:
             self._wire.sendall(frame)
-        if not isinstance(message, Report) or message.staged:
-            os.eventfd_write(self._bell, 1)
+            if not isinstance(message, Report) or message.staged:
+                os.eventfd_write(self._bell, 1)
 
     def wait(self, done: Callable[[], bool], timeout_s: float | None = None) -> bool:
         with self._news:

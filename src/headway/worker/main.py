@@ -23,11 +23,14 @@ from typing import Any
 
 import cloudpickle
 
+from headway.core.errors import ConfigError, MetricsError, SessionError
 from headway.core.messages import Failed, Finished, Place, Ready, RunInfo, Start, Surroundings
+from headway.core.task import Task
 from headway.frameworks.base import join
 from headway.observe.tail import TRACEBACK_FOLLOWS
 from headway.observe.tracebacks import folded, full
 from headway.storage import layout
+from headway.worker.interrupts import unbroken
 from headway.worker.link import SocketLink
 from headway.worker.metrics import refuse_tensors
 from headway.worker.session import Session, active
@@ -35,12 +38,13 @@ from headway.worker.session import Session, active
 
 def main(wire: socket.socket, bell: int, gpus: list[str], rendezvous: str | None) -> None:
     """The whole life of a worker process. Never returns."""
+    unbroken.install()
     link = SocketLink(wire, bell)
     link.send(Ready(host=socket.gethostname(), pid=os.getpid(), gpus=tuple(gpus)))
     start = link.first()
     session = Session(start, link)
     link.listen(session.receive)
-    outcome = _become(start) or work(start, session, lambda: _unpack(start.task)(), rendezvous=rendezvous)
+    outcome = _become(start) or work(start, session, lambda: _unpack(start.task), rendezvous=rendezvous)
     link.send(outcome)
     if isinstance(outcome, Failed):
         _leave(1)
@@ -55,20 +59,21 @@ def _become(start: Start) -> Failed | None:
         _settle(start.surroundings)
         _write_to_logs(Path(start.run.path), start.rank)
         _seed(start.run, start.place, start.first_seq)
-    except OSError as error:  # no such folder, no room for logs
+    except Exception as error:  # no such folder, no room for logs
         return failure(error)
     return None
 
 
 def work(
-    start: Start, session: Session, task: Callable[[], Any], *, rendezvous: str | None, lasting: bool = False
+    start: Start, session: Session, unpack: Callable[[], Task], *, rendezvous: str | None, lasting: bool = False
 ) -> Finished | Failed:
     """Run the user's function in its session. ``lasting``: this process goes on afterwards."""
     try:
-        with active(session), join(start.backend, start.place, rendezvous, lasting=lasting):
-            value = task()
-            refuse_tensors(value)
-            return Finished(value=cloudpickle.dumps(value))
+        with active(session):
+            task = unpack()
+            session.metadata = task.metadata
+            with join(task.backend, start.place, rendezvous, lasting=lasting):
+                return Finished(value=_packed_value(task.call()))
     except KeyboardInterrupt:
         if lasting:
             raise
@@ -76,20 +81,32 @@ def work(
     except SystemExit as leaving:
         if leaving.code in (0, None):
             return Finished(value=cloudpickle.dumps(None))
-        return failure(leaving)
+        return failure(leaving, log=not lasting)
     except BaseException as error:  # the user's code: whatever it is, it is the answer
-        return failure(error)
+        return failure(error, log=not lasting)
 
 
-def failure(error: BaseException) -> Failed:
-    """An exception, ready to travel. The whole traceback goes to the rank's own log."""
-    print(f"{TRACEBACK_FOLLOWS}\n{full(error)}", end="", file=sys.stderr)
+def _packed_value(value: object) -> bytes:
+    refuse_tensors(value)
+    try:
+        data: bytes = cloudpickle.dumps(value)
+    except Exception as error:  # the user's own class: it may do anything here
+        kind = type(value).__qualname__
+        raise MetricsError(f"the training function returned a {kind} that cannot be sent back: {error}") from error
+    return data
+
+
+def failure(error: BaseException, *, log: bool = True) -> Failed:
+    """An exception, ready to travel. The whole traceback goes to the rank's own log, if it has one."""
+    if log:
+        print(f"{TRACEBACK_FOLLOWS}\n{full(error)}", end="", file=sys.stderr)
     kind = type(error)
     name = (
         kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
     )
     message = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else str(error)
-    return Failed(kind=name, message=message, traceback=folded(error), error=_packed(error))
+    misuse = isinstance(error, MetricsError | SessionError | ConfigError)
+    return Failed(kind=name, message=message, traceback=folded(error), error=_packed(error), misuse=misuse)
 
 
 def _packed(error: BaseException) -> bytes | None:
@@ -102,14 +119,15 @@ def _packed(error: BaseException) -> bytes | None:
     return data
 
 
-def _unpack(task: bytes) -> Callable[[], Any]:
+def _unpack(data: bytes) -> Task:
     """The user's function. What it knows of ``__main__`` becomes our ``__main__``, so that its classes pickle again."""
-    function: Callable[[], Any] = cloudpickle.loads(task)
-    inner = function.func if isinstance(function, functools.partial) else function
-    if getattr(inner, "__module__", None) == "__main__":
-        known = {name: value for name, value in inner.__globals__.items() if not name.startswith("__")}
-        vars(sys.modules["__main__"]).update(known)
-    return function
+    task: Task = cloudpickle.loads(data)
+    function: Any = task.call.func if isinstance(task.call, functools.partial) else task.call
+    if getattr(function, "__module__", None) == "__main__":
+        plain = function if hasattr(function, "__globals__") else type(function).__call__
+        known = getattr(plain, "__globals__", {})
+        vars(sys.modules["__main__"]).update({k: v for k, v in known.items() if not k.startswith("__")})
+    return task
 
 
 def _settle(surroundings: Surroundings) -> None:
@@ -119,6 +137,7 @@ def _settle(surroundings: Surroundings) -> None:
     os.environ.update(surroundings.env)
     os.chdir(surroundings.cwd)
     sys.path[:] = surroundings.sys_path
+    sys.argv[:] = surroundings.argv
 
 
 def _write_to_logs(run: Path, rank: int) -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.errors import ConfigError, SessionError
-from headway.core.messages import Arrive, Committed, Dismissed, Release, Report, Start, ToWorker
+from headway.core.messages import Arrive, Committed, Dismissed, Release, Report, Saving, Start, ToWorker
 from headway.storage import layout
 from headway.storage.checkpoint import Checkpoint, stage
+from headway.worker.interrupts import unbroken
 from headway.worker.link import Link
 from headway.worker.metrics import encode_metrics
 
@@ -29,6 +30,7 @@ class Session:
         self.rank = start.rank
         self.place = start.place
         self.run = start.run
+        self.metadata: dict[str, Any] = {}  # the user's own
         self.extras: dict[str, Any] = {}  # what a framework's helpers keep for this session
         self._pid = os.getpid()
         self._link = link
@@ -46,13 +48,15 @@ class Session:
             seq = self._next_seq
             if checkpoint is not None:
                 self._stage(checkpoint, seq)
-            self._next_seq = seq + 1
-            self._link.send(Report(seq=seq, time=time.time(), metrics=text, staged=checkpoint is not None))
+            with unbroken:
+                self._link.send(Report(seq=seq, time=time.time(), metrics=text, staged=checkpoint is not None))
+                self._next_seq = seq + 1
 
     def _stage(self, checkpoint: object, seq: int) -> None:
         if not isinstance(checkpoint, Checkpoint):
             kind = type(checkpoint).__name__
             raise ConfigError(f"checkpoint must be a Checkpoint, got {kind}: use Checkpoint.from_directory(path)")
+        self._link.send(Saving())
         run = Path(self.run.path)
         stage(Path(checkpoint.path), layout.staged(run, self.run.attempt, seq, self.rank), run=run)
         self._pending.add(seq)

@@ -21,6 +21,7 @@ from headway.control.machine import (
     Deadline,
     Launched,
     LaunchFailed,
+    Overdue,
     Run,
     State,
 )
@@ -68,6 +69,7 @@ class World:
     clock: int | None = None  # the attempt that a deadline was set for
     commits: tuple[int, ...] = ()  # asked for, not answered
     asked: tuple[int, ...] = ()  # commits asked for in this attempt, in order
+    extended: frozenset[int] = frozenset()  # rounds that late files came to
     attempts: int = 0
     faults: int = 0
     aborted: bool = False
@@ -119,6 +121,8 @@ def _possible(run: Run, world: World) -> Iterator[tuple[Any, World]]:
         yield from _storage(run, world)
     if world.clock is not None:
         yield Deadline(world.clock), replace(world, clock=None)
+    if (seq := run.rounds.oldest_files) is not None:
+        yield Overdue(run.attempt, seq), world
     if world.left.aborts:
         yield Abort(), replace(_spent(world, "aborts"), aborted=True)
     if world.left.stops:
@@ -214,7 +218,8 @@ def _act(run: Run, world: World, action: Any) -> World:
     match action:
         case machine.Launch():
             _check_new_attempt(run, world)
-            return replace(world, launching=True, attempts=world.attempts + 1, asked=(), interrupted=False, clock=None)
+            fresh = replace(world, asked=(), extended=frozenset(), interrupted=False, clock=None)
+            return replace(fresh, launching=True, attempts=world.attempts + 1)
         case machine.StartWorkers():
             expect(all(p.phase == "ready" or p.told for p in world.processes), "workers start when all are ready")
             return replace(world, processes=tuple(replace(p, phase="running") for p in world.processes))
@@ -223,7 +228,7 @@ def _act(run: Run, world: World, action: Any) -> World:
             expect(not world.asked or closed.round.seq > world.asked[-1], "rounds commit once and in order")
             return replace(world, commits=(*world.commits, closed.round.seq), asked=(*world.asked, closed.round.seq))
         case machine.Extend(round=late):
-            return replace(world, commits=(*world.commits, late.seq))
+            return replace(world, commits=(*world.commits, late.seq), extended=world.extended | {late.seq})
         case machine.Send(rank=rank, message=Dismissed()):
             return _changed(world, rank, dismissed=True)
         case machine.Interrupt():
@@ -261,6 +266,7 @@ def _check_fences(run: Run) -> None:
 
 def _check_new_attempt(run: Run, world: World) -> None:
     expect(not world.aborted, "nothing is launched after an abort")
+    expect(not world.stopped, "nothing is launched after a stop")
     expect(not world.commits, "an attempt begins when storage has answered")
     expect(world.attempts <= world.faults, "an attempt is made anew only after a fault")
     expect(world.attempts <= world.left.max_failures, "there are no more attempts than allowed")
@@ -270,21 +276,17 @@ def _check_new_attempt(run: Run, world: World) -> None:
 
 
 def _check_nothing_was_lost(world: World) -> None:
-    """Every round that all ranks had passed, or would never reach, was handed to storage."""
+    """Every round that all ranks that save had passed, or would never reach, was handed to storage."""
     given = frozenset().union(*(p.staged for p in world.processes)) if world.processes else frozenset()
     for seq in given:
-        if all(p.reports > seq or p.finished for p in world.processes) and not _crossed(world):
-            expect(seq in world.asked, f"round {seq} was complete and is lost")
+        if all(p.reports > seq or p.finished or not p.staged for p in world.processes) and not _crossed(world):
+            expect(seq in world.asked or seq in world.extended, f"round {seq} was complete and is lost")
 
 
 def _crossed(world: World) -> bool:
-    """Rank a saved where b did not, and b where a did not."""
-    for a in world.processes:
-        for b in world.processes:
-            alone_a = any(seq < b.reports for seq in a.staged - b.staged)
-            if alone_a and any(seq < a.reports for seq in b.staged - a.staged):
-                return True
-    return False
+    """The n-th saves of two ranks have different numbers."""
+    saves = [sorted(process.staged) for process in world.processes]
+    return any(s != t for a in saves for b in saves for s, t in zip(a, b, strict=False))
 
 
 def _check_end(run: Run, world: World, state: State, kinds: set[str]) -> None:

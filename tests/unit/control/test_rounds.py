@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headway.control.rounds import GIVER_WINDOW, ROUND_WINDOW, Closed, Crossed, Late, News, Rounds
+from headway.control.rounds import GIVER_WINDOW, ROUND_WINDOW, Closed, Habits, Late, News, Rounds
+from headway.control.saves import MEMORY, Crossed, Saves
 from headway.core.messages import Report
 
 
@@ -82,6 +83,10 @@ def test_metrics_alone_are_held_together_for_long() -> None:
     assert len(rounds.open) <= ROUND_WINDOW
 
 
+def crossings(news: list[News]) -> list[Crossed]:
+    return [item for item in news if isinstance(item, Crossed)]
+
+
 def test_one_save_under_two_numbers_is_a_crossing_whoever_comes_first() -> None:
     """Rank 0 reports once more than rank 1 before it saves."""
     for order in ([0, 0, 1, 1], [1, 1, 0, 0], [0, 1, 0, 1], [1, 0, 1, 0]):
@@ -89,34 +94,86 @@ def test_one_save_under_two_numbers_is_a_crossing_whoever_comes_first() -> None:
         for rank in order:
             files = rounds.passed[rank] == (1 if rank == 0 else 0)
             rounds, news = say(rounds, rank, files=files)
-            found += [item for item in news if isinstance(item, Crossed)]
+            found += crossings(news)
         [crossed] = found
         assert {(crossed.a, crossed.seq_a), (crossed.b, crossed.seq_b)} == {(0, 1), (1, 0)}, order
-        assert crossed.suspects == (0, 1)
+        assert crossed.suspects in ((0,), (1,)), "whoever saved first has half a checkpoint there"
 
 
-def test_a_crossing_suspects_what_a_rank_has_saved_ahead_but_not_what_stood_long_before() -> None:
-    rounds = Rounds.begin(2)
-    for _ in range(3):
-        rounds, _ = say(rounds, 0, files=True)
-        rounds, _ = say(rounds, 1)
-    rounds, _ = say(rounds, 1, files=True)  # 3: rank 1 alone, as far as we know
-    rounds, _ = say(rounds, 1)
-    rounds, _ = say(rounds, 1, files=True)  # 5
-    rounds, news = say(rounds, 0)
-    [crossed] = [item for item in news if isinstance(item, Crossed)]
-    assert crossed.suspects == (2, 3, 5)
+def test_a_rank_that_logs_between_saves_crosses_with_one_that_does_not() -> None:
+    """Rank 1 saves in every report: by their numbers, its fourth save would be merged with rank 0's first."""
+    rounds, news = say(Rounds.begin(2), 0, 0, 0)
+    rounds, more = say(rounds, 1, files=True)
+    assert crossings(news + more) == []
+    rounds, news = say(rounds, 0, files=True)
+    assert crossings(news) == [Crossed(a=0, seq_a=3, b=1, seq_b=0, nth=0, suspects=(0,))]
 
 
-def test_saving_less_often_than_others_is_no_crossing() -> None:
-    """Rank 0 saves every time, rank 1 only at the end."""
+def test_a_crossing_takes_nothing_away_that_stood_long_before() -> None:
+    """Rank 0 saved alone for a while; that rank 1 begins under another number now is an error, but not a reason."""
     rounds = Rounds.begin(2)
     for _ in range(5):
-        rounds, news = say(rounds, 0, files=True)
-        rounds, more = say(rounds, 1)
-        assert not any(isinstance(item, Crossed) for item in news + more)
-    rounds, news = say(rounds, 0, 1, files=True)
-    assert closed(news) == [(5, (0, 1))]
+        rounds, _ = say(rounds, 0, files=True)
+        rounds, _ = say(rounds, 1)
+    rounds, news = say(rounds, 1, files=True)
+    assert [crossed.suspects for crossed in crossings(news)] == [()]
+
+
+def test_a_crossing_takes_away_what_was_saved_ahead() -> None:
+    """Rank 0 ran ahead, and its saves were committed without rank 1, which now turns out to save elsewhere."""
+    rounds, _ = say(Rounds.begin(2), *[0] * 5, files=True)
+    rounds, _ = say(rounds, 1)
+    rounds, news = say(rounds, 1, files=True)
+    assert [crossed.suspects for crossed in crossings(news)] == [(0, 1, 2, 3, 4)]
+
+
+def test_saves_are_told_apart_however_many_there_were() -> None:
+    saves = Saves((0, 0))
+    for seq in range(3 * MEMORY):
+        saves, _ = saves.made(0, 2 * seq, 2)
+    assert len(saves.recent) == MEMORY
+    _, crossed = saves.made(1, 1, 2)
+    assert crossed is not None
+    assert crossed.seq_b == 0
+    saves, crossed = saves.made(1, 0, 2)
+    assert crossed is None
+    assert saves.made(1, 77, 2)[1] is None, "too long ago to tell; such a round is closed long since"
+
+
+def test_a_rank_that_has_begun_to_save_is_waited_for_like_one_that_has() -> None:
+    rounds, _ = say(Rounds.begin(2).begin_save(1), 0, files=True)
+    assert rounds.overdue(0)[1] == ()
+    [closing] = rounds.conclude()[1]
+    assert isinstance(closing, Closed)
+    assert closing.partial == (1,)
+
+
+def test_when_time_is_over_a_round_closes_without_those_who_never_gave_files() -> None:
+    rounds, news = say(Rounds.begin(2), 0, files=True)
+    assert news == []
+    assert rounds.oldest_files == 0
+    rounds, told = rounds.overdue(0)
+    assert closed(list(told)) == [(0, (0,))]
+    assert rounds.overdue(0) == (rounds, ()), "once"
+    rounds, news = say(rounds, 0, files=True)
+    assert closed(news) == [(1, (0,))], "and it is not waited for again"
+
+
+def test_when_everybody_has_left_what_is_open_closes() -> None:
+    rounds, _ = say(Rounds.begin(2), 0, 0, files=True)
+    rounds, told = rounds.conclude()
+    assert closed(list(told)) == [(0, (0,)), (1, (0,))]
+    assert rounds.open == ()
+
+
+def test_habits_of_an_earlier_attempt_hold_in_the_next() -> None:
+    rounds = Rounds.begin(2, 5, Habits(give=frozenset({0}), stay_away=frozenset({1})))
+    rounds, news = say(rounds, 0, files=True)
+    assert closed(news) == [(5, (0,))], "at once: rank 1 stayed away before"
+    rounds, _ = say(Rounds.begin(2, 5, Habits(give=frozenset({0, 1}))), 0, files=True)
+    [closing] = rounds.conclude()[1]
+    assert isinstance(closing, Closed)
+    assert closing.partial == (1,), "half a checkpoint, as rank 1 gave files before"
 
 
 def test_an_attempt_goes_on_counting_where_the_last_one_stopped() -> None:

@@ -20,6 +20,7 @@ from headway.core.messages import (
     Release,
     Report,
     RunInfo,
+    Saving,
     Start,
     Surroundings,
 )
@@ -42,6 +43,7 @@ MESSAGES: list[Any] = [
     Finished(value=b""),
     Failed(kind="E", message="m", traceback="t", error=None),
     Dismissed(),
+    Saving(),
 ]
 
 

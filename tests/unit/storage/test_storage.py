@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from headway.storage.checkpoint import (
     committed,
     discard,
     extend,
+    next_number,
     stage,
 )
 from headway.storage.files import Appender, exchange, read_lines, write_json
@@ -231,3 +233,66 @@ def test_what_may_go_is_neither_best_nor_newest() -> None:
     assert surplus(kept, CheckpointConfig()) == []
     assert numbers(surplus(kept, CheckpointConfig(2))) == [0, 1]
     assert surplus([], CheckpointConfig(1)) == []
+
+
+def test_a_checkpoint_that_is_taken_away_leaves_nothing(tmp_path: Path) -> None:
+    staged(tmp_path, 0, a="0")
+    saved = commit(tmp_path, commitment(0))
+    discard(saved.path)
+    discard(saved.path)
+    assert not saved.path.exists()
+    assert not any(layout.staging(tmp_path).iterdir())
+
+
+def test_a_number_is_never_used_twice_whatever_lies_there(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints/checkpoint_000007").mkdir(parents=True)
+    (tmp_path / "checkpoints/checkpoint_best").mkdir()
+    assert next_number(tmp_path) == 8
+
+
+def test_a_checkpoint_reported_once_more_gets_a_manifest_of_its_own(tmp_path: Path) -> None:
+    staged(tmp_path / "old", 0, a="0")
+    old = commit(tmp_path / "old", commitment(0))
+    run = tmp_path / "new"
+    stage(old.path, layout.staged(run, 1, 5, 0), run=run)
+    assert commit(run, commitment(0, seq=5)).manifest.files == {"a": 1}
+    (old.path / layout.MANIFEST).write_text("[]")
+    with pytest.raises(StorageError, match="a name that Headway needs"):
+        stage(old.path, layout.staged(run, 1, 6, 0), run=run)
+
+
+def test_a_save_that_was_interrupted_leaves_room_for_the_next(tmp_path: Path) -> None:
+    target = layout.staged(tmp_path, 1, 0, 0)
+    target.mkdir(parents=True)
+    (target / "half").write_text("x")
+    staged(tmp_path, 0, whole="y")
+    assert [path.name for path in target.iterdir()] == ["whole"]
+
+
+def test_foreign_and_damaged_folders_do_not_hide_runs(tmp_path: Path) -> None:
+    create_run(tmp_path, "mine").close()
+    for name, text in {"list": "[]", "torn": "{", "foreign": '{"created": "yesterday"}', "other": "{}"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(text)
+    assert [record.path.name[:4] for record in runs(tmp_path)] == ["mine"]
+    with pytest.raises(StorageError, match="is not of a run of ours"):
+        open_run(tmp_path / "other", "auto")
+
+
+def test_whoever_looks_does_not_lock_out_whoever_opens(tmp_path: Path) -> None:
+    open_run(tmp_path / "run", "auto").close()
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            is_open(tmp_path / "run")
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        for _ in range(100):
+            open_run(tmp_path / "run", "auto").close()
+    finally:
+        over.set()
+        looking.join()
+    assert not is_open(tmp_path / "run")

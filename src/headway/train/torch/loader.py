@@ -30,8 +30,10 @@ def prepare_data_loader(
     Everything else stays as you set it: shuffling, batch size (it counts per worker), loader processes, collate,
     generator, pinning, drop_last. Every row comes once per epoch over all workers, and all workers make the same
     number of steps; a sampler of your own is drawn once for all and dealt out. Shuffling differs from epoch to epoch
-    by itself; ``loader.sampler.set_epoch(n)`` takes over from that. Iterable datasets, and loaders that have a
-    DistributedSampler already, keep their own way of sharing.
+    by itself, counting from the start of the process; call ``loader.sampler.set_epoch(n)`` to have it go on after a
+    restart where it was. The order is drawn from the seed of ``enable_reproducibility``, not from the loader's own
+    generator, whose state may differ between workers. Iterable datasets, and loaders that have a DistributedSampler
+    already, keep their own way of sharing.
 
     With ``auto_transfer`` batches are copied to a CUDA device on a side stream, one ahead.
     """
@@ -39,7 +41,7 @@ def prepare_data_loader(
     if not isinstance(data_loader, DataLoader):
         raise ConfigError(f"prepare_data_loader takes a torch DataLoader, got {type(data_loader).__name__}")
     prepared: DataLoader[Any] = copy.copy(data_loader)
-    if add_dist_sampler and session.place.world_size > 1:
+    if add_dist_sampler:
         share(prepared, session.place, session.extras.get("shuffle_seed", 0))
     device = device_of(session.place)
     if move_to_device and device.type != "cpu":

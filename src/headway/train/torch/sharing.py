@@ -12,14 +12,26 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, Sampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
+from headway.core.errors import ConfigError
 from headway.core.messages import Place
 from headway.train.torch.dealing import batches_of, num_steps, rows_of
 
 
 def share(loader: Any, place: Place, seed: int) -> None:
-    """Replace what a loader draws by this rank's share of it. What shares already is left alone."""
+    """Replace what a loader draws by this rank's share of it. What shares already is left alone.
+
+    A single worker's share is everything; it only gains ``set_epoch``.
+    """
     if isinstance(loader.dataset, IterableDataset) or _shares_already(loader):
         return
+    if place.world_size == 1 and type(loader.sampler) not in (SequentialSampler, RandomSampler):
+        return
+    drawn = loader.batch_sampler if loader.batch_size is None and loader.batch_sampler is not None else loader.sampler
+    if not hasattr(drawn, "__len__"):
+        raise ConfigError(
+            f"a {type(drawn).__name__} has no length, so its rows cannot be dealt out evenly: give it a __len__, or "
+            "let it draw each worker's own rows and call prepare_data_loader(loader, add_dist_sampler=False)"
+        )
     if loader.batch_sampler is not None and loader.batch_size is None:
         vars(loader)["batch_sampler"] = SharedBatches(loader.batch_sampler, place, seed)
         return

@@ -1,0 +1,64 @@
+"""Whose saves belong together: the n-th save of every rank that saves has one report number. Pure.
+
+    rank 0   0   1   2C  3   4   5C        logs twice before it saves: its first save is report 2
+    rank 1   0C  1C                        saves in every report: its first save is report 0
+
+Merged by their numbers these would make checkpoints of files of different steps; so the second of them is a *crossing*,
+and the run fails with both names in the sentence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MEMORY = 256  # how many saves back we can tell their numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Crossed:
+    """The ``nth`` save of rank ``a`` is its report ``seq_a``; that of rank ``b`` is its report ``seq_b``.
+
+    ``suspects`` are rounds since then that others have saved in: all that ``a`` has not come to yet, and those that it
+    has passed without saving, if they are so few that it must have meant the same. They are halves.
+    """
+
+    a: int
+    seq_a: int
+    b: int
+    seq_b: int
+    nth: int
+    suspects: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Saves:
+    """``counts[rank]``: how often it has saved; ``recent``: the numbers of the latest saves, ``first`` of the first."""
+
+    counts: tuple[int, ...]
+    first: int | None = None
+    recent: tuple[int, ...] = ()
+
+    def made(self, rank: int, seq: int, window: int) -> tuple[Saves, Crossed | None]:
+        """This rank saves in its report ``seq``; of those it has passed at most ``window`` come under suspicion."""
+        n, most = self.counts[rank], max(self.counts)
+        counts = (*self.counts[:rank], n + 1, *self.counts[rank + 1 :])
+        if n == most:
+            first = seq if self.first is None else self.first
+            return Saves(counts, first, (*self.recent, seq)[-MEMORY:]), None
+        saves = Saves(counts, self.first, self.recent)
+        expected = self._number(n)
+        if expected in (seq, None):
+            return saves, None
+        other = next(b for b, count in enumerate(self.counts) if count > n and b != rank)
+        since = self.recent[max(0, len(self.recent) - (most - n)) :]
+        passed = tuple(number for number in since if number < seq)
+        suspects = (*(passed if len(passed) <= window else ()), *(number for number in since if number >= seq))
+        return saves, Crossed(rank, seq, other, expected or 0, n, suspects)
+
+    def _number(self, n: int) -> int | None:
+        """The report number of the n-th save of all; None where that is too long ago."""
+        index = n - (max(self.counts) - len(self.recent))
+        return self.first if n == 0 else self.recent[index] if index >= 0 else None
+
+
+NO_SAVES = Saves(())

@@ -1,0 +1,324 @@
+"""The worst moments: an interrupt inside report(), a stop right after the first save, a launch that fails half-way."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway import train
+from headway.engine import local
+from headway.storage.record import Record
+from headway.train.torch import TorchTrainer
+from support import Driver, fit, plain_trainer, python, save, wait_until, write_script
+
+
+def report_with_files(step: int, **files: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        train.report({"step": step}, save(folder, **(files or {"step": str(step)})))
+
+
+def test_ranks_that_log_at_different_rates_never_mix_their_saves() -> None:
+    """Rank 0 logs every step, all ranks save every third: by their numbers, files of different steps would meet."""
+
+    def train_func() -> None:
+        rank = train.get_context().get_world_rank()
+        for step in range(1, 31):
+            if rank == 0:
+                train.report({"loss": 1 / step})
+            if step % 3 == 0:
+                train.collective.barrier()
+                report_with_files(step, **{f"shard-{rank}": str(step)})
+
+    with pytest.raises(train.TrainingFailedError, match=r"checkpoint 0 of rank . came in its report") as caught:
+        fit(train_func, 2)
+    for saved in Record(Path(caught.value.result.path)).checkpoints():
+        assert len({path.read_text() for path in saved.path.glob("shard-*")}) == 1, "files of one step only"
+
+
+@pytest.mark.parametrize("_", range(4))
+def test_a_stop_inside_report_tears_no_word(_: int) -> None:
+    def train_func() -> None:
+        try:
+            while True:
+                train.report({"a": 1})
+        except KeyboardInterrupt:
+            train.report({"last": 1})
+
+    run = plain_trainer(train_func).start()
+    wait_until(lambda: (run.path / "metrics.jsonl").stat().st_size > 10_000, 10)
+    run.stop()
+    result = run.result()
+    assert result.state == "FINISHED"
+    assert result.metrics == {"last": 1}
+    seqs = [row["seq"] for row in Record(run.path).reports()]
+    assert seqs == list(range(len(seqs)))
+
+
+def test_a_stop_inside_a_save_leaves_room_for_the_last_one() -> None:
+    def train_func() -> None:
+        try:
+            for step in range(100_000):
+                report_with_files(step, **{f"part-{i}": "x" * 20_000 for i in range(100)})
+        except KeyboardInterrupt:
+            report_with_files(-1)
+
+    run = plain_trainer(train_func, checkpoint_config=train.CheckpointConfig(2)).start()
+    wait_until(lambda: len(Record(run.path).checkpoints()) > 1, 10)
+    run.stop()
+    result = run.result()
+    assert result.metrics == {"step": -1}
+    assert result.checkpoint is not None
+    assert Path(result.checkpoint.path, "step").read_text() == "-1"
+
+
+def test_the_first_checkpoint_of_rank_zero_alone_survives_a_stop() -> None:
+    def train_func() -> None:
+        if train.get_context().get_world_rank() == 0:
+            report_with_files(0)
+        time.sleep(60)
+
+    run = plain_trainer(train_func, 2).start()
+    next(run.reports())
+    run.stop()
+    result = run.result()
+    assert result.checkpoint is not None
+    assert Path(result.checkpoint.path, "step").read_text() == "0"
+
+
+def test_every_checkpoint_of_rank_zero_alone_survives_a_death() -> None:
+    """It saves once in each attempt and is killed: each attempt goes on where the last one was."""
+
+    def train_func() -> int:
+        checkpoint = train.get_checkpoint()
+        step = int(Path(checkpoint.path, "step").read_text()) + 1 if checkpoint else 0
+        if train.get_context().get_world_rank() == 0 and step < 3:
+            report_with_files(step)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step
+
+    assert fit(train_func, 2, max_failures=3).return_value == 3
+
+
+def test_half_a_checkpoint_of_ranks_that_save_together_is_not_offered() -> None:
+    """Rank 1 has begun to save when rank 0, whose files are there, dies."""
+
+    def train_func() -> bool:
+        rank, run = train.get_context().get_world_rank(), Path(train.get_context().get_trial_dir())
+        if not (run / "again").exists():
+            folder = Path(tempfile.mkdtemp(dir=run))
+            if rank == 1:  # a save that takes a while
+                for i in range(5_000):
+                    (folder / f"part-{i}").write_bytes(b"x" * 2_000)
+            train.collective.barrier()
+            time.sleep(0.05 * (1 - rank))
+            train.report({}, save(folder, **{f"of-{rank}": "x"}))
+            (run / "again").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return train.get_checkpoint() is None
+
+    assert fit(train_func, 2, max_failures=1).return_value is True
+
+
+def test_files_do_not_wait_for_ever_for_ranks_that_never_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.control.controller.OVERDUE_S", 0.3)
+
+    def train_func() -> None:
+        if train.get_context().get_world_rank() == 0:
+            report_with_files(0)
+        manifests = Path(train.get_context().get_trial_dir(), "checkpoints").glob("*/.manifest.json")
+        until = time.monotonic() + 10
+        while not list(Path(train.get_context().get_trial_dir(), "checkpoints").glob("*/.manifest.json")):
+            assert time.monotonic() < until, list(manifests)
+            time.sleep(0.02)
+
+    assert fit(train_func, 2).state == "FINISHED"
+
+
+def test_a_launch_that_fails_half_way_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    class Exhausted:
+        """The socket module, with too many open files at the second worker."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(socket, name)
+
+        def socketpair(self, *args: Any) -> Any:
+            made.append(1)
+            if len(made) == 2:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return socket.socketpair(*args)
+
+    def train_func() -> str:
+        time.sleep(0.3)
+        return "ok"
+
+    monkeypatch.setattr(local, "socket", Exhausted())
+    assert fit(train_func, 2, max_failures=1).return_value == "ok"
+
+
+def test_a_launch_that_always_fails_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Any, attempt: int, num_workers: int) -> None:
+        raise train.EngineError("no room")
+
+    monkeypatch.setattr(local.LocalEngine, "launch", refuse)
+    run = plain_trainer(lambda: None, max_failures=-1).start()
+    time.sleep(0.3)
+    assert len(list(Record(run.path).events())) < 20, "not in a tight circle"
+    run.stop()
+    with pytest.raises(train.TrainingFailedError, match="no room"):
+        run.result(timeout_s=5)
+
+
+def test_ctrl_c_in_a_callback_of_an_inline_run_ends_it(tmp_path: Path) -> None:
+    script = """
+        import os, signal, sys
+        from headway import train
+
+        class Press(train.UserCallback):
+            def after_report(self, run_context, metrics, checkpoint):
+                if metrics[0]["step"] == 3:
+                    os.kill(os.getpid(), signal.SIGINT)
+
+        def train_func():
+            for step in range(1_000_000):
+                train.report({"step": step})
+
+        config = train.RunConfig(name="run", callbacks=[Press()])
+        try:
+            train.DataParallelTrainer(train_func, scaling_config=train.ScalingConfig(0), run_config=config).fit()
+        except KeyboardInterrupt:
+            print("interrupted")
+    """
+    done = python(write_script(tmp_path, script))
+    assert "interrupted" in done.stdout
+    record = Record(Path(os.environ["HEADWAY_RESULTS"], "run"))
+    assert record.state == "ABORTED"
+    assert len(record.reports()) == 4
+
+
+def test_an_inline_function_that_swallows_the_interrupt_hears_it_again(tmp_path: Path) -> None:
+    script = """
+        import os, signal, time
+        from headway import train
+
+        def train_func():
+            print("ready", flush=True)
+            try:
+                time.sleep(30)
+            except KeyboardInterrupt:
+                pass
+            while True:
+                train.report({})
+                time.sleep(0.01)
+
+        config = train.RunConfig(name="run")
+        train.DataParallelTrainer(train_func, scaling_config=train.ScalingConfig(0), run_config=config).fit()
+    """
+    with Driver(write_script(tmp_path, script)) as driver:
+        driver.wait_for("ready")
+        driver.press_ctrl_c()
+        wait_until(lambda: driver.process.poll() is not None, 5)
+    assert Record(Path(os.environ["HEADWAY_RESULTS"], "run")).state == "ABORTED"
+
+
+def test_reports_of_an_inline_run_are_heard_while_it_runs() -> None:
+    heard = threading.Event()
+
+    def train_func() -> bool:
+        train.report({"step": 0})
+        return heard.wait(10)
+
+    run = train.DataParallelTrainer(train_func, scaling_config=train.ScalingConfig(0)).start()
+    assert next(run.reports()).metrics == {"step": 0}
+    heard.set()
+    assert run.result().return_value is True
+
+
+def test_an_inline_torch_run_opens_no_port_and_leaves_the_process_as_it_was() -> None:
+    import psutil
+
+    def train_func() -> list[str]:
+        return [str(c.laddr) for c in psutil.Process().net_connections(kind="inet") if c.status == "LISTEN"]
+
+    hook = sys.excepthook
+    open_before = train_func()
+    result = TorchTrainer(train_func, scaling_config=train.ScalingConfig(0)).fit()
+    beyond = [address for address in result.return_value if address not in open_before and "127.0.0.1" not in address]
+    assert beyond == []
+    assert sys.excepthook is hook
+
+
+def test_a_program_that_ends_with_a_run_open_aborts_it(tmp_path: Path) -> None:
+    script = """
+        import time
+        from headway import train
+
+        run = train.DataParallelTrainer(lambda: time.sleep(60), run_config=train.RunConfig(name="run")).start()
+        time.sleep(0.5)
+    """
+    began = time.monotonic()
+    done = python(write_script(tmp_path, script))
+    assert time.monotonic() - began < 10
+    assert "the program ended while run run was going on: aborting" in done.stderr
+    assert Record(Path(os.environ["HEADWAY_RESULTS"], "run")).state == "ABORTED"
+
+
+def test_ctrl_c_while_the_nursery_still_imports_ends_at_once(tmp_path: Path) -> None:
+    (tmp_path / "slow_module.py").write_text("import time; time.sleep(20)")
+    script = """
+        import os, signal, threading, time
+        from typing import ClassVar
+        from headway import train
+        from headway.frameworks.base import BackendConfig
+
+        class Slow(BackendConfig):
+            preload: ClassVar = ("slow_module",)
+
+        config = train.RunConfig(name="run")
+        print("ready", flush=True)
+        train.DataParallelTrainer(print, backend_config=Slow(), run_config=config).fit()
+    """
+    with Driver(write_script(tmp_path, script)) as driver:
+        driver.wait_for("begins with 1 worker")
+        began = time.monotonic()
+        driver.press_ctrl_c()
+        wait_until(lambda: driver.process.poll() is not None, 10)
+        assert time.monotonic() - began < 2.5
+    assert Record(Path(os.environ["HEADWAY_RESULTS"], "run")).state == "ABORTED"
+
+
+def test_a_forked_copy_of_the_driver_keeps_nothing_open(tmp_path: Path) -> None:
+    """A process that the user forks while a run is open holds copies of its lock and its sockets."""
+    trainer = plain_trainer(lambda: time.sleep(0.5), name="run")
+    run = trainer.start()
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(5)
+        os._exit(0)
+    try:
+        assert run.result().state == "FINISHED"
+        assert trainer.fit().state == "FINISHED"
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_a_driver_that_blocks_sigchld_still_hears_of_exits(tmp_path: Path) -> None:
+    script = """
+        import signal
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD, signal.SIGINT])
+        from headway import train
+        print(train.DataParallelTrainer(lambda: "done").fit().return_value)
+    """
+    assert "done" in python(write_script(tmp_path, script)).stdout
