@@ -1,4 +1,4 @@
-"""``headway doctor``: check this machine and say what would not work, by trying it."""
+"""``headway doctor``: check this machine and say what would not work, where possible by trying it."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ All that can be wrong with the request is found in :func:`prepare`, before any p
 from __future__ import annotations
 
 import contextlib
+import functools
 import platform
 import signal
 import sys
@@ -137,7 +138,7 @@ def _asked(request: Request) -> dict[str, Any]:
     """What stands in run.json: the request, as far as JSON can hold it."""
     return {
         "trainer": request.kind,
-        "function": getattr(request.function, "__qualname__", repr(request.function)),
+        "function": _named(request.function),
         "train_loop_config": _plain(request.train_loop_config),
         "scaling_config": _plain(asdict(request.scaling)),
         "checkpoint_config": asdict(request.run.checkpoint_config),
@@ -145,6 +146,14 @@ def _asked(request: Request) -> dict[str, Any]:
         "argv": sys.argv,
         "versions": {"python": platform.python_version(), "headway": headway.__version__, **_versions("torch")},
     }
+
+
+def _named(function: Any) -> str:
+    """``train_func``; for a script, what was run with which arguments."""
+    if isinstance(function, functools.partial):
+        given = " ".join(str(part) for arg in function.args for part in (arg if isinstance(arg, list) else [arg]))
+        return f"{_named(function.func)} {given}".strip()
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 def _versions(*packages: str) -> dict[str, str]:

@@ -28,7 +28,10 @@ def report(metrics: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> 
 
 
 def get_checkpoint() -> Checkpoint | None:
-    """The newest committed checkpoint: where to go on after a restart; None at the very beginning."""
+    """Where to go on: the checkpoint that this attempt began with, or the newest since then that this rank had a part in.
+
+    None at the very beginning of a run.
+    """
     return current("headway.train.get_checkpoint").newest_checkpoint()
 
 
