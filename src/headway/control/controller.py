@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from headway.control import machine, ranks
+from headway.control import events, machine, ranks
 from headway.control.failures import sentence, traceback_text
 from headway.control.hooks import Hooks
 from headway.control.ledger import Complaint, Ledger
@@ -56,7 +56,7 @@ class Plan:
 class Outcome:
     """How a run ended."""
 
-    state: machine.State
+    state: events.State
     value: bytes | None
     failures: tuple[Failure, ...]
     num_attempts: int
@@ -73,18 +73,18 @@ class Controller:
         self._run = machine.Run(plan.config.failure_config.max_failures, attempt=rundir.past_attempts)
         self._events: deque[Any] = deque()
         self._handling = False
-        self._timers: dict[type, tuple[float, machine.Answer]] = {}
+        self._timers: dict[type, tuple[float, events.Answer]] = {}
         self._ready: dict[int, Ready] = {}
         self._index_of: list[int] = []  # rank -> index in the engine; they differ only where cards decide
         self._value: bytes | None = None
-        self._ended: machine.End | None = None
+        self._ended: events.End | None = None
         self._missed_score = False  # whether we have said that a checkpoint lacks the metric to rank it by
         self._num_reports = 0  # of rank 0, those that were given anew included
 
     def run(self) -> Outcome:
         """From the first worker to the last exit."""
         with self._opened():
-            self._deliver([machine.Begin()])
+            self._deliver([events.Begin()])
             while self._ended is None:
                 self._engine.pump(self._patience())
                 self._ring()
@@ -117,7 +117,7 @@ class Controller:
             del self._timers[type(event)]
             self._deliver([event])
 
-    def _set_timer(self, after_s: float, event: machine.Answer) -> None:
+    def _set_timer(self, after_s: float, event: events.Answer) -> None:
         """Have this event delivered after a while; of each kind there is one."""
         self._timers[type(event)] = (time.monotonic() + after_s, event)
 
@@ -125,10 +125,10 @@ class Controller:
         """Files of a round that stays open wait for ranks that may never come; not for ever."""
         seq = self._run.rounds.oldest_files
         if seq is None:
-            self._timers.pop(machine.Overdue, None)
+            self._timers.pop(events.Overdue, None)
             return
-        overdue = machine.Overdue(self._run.attempt, seq)
-        if self._timers.get(machine.Overdue, (0.0, None))[1] != overdue:
+        overdue = events.Overdue(self._run.attempt, seq)
+        if self._timers.get(events.Overdue, (0.0, None))[1] != overdue:
             self._set_timer(OVERDUE_S, overdue)
 
     def _glance(self) -> Glance:
@@ -157,7 +157,7 @@ class Controller:
         match event:
             case FromWorker():
                 event = self._heard(event)
-            case machine.CommitDone():
+            case events.CommitDone():
                 self._saved(event)
             case Complaint(text=text):
                 return self._tell("storage", text, "WARNING")
@@ -184,35 +184,35 @@ class Controller:
 
     # --- actions ---
 
-    def _perform(self, action: machine.Action) -> None:
+    def _perform(self, action: events.Action) -> None:
         match action:
-            case machine.Record(rank=rank, report=report):
+            case events.Record(rank=rank, report=report):
                 self._num_reports += rank == 0
                 self._ledger.record(self._run.attempt, rank, report)
-            case machine.Close(attempt=attempt, closed=closed, commit=commit):
+            case events.Close(attempt=attempt, closed=closed, commit=commit):
                 self._close(attempt, closed, commit)
-            case machine.Send(rank=rank, message=message):
+            case events.Send(rank=rank, message=message):
                 self._engine.send(self._index_of[rank], message)
-            case machine.Launch(attempt=attempt):
+            case events.Launch(attempt=attempt):
                 self._launch(attempt)
-            case machine.StartWorkers():
+            case events.StartWorkers():
                 self._start_workers()
-            case machine.SetDeadline(after_s=after_s):
-                self._set_timer(after_s, machine.Deadline(self._run.attempt))
-            case machine.Interrupt():
+            case events.SetDeadline(after_s=after_s):
+                self._set_timer(after_s, events.Deadline(self._run.attempt))
+            case events.Interrupt():
                 self._tell("interrupt", "stopping" if self._engine.name == "inline" else "stopping the workers")
                 self._engine.interrupt()
-            case machine.Kill():
+            case events.Kill():
                 self._engine.kill()
-            case machine.Extend(attempt=attempt, round=late):
+            case events.Extend(attempt=attempt, round=late):
                 self._extend(attempt, late)
-            case machine.Withdraw(seq=seq, reason=reason):
+            case events.Withdraw(seq=seq, reason=reason):
                 if self._ledger.withdraw(seq):
                     text = f"the checkpoint of report {seq} is withdrawn: {reason}"
                     self._tell("withdrawn", text, "WARNING", seq=seq)
-            case machine.Retried(failures=failures):
+            case events.Retried(failures=failures):
                 self._retried(failures)
-            case machine.End():
+            case events.End():
                 self._end(action)
             case _:
                 assert_never(action)
@@ -227,7 +227,7 @@ class Controller:
             self._watcher.follow(num_workers)
             self._engine.launch(attempt, num_workers)
         except (EngineError, ConfigError) as error:
-            failed = machine.LaunchFailed(attempt, str(error))
+            failed = events.LaunchFailed(attempt, str(error))
             if attempt == self._rundir.past_attempts + 1:
                 self._events.appendleft(failed)
             else:  # not in a tight circle: somebody may want to stop it
@@ -238,7 +238,7 @@ class Controller:
                 self._watcher.say(self._greeting(num_workers))
             # Ahead of all else: what the engine has to tell of these workers may already be in the queue.
             habits = self._ledger.habits(num_workers)
-            self._events.appendleft(machine.Launched(attempt, num_workers, first_seq, habits))
+            self._events.appendleft(events.Launched(attempt, num_workers, first_seq, habits))
 
     def _greeting(self, num_workers: int) -> str:
         rundir, kept = self._rundir, self._ledger.kept
@@ -289,13 +289,13 @@ class Controller:
 
     def _extend(self, attempt: int, late: Round) -> None:
         if not self._ledger.extend(attempt, late):
-            self._events.append(machine.CommitSkipped(attempt, late.seq))
+            self._events.append(events.CommitSkipped(attempt, late.seq))
             if self._ledger.retired(late.seq):
                 return
             text = f"files of {words.ranks(late.givers)} for report {late.seq} came too late: its checkpoint is gone"
             self._tell("late", text, "WARNING", seq=late.seq)
 
-    def _saved(self, event: machine.CommitDone) -> None:
+    def _saved(self, event: events.CommitDone) -> None:
         saved = event.saved
         self._ledger.committed(saved)
         self._rundir.note("checkpoint", path=saved.path.name, seq=event.seq, attempt=event.attempt)
@@ -326,7 +326,7 @@ class Controller:
         if traceback := traceback_text(failures):
             self._watcher.say(traceback, level="WARNING")
 
-    def _end(self, action: machine.End) -> None:
+    def _end(self, action: events.End) -> None:
         self._ended = action
         self._ledger.end_attempt(self._run.attempt)
         self._ledger.flush()

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from headway.control.machine import CommitDone, CommitFailed
+from headway.control.events import CommitDone, CommitFailed
 from headway.control.rounds import Habits, Round
 from headway.core.config import CheckpointConfig
 from headway.core.messages import Report

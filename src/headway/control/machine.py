@@ -12,12 +12,38 @@ of a worker that has already left, are dropped. A test explores this module exha
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any, Literal, assert_never
 
+from headway.control.events import (
+    ENDS,
+    Action,
+    Answer,
+    Begin,
+    Close,
+    CommitDone,
+    CommitFailed,
+    CommitSkipped,
+    Deadline,
+    End,
+    Event,
+    Extend,
+    Interrupt,
+    Kill,
+    Launch,
+    Launched,
+    LaunchFailed,
+    Overdue,
+    Record,
+    Retried,
+    Send,
+    SetDeadline,
+    StartWorkers,
+    State,
+    Withdraw,
+)
 from headway.control.meetings import Meetings, Met, Missed
 from headway.control.policy import FINAL, Failure, FailureKind, Retry, decide
-from headway.control.rounds import UNKNOWN, Closed, Habits, Late, News, Round, Rounds
+from headway.control.rounds import Closed, Late, News, Rounds
 from headway.control.saves import Crossed
 from headway.core.messages import (
     Abort,
@@ -33,182 +59,16 @@ from headway.core.messages import (
     Report,
     Saving,
     StopRequested,
-    ToWorker,
 )
-from headway.storage.checkpoint import Saved
 
 LINGER_S = 0.1  # after a rank raised: time for the others to say that they raised the same
 GRACE_S = 1.0  # after an interrupt: time for the user's own clean-up
 EXIT_S = 10.0  # after all functions returned: time for exit handlers
 
 
-class State(StrEnum):
-    WAITING = "WAITING"
-    STARTING = "STARTING"
-    RUNNING = "RUNNING"
-    STOPPING = "STOPPING"
-    FINISHED = "FINISHED"
-    FAILED = "FAILED"
-    ABORTED = "ABORTED"
-
-
-ENDS = frozenset({State.FINISHED, State.FAILED, State.ABORTED})
-
 # Why we stop; a later reason replaces one that stands further left.
 Why = Literal["finish", "stop", "fail", "abort"]
 _WEIGHT: dict[Why | None, int] = {None: 0, "finish": 1, "stop": 2, "fail": 3, "abort": 4}
-
-
-# --- events beside those in core.messages ---
-
-
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """Start the (next) attempt."""
-
-
-@dataclass(frozen=True, slots=True)
-class Launched:
-    """The engine is bringing up this many workers, whose first report has this number."""
-
-    attempt: int
-    num_workers: int
-    first_seq: int
-    habits: Habits = UNKNOWN
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchFailed:
-    attempt: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class CommitDone:
-    """Storage has made this round's files a checkpoint."""
-
-    attempt: int
-    seq: int
-    saved: Saved
-
-
-@dataclass(frozen=True, slots=True)
-class CommitFailed:
-    attempt: int
-    seq: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class CommitSkipped:
-    """Storage had nothing to do: the checkpoint in question is not there any more."""
-
-    attempt: int
-    seq: int
-
-
-@dataclass(frozen=True, slots=True)
-class Deadline:
-    """The time that STOPPING allowed is over."""
-
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class Overdue:
-    """The files of this round have waited long enough for ranks that may never come."""
-
-    attempt: int
-    seq: int
-
-
-Answer = Launched | LaunchFailed | CommitDone | CommitFailed | CommitSkipped | Deadline | Overdue
-Event = FromWorker | Begin | Abort | StopRequested | Answer
-
-
-# --- actions ---
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class StartWorkers:
-    """All are here: deal out ranks and send each its Start."""
-
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    rank: int
-    report: Report
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """A round is over; ``commit`` says that its files shall become a checkpoint."""
-
-    attempt: int
-    closed: Closed
-    commit: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Extend:
-    """Files came after their round had closed: add them to its checkpoint, or make one of them."""
-
-    attempt: int
-    round: Round
-
-
-@dataclass(frozen=True, slots=True)
-class Withdraw:
-    """The checkpoint of this round was committed in good faith and is not whole: remove it."""
-
-    seq: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    rank: int
-    message: ToWorker
-
-
-@dataclass(frozen=True, slots=True)
-class Interrupt:
-    """Ask every worker's Python to stop."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """End every process of this attempt, whatever it does."""
-
-
-@dataclass(frozen=True, slots=True)
-class SetDeadline:
-    after_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Retried:
-    """This attempt is over and another begins."""
-
-    failures: tuple[Failure, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    state: State
-    failures: tuple[Failure, ...] = ()
-
-
-Action = (
-    Launch | StartWorkers | Record | Close | Extend | Withdraw | Send | Interrupt | Kill | SetDeadline | Retried | End
-)
 
 
 # --- the state ---

@@ -20,8 +20,8 @@ from typing import Any
 
 import headway
 from headway.control.controller import Controller, Outcome, Plan
+from headway.control.events import State
 from headway.control.failures import exception, sentence, traceback_text
-from headway.control.machine import State
 from headway.core.callback import TrainRunContext, UserCallback
 from headway.core.config import RunConfig, chosen_engine, outer_ranks
 from headway.core.errors import ConfigError, RemoteError, TrainingFailedError

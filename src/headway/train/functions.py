@@ -28,7 +28,7 @@ def report(metrics: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> 
 
 
 def get_checkpoint() -> Checkpoint | None:
-    """Where to go on: the checkpoint that this attempt began with, or the newest since then that this rank had a part in.
+    """Where to go on: the checkpoint that this attempt began with, or the newest since that this rank had a part in.
 
     None at the very beginning of a run.
     """

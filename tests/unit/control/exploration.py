@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headway.control import machine
-from headway.control.machine import (
+from headway.control import events, machine
+from headway.control.events import (
     CommitDone,
     CommitFailed,
     CommitSkipped,
@@ -22,9 +22,9 @@ from headway.control.machine import (
     Launched,
     LaunchFailed,
     Overdue,
-    Run,
     State,
 )
+from headway.control.machine import Run
 from headway.core.messages import Abort, Dismissed, Exited, Failed, Finished, FromWorker, Ready, Report, StopRequested
 from headway.storage.checkpoint import Manifest, Saved
 
@@ -92,7 +92,7 @@ Graph = dict[Node, list[tuple[Any, Node]]]
 
 def explore(limits: Limits) -> Graph:
     """Every state that can be reached, with all that can happen there; every claim is checked on the way."""
-    first = _after(Run(limits.max_failures), World(limits), machine.Begin())
+    first = _after(Run(limits.max_failures), World(limits), events.Begin())
     graph: Graph = {}
     pending = deque([first])
     while pending:
@@ -216,31 +216,31 @@ def _after(run: Run, world: World, event: Any) -> Node:
 
 def _act(run: Run, world: World, action: Any) -> World:
     match action:
-        case machine.Launch():
+        case events.Launch():
             _check_new_attempt(run, world)
             fresh = replace(world, asked=(), extended=frozenset(), interrupted=False, clock=None)
             return replace(fresh, launching=True, attempts=world.attempts + 1)
-        case machine.StartWorkers():
+        case events.StartWorkers():
             expect(all(p.phase == "ready" or p.told for p in world.processes), "workers start when all are ready")
             return replace(world, processes=tuple(replace(p, phase="running") for p in world.processes))
-        case machine.Close(closed=closed, commit=True):
+        case events.Close(closed=closed, commit=True):
             expect(bool(closed.round.givers), "only files are committed")
             expect(not world.asked or closed.round.seq > world.asked[-1], "rounds commit once and in order")
             return replace(world, commits=(*world.commits, closed.round.seq), asked=(*world.asked, closed.round.seq))
-        case machine.Extend(round=late):
+        case events.Extend(round=late):
             return replace(world, commits=(*world.commits, late.seq), extended=world.extended | {late.seq})
-        case machine.Send(rank=rank, message=Dismissed()):
+        case events.Send(rank=rank, message=Dismissed()):
             return _changed(world, rank, dismissed=True)
-        case machine.Interrupt():
+        case events.Interrupt():
             return replace(world, interrupted=True)
-        case machine.Kill():
+        case events.Kill():
             return replace(world, processes=tuple(replace(p, killed=True) for p in world.processes))
-        case machine.SetDeadline():
+        case events.SetDeadline():
             return replace(world, clock=run.attempt)
-        case machine.Retried():
+        case events.Retried():
             _check_nothing_was_lost(world)
             return world
-        case machine.End(state=state, failures=failures):
+        case events.End(state=state, failures=failures):
             _check_end(run, world, state, {failure.kind for failure in failures})
             return replace(world, end=state)
         case _:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from headway.control import ledger as module
+from headway.control.events import CommitDone, CommitFailed
 from headway.control.ledger import Complaint, Ledger
-from headway.control.machine import CommitDone, CommitFailed
 from headway.control.rounds import Round
 from headway.core.config import CheckpointConfig
 from headway.core.messages import Report

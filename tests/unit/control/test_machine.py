@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from exploration import ClaimBroken, Limits, explore
 
-from headway.control import machine
-from headway.control.machine import Kill, Run, Send, State
+from headway.control import events, machine
+from headway.control.events import Kill, Send, State
+from headway.control.machine import Run
 from headway.control.policy import Retry
 from headway.core.messages import Dismissed, Failed
 
@@ -75,7 +76,7 @@ def kills_nobody_when_time_is_over(monkeypatch: pytest.MonkeyPatch) -> Limits:
     answered = machine._answered
 
     def deaf(run: Run, event: Any) -> Any:
-        return (run, ()) if isinstance(event, machine.Deadline) else answered(run, event)
+        return (run, ()) if isinstance(event, events.Deadline) else answered(run, event)
 
     monkeypatch.setattr(machine, "_answered", deaf)
     return Limits(raises=1)
@@ -93,7 +94,7 @@ def never_dismisses(monkeypatch: pytest.MonkeyPatch) -> Limits:
     def silent(run: Run, rank: int) -> Any:
         run, actions = finished(run, rank)
         kept = [a for a in actions if not (isinstance(a, Send) and isinstance(a.message, Dismissed))]
-        return run, tuple(a for a in kept if not isinstance(a, machine.SetDeadline))
+        return run, tuple(a for a in kept if not isinstance(a, events.SetDeadline))
 
     monkeypatch.setattr(machine, "_finished", silent)
     return Limits(reports=0)
@@ -173,7 +174,7 @@ def starts_before_all_are_ready(monkeypatch: pytest.MonkeyPatch) -> Limits:
     def eager(run: Run, rank: int) -> Any:
         run = machine._mark(run, rank, machine.Worker(ready=True))
         if run.state is State.STARTING:
-            return replace(run, state=State.RUNNING), (machine.StartWorkers(run.attempt),)
+            return replace(run, state=State.RUNNING), (events.StartWorkers(run.attempt),)
         return run, ()
 
     monkeypatch.setattr(machine, "_ready", eager)

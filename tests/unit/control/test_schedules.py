@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headway.control import machine
 from headway.control.controller import Controller, Outcome, Plan
-from headway.control.machine import State
+from headway.control.events import State
 from headway.control.rounds import GIVER_WINDOW
 from headway.core.callback import TrainRunContext
 from headway.core.config import FailureConfig, RunConfig, ScalingConfig

@@ -1,0 +1,178 @@
+"""Everything that can happen to a run, beside what workers and users say (:mod:`headway.core.messages`), and everything
+that is done about it. Plain values; :mod:`headway.control.machine` turns the ones into the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from headway.control.policy import Failure
+from headway.control.rounds import UNKNOWN, Closed, Habits, Round
+from headway.core.messages import Abort, FromWorker, Report, StopRequested, ToWorker
+from headway.storage.checkpoint import Saved
+
+
+class State(StrEnum):
+    WAITING = "WAITING"
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    FINISHED = "FINISHED"
+    FAILED = "FAILED"
+    ABORTED = "ABORTED"
+
+
+ENDS = frozenset({State.FINISHED, State.FAILED, State.ABORTED})
+
+
+# --- what can happen ---
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Start the (next) attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """The engine is bringing up this many workers, whose first report has this number."""
+
+    attempt: int
+    num_workers: int
+    first_seq: int
+    habits: Habits = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFailed:
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitDone:
+    """Storage has made this round's files a checkpoint."""
+
+    attempt: int
+    seq: int
+    saved: Saved
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFailed:
+    attempt: int
+    seq: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSkipped:
+    """Storage had nothing to do: the checkpoint in question is not there any more."""
+
+    attempt: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """The time that STOPPING allowed is over."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """The files of this round have waited long enough for ranks that may never come."""
+
+    attempt: int
+    seq: int
+
+
+Answer = Launched | LaunchFailed | CommitDone | CommitFailed | CommitSkipped | Deadline | Overdue
+Event = FromWorker | Begin | Abort | StopRequested | Answer
+
+
+# --- what is done ---
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorkers:
+    """All are here: deal out ranks and send each its Start."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    rank: int
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """A round is over; ``commit`` says that its files shall become a checkpoint."""
+
+    attempt: int
+    closed: Closed
+    commit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """Files came after their round had closed: add them to its checkpoint, or make one of them."""
+
+    attempt: int
+    round: Round
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """The checkpoint of this round was committed in good faith and is not whole: remove it."""
+
+    seq: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    rank: int
+    message: ToWorker
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """Ask every worker's Python to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End every process of this attempt, whatever it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetDeadline:
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """This attempt is over and another begins."""
+
+    failures: tuple[Failure, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    state: State
+    failures: tuple[Failure, ...] = ()
+
+
+Action = (
+    Launch | StartWorkers | Record | Close | Extend | Withdraw | Send | Interrupt | Kill | SetDeadline | Retried | End
+)
