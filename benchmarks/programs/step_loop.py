@@ -50,7 +50,7 @@ def forever(loader):
 def loading_us(loader):
     """What one batch costs, without training."""
     best = float("inf")
-    for _ in range(5):
+    for _ in range(9):
         began = time.perf_counter()
         count = sum(1 for _ in loader)
         best = min(best, (time.perf_counter() - began) / count * 1e6)

@@ -11,7 +11,7 @@ from headway.core.messages import Report
 from headway.core.wire import Frames, encode
 
 READ_BYTES = 1 << 18
-FEW_BYTES = 1 << 14
+FEW = 64  # messages at a time: a socket holds a few hundred of them, however small they are
 
 
 class Channel:
@@ -27,8 +27,7 @@ class Channel:
         self.left = False  # its Exited has been delivered
         self._frames = Frames()
         self._outgoing: collections.deque[memoryview] = collections.deque()
-        self._last_bytes = 0
-        self._only_metrics = False
+        self._few_metrics = False
 
     @property
     def open(self) -> bool:
@@ -46,7 +45,7 @@ class Channel:
         Everything else a worker says rings the bell. Were we woken by every report, a loop that reports in each of
         its short steps would pay for it with a few percent of its core.
         """
-        return self._only_metrics and self._last_bytes < FEW_BYTES
+        return self._few_metrics
 
     def put(self, message: object) -> None:
         self._outgoing.append(memoryview(encode(message)))
@@ -76,8 +75,8 @@ class Channel:
         except OSError:
             return None
         messages = self._frames.feed(data)
-        self._last_bytes = len(data)
-        self._only_metrics = all(isinstance(message, Report) and not message.staged for message in messages)
+        only_metrics = all(isinstance(message, Report) and not message.staged for message in messages)
+        self._few_metrics = only_metrics and len(messages) < FEW
         return messages if data else None
 
     def close(self) -> None:

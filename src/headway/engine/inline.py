@@ -18,7 +18,7 @@ from typing import Any
 
 from headway.core.config import ScalingConfig, outer_ranks
 from headway.core.errors import ConfigError
-from headway.core.messages import Abort, Exited, FromWorker, Place, Ready, Start, ToController, ToWorker
+from headway.core.messages import Abort, Exited, FromWorker, Place, Ready, Report, Start, ToController, ToWorker
 from headway.core.task import Task
 from headway.engine import hardware
 from headway.engine.base import Deliver, worker_entry
@@ -152,6 +152,9 @@ class _Link:
         with self._engine.our_code():
             self._engine.say(message)
             self._engine.deliver_posted(0)
+
+    def report(self, seq: int, time: float, metrics: bytes, staged: bool) -> None:
+        self.send(Report(seq, time, metrics, staged))
 
     def wait(self, done: Callable[[], bool], timeout_s: float | None = None) -> bool:
         until = math.inf if timeout_s is None else time.monotonic() + timeout_s

@@ -127,6 +127,28 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         return
 
 
+def read_lines_backwards(path: Path) -> Iterator[dict[str, Any]]:
+    """The same lines, the last one first, without reading more of the file than is asked for."""
+    try:
+        with path.open("rb") as file:
+            position = file.seek(0, os.SEEK_END)
+            beginning = b""  # of a line whose end we have seen; at first, the torn one
+            torn = True
+            while position > 0:
+                size = min(position, 1 << 16)
+                position -= size
+                file.seek(position)
+                first, *whole = (file.read(size) + beginning).split(b"\n")
+                if whole and torn:
+                    whole, torn = whole[:-1], False
+                yield from map(json.loads, reversed(whole))
+                beginning = first
+            if beginning and not torn:
+                yield json.loads(beginning)
+    except FileNotFoundError:
+        return
+
+
 class Appender:
     """A file of lines that only we append to. A torn line left by a crash is cut off first."""
 

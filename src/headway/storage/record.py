@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +11,8 @@ from typing import Any
 from headway.core.errors import StorageError
 from headway.storage import layout
 from headway.storage.checkpoint import Saved, committed
-from headway.storage.files import read_json, read_lines
+from headway.storage.files import read_json, read_lines, read_lines_backwards
 from headway.storage.rundir import is_open
-
-_TAIL_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -61,28 +59,15 @@ class Record:
         return rows
 
     def newest_metrics(self) -> dict[str, Any] | None:
-        """What rank 0 reported last. Reads the end of the file first: histories are long."""
-        for line in reversed(_tail(self.path / layout.METRICS)):
+        """What rank 0 reported last. Reads from the end: histories are long."""
+        limit = math.inf  # a later attempt began here anew: what stands before it counts up to here
+        for line in read_lines_backwards(self.path / layout.METRICS):
             if "first_seq" in line:
-                break
-            if line["rank"] == 0:
+                limit = min(limit, line["first_seq"])
+            elif line["rank"] == 0 and line["seq"] < limit:
                 metrics: dict[str, Any] = line["metrics"]
                 return metrics
-        rows = self.reports()
-        return rows[-1]["metrics"] if rows else None
-
-
-def _tail(path: Path) -> list[dict[str, Any]]:
-    """The last whole lines of a file."""
-    try:
-        with path.open("rb") as file:
-            start = max(0, file.seek(0, 2) - _TAIL_BYTES)
-            file.seek(start)
-            text = file.read()
-    except FileNotFoundError:
-        return []
-    lines = text.split(b"\n")[1 if start else 0 : -1]
-    return [json.loads(line) for line in lines]
+        return None
 
 
 def runs(storage: Path) -> list[Record]:

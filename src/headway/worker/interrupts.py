@@ -1,4 +1,9 @@
-"""Ctrl-C, held back while a word is being said: half a message on the wire would be worse than a late interrupt."""
+"""Ctrl-C, held back while a word is being said: half a message on the wire would be worse than a late interrupt.
+
+with speaking:
+    link.send(...)
+heed()
+"""
 
 from __future__ import annotations
 
@@ -6,36 +11,27 @@ import signal
 import threading
 from typing import Any
 
+speaking = threading.RLock()  # whoever says something holds it; an interrupt of the main thread waits until it lets go
 
-class _Unbroken:
-    """``with unbroken:`` an interrupt of the main thread waits until the end of the block. May be nested."""
-
-    def __init__(self) -> None:
-        self._thread: int | None = None  # the one that interrupts reach, once we are asked to look after them
-        self._depth = 0
-        self._waiting = False
-
-    def install(self) -> None:
-        """From now on SIGINT comes to us. User code may put its own handler in our place."""
-        self._thread = threading.get_ident()
-        signal.signal(signal.SIGINT, self._rung)
-
-    def _rung(self, number: int, frame: Any) -> None:
-        if self._depth:
-            self._waiting = True
-        else:
-            raise KeyboardInterrupt
-
-    def __enter__(self) -> None:
-        if threading.get_ident() == self._thread:
-            self._depth += 1
-
-    def __exit__(self, *exc: object) -> None:
-        if threading.get_ident() == self._thread:
-            self._depth -= 1
-            if self._waiting and not self._depth:
-                self._waiting = False
-                raise KeyboardInterrupt
+_waiting = False
 
 
-unbroken = _Unbroken()
+def look_after_interrupts() -> None:
+    """From now on SIGINT comes to us. User code may put its own handler in our place."""
+    signal.signal(signal.SIGINT, _rung)
+
+
+def _rung(number: int, frame: Any) -> None:
+    global _waiting
+    if speaking._is_owned():  # type: ignore[attr-defined]
+        _waiting = True
+    else:
+        raise KeyboardInterrupt
+
+
+def heed() -> None:
+    """Let an interrupt happen that came while we were speaking."""
+    global _waiting
+    if _waiting and threading.current_thread() is threading.main_thread():
+        _waiting = False
+        raise KeyboardInterrupt

@@ -9,21 +9,24 @@ from collections.abc import Callable
 from typing import Protocol
 
 from headway.core.errors import EngineError
-from headway.core.messages import Report, Start, ToController, ToWorker
-from headway.core.wire import Frames, encode
-from headway.worker.interrupts import unbroken
+from headway.core.messages import Start, ToController, ToWorker
+from headway.core.wire import Frames, encode, encode_report
+from headway.worker.interrupts import speaking
 
 
 class Link(Protocol):
     def send(self, message: ToController) -> None:
-        """Hand a message over. Returns at once unless the wire is full."""
+        """Hand a message over. Returns at once unless the wire is full. An interrupt in here would tear it."""
+
+    def report(self, seq: int, time: float, metrics: bytes, staged: bool) -> None:
+        """The same for a Report."""
 
     def wait(self, done: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Let messages come in until ``done()``; False when the time is over first."""
 
 
 class SocketLink:
-    """Over an inherited socket. User code may report from several threads, hence the lock.
+    """Over an inherited socket. User code may report from several threads, hence ``speaking``.
 
     The controller reads metrics in its own time; whatever else we say rings its bell.
     """
@@ -31,16 +34,19 @@ class SocketLink:
     def __init__(self, wire: socket.socket, bell: int) -> None:
         self._wire = wire
         self._bell = bell
-        self._sending = threading.Lock()
         self._news = threading.Condition()
         self._frames = Frames()
 
     def send(self, message: ToController) -> None:
-        frame = encode(message)
-        with unbroken, self._sending:
-            self._wire.sendall(frame)
-            if not isinstance(message, Report) or message.staged:
-                os.eventfd_write(self._bell, 1)
+        with speaking:
+            self._wire.sendall(encode(message))
+        os.eventfd_write(self._bell, 1)
+
+    def report(self, seq: int, time: float, metrics: bytes, staged: bool) -> None:
+        with speaking:
+            self._wire.sendall(encode_report(seq, time, metrics, staged))
+        if staged:
+            os.eventfd_write(self._bell, 1)
 
     def wait(self, done: Callable[[], bool], timeout_s: float | None = None) -> bool:
         with self._news:

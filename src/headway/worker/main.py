@@ -30,7 +30,7 @@ from headway.frameworks.base import join
 from headway.observe.tail import TRACEBACK_FOLLOWS
 from headway.observe.tracebacks import folded, full
 from headway.storage import layout
-from headway.worker.interrupts import unbroken
+from headway.worker.interrupts import look_after_interrupts
 from headway.worker.link import SocketLink
 from headway.worker.metrics import refuse_tensors
 from headway.worker.session import Session, active
@@ -38,7 +38,7 @@ from headway.worker.session import Session, active
 
 def main(wire: socket.socket, bell: int, gpus: list[str], rendezvous: str | None) -> None:
     """The whole life of a worker process. Never returns."""
-    unbroken.install()
+    look_after_interrupts()
     link = SocketLink(wire, bell)
     link.send(Ready(host=socket.gethostname(), pid=os.getpid(), gpus=tuple(gpus)))
     start = link.first()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Iterator, Mapping
 from json.encoder import encode_basestring_ascii
+from math import isfinite
 from typing import Any
 
 from headway.core.errors import MetricsError
@@ -14,7 +14,7 @@ from headway.core.errors import MetricsError
 
 def encode_metrics(metrics: object) -> bytes:
     """The text that will stand in ``metrics.jsonl``."""
-    if not isinstance(metrics, Mapping):
+    if type(metrics) is not dict and not isinstance(metrics, Mapping):
         raise MetricsError(f"report() takes a dict of metrics, got {type(metrics).__name__}")
     if (text := _flat(metrics)) is not None:
         return text
@@ -25,14 +25,22 @@ def encode_metrics(metrics: object) -> bytes:
 
 
 def _flat(metrics: Mapping[Any, Any]) -> bytes | None:
-    """The text of what is mostly reported, a flat dict of numbers, in half the time that it takes json; else None."""
-    parts = []
-    for key, value in metrics.items():
+    """The text of what is mostly reported, a flat dict of numbers under the same names as before; else None."""
+    keys, values = tuple(metrics), tuple(metrics.values())
+    for value in values:
         kind = type(value)
-        if (kind is not int and (kind is not float or not math.isfinite(value))) or type(key) is not str:
+        if kind is not int and (kind is not float or not isfinite(value)):
             return None
-        parts.append(f"{encode_basestring_ascii(key)}:{value!r}")
-    return f"{{{','.join(parts)}}}".encode()
+    template = _templates.get(keys)
+    if template is None:
+        if not all(type(key) is str for key in keys) or len(_templates) > 1000:
+            return None
+        names = (encode_basestring_ascii(key).replace("%", "%%") for key in keys)
+        template = _templates[keys] = f"{{{','.join(f'{name}:%r' for name in names)}}}"
+    return (template % values).encode()
+
+
+_templates: dict[tuple[Any, ...], str] = {}  # what a report looks like, by its keys: loops say the same thing each time
 
 
 def refuse_tensors(value: object) -> None:

@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.errors import ConfigError, SessionError
-from headway.core.messages import Arrive, Committed, Dismissed, Release, Report, Saving, Start, ToWorker
+from headway.core.messages import Arrive, Committed, Dismissed, Release, Saving, Start, ToWorker
 from headway.storage import layout
 from headway.storage.checkpoint import Checkpoint, stage
-from headway.worker.interrupts import unbroken
+from headway.worker.interrupts import heed, speaking
 from headway.worker.link import Link
 from headway.worker.metrics import encode_metrics
 
 COMMIT_WAIT_S = 1.0
 
 _active: Session | None = None
+_forked = False  # whether this process is a child of the worker's, say one of its loader processes
 
 
 class Session:
@@ -32,7 +33,6 @@ class Session:
         self.run = start.run
         self.metadata: dict[str, Any] = {}  # the user's own
         self.extras: dict[str, Any] = {}  # what a framework's helpers keep for this session
-        self._pid = os.getpid()
         self._link = link
         self._next_seq = start.first_seq
         self._reporting = threading.Lock()
@@ -48,15 +48,17 @@ class Session:
             seq = self._next_seq
             if checkpoint is not None:
                 self._stage(checkpoint, seq)
-            with unbroken:
-                self._link.send(Report(seq=seq, time=time.time(), metrics=text, staged=checkpoint is not None))
+            with speaking:
+                self._link.report(seq, time.time(), text, checkpoint is not None)
                 self._next_seq = seq + 1
+        heed()
 
     def _stage(self, checkpoint: object, seq: int) -> None:
         if not isinstance(checkpoint, Checkpoint):
             kind = type(checkpoint).__name__
             raise ConfigError(f"checkpoint must be a Checkpoint, got {kind}: use Checkpoint.from_directory(path)")
         self._link.send(Saving())
+        heed()
         run = Path(self.run.path)
         stage(Path(checkpoint.path), layout.staged(run, self.run.attempt, seq, self.rank), run=run)
         self._pending.add(seq)
@@ -77,13 +79,9 @@ class Session:
         index = self._num_meetings
         self._num_meetings += 1
         self._link.send(Arrive(index=index, kind=kind, data=data))
+        heed()
         self._link.wait(lambda: index in self._released)
         return self._released.pop(index)
-
-    @property
-    def is_here(self) -> bool:
-        """Whether this is the worker's process, and not, say, one of its loader processes."""
-        return self._pid == os.getpid()
 
     def wait_for_dismissal(self) -> None:
         self._link.wait(lambda: self._dismissed)
@@ -116,12 +114,20 @@ def active(session: Session) -> Iterator[None]:
         _active = None
 
 
+def _in_child() -> None:
+    global _forked
+    _forked = _active is not None
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
 def current(caller: str) -> Session:
     """The session, or a sentence that says where ``caller`` belongs."""
     if _active is None:
         raise SessionError(
             f"{caller}() was called outside a training function: call it in the function that a trainer runs"
         )
-    if not _active.is_here:
+    if _forked:
         raise SessionError(f"{caller}() was called in a child of the worker's process: call it in the worker itself")
     return _active

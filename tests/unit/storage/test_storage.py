@@ -24,7 +24,7 @@ from headway.storage.checkpoint import (
     next_number,
     stage,
 )
-from headway.storage.files import Appender, exchange, read_lines, write_json
+from headway.storage.files import Appender, exchange, read_lines, read_lines_backwards, write_json
 from headway.storage.record import Record, runs
 from headway.storage.retention import best, look_up, score, surplus
 from headway.storage.rundir import create_run, is_open, open_run
@@ -296,3 +296,19 @@ def test_whoever_looks_does_not_lock_out_whoever_opens(tmp_path: Path) -> None:
         over.set()
         looking.join()
     assert not is_open(tmp_path / "run")
+
+
+@pytest.mark.parametrize("torn", ["", '{"n": 1', "{"])
+@pytest.mark.parametrize("count", [0, 1, 2, 3000])
+def test_lines_come_backwards_as_they_come_forwards(tmp_path: Path, count: int, torn: str) -> None:
+    path = tmp_path / "lines"
+    path.write_text("".join(json.dumps({"n": n, "text": "x" * (n % 90)}) + "\n" for n in range(count)) + torn)
+    assert list(read_lines_backwards(path)) == list(reversed(list(read_lines(path))))
+
+
+def test_the_newest_metrics_are_those_of_rank_zero_in_the_last_attempt(tmp_path: Path) -> None:
+    rundir = create_run(tmp_path, "run")
+    rundir.record(b'{"rank":0,"seq":0,"metrics":{"n":0}}\n{"rank":0,"seq":1,"metrics":{"n":1}}\n')
+    rundir.record(b'{"attempt":2,"first_seq":1}\n{"rank":1,"seq":1,"metrics":{"n":9}}\n')
+    rundir.close()
+    assert Record(rundir.path).newest_metrics() == {"n": 0}, "what came before the restart from report 0"
