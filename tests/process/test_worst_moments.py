@@ -13,10 +13,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from headway import train
-from headway.engine import local
+from headway.engine import local, nurseries
 from headway.storage.record import Record
 from headway.train.torch import TorchTrainer
 from support import Driver, fit, plain_trainer, python, save, wait_until, write_script
@@ -246,7 +247,6 @@ def test_reports_of_an_inline_run_are_heard_while_it_runs() -> None:
 
 
 def test_an_inline_torch_run_opens_no_port_and_leaves_the_process_as_it_was() -> None:
-    import psutil
 
     def train_func() -> list[str]:
         return [str(c.laddr) for c in psutil.Process().net_connections(kind="inet") if c.status == "LISTEN"]
@@ -322,3 +322,18 @@ def test_a_driver_that_blocks_sigchld_still_hears_of_exits(tmp_path: Path) -> No
         print(train.DataParallelTrainer(lambda: "done").fit().return_value)
     """
     assert "done" in python(write_script(tmp_path, script)).stdout
+
+
+def test_a_nursery_that_does_not_answer_cannot_hold_up_the_end() -> None:
+    """It is stopped; the workers are ended without it, and the next run gets another one."""
+    run = plain_trainer(lambda: time.sleep(60), 2).start()
+    wait_until(lambda: Record(run.path).state == "RUNNING", 10)
+    nursery = nurseries._nurseries[()]
+    workers = psutil.Process(nursery.pid).children()
+    os.kill(nursery.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    run.stop()
+    run.result()
+    assert time.monotonic() - began < 3
+    wait_until(lambda: not any(worker.is_running() for worker in workers), 2)
+    assert fit(lambda: "again").return_value == "again"

@@ -20,6 +20,7 @@ class Channel:
     def __init__(self, index: int, wire: socket.socket) -> None:
         wire.setblocking(False)
         self.index = index
+        self.pid: int | None = None  # known once it has said Ready
         self.socket = wire
         self.rests: float | None = None
         self.watched = 0  # what the selector looks out for

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from headway.core.config import ScalingConfig
 from headway.core.errors import EngineError
-from headway.core.messages import Exited, FromWorker, ToWorker
+from headway.core.messages import Exited, FromWorker, Ready, ToWorker
 from headway.core.wire import WireError
 from headway.engine import hardware
 from headway.engine.base import Deliver
@@ -24,6 +24,7 @@ from headway.engine.nurseries import NurseryProcess, open_session
 from headway.engine.nursery import MESSAGE_BYTES
 
 REST_S = 0.05
+PATIENCE_S = 0.5
 
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
@@ -44,6 +45,7 @@ class LocalEngine:
         self._session: socket.socket | None = None
         self._channels: list[Channel] = []
         self._attempt = 0
+        self._patience_ends: float | None = None  # by when the nursery must have killed whom we asked it to kill
 
     def check(self, scaling: ScalingConfig) -> int:
         return hardware.room(scaling)
@@ -69,6 +71,7 @@ class LocalEngine:
 
     def launch(self, attempt: int, num_workers: int) -> None:
         self._attempt = attempt
+        self._patience_ends = None
         self._drop_all()
         session = self._session or self._connect()
         assert self._bell is not None
@@ -102,10 +105,7 @@ class LocalEngine:
 
     def kill(self) -> None:
         self._signal_all(signal.SIGKILL)
-        if self._nursery is not None and self._session is not None and not self._nursery.served:
-            self._read_session(wait=False)
-            if not self._nursery.served:
-                self._nursery.kill()  # it is in the middle of a long import, and nobody has come of it yet
+        self._patience_ends = time.monotonic() + PATIENCE_S
 
     def _signal_all(self, number: int) -> None:
         for channel in self._channels:
@@ -126,7 +126,7 @@ class LocalEngine:
     # --- what comes in ---
 
     def pump(self, timeout_s: float | None) -> None:
-        for key, events in self._selector.select(self._until_next_rest_ends(timeout_s)):
+        for key, events in self._selector.select(self._next_look(timeout_s)):
             if key.data is not None:
                 if events & _WRITE:
                     key.data.flush()
@@ -141,9 +141,23 @@ class LocalEngine:
         for channel in self._channels:
             if channel.rests is not None and channel.rests <= now:
                 self._read(channel)
+        if self._patience_ends is not None and self._patience_ends <= now:
+            self._do_without_nursery()
 
-    def _until_next_rest_ends(self, timeout_s: float | None) -> float | None:
+    def _do_without_nursery(self) -> None:
+        """It is in the middle of a long import, or stopped: kill whom we know, and it too if it serves nobody else."""
+        self._patience_ends = None
+        for channel in self._channels:
+            if not channel.left and channel.pid is not None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(channel.pid, signal.SIGKILL)
+        if self._nursery is not None and self._nursery.num_sessions == 1 and not all(c.left for c in self._channels):
+            self._nursery.kill()
+
+    def _next_look(self, timeout_s: float | None) -> float | None:
         ends = [channel.rests for channel in self._channels if channel.rests is not None]
+        if self._patience_ends is not None:
+            ends.append(self._patience_ends)
         if not ends:
             return timeout_s
         left = max(0.0, min(ends) - time.monotonic())
@@ -193,26 +207,23 @@ class LocalEngine:
             return False
         channel.rests = time.monotonic() + REST_S if channel.may_rest else None
         self._watch(channel)
+        if channel.pid is None:
+            channel.pid = next((message.pid for message in messages if isinstance(message, Ready)), None)
         if messages:
             self._deliver([FromWorker(self._attempt, channel.index, message) for message in messages])
         return True
 
-    def _read_session(self, *, wait: bool = True) -> None:
+    def _read_session(self) -> None:
         assert self._session is not None
-        assert self._nursery is not None
         try:
-            data = self._session.recv(MESSAGE_BYTES, 0 if wait else socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return
+            data = self._session.recv(MESSAGE_BYTES)
         except OSError:
             data = b""
         if not data:
             return self._nursery_died(self._session)
-        self._nursery.served = True
         notice = json.loads(data)
-        if "exited" in notice:
-            channel = self._channels[notice["exited"]]
-            self._exited(channel, Exited(code=notice.get("code"), reason=channel.fault or notice.get("reason", "")))
+        channel = self._channels[notice["exited"]]
+        self._exited(channel, Exited(code=notice.get("code"), reason=channel.fault or notice.get("reason", "")))
 
     def _exited(self, channel: Channel, message: Exited) -> None:
         """Exited comes after everything else the worker said, which still lies in our socket."""
@@ -247,6 +258,8 @@ class LocalEngine:
         self._selector.unregister(session)
         shut(session)
         self._session = None
+        if self._nursery is not None:
+            self._nursery.num_sessions -= 1
 
     def close(self) -> None:
         """Closing the session makes the nursery kill what is left of this run."""

@@ -44,7 +44,7 @@ class NurseryProcess:
             )
         self._door = ours
         self._owner = os.getpid()
-        self.served = False  # whether it has ever answered
+        self.num_sessions = 0  # how many runs it serves now
 
     @property
     def pid(self) -> int:
@@ -63,6 +63,7 @@ class NurseryProcess:
             except OSError:
                 ours.close()
                 raise
+        self.num_sessions += 1
         return ours
 
     def kill(self) -> None:

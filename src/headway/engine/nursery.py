@@ -84,7 +84,6 @@ class Nursery:
         session = socket.socket(fileno=fds[0])
         self._sessions.add(session)
         self._selector.register(session, selectors.EVENT_READ, lambda: self._asked(session))
-        _tell(session, {"serving": True})
 
     def _asked(self, session: socket.socket) -> None:
         try:
