@@ -84,7 +84,7 @@ def _print_checkpoints(record: Record) -> None:
     table = _table("CHECKPOINT", "REPORT", "SAVED", "SIZE", "METRICS")
     for saved in kept:
         manifest = saved.manifest
-        size = words.size(sum(manifest.files.values()))
+        size = words.size(manifest.size)
         metrics = words.metrics(manifest.metrics)
         table.add_row(saved.path.name, str(manifest.seq), _clock(manifest.time), size, Text(metrics))
     print()

@@ -84,6 +84,8 @@ class Controller:
     def run(self) -> Outcome:
         """From the first worker to the last exit."""
         with self._opened():
+            for note in self._rundir.recovered.notes:
+                self._tell("recovered", note, "WARNING")
             self._deliver([events.Begin()])
             while self._ended is None:
                 self._engine.pump(self._patience())

@@ -10,7 +10,7 @@ from enum import StrEnum
 from headway.control.policy import Failure
 from headway.control.rounds import UNKNOWN, Closed, Habits, Round
 from headway.core.messages import Abort, FromWorker, Report, StopRequested, ToWorker
-from headway.storage.checkpoint import Saved
+from headway.storage.commit import Saved
 
 
 class State(StrEnum):

@@ -13,7 +13,8 @@ from headway.control.policy import Failure
 from headway.control.rounds import Round
 from headway.core.callback import TrainRunContext, UserCallback
 from headway.observe.tracebacks import folded
-from headway.storage.checkpoint import Checkpoint, Saved
+from headway.storage.checkpoint import Checkpoint
+from headway.storage.commit import Saved
 
 
 @dataclass

@@ -20,19 +20,11 @@ from headway.control.rounds import Habits, Round
 from headway.core.config import CheckpointConfig
 from headway.core.messages import Report
 from headway.storage import layout
-from headway.storage.checkpoint import (
-    Commitment,
-    Saved,
-    commit,
-    committed,
-    discard,
-    discard_staged,
-    drop_staged,
-    extend,
-    next_number,
-)
+from headway.storage.commit import Commitment, Saved, commit, discard, extend
+from headway.storage.recovery import next_number
 from headway.storage.retention import surplus
 from headway.storage.rundir import RunDir
+from headway.storage.staging import Slot, sweep
 
 
 @dataclass(frozen=True)
@@ -56,7 +48,7 @@ class Ledger:
         self._numbers: dict[int, int] = {}  # of this attempt: seq -> number of its checkpoint
         self._withdrawn: set[int] = set()  # of this attempt: seqs that have no checkpoint and will have none
         self._retired: set[int] = set()  # of this attempt: seqs whose checkpoint had to make room for better ones
-        self.kept = committed(rundir.path)
+        self.kept = list(rundir.recovered.kept)
         self._next_number = next_number(rundir.path)
         self.newest_report: Report | None = None  # of rank 0
 
@@ -136,8 +128,8 @@ class Ledger:
             return True
         (rank,) = late.givers
         path = layout.checkpoint(self._rundir.path, self._numbers[late.seq])
-        files = layout.staged(self._rundir.path, attempt, late.seq, rank)
-        self._jobs.put(functools.partial(self._answer, attempt, late.seq, lambda: extend(path, files, rank)))
+        slot = Slot(self._rundir.path, attempt, late.seq, rank)
+        self._jobs.put(functools.partial(self._answer, attempt, late.seq, lambda: extend(path, slot)))
         return True
 
     def committed(self, saved: Saved) -> None:
@@ -169,11 +161,11 @@ class Ledger:
         """The files of this round will not become a checkpoint, nor will any that come late."""
         self._withdrawn.add(closing.seq)
         for rank in closing.givers:
-            self._jobs.put(functools.partial(discard_staged, self._rundir.path, attempt, closing.seq, rank))
+            self._jobs.put(Slot(self._rundir.path, attempt, closing.seq, rank).clear)
 
     def end_attempt(self, attempt: int) -> None:
         """Every worker has left, and storage has answered: what still lies in staging is of no use."""
-        self._jobs.put(functools.partial(drop_staged, self._rundir.path, attempt))
+        self._jobs.put(functools.partial(sweep, self._rundir.path, attempt))
 
     # --- the committer's thread ---
 

@@ -1,49 +1,24 @@
-"""Small honest file operations: copies that never take what is not there, writes that are whole or absent."""
+"""Small honest file operations: lists of what is there, writes that are whole or absent, lines that are never torn."""
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from headway.core.errors import StorageError
-
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
+from headway.storage import disk
 
 
-def copy_tree(source: Path, target: Path, *, leave_out: Path, without: str) -> int:
-    """Copy a folder as it is now, and say how many files that were.
+def walk(source: Path, leave_out: Path) -> Iterator[tuple[str, Path]]:
+    """Files and folders below, by their relative path; folders before what is in them.
 
-    The source is never changed. What vanishes while we copy (somebody else's temporary file) was not ours to keep;
-    pipes and sockets have no content to keep; ``leave_out`` is a folder that is not copied even if it lies inside,
-    ``without`` a file at the top that is ours and not the caller's.
+    Links are followed, as every reader would, but never in a circle. Pipes and sockets have no content to keep;
+    ``leave_out`` is a folder that is not entered even if it lies inside.
     """
-    target.mkdir(parents=True)
-    count = 0
-    for path, entry in _walk(source, leave_out):
-        if path == without:
-            continue
-        place = target / path
-        if entry.is_dir():
-            place.mkdir(exist_ok=True)
-            continue
-        try:
-            shutil.copyfile(entry, place)
-        except FileNotFoundError:
-            place.unlink(missing_ok=True)
-        else:
-            count += 1
-    return count
-
-
-def _walk(source: Path, leave_out: Path) -> Iterator[tuple[str, Path]]:
-    """Folders before what is in them; links are followed, as every reader would, but never in a circle."""
     pending: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]
     avoid = _identity(leave_out)
     while pending:
@@ -64,18 +39,11 @@ def _walk(source: Path, leave_out: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    status = path.stat()
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return 0, 0
     return status.st_dev, status.st_ino
-
-
-def exchange(a: Path, b: Path) -> None:
-    """Swap two folders, in one step where the kernel and the filesystem can."""
-    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if renameat2 is None or renameat2(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), _RENAME_EXCHANGE) != 0:
-        aside = b.with_name(f"{b.name}.aside")
-        os.rename(b, aside)
-        os.rename(a, b)
-        os.rename(aside, a)
 
 
 def sizes(folder: Path) -> dict[str, int]:
@@ -99,19 +67,25 @@ def same_content(a: Path, b: Path) -> bool:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Whole or not at all, whatever happens in between."""
+    """Whole or not at all, whatever happens in between, and on the disk when this returns."""
     temporary = path.with_name(path.name + ".new")
-    with temporary.open("w") as file:
-        json.dump(value, file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    disk.write(temporary, json_bytes(value))
+    disk.flush(temporary)
+    disk.move(temporary, path)
+    disk.flush(path.parent)
+
+
+def json_bytes(value: object) -> bytes:
+    return json.dumps(value, indent=1).encode() + b"\n"
 
 
 def read_json(path: Path) -> Any:
+    return parse_json(path, path.read_bytes())
+
+
+def parse_json(path: Path, data: bytes) -> Any:
     try:
-        return json.loads(path.read_text())
+        return json.loads(data)
     except ValueError as error:
         raise StorageError(f"{path} is damaged: {error}") from error
 

@@ -5,7 +5,7 @@
   events.jsonl          the journal: every transition with its cause
   metrics.jsonl         a line per (rank, seq), as it arrives; a marker line per attempt
   checkpoints/          checkpoint_000000/ … each with its files and .manifest.json
-    .staging/           files on their way: <attempt>.<seq>.rank-<r>/
+    .staging/           files on their way: see staging.py
   logs/                 rank-0.out, rank-0.err, …
   .lock                 held by the controller while the run is open
 """
@@ -21,6 +21,7 @@ METRICS = "metrics.jsonl"
 CHECKPOINTS = "checkpoints"
 STAGING = ".staging"
 MANIFEST = ".manifest.json"
+DAMAGED = ".damaged"
 LOGS = "logs"
 LOCK = ".lock"
 
@@ -37,11 +38,6 @@ def number(name: str) -> int | None:
 
 def staging(run: Path) -> Path:
     return run / CHECKPOINTS / STAGING
-
-
-def staged(run: Path, attempt: int, seq: int, rank: int) -> Path:
-    """Where a rank lays down its files for one round. No folder is shared: a late rank may still be writing."""
-    return staging(run) / f"{attempt}.{seq}.rank-{rank}"
 
 
 def log(run: Path, rank: int, stream: str) -> Path:

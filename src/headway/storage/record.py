@@ -10,9 +10,10 @@ from typing import Any
 
 from headway.core.errors import StorageError
 from headway.storage import layout
-from headway.storage.checkpoint import Saved, committed
+from headway.storage.commit import Saved
 from headway.storage.files import read_json, read_lines, read_lines_backwards
-from headway.storage.rundir import is_open
+from headway.storage.recovery import committed
+from headway.storage.rundir import ENDED, is_open
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,7 @@ class Record:
         state = "WAITING"
         for event in self.events():
             state = event.get("state", state)
-        ended = state in ("FINISHED", "FAILED", "ABORTED")
-        return state if ended or held or is_open(self.path) else "INTERRUPTED"
+        return state if state in ENDED or held or is_open(self.path) else "INTERRUPTED"
 
     def checkpoints(self) -> list[Saved]:
         return committed(self.path)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headway.core.config import CheckpointConfig
-from headway.storage.checkpoint import Saved
+from headway.storage.commit import Saved
 
 _WORST = -math.inf
 

@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import secrets
-import shutil
 import socket
 import time
 from pathlib import Path
@@ -17,13 +16,19 @@ from headway.core.config import Resume
 from headway.core.errors import ConfigError, StorageError
 from headway.storage import layout
 from headway.storage.files import Appender, read_json, read_lines, write_json
+from headway.storage.recovery import Recovered, recover
+
+ENDED = ("FINISHED", "FAILED", "ABORTED")
 
 
 class RunDir:
     """Open for one ``fit()``. ``past_attempts`` counts those of former openings, so that numbers never repeat."""
 
-    def __init__(self, path: Path, lock: TextIO, description: dict[str, Any], past_attempts: int) -> None:
+    def __init__(
+        self, path: Path, lock: TextIO, description: dict[str, Any], past_attempts: int, recovered: Recovered
+    ) -> None:
         self.path = path
+        self.recovered = recovered
         self.id: str = description["id"]
         self.seed: int = description["seed"]
         self.past_attempts = past_attempts
@@ -51,10 +56,6 @@ class RunDir:
         """Whole lines for ``metrics.jsonl``."""
         self._metrics.write(lines)
 
-    def sweep(self) -> None:
-        """Nothing is on its way any more: what still lies in staging is of no use."""
-        shutil.rmtree(layout.staging(self.path), ignore_errors=True)
-
     def close(self) -> None:
         self._journal.close()
         self._metrics.close()
@@ -77,10 +78,12 @@ def open_run(path: Path, resume: Resume) -> RunDir:
         description = _read(path) if exists else _fresh(path)
         if not exists:
             write_json(path / layout.DESCRIPTION, description)
-        past = max((line.get("attempt", 0) for line in read_lines(path / layout.JOURNAL)), default=0)
-        opened = RunDir(path, lock, description, past)
+        past, state = 0, ENDED[0]
+        for line in read_lines(path / layout.JOURNAL):
+            past, state = max(past, line.get("attempt", 0)), line.get("state", state)
+        recovered = recover(path, crashed=state not in ENDED)
+        opened = RunDir(path, lock, description, past, recovered)
         undo.pop_all()
-    opened.sweep()
     return opened
 
 

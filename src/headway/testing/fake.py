@@ -30,7 +30,7 @@ from headway.core.messages import (
     ToWorker,
 )
 from headway.engine.base import Deliver
-from headway.storage import layout
+from headway.storage.staging import Slot
 
 SLOW_S = 5.0
 
@@ -160,7 +160,7 @@ class FakeEngine:
     def _report(self, index: int, worker: _Worker) -> None:
         files = worker.script.says[worker.said].files
         if files:
-            folder = layout.staged(self.run, self._attempt, worker.seq, index)
+            folder = Slot(self.run, self._attempt, worker.seq, index).folder
             folder.mkdir(parents=True)
             (folder / f"of-rank-{index}.txt").write_text(f"{self._attempt} {worker.seq}")
             (folder / "of-all.txt").write_text(f"{self._attempt} {worker.seq}")

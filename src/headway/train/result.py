@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from headway.core.config import CheckpointConfig
 from headway.core.errors import ConfigError, RemoteError
 from headway.observe import words
-from headway.storage.checkpoint import Checkpoint, Saved
+from headway.storage.checkpoint import Checkpoint
+from headway.storage.commit import Saved
 from headway.storage.record import Record
 from headway.storage.retention import best, look_up, ranked
 

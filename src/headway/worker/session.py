@@ -12,8 +12,8 @@ from typing import Any
 
 from headway.core.errors import ConfigError, SessionError
 from headway.core.messages import Arrive, Committed, Dismissed, Release, Saving, Start, ToWorker
-from headway.storage import layout
-from headway.storage.checkpoint import Checkpoint, stage
+from headway.storage.checkpoint import Checkpoint
+from headway.storage.staging import Slot, stage
 from headway.worker.interrupts import heed, speaking
 from headway.worker.link import Link
 from headway.worker.metrics import encode_metrics
@@ -47,20 +47,20 @@ class Session:
         with self._reporting:
             seq = self._next_seq
             if checkpoint is not None:
-                self._stage(checkpoint, seq)
+                self._stage(checkpoint, seq, text)
             with speaking:
                 self._link.report(seq, time.time(), text, checkpoint is not None)
                 self._next_seq = seq + 1
         heed()
 
-    def _stage(self, checkpoint: object, seq: int) -> None:
+    def _stage(self, checkpoint: object, seq: int, metrics: bytes) -> None:
         if not isinstance(checkpoint, Checkpoint):
             kind = type(checkpoint).__name__
             raise ConfigError(f"checkpoint must be a Checkpoint, got {kind}: use Checkpoint.from_directory(path)")
         self._link.send(Saving())
         heed()
-        run = Path(self.run.path)
-        stage(Path(checkpoint.path), layout.staged(run, self.run.attempt, seq, self.rank), run=run)
+        slot = Slot(Path(self.run.path), self.run.attempt, seq, self.rank)
+        stage(Path(checkpoint.path), slot, world_size=self.run.num_workers, metrics=metrics)
         self._pending.add(seq)
 
     def newest_checkpoint(self) -> Checkpoint | None:

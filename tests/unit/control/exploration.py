@@ -26,7 +26,8 @@ from headway.control.events import (
 )
 from headway.control.machine import Run
 from headway.core.messages import Abort, Dismissed, Exited, Failed, Finished, FromWorker, Ready, Report, StopRequested
-from headway.storage.checkpoint import Manifest, Saved
+from headway.storage.commit import Saved
+from headway.storage.manifest import Manifest
 
 READY = Ready(host="here", pid=1)
 RAISED = Failed(kind="ValueError", message="bad", traceback="")

@@ -16,11 +16,12 @@ from headway.core.config import CheckpointConfig
 from headway.core.messages import Report
 from headway.storage import layout
 from headway.storage.rundir import open_run
+from headway.storage.staging import Slot
 
 
 def a_round(run: Path, seq: int, *, files: bool = True) -> Round:
     if files:
-        folder = layout.staged(run, 1, seq, 0)
+        folder = Slot(run, 1, seq, 0).folder
         folder.mkdir(parents=True)
         (folder / "file").write_text(str(seq))
     return Round(seq, (Report(seq, 0.0, b"{}", True),))

@@ -12,22 +12,16 @@ import pytest
 from headway.core.config import CheckpointConfig
 from headway.core.errors import StorageError
 from headway.storage import layout
-from headway.storage.checkpoint import (
-    Checkpoint,
-    Commitment,
-    Manifest,
-    Saved,
-    commit,
-    committed,
-    discard,
-    extend,
-    next_number,
-    stage,
-)
-from headway.storage.files import Appender, exchange, read_lines, read_lines_backwards, write_json
+from headway.storage.checkpoint import Checkpoint
+from headway.storage.commit import Commitment, Saved, commit, discard, extend
+from headway.storage.disk import exchange
+from headway.storage.files import Appender, read_lines, read_lines_backwards, write_json
+from headway.storage.manifest import Manifest
 from headway.storage.record import Record, runs
+from headway.storage.recovery import committed, next_number, survey
 from headway.storage.retention import best, look_up, score, surplus
 from headway.storage.rundir import create_run, is_open, open_run
+from headway.storage.staging import Slot, stage
 
 
 def staged(run: Path, rank: int, seq: int = 0, **files: str) -> None:
@@ -35,7 +29,7 @@ def staged(run: Path, rank: int, seq: int = 0, **files: str) -> None:
     source.mkdir(parents=True)
     for name, text in files.items():
         (source / name).write_text(text)
-    stage(source, layout.staged(run, 1, seq, rank), run=run)
+    stage(source, Slot(run, 1, seq, rank), world_size=2, metrics=b"{}")
 
 
 def commitment(*ranks: int, seq: int = 0, number: int = 0) -> Commitment:
@@ -47,7 +41,7 @@ def test_a_commit_merges_describes_and_renames(tmp_path: Path) -> None:
     staged(tmp_path, 1, b="1", same="x")
     saved = commit(tmp_path, commitment(0, 1))
     assert saved.path.name == "checkpoint_000000"
-    assert saved.manifest.files == {"a": 1, "b": 1, "same": 1}
+    assert {name: stored.size for name, stored in saved.manifest.files.items()} == {"a": 1, "b": 1, "same": 1}
     assert saved.clashes == ()
     assert not any(layout.staging(tmp_path).iterdir())
     assert [found.manifest for found in committed(tmp_path)] == [saved.manifest]
@@ -67,7 +61,7 @@ def test_late_files_extend_a_checkpoint(tmp_path: Path, first: int, late: int, k
     staged(tmp_path, first, **{f"own-{first}": "x", "model": f"of {first}"})
     saved = commit(tmp_path, commitment(first))
     staged(tmp_path, late, **{f"own-{late}": "y", "model": f"of {late}"})
-    larger = extend(saved.path, layout.staged(tmp_path, 1, 0, late), late)
+    larger = extend(saved.path, Slot(tmp_path, 1, 0, late))
     assert larger.manifest.ranks == [0, 1]
     assert set(larger.manifest.files) == {"own-0", "own-1", "model"}
     assert (saved.path / "model").read_text() == kept
@@ -100,24 +94,26 @@ def test_a_manifest_of_another_format_is_refused(tmp_path: Path) -> None:
     staged(tmp_path, 0, a="0")
     path = commit(tmp_path, commitment(0)).path / layout.MANIFEST
     write_json(path, {**json.loads(path.read_text()), "format": 99})
-    with pytest.raises(StorageError, match="has format 99; this version reads 1"):
-        committed(tmp_path)
+    assert committed(tmp_path) == []
+    assert "has format 99; this version reads 1: upgrade Headway" in survey(tmp_path).damaged[path.parent]
     path.write_text("{")
-    with pytest.raises(StorageError, match="is damaged"):
-        committed(tmp_path)
+    assert "is damaged" in survey(tmp_path).damaged[path.parent]
 
 
 def test_staging_refuses_what_would_be_no_checkpoint(tmp_path: Path) -> None:
-    run = tmp_path / "run"
+    slot = Slot(tmp_path / "run", 1, 0, 0)
     with pytest.raises(StorageError, match="is not a directory"):
-        stage(tmp_path / "nothing", run / "x", run=run)
+        stage(tmp_path / "nothing", slot, world_size=1, metrics=b"{}")
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="is a file, not a directory"):
+        stage(tmp_path / "file", slot, world_size=1, metrics=b"{}")
     (tmp_path / "empty").mkdir()
-    run.mkdir()
     with pytest.raises(StorageError, match="holds no file"):
-        stage(tmp_path / "empty", run / "x", run=run)
+        stage(tmp_path / "empty", slot, world_size=1, metrics=b"{}")
     (tmp_path / "empty" / layout.MANIFEST).write_text("mine")
     with pytest.raises(StorageError, match="a name that Headway needs"):
-        stage(tmp_path / "empty", run / "y", run=run)
+        stage(tmp_path / "empty", slot, world_size=1, metrics=b"{}")
+    assert not any(layout.staging(slot.run).iterdir())
 
 
 def test_a_checkpoint_is_a_path_and_no_more(tmp_path: Path) -> None:
@@ -254,19 +250,19 @@ def test_a_checkpoint_reported_once_more_gets_a_manifest_of_its_own(tmp_path: Pa
     staged(tmp_path / "old", 0, a="0")
     old = commit(tmp_path / "old", commitment(0))
     run = tmp_path / "new"
-    stage(old.path, layout.staged(run, 1, 5, 0), run=run)
-    assert commit(run, commitment(0, seq=5)).manifest.files == {"a": 1}
+    stage(old.path, Slot(run, 1, 5, 0), world_size=1, metrics=b"{}")
+    assert set(commit(run, commitment(0, seq=5)).manifest.files) == {"a"}
     (old.path / layout.MANIFEST).write_text("[]")
     with pytest.raises(StorageError, match="a name that Headway needs"):
-        stage(old.path, layout.staged(run, 1, 6, 0), run=run)
+        stage(old.path, Slot(run, 1, 6, 0), world_size=1, metrics=b"{}")
 
 
 def test_a_save_that_was_interrupted_leaves_room_for_the_next(tmp_path: Path) -> None:
-    target = layout.staged(tmp_path, 1, 0, 0)
-    target.mkdir(parents=True)
-    (target / "half").write_text("x")
+    slot = Slot(tmp_path, 1, 0, 0)
+    slot.part.mkdir(parents=True)
+    (slot.part / "half").write_text("x")
     staged(tmp_path, 0, whole="y")
-    assert [path.name for path in target.iterdir()] == ["whole"]
+    assert [path.name for path in slot.folder.iterdir()] == ["whole"]
 
 
 def test_foreign_and_damaged_folders_do_not_hide_runs(tmp_path: Path) -> None:

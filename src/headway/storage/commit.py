@@ -1,0 +1,129 @@
+"""From staged files to a checkpoint: merge the ranks, flush, describe, rename. Only the rename makes it one.
+
+    every file flushed and summed  →  manifest written and flushed  →  folder renamed  →  its name flushed
+
+A crash before the rename leaves a folder in staging: with a manifest it is whole, and recovery renames it; without one
+it is not, and recovery begins again with what the ranks have staged, or sweeps it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from headway.storage import disk, layout
+from headway.storage.checkpoint import Checkpoint
+from headway.storage.files import same_content, sizes
+from headway.storage.manifest import Manifest, flushed, read_manifest, versions, write_manifest
+from headway.storage.staging import Slot
+
+
+@dataclass(frozen=True)
+class Clash:
+    """Ranks gave different contents under one name; the lowest rank's copy was kept."""
+
+    file: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commitment:
+    """All that is needed to turn staged files into a checkpoint."""
+
+    number: int
+    seq: int
+    attempt: int
+    world_size: int
+    ranks: tuple[int, ...]
+    metrics: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Saved:
+    path: Path
+    manifest: Manifest
+    clashes: tuple[Clash, ...] = ()
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint(self.path)
+
+
+def commit(run: Path, what: Commitment) -> Saved:
+    """Make these ranks' files the checkpoint of this number. Raises without leaving anything that looks like one."""
+    slots = [Slot(run, what.attempt, what.seq, rank) for rank in what.ranks]
+    clashes = tuple(_merge([slot.folder for slot in slots], what.ranks))
+    whole = slots[0].folder
+    manifest = Manifest(
+        number=what.number,
+        seq=what.seq,
+        attempt=what.attempt,
+        world_size=what.world_size,
+        ranks=list(what.ranks),
+        metrics=what.metrics,
+        files=flushed(whole),
+        time=time.time(),
+        versions=versions(),
+    )
+    write_manifest(whole, manifest)
+    final = put_in_place(run, whole, what.number)
+    for slot in slots:
+        slot.clear()
+    return Saved(final, manifest, clashes)
+
+
+def put_in_place(run: Path, whole: Path, number: int) -> Path:
+    """The one step that makes a folder with a manifest a checkpoint."""
+    final = layout.checkpoint(run, number)
+    disk.move(whole, final)
+    disk.flush(final.parent)
+    return final
+
+
+def extend(path: Path, late: Slot) -> Saved:
+    """Add a rank's files to a checkpoint: build the larger one beside it and swap the two in one step."""
+    manifest = read_manifest(path)
+    known = late.folder.with_name(f"{late.folder.name}.known")
+    for name in manifest.files:
+        disk.make_folder((known / name).parent)
+        disk.link(path / name, known / name)  # committed files never change
+    order = sorted([(min(manifest.ranks), known), (late.rank, late.folder)])
+    clashes = tuple(_merge([folder for _, folder in order], [rank for rank, _ in order]))
+    whole = order[0][1]
+    ranks = sorted([*manifest.ranks, late.rank])
+    larger = replace(manifest, ranks=ranks, files=flushed(whole), time=time.time(), versions=versions())
+    write_manifest(whole, larger)
+    disk.exchange(whole, path)
+    disk.flush(path.parent)
+    disk.remove(known)
+    late.clear()
+    return Saved(path, larger, clashes)
+
+
+def _merge(folders: Sequence[Path], ranks: Sequence[int]) -> Iterator[Clash]:
+    """Move all files into the first folder, lowest rank first; equal names keep what is there already."""
+    whole = folders[0]
+    owners = dict.fromkeys(sizes(whole), ranks[0])
+    differing: dict[str, list[int]] = {}
+    for folder, rank in zip(folders[1:], ranks[1:], strict=True):
+        for name in sizes(folder):
+            if name not in owners:
+                owners[name] = rank
+                disk.make_folder((whole / name).parent)
+                disk.move(folder / name, whole / name)
+            elif not same_content(folder / name, whole / name):
+                differing.setdefault(name, [owners[name]]).append(rank)
+    for name, who in differing.items():
+        yield Clash(name, tuple(who))
+
+
+def discard(path: Path) -> None:
+    """Take a checkpoint away: first its name, so that it is never half there."""
+    trash = path.parent / layout.STAGING / f"{path.name}.discarded"
+    disk.make_folder(trash.parent)
+    if path.exists():
+        disk.move(path, trash)
+    disk.remove(trash)

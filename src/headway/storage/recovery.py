@@ -1,0 +1,161 @@
+"""What is made of a run directory when it is opened: nothing that was whole is lost, nothing that is not is offered.
+
+1. A folder in staging that has a manifest was about to be renamed: it is.
+2. Complete saves that nobody made a checkpoint of (the driver was killed) are made one, if every rank that saves is
+   there. They were not flushed: only in the same life of the machine can we be sure of their bytes.
+3. Everything else in staging is swept.
+4. The sizes of all files of all checkpoints are checked; after a crash, every byte of the newest. What is damaged is
+   set aside, and the next one is the newest.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.core.errors import StorageError
+from headway.storage import disk, layout, staging
+from headway.storage.commit import Commitment, Saved, commit, put_in_place
+from headway.storage.manifest import NewerFormat, damage, read_manifest
+from headway.storage.staging import Note, Slot
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The checkpoints of a run by the report they were made of, and those that are not what they should be."""
+
+    kept: list[Saved]
+    damaged: dict[Path, str]
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What an opening found; ``notes`` are what a person should hear of it."""
+
+    kept: list[Saved]
+    notes: list[str]
+
+
+def survey(run: Path) -> Survey:
+    """Look, and change nothing. Sizes are checked; what is being taken away while we look is not there."""
+    kept, damaged = [], {}
+    for folder in _folders(run):
+        try:
+            manifest = read_manifest(folder)
+            wrong = "; ".join(damage(folder, manifest, contents=False))
+        except FileNotFoundError:
+            continue
+        except StorageError as error:
+            wrong = str(error)
+        if not wrong:
+            kept.append(Saved(folder, manifest))
+        elif folder.exists():
+            damaged[folder] = wrong
+    return Survey(sorted(kept, key=lambda saved: saved.manifest.seq), damaged)
+
+
+def committed(run: Path) -> list[Saved]:
+    """Every good checkpoint of a run, by the report it was made of."""
+    return survey(run).kept
+
+
+def _folders(run: Path) -> Iterator[Path]:
+    folder = run / layout.CHECKPOINTS
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if not path.name.startswith(".") and path.suffix != layout.DAMAGED and (path / layout.MANIFEST).exists():
+            yield path
+
+
+def next_number(run: Path) -> int:
+    """One that no folder in there has, whatever it holds."""
+    numbers = [layout.number(path.stem) for path in (run / layout.CHECKPOINTS).iterdir()]
+    return 1 + max((number for number in numbers if number is not None), default=-1)
+
+
+def recover(run: Path, *, crashed: bool) -> Recovered:
+    """Put a run directory in order; we hold its lock."""
+    notes = [*_finish_renames(run), *_commit_complete_saves(run)]
+    staging.sweep(run)
+    notes += _set_damaged_aside(run, crashed=crashed)
+    return Recovered(committed(run), notes)
+
+
+def _finish_renames(run: Path) -> Iterator[str]:
+    for path in sorted(layout.staging(run).glob(f"*/{layout.MANIFEST}")):
+        folder = path.parent
+        if folder.name.endswith((".discarded", ".known")):
+            continue
+        try:
+            manifest = read_manifest(folder)
+        except StorageError:
+            continue  # torn: it was never flushed, and what the ranks staged is still there
+        if any(damage(folder, manifest, contents=True)) or layout.checkpoint(run, manifest.number).exists():
+            continue
+        final = put_in_place(run, folder, manifest.number)
+        yield f"{final.name} (report {manifest.seq}) was complete when the run was cut off, and is kept"
+
+
+def _commit_complete_saves(run: Path) -> Iterator[str]:
+    done = {(saved.manifest.attempt, saved.manifest.seq) for saved in committed(run)}
+    newest = max(done, default=(0, -1))
+    for (attempt, seq), notes in sorted(_complete_saves(run).items()):
+        if (attempt, seq) <= newest:
+            continue
+        ranks = tuple(sorted(slot.rank for slot in notes))
+        note = notes[Slot(run, attempt, seq, ranks[0])]
+        what = Commitment(
+            number=next_number(run),
+            seq=seq,
+            attempt=attempt,
+            world_size=note.world_size,
+            ranks=ranks,
+            metrics=note.metrics,
+        )
+        saved = commit(run, what)
+        yield f"{saved.path.name} (report {seq}) was saved when the run was cut off, and is kept"
+
+
+def _complete_saves(run: Path) -> dict[tuple[int, int], dict[Slot, Note]]:
+    """Saves to which every rank has given that gives files at all, as far as staging and the newest checkpoint tell."""
+    rounds: dict[tuple[int, int], dict[Slot, Note]] = defaultdict(dict)
+    savers: dict[int, set[int]] = defaultdict(set)
+    kept = committed(run)
+    for slot, complete in staging.begun(run):
+        savers[slot.attempt].add(slot.rank)
+        note = staging.read_note(slot) if complete else None
+        if note is not None and note.boot == disk.boot_id():
+            rounds[slot.attempt, slot.seq][slot] = note
+    for saved in kept:
+        savers[saved.manifest.attempt] |= set(saved.manifest.ranks)
+    return {key: notes for key, notes in rounds.items() if {slot.rank for slot in notes} == savers[key[0]]}
+
+
+def _set_damaged_aside(run: Path, *, crashed: bool) -> Iterator[str]:
+    found = survey(run)
+    for folder, wrong in found.damaged.items():
+        _refuse_newer(folder)
+        yield _set_aside(folder, wrong)
+    for saved in reversed(found.kept if crashed else []):
+        wrong = "; ".join(damage(saved.path, saved.manifest, contents=True))
+        if not wrong:
+            return
+        yield _set_aside(saved.path, wrong)
+
+
+def _refuse_newer(folder: Path) -> None:
+    """A run that a later version went on with is not ours to go on with."""
+    try:
+        read_manifest(folder)
+    except NewerFormat:
+        raise
+    except StorageError:
+        return
+
+
+def _set_aside(folder: Path, wrong: str) -> str:
+    aside = folder.with_name(f"{folder.name}{layout.DAMAGED}")
+    disk.remove(aside)
+    disk.move(folder, aside)
+    return f"{folder.name} is damaged and is not used ({wrong}); what is left of it: {aside.name}"

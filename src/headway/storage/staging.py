@@ -1,0 +1,137 @@
+"""A rank's files on their way into the run directory, where only the controller makes checkpoints of them.
+
+.staging/3.17.rank-0.part/     being copied
+.staging/3.17.rank-0.json      what its report said
+.staging/3.17.rank-0/          complete: all files of rank 0 for report 17 of attempt 3
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.core.errors import StorageError
+from headway.storage import disk, layout
+from headway.storage.files import walk
+from headway.storage.manifest import read_manifest
+
+
+@dataclass(frozen=True, order=True)
+class Slot:
+    """The place of one rank's files for one report. No folder is shared: a late rank may still be writing."""
+
+    run: Path
+    attempt: int
+    seq: int
+    rank: int
+
+    @property
+    def folder(self) -> Path:
+        return layout.staging(self.run) / f"{self.attempt}.{self.seq}.rank-{self.rank}"
+
+    @property
+    def part(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.part")
+
+    @property
+    def note(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.json")
+
+    def clear(self) -> None:
+        for path in (self.folder, self.part, self.note):
+            disk.remove(path)
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a rank said when it saved, so that its files can be made a checkpoint even if nobody heard it."""
+
+    world_size: int
+    metrics: dict[str, Any]
+    boot: str
+
+
+def stage(source: Path, slot: Slot, *, world_size: int, metrics: bytes) -> None:
+    """Copy a rank's files into staging; afterwards the caller may do what it likes with its own."""
+    _check(source)
+    slot.clear()  # what a save left that was interrupted
+    try:
+        if not _copy(source, slot):
+            raise StorageError(f"the reported checkpoint {source} holds no file: write it before you report it")
+        boot = json.dumps(disk.boot_id()).encode()
+        disk.write(slot.note, b'{"world_size":%d,"boot":%s,"metrics":%s}' % (world_size, boot, metrics))
+        disk.move(slot.part, slot.folder)
+    except OSError as error:
+        slot.clear()
+        raise StorageError(f"the checkpoint {source} could not be saved to {slot.run}: {error}") from error
+    except BaseException:
+        slot.clear()
+        raise
+
+
+def _check(source: Path) -> None:
+    if not source.is_dir():
+        kind = "a file, not a directory" if source.is_file() else "not a directory"
+        raise StorageError(f"the reported checkpoint {source} is {kind}: write it before you report it")
+    if (source / layout.MANIFEST).exists() and not _is_ours(source):
+        raise StorageError(f"{source} holds a file {layout.MANIFEST}, a name that Headway needs: rename yours")
+
+
+def _is_ours(source: Path) -> bool:
+    """Whether a checkpoint is being reported once more: then it gets a new manifest."""
+    try:
+        read_manifest(source)
+    except (StorageError, OSError):
+        return False
+    return True
+
+
+def _copy(source: Path, slot: Slot) -> int:
+    """How many files that were. What vanishes while we copy, somebody's temporary file, was not ours to keep."""
+    disk.make_folder(slot.part)
+    count = 0
+    for path, entry in walk(source, leave_out=slot.run):
+        if path == layout.MANIFEST:
+            continue
+        place = slot.part / path
+        try:
+            if entry.is_dir():
+                disk.make_folder(place)
+                continue
+            disk.copy(entry, place)
+        except FileNotFoundError:
+            disk.remove(place)
+        else:
+            count += 1
+    return count
+
+
+_NAME = re.compile(r"(\d+)\.(\d+)\.rank-(\d+)(\.part)?")
+
+
+def begun(run: Path) -> Iterator[tuple[Slot, bool]]:
+    """Every save that lies in staging, and whether it is complete."""
+    for path in sorted(layout.staging(run).glob("*.rank-*")):
+        if path.is_dir() and (match := _NAME.fullmatch(path.name)):
+            attempt, seq, rank = (int(match[i]) for i in (1, 2, 3))
+            yield Slot(run, attempt, seq, rank), match[4] is None
+
+
+def read_note(slot: Slot) -> Note | None:
+    """None where it was never written, or not to its end."""
+    try:
+        return Note(**json.loads(slot.note.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def sweep(run: Path, attempt: int | None = None) -> None:
+    """What still lies in staging, or what this attempt has left there, is of no use any more."""
+    if attempt is None:
+        return disk.remove(layout.staging(run))
+    for path in layout.staging(run).glob(f"{attempt}.*"):
+        disk.remove(path)

@@ -1,0 +1,255 @@
+"""A crash at any step of a save: what was committed stays, what is offered is whole, and damage is found."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from crashes import Tape, after_every_crash
+
+from headway.core.errors import StorageError
+from headway.storage import disk, layout
+from headway.storage.commit import Commitment, Saved, commit, discard, extend
+from headway.storage.files import write_json
+from headway.storage.manifest import damage, read_manifest, write_manifest
+from headway.storage.recovery import committed, recover
+from headway.storage.rundir import open_run
+from headway.storage.staging import Slot, stage
+
+FILES = {"model.pt": "weights ", "deep/er/state": "momenta ", "empty": ""}
+
+
+def save(run: Path, seq: int, rank: int, attempt: int = 1) -> Slot:
+    """Stage files whose contents tell where they belong."""
+    source = run.parent / f"source-{seq}-{rank}"
+    for name, text in FILES.items():
+        path = source / f"rank-{rank}" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text * (seq + 1) and f"{text * 50}{seq} of {rank}")
+    slot = Slot(run, attempt, seq, rank)
+    stage(source, slot, world_size=2, metrics=b'{"seq":%d}' % seq)
+    shutil.rmtree(source)
+    return slot
+
+
+def make(run: Path, seq: int, number: int | None = None) -> Saved:
+    for rank in (0, 1):
+        save(run, seq, rank)
+    number = seq if number is None else number
+    return commit(
+        run,
+        Commitment(number=number, seq=seq, attempt=1, world_size=2, ranks=(0, 1), metrics={"seq": seq}),
+    )
+
+
+def check_whole(saved: Saved) -> None:
+    """Every byte of every file of both ranks is that of this round."""
+    assert list(damage(saved.path, saved.manifest, contents=True)) == []
+    ranks = saved.manifest.ranks
+    assert set(saved.manifest.files) == {f"rank-{rank}/{name}" for rank in ranks for name in FILES}
+    for rank in ranks:
+        for name, text in FILES.items():
+            expected = f"{text * 50}{saved.manifest.seq} of {rank}" if text else ""
+            assert (saved.path / f"rank-{rank}" / name).read_text() == expected
+    assert saved.manifest.metrics == {"seq": saved.manifest.seq}
+
+
+@pytest.mark.parametrize("reboots", [True, False])
+def test_a_crash_at_any_step_of_a_save_loses_nothing_and_offers_nothing_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reboots: bool
+) -> None:
+    """Two rounds are committed and the first is retired; the disk is cut off after every step."""
+    tape = Tape(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        tape.record(patch)
+        run = tmp_path / "run"
+        disk.make_folder(run / layout.CHECKPOINTS)
+        reached = []
+        for seq in range(3):
+            make(run, seq)
+            reached.append(len(tape.steps))
+        discard(layout.checkpoint(run, 0))
+    if reboots:
+        monkeypatch.setattr(disk, "boot_id", lambda: "another life")
+    crashes = 0
+    for done, names in after_every_crash(tape, tmp_path / "disk"):
+        crashes += 1
+        run = tmp_path / "disk/run"
+        if not (run / layout.CHECKPOINTS).is_dir():
+            continue
+        if not reboots and names < done:
+            continue  # a process dies, the machine lives on: names are not lost, nor is what was not flushed
+        found = recover(run, crashed=True).kept
+        for saved in found:
+            check_whole(saved)
+        promised = sum(step <= done for step in reached)
+        newest = found[-1].manifest.seq if found else -1
+        assert newest >= promised - 1, f"after {done} steps, {names} of them named, report {promised - 1} is lost"
+        assert not any(layout.staging(run).glob("*")), "nothing stays in staging"
+    assert crashes > 100
+
+
+def test_a_crash_at_any_step_of_an_extension_leaves_the_smaller_or_the_larger(tmp_path: Path) -> None:
+    tape = Tape(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        tape.record(patch)
+        run = tmp_path / "run"
+        disk.make_folder(run / layout.CHECKPOINTS)
+        save(run, 0, 0)
+        what = Commitment(number=0, seq=0, attempt=1, world_size=2, ranks=(0,), metrics={"seq": 0})
+        first = commit(run, what)
+        committed_at = len(tape.steps)
+        extend(first.path, save(run, 0, 1))
+    seen = set()
+    for done, _ in after_every_crash(tape, tmp_path / "disk"):
+        if done < committed_at:
+            continue
+        [saved] = recover(tmp_path / "disk/run", crashed=True).kept
+        check_whole(saved)
+        seen.add(tuple(saved.manifest.ranks))
+    assert seen == {(0,), (0, 1)}
+
+
+def test_saves_that_nobody_heard_of_are_kept(tmp_path: Path) -> None:
+    """The driver is killed after both ranks have saved, and before it has made a checkpoint of it."""
+    run = tmp_path / "run"
+    make(run, 0)
+    for rank in (0, 1):
+        save(run, 1, rank)
+    save(run, 2, 0)  # rank 1, which saves too, did not come so far
+    recovered = recover(run, crashed=True)
+    assert [saved.manifest.seq for saved in recovered.kept] == [0, 1]
+    for saved in recovered.kept:
+        check_whole(saved)
+    assert recovered.notes == ["checkpoint_000001 (report 1) was saved when the run was cut off, and is kept"]
+
+
+def test_saves_of_another_life_of_the_machine_are_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    make(run, 0)
+    for rank in (0, 1):
+        save(run, 1, rank)
+    monkeypatch.setattr(disk, "boot_id", lambda: "another life")
+    assert [saved.manifest.seq for saved in recover(run, crashed=True).kept] == [0]
+
+
+def test_a_rank_that_had_begun_to_save_is_missed(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / layout.CHECKPOINTS).mkdir(parents=True)
+    save(run, 0, 0)
+    Slot(run, 1, 0, 1).part.mkdir()
+    assert recover(run, crashed=True).kept == []
+    save(run, 0, 0)
+    assert [saved.manifest.ranks for saved in recover(run, crashed=True).kept] == [[0]]
+
+
+def damages(folder: Path) -> list[tuple[str, str]]:
+    return [
+        (str(path.relative_to(folder)), how)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+        for how in ("flip", "truncate", "remove", "grow")
+        if path.stat().st_size or how in ("remove", "grow")
+    ]
+
+
+def harm(path: Path, how: str) -> None:
+    data = bytearray(path.read_bytes())
+    match how:
+        case "flip":
+            data[len(data) // 2] ^= 1
+            path.write_bytes(data)
+        case "truncate":
+            path.write_bytes(data[:-1])
+        case "grow":
+            path.write_bytes(data + b" ")
+        case "remove":
+            path.unlink()
+
+
+def test_every_damage_to_every_file_is_found_and_the_newest_good_one_used(tmp_path: Path) -> None:
+    make(tmp_path / "run", 0)
+    newest = make(tmp_path / "run", 1)
+    kinds = damages(newest.path)
+    assert len(kinds) > 20
+    for name, how in kinds:
+        run = tmp_path / "harmed"
+        shutil.copytree(tmp_path / "run", run)
+        folder = run / newest.path.relative_to(tmp_path / "run")
+        harm(folder / name, how)
+        recovered = recover(run, crashed=True)
+        assert [saved.manifest.seq for saved in recovered.kept] == [0], (name, how)
+        if (name, how) != (layout.MANIFEST, "remove"):  # then it is no checkpoint at all
+            [note] = recovered.notes
+            assert note.startswith("checkpoint_000001 is damaged and is not used (")
+        shutil.rmtree(run)
+
+
+def test_a_flipped_bit_after_an_orderly_end_is_found_when_asked_for(tmp_path: Path) -> None:
+    saved = make(tmp_path / "run", 0)
+    harm(saved.path / "rank-0/model.pt", "flip")
+    assert [found.path for found in committed(tmp_path / "run")] == [saved.path], "sizes are as they were"
+    assert list(damage(saved.path, saved.manifest, contents=True)) == [
+        "rank-0/model.pt has changed since it was committed (its checksum differs)"
+    ]
+
+
+def test_a_manifest_that_names_files_elsewhere_is_damaged(tmp_path: Path) -> None:
+    saved = make(tmp_path / "run", 0)
+    (tmp_path / "secret").write_text("x")
+    for name in ("../../../secret", "/etc/passwd"):
+        files = {name: saved.manifest.files["rank-0/model.pt"]}
+        write_manifest(saved.path, dataclasses.replace(saved.manifest, files=files))
+        with pytest.raises(StorageError, match="a file outside of its folder"):
+            read_manifest(saved.path)
+
+
+def test_a_link_in_the_place_of_a_file_is_damage(tmp_path: Path) -> None:
+    saved = make(tmp_path / "run", 0)
+    path = saved.path / "rank-0/model.pt"
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    assert list(damage(saved.path, saved.manifest, contents=True)) == ["rank-0/model.pt is missing"]
+
+
+def test_a_run_that_a_later_version_went_on_with_is_not_touched(tmp_path: Path) -> None:
+    open_run(tmp_path / "run", "auto").close()
+    saved = make(tmp_path / "run", 0)
+    path = saved.path / layout.MANIFEST
+    write_json(path, {"format": 99})
+    with pytest.raises(StorageError, match="has format 99; this version reads 1: upgrade Headway"):
+        open_run(tmp_path / "run", "auto")
+    assert path.exists()
+
+
+def test_names_with_odd_characters_are_kept(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    names = ["with space", "ümläut", 'quo"te', "new\nline", "-rf", "%s", os.fsdecode(b"not-\xff-utf8")]
+    for name in names:
+        (source / name).write_text(name.encode("utf-8", "surrogateescape").hex())
+    run = tmp_path / "run"
+    stage(source, Slot(run, 1, 0, 0), world_size=1, metrics=b"{}")
+    saved = commit(run, Commitment(number=0, seq=0, attempt=1, world_size=1, ranks=(0,), metrics={}))
+    assert sorted(saved.manifest.files) == sorted(names)
+    [found] = committed(run)
+    assert list(damage(found.path, found.manifest, contents=True)) == []
+
+
+def test_a_full_disk_in_the_middle_of_a_save_says_so_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: Path, target: Path) -> None:
+        target.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source/a").write_text("x")
+    monkeypatch.setattr(disk, "copy", full)
+    slot = Slot(tmp_path / "run", 1, 0, 0)
+    with pytest.raises(StorageError, match=r"could not be saved to .*: .*No space left on device"):
+        stage(tmp_path / "source", slot, world_size=1, metrics=b"{}")
+    assert not any(layout.staging(tmp_path / "run").iterdir())
