@@ -12,7 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
 from headway.control import events, machine, ranks
@@ -31,7 +31,8 @@ from headway.observe.watcher import Glance, Watcher
 from headway.storage.retention import look_up
 from headway.storage.rundir import RunDir
 
-OVERDUE_S = 10.0  # how long files wait for ranks that never gave any
+OVERDUE_S = 2.0  # how long files wait for ranks that never gave any
+LONG_OVERDUE_S = 60.0  # and for those that did in an earlier attempt, and do not in this one
 RELAUNCH_S = 1.0  # before another launch where one has just failed
 
 
@@ -74,6 +75,7 @@ class Controller:
         self._events: deque[Any] = deque()
         self._handling = False
         self._timers: dict[type, tuple[float, events.Answer]] = {}
+        self._overdue: tuple[int, int] | None = None  # the round whose files are being waited with
         self._ready: dict[int, Ready] = {}
         self._index_of: list[int] = []  # rank -> index in the engine; they differ only where cards decide
         self._value: bytes | None = None
@@ -118,6 +120,8 @@ class Controller:
         for event in due:
             del self._timers[type(event)]
             self._deliver([event])
+            if isinstance(event, events.Overdue) and not event.long:
+                self._set_timer(LONG_OVERDUE_S, replace(event, long=True))
 
     def _set_timer(self, after_s: float, event: events.Answer) -> None:
         """Have this event delivered after a while; of each kind there is one."""
@@ -128,10 +132,12 @@ class Controller:
         seq = self._run.rounds.oldest_files
         if seq is None:
             self._timers.pop(events.Overdue, None)
+            self._overdue = None
             return
-        overdue = events.Overdue(self._run.attempt, seq)
-        if self._timers.get(events.Overdue, (0.0, None))[1] != overdue:
-            self._set_timer(OVERDUE_S, overdue)
+        if self._overdue == (self._run.attempt, seq):
+            return
+        self._overdue = (self._run.attempt, seq)
+        self._set_timer(OVERDUE_S, events.Overdue(*self._overdue))
 
     def _glance(self) -> Glance:
         run = self._run

@@ -83,10 +83,11 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """The files of this round have waited long enough for ranks that may never come."""
+    """The files of this round have waited long enough for ranks that may never come; ``long``: very long."""
 
     attempt: int
     seq: int
+    long: bool = False
 
 
 Answer = Launched | LaunchFailed | CommitDone | CommitFailed | CommitSkipped | Deadline | Overdue

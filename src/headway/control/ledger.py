@@ -56,6 +56,7 @@ class Ledger:
         self._post = post
         self._committer = threading.Thread(target=self._work, name="headway-committer", daemon=True)
         self._committer.start()
+        self._retire()
 
     def close(self) -> None:
         """Returns when everything that was asked for is on disk."""
@@ -73,14 +74,12 @@ class Ledger:
         return self.kept[-1].manifest.seq + 1 if self.kept else 0
 
     def habits(self, num_workers: int) -> Habits:
-        """What the newest checkpoint tells of as many ranks as made it. Who gives files is certain only of the same
-        program, of an attempt of this very opening."""
+        """What the newest checkpoint tells of as many ranks as made it."""
         newest = self.kept[-1].manifest if self.kept else None
         if newest is None or newest.world_size != num_workers:
             return Habits()
         givers = frozenset(newest.ranks)
-        ours = newest.attempt > self._rundir.past_attempts
-        return Habits(give=givers if ours else frozenset(), stay_away=frozenset(range(num_workers)) - givers)
+        return Habits(give=givers, stay_away=frozenset(range(num_workers)) - givers)
 
     def begin_attempt(self, attempt: int, first_seq: int) -> None:
         """Reports from ``first_seq`` on will come anew; readers drop what an earlier attempt said of them."""
@@ -138,6 +137,9 @@ class Ledger:
             return
         self.kept = [*(other for other in self.kept if other.path != saved.path), saved]
         self.kept.sort(key=lambda each: each.manifest.seq)
+        self._retire()
+
+    def _retire(self) -> None:
         for old in surplus(self.kept, self._config):
             self.kept.remove(old)
             self._retired.add(old.manifest.seq)

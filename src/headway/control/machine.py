@@ -146,8 +146,8 @@ def _answered(run: Run, event: Answer) -> Step:
             return _concluded(_with(run, num_commits=run.num_commits - 1))
         case Deadline():
             return _kill(run) if run.state is State.STOPPING else (run, ())
-        case Overdue(seq=seq):
-            rounds, news = run.rounds.overdue(seq)
+        case Overdue(seq=seq, long=long):
+            rounds, news = run.rounds.overdue(seq, long=long)
             return _told(_with(run, rounds=rounds), news)
         case _:
             assert_never(event)

@@ -1,18 +1,17 @@
 """Which reports belong together, and when a round of them is over. Pure.
 
 Report number ``seq`` of every rank is one round. Nobody waits for anybody: a round closes when every rank has
-passed it or ended, and rounds close in order. A rank that stays away is waited for only so long: until more than
-``CHECKPOINT_WINDOW`` checkpoints are open, or until time is over. A rank once missed is not waited for again until it
-reports.
+passed it or ended, and rounds close in order. A rank that stays away is waited for only so long: until its time is
+over (*overdue*). A rank once missed is not waited for again until it reports.
 
-    rank 0   0C  1C  2C  3C            C: with checkpoint files
-    rank 1   ·   ·   ·                 only rank 0 reports: 0 closes when 2C arrives, then 1, 2, 3 at once
+    rank 0   0C  1C  2C     3C  4C     C: with checkpoint files
+    rank 1   ·   ·   ·  ⏰             only rank 0 reports: 0, 1 and 2 close when time is over, 3 and 4 at once
 
 Files of different rounds are never merged. What would be a lie is said instead:
 
 - *Late*: files for a round that closed without them; its checkpoint is extended by them.
-- *partial*: a round closed without a rank that gives files, as we know from before or because it has begun to. It is
-  waited for longer (``GIVER_WINDOW``), and then the round is dropped.
+- *partial*: a round closed without a rank that gives files: it has given some, or begun to, or gave to the newest
+  checkpoint of an earlier attempt. It is waited for longer, and then the round is dropped.
 - *Crossed*: one save under two numbers (see :mod:`headway.control.saves`).
 """
 
@@ -24,8 +23,9 @@ from typing import Any, TypeVar
 from headway.control.saves import NO_SAVES, Crossed, Saves
 from headway.core.messages import Report
 
-CHECKPOINT_WINDOW = 2
-GIVER_WINDOW = 8
+FILES_WINDOW = 64  # rounds with files that may wait for a rank
+GIVER_WINDOW = 8  # of them, for one that has given files before
+SUSPECT_WINDOW = 2
 ROUND_WINDOW = 1024
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ News = Closed | Late | Crossed
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """What earlier attempts tell of the ranks: who gives files, and who stays away while others do."""
+    """What the newest checkpoint tells of the ranks: who gave files to it, and who stayed away."""
 
     give: frozenset[int] = frozenset()
     stay_away: frozenset[int] = frozenset()
@@ -83,13 +83,14 @@ class Rounds:
     ended: frozenset[int] = frozenset()
     missed: frozenset[int] = frozenset()
     gave: frozenset[int] = frozenset()
+    expected: frozenset[int] = frozenset()  # to give files, because they did before this attempt
     saves: Saves = NO_SAVES
 
     @classmethod
     def begin(cls, num_workers: int, first_seq: int = 0, habits: Habits = UNKNOWN) -> Rounds:
         nothing = (0,) * num_workers
         passed = (first_seq,) * num_workers
-        return cls(first_seq, passed, missed=habits.stay_away, gave=habits.give, saves=Saves(nothing))
+        return cls(first_seq, passed, missed=habits.stay_away, expected=habits.give, saves=Saves(nothing))
 
     @property
     def oldest_files(self) -> int | None:
@@ -104,13 +105,14 @@ class Rounds:
         """This rank has reported its next number."""
         saves, crossed, gave = self.saves, None, self.gave
         if report.staged:
-            saves, crossed = saves.made(rank, report.seq, CHECKPOINT_WINDOW)
+            saves, crossed = saves.made(rank, report.seq, SUSPECT_WINDOW)
             gave = gave | {rank}
         passed = _put(self.passed, rank, report.seq + 1)
         missed = self.missed - {rank} if rank in self.missed else self.missed
         late = report.seq < self.first
         opened, fresh = (self.open, 0) if late else self._entered(rank, report)
-        rounds = Rounds(self.first, passed, opened, self.num_staged + fresh, self.ended, missed, gave, saves)
+        num_staged = self.num_staged + fresh
+        rounds = Rounds(self.first, passed, opened, num_staged, self.ended, missed, gave, self.expected, saves)
         if crossed is not None:
             return rounds, (crossed,)
         if not late:
@@ -122,17 +124,22 @@ class Rounds:
         """This rank's function is over: nothing more will come from it."""
         return self._with(ended=self.ended | {rank})._closed()
 
-    def overdue(self, seq: int) -> tuple[Rounds, tuple[News, ...]]:
-        """The time is over for ranks that never gave files to come to this round."""
+    def overdue(self, seq: int, *, long: bool) -> tuple[Rounds, tuple[News, ...]]:
+        """The time is over for ranks that never gave files to come to this round.
+
+        ``long``: also for those that gave some in earlier attempts; the program may be another one by now.
+        """
         if not self.open or seq < self.first:
             return self, ()
-        absent = self._waiting_for(seq) - self.gave
-        return self._with(missed=self.missed | absent)._closed()
+        expected = frozenset() if long else self.expected
+        absent = self._waiting_for(seq) - self.gave - expected
+        return self._with(missed=self.missed | absent, expected=expected)._closed()
 
     def conclude(self) -> tuple[Rounds, tuple[News, ...]]:
-        """Everybody has left: whoever is missing stays missing."""
+        """Everybody has left: whoever is missing stays missing. Where some save, rank 0 is taken to be among them."""
         everybody = frozenset(range(len(self.passed)))
-        return self._with(missed=everybody - self.ended)._closed()
+        unknown = frozenset({0}) - self.gave - self.missed
+        return self._with(missed=everybody - self.ended, expected=self.expected | unknown)._closed()
 
     def _with(self, **changes: Any) -> Rounds:
         return replace(self, **changes)
@@ -154,7 +161,7 @@ class Rounds:
         while rounds.open:
             oldest = rounds.open[0]
             waiting = rounds._waiting_for(oldest.seq)
-            window = GIVER_WINDOW if waiting & rounds.gave else CHECKPOINT_WINDOW
+            window = GIVER_WINDOW if waiting & rounds.gave else FILES_WINDOW
             if waiting and len(rounds.open) <= ROUND_WINDOW and rounds.num_staged <= window:
                 break
             rounds, closed = rounds._close(oldest, waiting)
@@ -177,9 +184,10 @@ class Rounds:
             self.ended,
             missed,
             self.gave,
+            self.expected,
             self.saves,
         )
-        return rounds, Closed(oldest, tuple(sorted(absent & self.gave)))
+        return rounds, Closed(oldest, tuple(sorted(absent & (self.gave | self.expected))))
 
 
 def _put(items: tuple[T, ...], index: int, item: T) -> tuple[T, ...]:

@@ -57,6 +57,8 @@ def commit(run: Path, what: Commitment) -> Saved:
     slots = [Slot(run, what.attempt, what.seq, rank) for rank in what.ranks]
     clashes = tuple(_merge([slot.folder for slot in slots], what.ranks))
     whole = slots[0].folder
+    for stale in whole.glob(f"{layout.MANIFEST}*"):  # of a commit that was cut off
+        disk.remove(stale)
     manifest = Manifest(
         number=what.number,
         seq=what.seq,

@@ -118,18 +118,25 @@ def _commit_complete_saves(run: Path) -> Iterator[str]:
 
 
 def _complete_saves(run: Path) -> dict[tuple[int, int], dict[Slot, Note]]:
-    """Saves to which every rank has given that gives files at all, as far as staging and the newest checkpoint tell."""
+    """Saves to which every rank has given that gives files at all.
+
+    Who does is seen from what lies in staging and from the newest checkpoint; where there is none, rank 0 does.
+    """
     rounds: dict[tuple[int, int], dict[Slot, Note]] = defaultdict(dict)
     savers: dict[int, set[int]] = defaultdict(set)
-    kept = committed(run)
     for slot, complete in staging.begun(run):
         savers[slot.attempt].add(slot.rank)
         note = staging.read_note(slot) if complete else None
         if note is not None and note.boot == disk.boot_id():
             rounds[slot.attempt, slot.seq][slot] = note
-    for saved in kept:
-        savers[saved.manifest.attempt] |= set(saved.manifest.ranks)
-    return {key: notes for key, notes in rounds.items() if {slot.rank for slot in notes} == savers[key[0]]}
+    newest = [saved.manifest for saved in committed(run)][-1:]
+    complete_ones = {}
+    for (attempt, seq), notes in rounds.items():
+        world_size = next(iter(notes.values())).world_size
+        known = {rank for manifest in newest if manifest.world_size == world_size for rank in manifest.ranks} or {0}
+        if {slot.rank for slot in notes} == savers[attempt] | known:
+            complete_ones[attempt, seq] = notes
+    return complete_ones
 
 
 def _set_damaged_aside(run: Path, *, crashed: bool) -> Iterator[str]:

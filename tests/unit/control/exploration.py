@@ -124,6 +124,7 @@ def _possible(run: Run, world: World) -> Iterator[tuple[Any, World]]:
         yield Deadline(world.clock), replace(world, clock=None)
     if (seq := run.rounds.oldest_files) is not None:
         yield Overdue(run.attempt, seq), world
+        yield Overdue(run.attempt, seq, long=True), world
     if world.left.aborts:
         yield Abort(), replace(_spent(world, "aborts"), aborted=True)
     if world.left.stops:
@@ -280,7 +281,9 @@ def _check_nothing_was_lost(world: World) -> None:
     """Every round that all ranks that save had passed, or would never reach, was handed to storage."""
     given = frozenset().union(*(p.staged for p in world.processes)) if world.processes else frozenset()
     for seq in given:
-        if all(p.reports > seq or p.finished or not p.staged for p in world.processes) and not _crossed(world):
+        if not _crossed(world) and all(
+            p.reports > seq or p.finished or (rank and not p.staged) for rank, p in enumerate(world.processes)
+        ):
             expect(seq in world.asked or seq in world.extended, f"round {seq} was complete and is lost")
 
 

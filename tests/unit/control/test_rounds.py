@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway.control.rounds import GIVER_WINDOW, ROUND_WINDOW, Closed, Habits, Late, News, Rounds
+from headway.control.rounds import FILES_WINDOW, GIVER_WINDOW, ROUND_WINDOW, Closed, Habits, Late, News, Rounds
 from headway.control.saves import MEMORY, Crossed, Saves
 from headway.core.messages import Report
 
@@ -40,18 +40,31 @@ def test_rounds_close_in_order() -> None:
     assert [seq for seq, _ in closed(news)] == [0, 1]
 
 
-def test_a_rank_that_never_reports_is_waited_for_twice_and_then_no_more() -> None:
-    rounds = Rounds.begin(2)
-    closings = []
-    for _ in range(5):
-        rounds, news = say(rounds, 0, files=True)
-        closings.append([seq for seq, _ in closed(news)])
-    assert closings == [[], [], [0, 1, 2], [3], [4]], "once missed, it is not waited for"
+def missing_rank_1(num_saves: int = 3) -> Rounds:
+    """Rank 0 has saved a few times, and time was over for rank 1, which never did."""
+    rounds, news = say(Rounds.begin(2), *[0] * num_saves, files=True)
+    assert news == []
+    return rounds.overdue(num_saves - 1, long=False)[0]
+
+
+def test_a_rank_that_never_reports_is_waited_for_a_while_and_then_no_more() -> None:
+    rounds, news = say(Rounds.begin(2), 0, 0, 0, files=True)
+    assert news == []
+    rounds, told = rounds.overdue(2, long=False)
+    assert [seq for seq, _ in closed(list(told))] == [0, 1, 2]
+    rounds, news = say(rounds, 0, files=True)
+    assert [seq for seq, _ in closed(news)] == [3], "once missed, it is not waited for"
+
+
+def test_no_more_than_so_many_rounds_wait_for_a_rank() -> None:
+    rounds, news = say(Rounds.begin(2), *[0] * FILES_WINDOW, files=True)
+    assert news == []
+    rounds, news = say(rounds, 0, files=True)
+    assert closed(news)[0] == (0, (0,))
 
 
 def test_a_missed_rank_that_reports_is_waited_for_again() -> None:
-    rounds, _ = say(Rounds.begin(2), 0, 0, 0, files=True)
-    rounds, _ = say(rounds, 1)
+    rounds, _ = say(missing_rank_1(), 1)
     rounds, news = say(rounds, 0, files=True)
     assert news == []
 
@@ -66,8 +79,7 @@ def test_a_rank_that_gave_files_is_waited_for_longer_and_its_absence_spoils_the_
 
 
 def test_files_for_a_closed_round_are_late() -> None:
-    rounds, _ = say(Rounds.begin(2), 0, 0, 0, files=True)
-    rounds, news = say(rounds, 1, files=True)
+    rounds, news = say(missing_rank_1(), 1, files=True)
     [late] = news
     assert isinstance(late, Late)
     assert (late.round.seq, late.round.givers) == (0, (1,))
@@ -121,8 +133,7 @@ def test_a_crossing_takes_nothing_away_that_stood_long_before() -> None:
 
 def test_a_crossing_takes_away_what_was_saved_ahead() -> None:
     """Rank 0 ran ahead, and its saves were committed without rank 1, which now turns out to save elsewhere."""
-    rounds, _ = say(Rounds.begin(2), *[0] * 5, files=True)
-    rounds, _ = say(rounds, 1)
+    rounds, _ = say(missing_rank_1(5), 1)
     rounds, news = say(rounds, 1, files=True)
     assert [crossed.suspects for crossed in crossings(news)] == [(0, 1, 2, 3, 4)]
 
@@ -142,7 +153,7 @@ def test_saves_are_told_apart_however_many_there_were() -> None:
 
 def test_a_rank_that_has_begun_to_save_is_waited_for_like_one_that_has() -> None:
     rounds, _ = say(Rounds.begin(2).begin_save(1), 0, files=True)
-    assert rounds.overdue(0)[1] == ()
+    assert rounds.overdue(0, long=False)[1] == ()
     [closing] = rounds.conclude()[1]
     assert isinstance(closing, Closed)
     assert closing.partial == (1,)
@@ -152,9 +163,9 @@ def test_when_time_is_over_a_round_closes_without_those_who_never_gave_files() -
     rounds, news = say(Rounds.begin(2), 0, files=True)
     assert news == []
     assert rounds.oldest_files == 0
-    rounds, told = rounds.overdue(0)
+    rounds, told = rounds.overdue(0, long=False)
     assert closed(list(told)) == [(0, (0,))]
-    assert rounds.overdue(0) == (rounds, ()), "once"
+    assert rounds.overdue(0, long=False) == (rounds, ()), "once"
     rounds, news = say(rounds, 0, files=True)
     assert closed(news) == [(1, (0,))], "and it is not waited for again"
 
@@ -166,6 +177,13 @@ def test_when_everybody_has_left_what_is_open_closes() -> None:
     assert rounds.open == ()
 
 
+def test_when_everybody_has_left_a_round_without_rank_zero_is_half_a_one() -> None:
+    rounds, _ = say(Rounds.begin(2), 1, files=True)
+    [closing] = rounds.conclude()[1]
+    assert isinstance(closing, Closed)
+    assert closing.partial == (0,)
+
+
 def test_habits_of_an_earlier_attempt_hold_in_the_next() -> None:
     rounds = Rounds.begin(2, 5, Habits(give=frozenset({0}), stay_away=frozenset({1})))
     rounds, news = say(rounds, 0, files=True)
@@ -174,6 +192,14 @@ def test_habits_of_an_earlier_attempt_hold_in_the_next() -> None:
     [closing] = rounds.conclude()[1]
     assert isinstance(closing, Closed)
     assert closing.partial == (1,), "half a checkpoint, as rank 1 gave files before"
+
+
+def test_a_rank_that_gave_files_in_an_earlier_attempt_is_waited_for_long_but_not_for_ever() -> None:
+    rounds, _ = say(Rounds.begin(2, 5, Habits(give=frozenset({0, 1}))), 0, files=True)
+    assert rounds.overdue(5, long=False)[1] == ()
+    rounds, told = rounds.overdue(5, long=True)
+    assert closed(list(told)) == [(5, (0,))], "the program is another one by now"
+    assert told[0].partial == ()  # type: ignore[union-attr]
 
 
 def test_an_attempt_goes_on_counting_where_the_last_one_stopped() -> None:

@@ -137,7 +137,7 @@ def check_complete_rounds_are_kept(engine: FakeEngine, outcome: Outcome) -> None
     for attempt in range(2, 1 + max(event.attempt for event in engine.delivered)):
         savers[attempt] |= savers[attempt - 1]  # who gave files once is expected to
     for (attempt, seq), round_reports in given.items():
-        others = set(range(num_workers)) - savers[attempt]
+        others = set(range(num_workers)) - savers[attempt] - {0}
         complete = len(round_reports.keys() | finished[attempt] | others) == num_workers
         if complete and any(r.staged for r in round_reports.values()) and not drifted(engine, attempt):
             assert (attempt, seq) in kept, "a complete round is committed"

@@ -54,7 +54,9 @@ class Tape:
 @dataclass
 class _File:
     content: bytes
-    flushed: bytes = b""
+
+
+Contents = Callable[[_File], bytes]
 
 
 class _Model:
@@ -99,44 +101,44 @@ class _Model:
             case "remove":
                 self.take(paths[0])
 
-    def build(self, root: Path, flushed: dict[int, bytes], node: dict[str, Any] | None = None) -> None:
+    def build(self, root: Path, contents: Contents, node: dict[str, Any] | None = None) -> None:
         for name, child in (self.tree if node is None else node).items():
             if isinstance(child, dict):
                 (root / name).mkdir(parents=True)
-                self.build(root / name, flushed, child)
+                self.build(root / name, contents, child)
             else:
-                (root / name).write_bytes(flushed.get(id(child), b""))
+                (root / name).write_bytes(contents(child))
 
 
-def after_every_crash(tape: Tape, root: Path) -> Iterator[tuple[int, int]]:
-    """Rebuild below ``root`` what a crash after each step may leave; gives (steps done, steps whose names stay)."""
+def after_every_crash(tape: Tape, root: Path, *, reboots: bool = True) -> Iterator[tuple[int, int]]:
+    """Rebuild below ``root`` what a crash after each step may leave; gives (steps done, steps whose names stay).
+
+    Where only a process dies and the machine lives on (not ``reboots``), nothing that was done is lost.
+    """
     for done in range(len(tape.steps) + 1):
         durable = max((i + 1 for i, (name, _, _) in enumerate(tape.steps[:done]) if name == "flush"), default=0)
-        for names in range(durable, done + 1):
+        for names in range(durable if reboots else done, done + 1):
             shutil.rmtree(root, ignore_errors=True)
             root.mkdir()
-            _rebuilt(tape, done, names).build(root, _flushed_contents)
+            model, flushed = _rebuilt(tape, done, names)
+            model.build(root, flushed if reboots else lambda file: file.content)
             yield done, names
 
 
-_flushed_contents: dict[int, bytes] = {}
-
-
-def _rebuilt(tape: Tape, done: int, names: int) -> _Model:
+def _rebuilt(tape: Tape, done: int, names: int) -> tuple[_Model, Contents]:
     """The names of the first ``names`` steps, the contents that were flushed in the first ``done``."""
-    model = _Model()
-    _flushed_contents.clear()
+    model, kept = _Model(), _Model()
+    flushed: dict[int, bytes] = {}
     for number, step in enumerate(tape.steps[:done]):
         if number == names:
-            kept = _Model()
             kept.tree = _copied(model.tree)
         if step[0] == "flush":
             node = _find(model, step[1][0])
             if isinstance(node, _File):
-                _flushed_contents[id(node)] = node.content
+                flushed[id(node)] = node.content
         else:
             model.apply(step)
-    return kept if names < done else model
+    return kept if names < done else model, lambda file: flushed.get(id(file), b"")
 
 
 def _copied(tree: dict[str, Any]) -> dict[str, Any]:
