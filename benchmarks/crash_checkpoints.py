@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import random
 import shutil
 import signal
@@ -48,7 +49,10 @@ def life(folder: Path, chance: random.Random, tally: Tally) -> None:
     log = folder / "log"
     with log.open("wb") as output:
         driver = subprocess.Popen(
-            [sys.executable, program("crash_driver"), str(folder)], stdout=output, stderr=subprocess.STDOUT
+            [sys.executable, program("crash_driver"), str(folder)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "TMPDIR": str(folder)},
         )
     begins = time.monotonic() + 20
     while not _has_saved(folder, tally.newest) and driver.poll() is None and time.monotonic() < begins:

@@ -337,3 +337,12 @@ def test_a_nursery_that_does_not_answer_cannot_hold_up_the_end() -> None:
     assert time.monotonic() - began < 3
     wait_until(lambda: not any(worker.is_running() for worker in workers), 2)
     assert fit(lambda: "again").return_value == "again"
+
+
+def test_what_a_program_left_that_was_killed_with_its_nursery_is_swept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nurseries, "YOUNG_S", -1.0)
+    left = Path(tempfile.mkdtemp(prefix=nurseries.PREFIX))
+    held = nurseries.nursery(())
+    nurseries.sweep_temporary_folders()
+    assert not left.exists()
+    assert Path(held._folder).is_dir(), "that of a living one stays"

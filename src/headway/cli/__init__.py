@@ -36,6 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(commands)
     _add_ls(commands)
     _add_show(commands)
+    _add_ckpt(commands)
     _add_doctor(commands)
     return parser
 
@@ -93,6 +94,21 @@ def _add_show(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.add_argument("run", metavar="RUN", help="a run directory, or the name of a run")
     parser.add_argument("--storage-path", help="the folder that holds it, for a name (default: ~/headway_results)")
     parser.set_defaults(command=show)
+
+
+def _add_ckpt(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    def ckpt(args: argparse.Namespace) -> int:
+        from headway.cli.checkpoints import ckpt
+
+        return ckpt(args)
+
+    parser = commands.add_parser("ckpt", help="list, verify, explain or remove the checkpoints of a run")
+    parser.add_argument("action", choices=["ls", "verify", "why", "rm"], help="verify reads every byte")
+    parser.add_argument("run", metavar="RUN", help="a run directory, or the name of a run")
+    parser.add_argument("checkpoints", metavar="CHECKPOINT", nargs="*", help="names (default: all)")
+    parser.add_argument("--storage-path", help="the folder that holds the run, for a name (default: ~/headway_results)")
+    parser.add_argument("--force", action="store_true", help="rm: even the newest one")
+    parser.set_defaults(command=ckpt)
 
 
 def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

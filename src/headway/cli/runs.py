@@ -22,29 +22,29 @@ def ls(storage_path: str | None) -> int:
     if not found:
         print(f"no runs in {storage}")
         return 0
-    table = _table("RUN", "STATE", "BEGAN", "ATTEMPTS", "CHECKPOINTS", "NEWEST METRICS")
+    rows = table("RUN", "STATE", "BEGAN", "ATTEMPTS", "CHECKPOINTS", "NEWEST METRICS")
     for record in found:
         metrics = record.newest_metrics()
-        table.add_row(
+        rows.add_row(
             Text(record.path.name),
             record.state,
-            _clock(record.description["created"]),
+            clock(record.description["created"]),
             str(len(_launches(record))),
             str(len(record.checkpoints())),
             Text(words.metrics(metrics) if metrics else "-"),
         )
-    _print(table)
+    print_table(rows)
     return 0
 
 
 def show(run: str, storage_path: str | None) -> int:
-    record = _find(run, storage_path)
+    record = find(run, storage_path)
     opening = (record.description["openings"] or [{}])[-1]
     reports = record.reports()
     print(f"run          {record.path.name}")
     print(f"state        {record.state}")
     print(f"path         {record.path}")
-    print(f"began        {_clock(record.description['created'])}")
+    print(f"began        {clock(record.description['created'])}")
     print(f"function     {opening.get('function', '-')}")
     print(f"config       {opening.get('train_loop_config') or '-'}")
     print(f"reports      {len(reports)}")
@@ -56,7 +56,7 @@ def show(run: str, storage_path: str | None) -> int:
 
 
 def _print_attempts(record: Record) -> None:
-    table = _table("ATTEMPT", "BEGAN", "WORKERS", "FIRST REPORT", "ENDED")
+    rows = table("ATTEMPT", "BEGAN", "WORKERS", "FIRST REPORT", "ENDED")
     endings = {}
     for event in record.events():
         if event["event"] == "retry":
@@ -66,32 +66,32 @@ def _print_attempts(record: Record) -> None:
     for launch in _launches(record):
         attempt = launch["attempt"]
         ending = endings.get(attempt, "")
-        table.add_row(
+        rows.add_row(
             str(attempt),
-            _clock(launch["time"]),
+            clock(launch["time"]),
             str(launch["num_workers"]),
             str(launch["first_seq"]),
             Text(ending or "-"),
         )
     print()
-    _print(table)
+    print_table(rows)
 
 
 def _print_checkpoints(record: Record) -> None:
     kept = record.checkpoints()
     if not kept:
         return
-    table = _table("CHECKPOINT", "REPORT", "SAVED", "SIZE", "METRICS")
+    rows = table("CHECKPOINT", "REPORT", "SAVED", "SIZE", "METRICS")
     for saved in kept:
         manifest = saved.manifest
         size = words.size(manifest.size)
         metrics = words.metrics(manifest.metrics)
-        table.add_row(saved.path.name, str(manifest.seq), _clock(manifest.time), size, Text(metrics))
+        rows.add_row(saved.path.name, str(manifest.seq), clock(manifest.time), size, Text(metrics))
     print()
-    _print(table)
+    print_table(rows)
 
 
-def _find(run: str, storage_path: str | None) -> Record:
+def find(run: str, storage_path: str | None) -> Record:
     for path in (Path(run).expanduser().absolute(), _storage(storage_path) / run):
         if path.is_dir():
             return Record.at(path)
@@ -106,19 +106,19 @@ def _launches(record: Record) -> list[dict[str, Any]]:
     return [event for event in record.events() if event["event"] == "launched"]
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def _table(*columns: str) -> rich.table.Table:
+def table(*columns: str) -> rich.table.Table:
     table = rich.table.Table(box=None, pad_edge=False, header_style="")
     for name in columns:
         table.add_column(name, overflow="fold")
     return table
 
 
-def _print(table: rich.table.Table) -> None:
+def print_table(rows: rich.table.Table) -> None:
     console = rich.console.Console(highlight=False)
     if not console.is_terminal:
         console = rich.console.Console(highlight=False, width=200)
-    console.print(table)
+    console.print(rows)

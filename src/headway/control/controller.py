@@ -28,7 +28,8 @@ from headway.core.messages import Finished, FromWorker, Ready, RunInfo, Start, S
 from headway.engine.base import Engine
 from headway.observe import words
 from headway.observe.watcher import Glance, Watcher
-from headway.storage.retention import look_up
+from headway.storage.checkpoint import Checkpoint
+from headway.storage.retention import value_of
 from headway.storage.rundir import RunDir
 
 OVERDUE_S = 2.0  # how long files wait for ranks that never gave any
@@ -42,7 +43,7 @@ class Plan:
 
     context: TrainRunContext
     task: bytes
-    checkpoint: str | None = None  # where to begin when the run has no checkpoint of its own
+    checkpoint: Checkpoint | None = None  # where to begin when the run has none of its own
 
     @property
     def scaling(self) -> ScalingConfig:
@@ -269,7 +270,7 @@ class Controller:
             resources=self._plan.scaling.worker_resources,
         )
         newest = self._ledger.kept[-1] if self._ledger.kept else None
-        checkpoint = str(newest.path) if newest else self._plan.checkpoint
+        checkpoint = newest.checkpoint(trust=True) if newest else self._plan.checkpoint
         num_threads = self._engine.threads_per_worker(len(ready))
         places = ranks.places(ready, num_threads=num_threads, master_port=_free_port())
         for rank, (index, place) in enumerate(zip(self._index_of, places, strict=True)):
@@ -279,7 +280,8 @@ class Controller:
                 run=info,
                 surroundings=_surroundings({**ranks.environment(place), **self._plan.config.env_vars}),
                 task=self._plan.task,
-                checkpoint=checkpoint,
+                checkpoint=checkpoint.path if checkpoint else None,
+                trusted=checkpoint is not None and checkpoint._trusted,
                 first_seq=self._ledger.next_seq,
             )
             self._engine.send(index, start)
@@ -315,7 +317,7 @@ class Controller:
             self._tell("clash", text, "WARNING", file=clash.file, ranks=clash.ranks)
         self._hooks.saved(saved)
         key = self._plan.config.checkpoint_config.checkpoint_score_attribute
-        if key is not None and look_up(saved.manifest.metrics, key) is None and not self._missed_score:
+        if key is not None and value_of(saved, key) is None and not self._missed_score:
             self._missed_score = True
             known = ", ".join(words.flat(saved.manifest.metrics)) or "none at all"
             text = f"{saved.path.name} has no metric {key!r} to be ranked by: it counts as the worst (it has {known})"

@@ -45,7 +45,7 @@ class Hooks:
     def saved(self, saved: Saved) -> None:
         for pending in self._pending:
             if pending.waits and pending.round.seq == saved.manifest.seq:
-                pending.waits, pending.checkpoint = False, Checkpoint(saved.path)
+                pending.waits, pending.checkpoint = False, saved.checkpoint(trust=True)
         self._tell()
 
     def failed(self, failures: Sequence[Failure]) -> None:

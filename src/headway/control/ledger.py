@@ -22,7 +22,7 @@ from headway.core.messages import Report
 from headway.storage import layout
 from headway.storage.commit import Commitment, Saved, commit, discard, extend
 from headway.storage.recovery import next_number
-from headway.storage.retention import surplus
+from headway.storage.retention import surplus, why_retired
 from headway.storage.rundir import RunDir
 from headway.storage.staging import Slot, sweep
 
@@ -143,6 +143,8 @@ class Ledger:
         for old in surplus(self.kept, self._config):
             self.kept.remove(old)
             self._retired.add(old.manifest.seq)
+            why = why_retired(old, self._config)
+            self._rundir.note("retired", path=old.path.name, seq=old.manifest.seq, why=why)
             self._jobs.put(functools.partial(discard, old.path))
 
     def withdraw(self, seq: int) -> bool:

@@ -138,6 +138,7 @@ class Start:
     surroundings: Surroundings
     task: bytes
     checkpoint: str | None = None
+    trusted: bool = False  # whether pickles in it may be opened
     first_seq: int = 0
 
 

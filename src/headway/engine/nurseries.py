@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import gc
+import glob
 import json
 import os
 import shutil
@@ -13,11 +15,15 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 
 from headway.core.config import in_worker
 from headway.engine.channel import shut
 from headway.engine.nursery import born_in_nursery
+
+PREFIX = "headway-"
+YOUNG_S = 60.0
 
 
 class NurseryProcess:
@@ -25,7 +31,10 @@ class NurseryProcess:
 
     def __init__(self, preload: Sequence[str], warm: Sequence[str]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._folder = tempfile.mkdtemp(prefix="headway-")
+        sweep_temporary_folders()
+        self._folder = tempfile.mkdtemp(prefix=PREFIX)
+        self._hold = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(self._hold, fcntl.LOCK_SH)
         boot = {
             "door": theirs.fileno(),
             "driver": os.getpid(),
@@ -81,6 +90,21 @@ class NurseryProcess:
                 self._process.kill()
         self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
+        os.close(self._hold)
+
+
+def sweep_temporary_folders() -> None:
+    """Remove what was left by programs that were killed together with their nursery: nobody holds it any more."""
+    for path in glob.glob(os.path.join(tempfile.gettempdir(), f"{PREFIX}*")):
+        with contextlib.suppress(OSError):
+            if time.time() - os.stat(path).st_mtime < YOUNG_S:
+                continue  # perhaps not held yet
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(fd)
 
 
 # One nursery per set of preloaded modules, for the life of this process: being there already is its whole point.

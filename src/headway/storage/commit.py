@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from headway.storage import disk, layout
-from headway.storage.checkpoint import Checkpoint
+from headway.storage.checkpoint import Checkpoint, trusted
 from headway.storage.files import same_content, sizes
 from headway.storage.manifest import Manifest, flushed, read_manifest, versions, write_manifest
-from headway.storage.staging import Slot
+from headway.storage.staging import Slot, read_note
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,16 @@ class Saved:
     manifest: Manifest
     clashes: tuple[Clash, ...] = ()
 
-    @property
-    def checkpoint(self) -> Checkpoint:
-        return Checkpoint(self.path)
+    def checkpoint(self, *, trust: bool) -> Checkpoint:
+        """``trust``: it is handed out by the run that wrote it."""
+        return trusted(self.path) if trust else Checkpoint(self.path)
 
 
 def commit(run: Path, what: Commitment) -> Saved:
     """Make these ranks' files the checkpoint of this number. Raises without leaving anything that looks like one."""
     slots = [Slot(run, what.attempt, what.seq, rank) for rank in what.ranks]
     clashes = tuple(_merge([slot.folder for slot in slots], what.ranks))
+    note = read_note(slots[0])
     whole = slots[0].folder
     for stale in whole.glob(f"{layout.MANIFEST}*"):  # of a commit that was cut off
         disk.remove(stale)
@@ -66,6 +67,7 @@ def commit(run: Path, what: Commitment) -> Saved:
         world_size=what.world_size,
         ranks=list(what.ranks),
         metrics=what.metrics,
+        values=note.values if note is not None else {},
         files=flushed(whole),
         time=time.time(),
         versions=versions(),

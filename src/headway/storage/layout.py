@@ -7,6 +7,7 @@
   checkpoints/          checkpoint_000000/ … each with its files and .manifest.json
     .staging/           files on their way: see staging.py
   logs/                 rank-0.out, rank-0.err, …
+  first_checkpoint/     what resume_from_checkpoint gave, if it was a dict
   .lock                 held by the controller while the run is open
 """
 
@@ -21,8 +22,10 @@ METRICS = "metrics.jsonl"
 CHECKPOINTS = "checkpoints"
 STAGING = ".staging"
 MANIFEST = ".manifest.json"
+METADATA = ".metadata.json"
 DAMAGED = ".damaged"
 LOGS = "logs"
+FIRST = "first_checkpoint"
 LOCK = ".lock"
 
 

@@ -43,6 +43,7 @@ class Manifest:
     world_size: int
     ranks: list[int]
     metrics: dict[str, Any]
+    values: dict[str, float] = field(default_factory=dict)  # numbers in the dict that it was made of
     files: dict[str, Stored]
     time: float
     versions: dict[str, str] = field(default_factory=dict)
@@ -59,7 +60,7 @@ def versions() -> dict[str, str]:
 
 def flushed(folder: Path) -> dict[str, Stored]:
     """Put every file below on the disk itself, and say what it holds."""
-    names = list(sizes(folder))
+    names = [name for name in sizes(folder) if name != layout.METADATA]  # which may change later
     with concurrent.futures.ThreadPoolExecutor(max(1, min(HASHERS, len(names)))) as pool:
         stored = list(pool.map(lambda name: _flushed(folder / name), names))
     for root, _, _ in os.walk(folder):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from headway.core.config import CheckpointConfig
@@ -24,12 +25,18 @@ def look_up(metrics: Mapping[str, Any], key: str) -> Any:
     return value
 
 
-def score(metrics: Mapping[str, Any], key: str, order: str) -> float:
+def score(saved: Saved, key: str, order: str) -> float:
     """Higher is better, whatever the order; what is missing, NaN or no number is worst."""
-    value = look_up(metrics, key)
+    value = value_of(saved, key)
     if not isinstance(value, int | float) or math.isnan(value):
         return _WORST
     return value if order == "max" else -value
+
+
+def value_of(saved: Saved, key: str) -> Any:
+    """What a checkpoint is ranked by: a number in its own dict, else the metrics it was reported with."""
+    own = saved.manifest.values.get(key)
+    return look_up(saved.manifest.metrics, key) if own is None else own
 
 
 def ranked(kept: Sequence[Saved], config: CheckpointConfig) -> list[Saved]:
@@ -38,7 +45,7 @@ def ranked(kept: Sequence[Saved], config: CheckpointConfig) -> list[Saved]:
     if key is None:
         return sorted(kept, key=lambda c: c.manifest.seq)
     order = config.checkpoint_score_order
-    return sorted(kept, key=lambda c: (score(c.manifest.metrics, key, order), c.manifest.seq))
+    return sorted(kept, key=lambda c: (score(c, key, order), c.manifest.seq))
 
 
 def best(kept: Sequence[Saved], config: CheckpointConfig) -> list[Saved]:
@@ -53,3 +60,34 @@ def surplus(kept: Sequence[Saved], config: CheckpointConfig) -> list[Saved]:
         return []
     stay = {c.path for c in best(kept, config)} | {max(kept, key=lambda c: c.manifest.seq).path}
     return [c for c in kept if c.path not in stay]
+
+
+def why_kept(kept: Sequence[Saved], config: CheckpointConfig) -> dict[Path, str]:
+    """For each checkpoint what keeps it, in words."""
+    newest = max(kept, key=lambda c: c.manifest.seq).path if kept else None
+    if config.num_to_keep is None:
+        return {c.path: "all are kept (num_to_keep=None)" for c in kept}
+    order = list(reversed(best(kept, config)))
+    reasons = {
+        c.path: f"number {place} of the {config.num_to_keep} {_wanted(config)}{_value(c, config)}"
+        for place, c in enumerate(order, start=1)
+    }
+    return {c.path: reasons.get(c.path) or ("the newest" if c.path == newest else "not deleted yet") for c in kept}
+
+
+def why_retired(old: Saved, config: CheckpointConfig) -> str:
+    return f"not among the {config.num_to_keep} {_wanted(config)}{_value(old, config)}"
+
+
+def _wanted(config: CheckpointConfig) -> str:
+    key = config.checkpoint_score_attribute
+    return (
+        "most recent"
+        if key is None
+        else f"with the {'highest' if config.checkpoint_score_order == 'max' else 'lowest'} {key}"
+    )
+
+
+def _value(saved: Saved, config: CheckpointConfig) -> str:
+    key = config.checkpoint_score_attribute
+    return "" if key is None else f" ({value_of(saved, key)})"

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from headway.core.errors import StorageError
 from headway.storage import disk, layout
+from headway.storage.dicts import scalars, write_dict
 from headway.storage.files import walk
 from headway.storage.manifest import read_manifest
 
@@ -53,21 +54,39 @@ class Note:
     world_size: int
     metrics: dict[str, Any]
     boot: str
+    values: dict[str, float] = field(default_factory=dict)
 
 
 def stage(source: Path, slot: Slot, *, world_size: int, metrics: bytes) -> None:
     """Copy a rank's files into staging; afterwards the caller may do what it likes with its own."""
     _check(source)
-    slot.clear()  # what a save left that was interrupted
-    try:
+
+    def fill() -> None:
         if not _copy(source, slot):
             raise StorageError(f"the reported checkpoint {source} holds no file: write it before you report it")
-        boot = json.dumps(disk.boot_id()).encode()
-        disk.write(slot.note, b'{"world_size":%d,"boot":%s,"metrics":%s}' % (world_size, boot, metrics))
+
+    _stage(fill, slot, Note(world_size, json.loads(metrics), disk.boot_id()))
+
+
+def stage_dict(data: Mapping[Any, Any], slot: Slot, *, world_size: int, metrics: bytes) -> None:
+    """The same for a dict."""
+
+    def fill() -> None:
+        disk.make_folder(slot.part)
+        write_dict(slot.part, data)
+
+    _stage(fill, slot, Note(world_size, json.loads(metrics), disk.boot_id(), scalars(data)))
+
+
+def _stage(fill: Callable[[], None], slot: Slot, note: Note) -> None:
+    slot.clear()  # what a save left that was interrupted
+    try:
+        fill()
+        disk.write(slot.note, json.dumps(asdict(note)).encode())
         disk.move(slot.part, slot.folder)
     except OSError as error:
         slot.clear()
-        raise StorageError(f"the checkpoint {source} could not be saved to {slot.run}: {error}") from error
+        raise StorageError(f"the checkpoint could not be saved to {slot.run}: {error}") from error
     except BaseException:
         slot.clear()
         raise

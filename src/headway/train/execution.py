@@ -34,6 +34,8 @@ from headway.frameworks.base import BackendConfig
 from headway.observe import words
 from headway.observe.console import Console
 from headway.observe.watcher import Watcher, Watchers
+from headway.storage import layout
+from headway.storage.checkpoint import Checkpoint, trusted
 from headway.storage.record import Record
 from headway.storage.rundir import RunDir, create_run, open_run
 from headway.train.parcel import bind, pack
@@ -91,12 +93,19 @@ def prepare(request: Request, *watchers: Watcher) -> Execution:
         plan = Plan(
             context=_context(request, rundir.id),
             task=packed,
-            checkpoint=request.checkpoint.path if request.checkpoint else None,
+            checkpoint=_first_checkpoint(request.checkpoint, rundir),
         )
         console = Console(rundir.path, request.run.logging_config.log_level, show_output=not inline)
         controller = Controller(plan, engine, rundir, Watchers([console, *watchers]))
         undo.pop_all()
     return Execution(controller, engine, rundir, console)
+
+
+def _first_checkpoint(given: Checkpoint | None, rundir: RunDir) -> Checkpoint | None:
+    """Where to begin; a dict is written down first, so that workers can read it."""
+    if given is None or given.get_internal_representation()[0] == "local_path":
+        return given
+    return trusted(given.to_directory(rundir.path / layout.FIRST))
 
 
 def _context(request: Request, run_id: str) -> TrainRunContext:
@@ -185,7 +194,7 @@ def _result(path: Path, outcome: Outcome) -> Result:
     error = exception(outcome.failures[0]) if outcome.state is State.FAILED else None
     if error is not None and (text := traceback_text(outcome.failures)):
         error.add_note(text)
-    return Result(Record(path), value, error)
+    return Result(Record(path), value, error, ours=True)
 
 
 def _value(data: bytes) -> Any:

@@ -13,7 +13,7 @@ from headway.observe import words
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.commit import Saved
 from headway.storage.record import Record
-from headway.storage.retention import best, look_up, ranked
+from headway.storage.retention import best, ranked, value_of
 
 if TYPE_CHECKING:
     import pandas
@@ -31,8 +31,11 @@ class Result:
     ({'loss': 0.5}, 'done')
     """
 
-    def __init__(self, record: Record, return_value: Any = None, error: BaseException | None = None) -> None:
+    def __init__(
+        self, record: Record, return_value: Any = None, error: BaseException | None = None, *, ours: bool = False
+    ) -> None:
         self._record = record
+        self._ours = ours  # whether this process has just made it, and may trust what is in there
         self.return_value = return_value
         self.error = error
 
@@ -71,30 +74,36 @@ class Result:
     def checkpoint(self) -> Checkpoint | None:
         """The newest committed checkpoint."""
         kept = self._kept
-        return kept[-1].checkpoint if kept else None
+        return kept[-1].checkpoint(trust=self._ours) if kept else None
 
     @property
     def best_checkpoints(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
         """The kept ones with their metrics, the best last; at most ``num_to_keep``."""
         asked = self._opening.get("checkpoint_config", {})
-        return [(saved.checkpoint, saved.manifest.metrics) for saved in best(self._kept, CheckpointConfig(**asked))]
+        kept = best(self._kept, CheckpointConfig(**asked))
+        return [(saved.checkpoint(trust=self._ours), saved.manifest.metrics) for saved in kept]
 
     def get_best_checkpoint(self, metric: str, mode: Literal["max", "min"]) -> Checkpoint | None:
         """The kept checkpoint with the best value of a metric (``"valid/loss"`` for nested ones)."""
         if mode not in ("max", "min"):
             raise ConfigError(f"mode must be 'max' or 'min', got {mode!r}")
-        having = [saved for saved in self._kept if look_up(saved.manifest.metrics, metric) is not None]
+        having = [saved for saved in self._kept if value_of(saved, metric) is not None]
         if self._kept and not having:
             known = sorted({key for saved in self._kept for key in words.flat(saved.manifest.metrics)})
             raise ConfigError(f"no checkpoint has a metric {metric!r}: there are {', '.join(known) or 'none at all'}")
         wanted = CheckpointConfig(checkpoint_score_attribute=metric, checkpoint_score_order=mode)
-        return ranked(having, wanted)[-1].checkpoint if having else None
+        return ranked(having, wanted)[-1].checkpoint(trust=self._ours) if having else None
 
     @property
     def config(self) -> dict[str, Any]:
         """The train_loop_config of the newest opening, as far as JSON can hold it."""
         config: dict[str, Any] = self._opening.get("train_loop_config") or {}
         return config
+
+    @property
+    def log_dir(self) -> Path:
+        """The run directory, as a Path."""
+        return self._record.path
 
     @property
     def filesystem(self) -> Any:

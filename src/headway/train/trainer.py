@@ -50,8 +50,9 @@ class DataParallelTrainer:
         _check("run_config", run_config, RunConfig)
         _check("resume_from_checkpoint", resume_from_checkpoint, Checkpoint)
         _check("metadata", metadata, Mapping)
-        if resume_from_checkpoint is not None and not os.path.isdir(resume_from_checkpoint.path):
-            raise ConfigError(f"resume_from_checkpoint: there is no folder {resume_from_checkpoint.path}")
+        given = resume_from_checkpoint.get_internal_representation() if resume_from_checkpoint else ("", "")
+        if given[0] == "local_path" and not os.path.isdir(given[1]):
+            raise ConfigError(f"resume_from_checkpoint: there is no folder {given[1]}")
         self._request = Request(
             kind=type(self).__name__,
             function=train_loop_per_worker,

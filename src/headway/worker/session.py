@@ -12,8 +12,8 @@ from typing import Any
 
 from headway.core.errors import ConfigError, SessionError
 from headway.core.messages import Arrive, Committed, Dismissed, Release, Saving, Start, ToWorker
-from headway.storage.checkpoint import Checkpoint
-from headway.storage.staging import Slot, stage
+from headway.storage.checkpoint import Checkpoint, trusted
+from headway.storage.staging import Slot, stage, stage_dict
 from headway.worker.interrupts import heed, speaking
 from headway.worker.link import Link
 from headway.worker.metrics import encode_metrics
@@ -36,7 +36,7 @@ class Session:
         self._link = link
         self._next_seq = start.first_seq
         self._reporting = threading.Lock()
-        self._checkpoint = Checkpoint(start.checkpoint) if start.checkpoint else None
+        self._checkpoint = _first(start)
         self._pending: set[int] = set()  # reports of ours with files that are not committed yet
         self._num_meetings = 0
         self._released: dict[int, bytes] = {}
@@ -56,11 +56,17 @@ class Session:
     def _stage(self, checkpoint: object, seq: int, metrics: bytes) -> None:
         if not isinstance(checkpoint, Checkpoint):
             kind = type(checkpoint).__name__
-            raise ConfigError(f"checkpoint must be a Checkpoint, got {kind}: use Checkpoint.from_directory(path)")
+            raise ConfigError(
+                f"checkpoint must be a Checkpoint, got {kind}: use Checkpoint.from_directory(path) or from_dict(data)"
+            )
         self._link.send(Saving())
         heed()
         slot = Slot(Path(self.run.path), self.run.attempt, seq, self.rank)
-        stage(Path(checkpoint.path), slot, world_size=self.run.num_workers, metrics=metrics)
+        kind, content = checkpoint.get_internal_representation()
+        if kind == "data_dict":
+            stage_dict(content, slot, world_size=self.run.num_workers, metrics=metrics)
+        else:
+            stage(Path(content), slot, world_size=self.run.num_workers, metrics=metrics)
         self._pending.add(seq)
 
     def newest_checkpoint(self) -> Checkpoint | None:
@@ -92,13 +98,19 @@ class Session:
             case Committed(seq=seq, path=path):
                 if seq in self._pending:
                     self._pending.difference_update([other for other in tuple(self._pending) if other <= seq])
-                    self._checkpoint = Checkpoint(path)
+                    self._checkpoint = trusted(path)
             case Release(index=index, data=data):
                 self._released[index] = data
             case Dismissed():
                 self._dismissed = True
             case Start():
                 raise AssertionError("a session is started once")
+
+
+def _first(start: Start) -> Checkpoint | None:
+    if start.checkpoint is None:
+        return None
+    return trusted(start.checkpoint) if start.trusted else Checkpoint(start.checkpoint)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,191 @@
+"""A dict as files that anybody may open: plain values as JSON, tensors and arrays as safetensors.
+
+dict.json              the tree; what JSON cannot say is {"$": kind, …}
+tensors.safetensors    torch tensors            arrays.safetensors    NumPy arrays
+pickled.pkl            what only pickle can hold; opening it runs code, so it is opened only on trust
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import pickle
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from headway.core.errors import StorageError
+from headway.storage.files import read_json
+
+TREE, TENSORS, ARRAYS, PICKLED = "dict.json", "tensors.safetensors", "arrays.safetensors", "pickled.pkl"
+MARK = "$"
+
+
+def write_dict(folder: Path, data: Mapping[Any, Any]) -> None:
+    """Lay a dict down as files."""
+    parts = _Parts()
+    tree = parts.encode(dict(data) if type(data) is not OrderedDict else data)
+    (folder / TREE).write_text(json.dumps({"format": 1, "tree": tree}, indent=1))
+    if parts.tensors:
+        import safetensors.torch
+
+        safetensors.torch.save_file(parts.tensors, folder / TENSORS)
+    if parts.arrays:
+        import safetensors.numpy
+
+        safetensors.numpy.save_file(parts.arrays, folder / ARRAYS)
+    if parts.pickled:
+        (folder / PICKLED).write_bytes(pickle.dumps(parts.pickled, protocol=5))
+
+
+def is_dict(folder: Path) -> bool:
+    return (folder / TREE).is_file()
+
+
+def read_dict(folder: Path, *, trust: bool) -> dict[Any, Any]:
+    """The dict again. StorageError where it holds pickles and they are not trusted."""
+    if not is_dict(folder):
+        raise StorageError(f"{folder} was not made of a dict: read its files with as_directory()")
+    content = read_json(folder / TREE)
+    if not isinstance(content, dict) or content.get("format") != 1:
+        raise StorageError(f"{folder / TREE} is damaged, or of a newer version")
+    data: dict[Any, Any] = _Reader(folder, trust).decode(content["tree"])
+    return data
+
+
+def scalars(data: Mapping[Any, Any], above: str = "") -> dict[str, float]:
+    """The plain numbers in a dict, by their path: what a checkpoint may be ranked by."""
+    found: dict[str, float] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            found |= scalars(value, f"{above}{key}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            found[f"{above}{key}"] = value
+    return found
+
+
+class _Parts:
+    """What the tree refers to by name."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Any] = {}
+        self.arrays: dict[str, Any] = {}
+        self.pickled: dict[str, bytes] = {}
+
+    def encode(self, value: Any) -> Any:
+        kind = type(value)
+        if value is None or kind in (bool, int, str) or (kind is float and math.isfinite(value)):
+            return value
+        if kind is list:
+            return [self.encode(item) for item in value]
+        if kind is dict and all(type(key) is str and key != MARK for key in value):
+            return {key: self.encode(item) for key, item in value.items()}
+        if kind in (dict, OrderedDict):
+            return {MARK: kind.__name__, "items": [[self.encode(k), self.encode(v)] for k, v in value.items()]}
+        if kind in (tuple, set, frozenset):
+            return {MARK: kind.__name__, "items": [self.encode(item) for item in value]}
+        if kind is bytes:
+            return {MARK: "bytes", "base64": base64.b64encode(value).decode()}
+        if kind is float:
+            return {MARK: "float", "text": repr(value)}
+        return self._tensor(value) or self._array(value) or self._pickle(value)
+
+    def _tensor(self, value: Any) -> dict[str, Any] | None:
+        torch = sys.modules.get("torch")
+        if torch is None or not isinstance(value, torch.Tensor):
+            return None
+        plain = type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
+        if not plain or value.is_quantized or value.is_complex():
+            return None
+        name = f"tensor-{len(self.tensors)}"
+        self.tensors[name] = value.detach().cpu().contiguous().clone()  # safetensors keeps no two views of one memory
+        is_parameter = isinstance(value, torch.nn.Parameter)
+        return {MARK: "tensor", "name": name, **({"parameter": value.requires_grad} if is_parameter else {})}
+
+    def _array(self, value: Any) -> dict[str, Any] | None:
+        numpy = sys.modules.get("numpy")
+        if numpy is None or not isinstance(value, numpy.ndarray | numpy.generic) or value.dtype.kind not in "biuf":
+            return None
+        name = f"array-{len(self.arrays)}"
+        self.arrays[name] = numpy.ascontiguousarray(value).reshape(value.shape)
+        return {MARK: "scalar" if isinstance(value, numpy.generic) else "array", "name": name}
+
+    def _pickle(self, value: Any) -> dict[str, Any]:
+        import cloudpickle
+
+        name = f"pickle-{len(self.pickled)}"
+        self.pickled[name] = cloudpickle.dumps(value)
+        return {MARK: "pickle", "name": name}
+
+
+class _Reader:
+    def __init__(self, folder: Path, trust: bool) -> None:
+        self._folder = folder
+        self._trust = trust
+        self._loaded: dict[str, dict[str, Any]] = {}
+
+    def decode(self, node: Any) -> Any:
+        if isinstance(node, list):
+            return [self.decode(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        if MARK not in node:
+            return {key: self.decode(item) for key, item in node.items()}
+        return self._special(node)
+
+    def _special(self, node: dict[str, Any]) -> Any:
+        match node[MARK]:
+            case "dict" | "OrderedDict" as name:
+                pairs = [(self.decode(key), self.decode(value)) for key, value in node["items"]]
+                return dict(pairs) if name == "dict" else OrderedDict(pairs)
+            case "tuple" | "set" | "frozenset" as name:
+                return {"tuple": tuple, "set": set, "frozenset": frozenset}[name](map(self.decode, node["items"]))
+            case "bytes":
+                return base64.b64decode(node["base64"])
+            case "float":
+                return float(node["text"])
+            case "tensor":
+                return self._as_it_was(self._part(TENSORS, _load_tensors)[node["name"]], node)
+            case "array":
+                return self._part(ARRAYS, _load_arrays)[node["name"]]
+            case "scalar":
+                return self._part(ARRAYS, _load_arrays)[node["name"]][()]
+            case "pickle":
+                return self._unpickled(node["name"])
+            case kind:
+                raise StorageError(f"{self._folder / TREE} holds a {kind!r}, which this version does not know: upgrade")
+
+    def _as_it_was(self, tensor: Any, node: dict[str, Any]) -> Any:
+        if "parameter" not in node:
+            return tensor
+        return sys.modules["torch"].nn.Parameter(tensor, requires_grad=node["parameter"])
+
+    def _part(self, name: str, load: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+        if name not in self._loaded:
+            self._loaded[name] = load(self._folder / name)
+        return self._loaded[name]
+
+    def _unpickled(self, name: str) -> Any:
+        if not self._trust:
+            raise StorageError(
+                f"{self._folder} holds values that only pickle can keep, and opening those runs code: "
+                "use to_dict(trust=True) if you know where it comes from"
+            )
+        return pickle.loads(self._part(PICKLED, lambda path: pickle.loads(path.read_bytes()))[name])
+
+
+def _load_tensors(path: Path) -> dict[str, Any]:
+    import safetensors.torch
+
+    loaded: dict[str, Any] = safetensors.torch.load_file(path)
+    return loaded
+
+
+def _load_arrays(path: Path) -> dict[str, Any]:
+    import safetensors.numpy
+
+    loaded: dict[str, Any] = safetensors.numpy.load_file(path)
+    return loaded

@@ -1,0 +1,205 @@
+"""Checkpoints of real runs: dicts, damage, recovery, what the command line says of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway import train
+from headway.cli import main
+from headway.storage.record import Record
+from support import Driver, fit, save, wait_until, write_script
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def test_a_dict_is_a_checkpoint_and_where_a_run_goes_on(tmp_path: Path) -> None:
+    import torch
+
+    def train_func() -> int:
+        checkpoint = train.get_checkpoint()
+        start = checkpoint.to_dict()["epoch"] + 1 if checkpoint else 0
+        for epoch in range(start, start + 2):
+            data = {"epoch": epoch, "weights": torch.full((2, 2), float(epoch)), "hook": lambda e=epoch: e}
+            train.report({"epoch": epoch}, checkpoint=train.Checkpoint.from_dict(data))
+        return start
+
+    assert fit(train_func, name="run").return_value == 0
+    result = fit(train_func, name="run")
+    assert result.return_value == 2
+    assert result.checkpoint is not None
+    back = result.checkpoint.to_dict()
+    assert back["epoch"] == 3
+    assert torch.equal(back["weights"], torch.full((2, 2), 3.0))
+    assert back["hook"]() == 3, "handed out by the run that wrote it"
+    elsewhere = train.Result.from_path(result.path).checkpoint
+    assert elsewhere is not None
+    with pytest.raises(train.StorageError, match="trust=True"):
+        elsewhere.to_dict()
+
+
+def test_resume_from_a_dict(tmp_path: Path) -> None:
+    def train_func() -> Any:
+        checkpoint = train.get_checkpoint()
+        assert checkpoint is not None
+        return checkpoint.to_dict()
+
+    given = train.Checkpoint.from_dict({"weights": [1, 2, 3]})
+    trainer = train.DataParallelTrainer(train_func, resume_from_checkpoint=given, scaling_config=train.ScalingConfig(2))
+    assert trainer.fit().return_value == {"weights": [1, 2, 3]}
+
+
+def test_a_checkpoint_is_ranked_by_its_own_dict_first() -> None:
+    def train_func() -> None:
+        for loss in (2, 4, 1, 3):
+            train.report({"loss": 2}, checkpoint=train.Checkpoint.from_dict({"loss": loss}))
+
+    result = fit(train_func, checkpoint_config=train.CheckpointConfig(2, "loss", "min"))
+    assert [checkpoint.to_dict()["loss"] for checkpoint, _ in result.best_checkpoints] == [2, 1]
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(capfd: pytest.CaptureFixture[str]) -> None:
+    def train_func(config: dict[str, int]) -> Any:
+        checkpoint = train.get_checkpoint()
+        for step in range(config["steps"]):
+            train.report({"step": step}, checkpoint=train.Checkpoint.from_dict({"step": step}))
+        return checkpoint.to_dict() if checkpoint else None
+
+    result = fit(train_func, config={"steps": 3}, name="run")
+    newest = Path(result.path, "checkpoints/checkpoint_000002/dict.json")
+    newest.write_text(newest.read_text()[:-1])
+    again = fit(train_func, config={"steps": 0}, name="run")
+    assert again.return_value == {"step": 1}
+    assert "checkpoint_000002 is damaged and is not used (dict.json has" in capfd.readouterr().err
+
+
+def test_a_save_that_the_killed_driver_had_not_heard_of_is_kept(tmp_path: Path) -> None:
+    """The driver is stopped while the worker saves; both are killed; the files lie in staging."""
+    script = """
+        import os, pathlib, sys, tempfile, time
+        from headway import train
+
+        def train_func():
+            checkpoint = train.get_checkpoint()
+            if checkpoint is None:
+                train.report({"step": 0}, checkpoint=train.Checkpoint.from_dict({"step": 0}))
+                train.get_checkpoint()
+                print("one", flush=True)
+                time.sleep(0.3)
+                train.report({"step": 1}, checkpoint=train.Checkpoint.from_dict({"step": 1}))
+                pathlib.Path(train.get_context().get_trial_dir(), "saved").touch()
+                time.sleep(60)
+            return checkpoint.to_dict()
+
+        print(train.DataParallelTrainer(train_func, run_config=train.RunConfig(name="run")).fit().return_value)
+    """
+    run = Path(os.environ["HEADWAY_RESULTS"], "run")
+    path = write_script(tmp_path, script)
+    with Driver(path) as driver:
+        driver.wait_for("one")
+        driver.process.send_signal(19)  # SIGSTOP: it hears nothing any more
+        wait_until(lambda: (run / "saved").exists(), 10)
+        driver.process.kill()
+        driver.process.wait()
+    with Driver(path) as driver:
+        driver.process.wait(30)
+        assert "checkpoint_000001 (report 1) was saved when the run was cut off, and is kept" in driver.output
+        assert "{'step': 1}" in driver.output
+    assert [row["metrics"] for row in Record(run).reports()] == [{"step": 0}]
+
+
+def test_a_full_disk_ends_the_run_with_a_sentence_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def train_func() -> None:
+        from headway.storage import disk
+
+        train.report({}, checkpoint=train.Checkpoint.from_dict({"step": 0}))
+
+        def full(path: Path, data: bytes) -> None:
+            raise OSError(28, "No space left on device")
+
+        disk.write = full
+        train.report({}, checkpoint=train.Checkpoint.from_dict({"step": 1}))
+
+    with pytest.raises(train.TrainingFailedError, match="No space left on device") as caught:
+        fit(train_func)
+    assert isinstance(caught.value.__cause__, train.StorageError)
+    assert caught.value.result.checkpoint is not None
+    assert caught.value.result.checkpoint.to_dict() == {"step": 0}
+
+
+def test_kills_at_random_moments_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The short form of benchmarks/crash_checkpoints.py."""
+    import random
+
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    crashes = __import__("crash_checkpoints")
+    tally, chance = crashes.Tally(), random.Random(1)
+    for _ in range(6):
+        crashes.life(tmp_path, chance, tally)
+    assert (tally.lost, tally.wrong, tally.did_not_go_on) == (0, 0, 0)
+    assert tally.checkpoints_read > 0
+
+
+def test_the_temporary_folder_of_a_save_may_go_at_once() -> None:
+    def train_func() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            train.report({}, save(folder, a="1"))
+        assert "headway" in sys.modules
+
+    assert fit(train_func).checkpoint is not None
+
+
+def run_with_checkpoints(**options: Any) -> train.Result:
+    def train_func() -> None:
+        for step in range(4):
+            train.report({"acc": (step * 7) % 5}, checkpoint=train.Checkpoint.from_dict({"step": step}))
+
+    return fit(train_func, **options)
+
+
+def test_ckpt_ls_and_verify(capsys: pytest.CaptureFixture[str]) -> None:
+    result = run_with_checkpoints()
+    capsys.readouterr()
+    assert main(["ckpt", "ls", result.path]) == 0
+    assert "checkpoint_000003" in capsys.readouterr().out
+    assert main(["ckpt", "verify", result.path]) == 0
+    assert "4 checkpoints verified" in capsys.readouterr().out
+    path = Path(result.path, "checkpoints/checkpoint_000002/dict.json")
+    data = bytearray(path.read_bytes())
+    data[5] ^= 1
+    path.write_bytes(data)
+    assert main(["ckpt", "verify", result.path]) == 1
+    out = capsys.readouterr().out
+    assert "✗ checkpoint_000002: dict.json has changed since it was committed" in out
+    assert "1 checkpoint damaged" in out
+    assert main(["ckpt", "verify", result.path, "checkpoint_000001"]) == 0
+
+
+def test_ckpt_why_says_what_kept_and_what_deleted(capsys: pytest.CaptureFixture[str]) -> None:
+    result = run_with_checkpoints(checkpoint_config=train.CheckpointConfig(1, "acc"))
+    capsys.readouterr()
+    assert main(["ckpt", "why", result.path]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5
+    assert "deleted: not among the 1 with the highest acc (0)" in lines[1]
+    assert "deleted: not among the 1 with the highest acc (2)" in lines[2]
+    assert "kept: number 1 of the 1 with the highest acc (4)" in lines[3]
+    assert "kept: the newest" in lines[4]
+
+
+def test_ckpt_rm_removes_but_not_the_newest_unasked(capsys: pytest.CaptureFixture[str]) -> None:
+    result = run_with_checkpoints()
+    assert main(["ckpt", "rm", result.path, "checkpoint_000001"]) == 0
+    assert main(["ckpt", "rm", result.path, "checkpoint_000003"]) == 1
+    assert "--force removes it" in capsys.readouterr().err
+    assert main(["ckpt", "rm", result.path, "checkpoint_000003", "--force"]) == 0
+    assert main(["ckpt", "rm", result.path, "../../elsewhere"]) == 1
+    names = [Path(c.path).name for c, _ in train.Result.from_path(result.path).best_checkpoints]
+    assert names == ["checkpoint_000000", "checkpoint_000002"]
+    assert main(["ckpt", "why", result.path]) == 0
+    assert "deleted: removed by hand" in capsys.readouterr().out

@@ -1,0 +1,132 @@
+"""Dict checkpoints: tensors, arrays and plain values come back as they were, and nothing runs code unasked."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.core.errors import ConfigError, StorageError
+from headway.storage.checkpoint import Checkpoint, trusted
+from headway.storage.dicts import PICKLED, scalars
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: (
+        st.lists(inner)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text() | st.integers(), inner)
+        | st.dictionaries(st.just("$"), inner)
+    ),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.text(), PLAIN))
+def test_plain_values_come_back_as_they_were(data: dict[str, Any]) -> None:
+    with Checkpoint.from_dict(data).as_directory() as folder:
+        back = Checkpoint(folder).to_dict()
+        assert back == data
+        assert repr(back) == repr(data), "in their order, and in their types"
+        assert not Path(folder, PICKLED).exists()
+
+
+def test_tensors_and_arrays_come_back_without_pickle(tmp_path: Path) -> None:
+    shared = torch.arange(6.0).reshape(2, 3)
+    model = torch.nn.Linear(2, 2)
+    data = {
+        "state": OrderedDict(model.state_dict()),
+        "half": torch.ones(3, dtype=torch.bfloat16),
+        "view": shared.T,
+        "same": shared,
+        "scalar": torch.tensor(3),
+        "empty": torch.zeros(0, 4),
+        "parameter": torch.nn.Parameter(torch.ones(2), requires_grad=False),
+        "array": numpy.arange(4, dtype=numpy.int16),
+        "number": numpy.float32(1.5),
+        "nested": [{"deep": (torch.ones(1), {1, 2})}],
+        "nan": math.nan,
+    }
+    path = Checkpoint.from_dict(data).to_directory(tmp_path / "saved")
+    assert not Path(path, PICKLED).exists()
+    back = Checkpoint(path).to_dict()
+    assert list(back) == list(data)
+    assert type(back["state"]) is OrderedDict
+    for name in ("half", "view", "same", "scalar", "empty"):
+        assert torch.equal(back[name], data[name]), name  # type: ignore[arg-type]
+        assert back[name].dtype == data[name].dtype  # type: ignore[attr-defined]
+    assert isinstance(back["parameter"], torch.nn.Parameter)
+    assert not back["parameter"].requires_grad
+    assert back["array"].dtype == numpy.int16
+    assert (back["array"] == data["array"]).all()
+    assert type(back["number"]) is numpy.float32
+    assert torch.equal(back["nested"][0]["deep"][0], torch.ones(1))
+    assert math.isnan(back["nan"])
+
+
+class Harmless:
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Harmless)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_what_only_pickle_can_hold_is_opened_on_trust_alone(tmp_path: Path) -> None:
+    path = Checkpoint.from_dict({"epoch": 1, "object": Harmless()}).to_directory(tmp_path)
+    with pytest.raises(StorageError, match=r"opening those runs code: use to_dict\(trust=True\)"):
+        Checkpoint(path).to_dict()
+    assert Checkpoint(path).to_dict(trust=True) == {"epoch": 1, "object": Harmless()}
+    assert trusted(path).to_dict()["object"] == Harmless()
+
+
+def test_a_pickle_slipped_in_is_never_opened(tmp_path: Path) -> None:
+    path = Checkpoint.from_dict({"epoch": 1}).to_directory(tmp_path)
+
+    class Bomb:
+        def __reduce__(self) -> Any:
+            return (Path.touch, (tmp_path / "exploded",))
+
+    Path(path, PICKLED).write_bytes(pickle.dumps({"x": Bomb()}))
+    assert Checkpoint(path).to_dict() == {"epoch": 1}
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_folder_that_is_no_dict_says_so(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="was not made of a dict"):
+        Checkpoint(tmp_path).to_dict()
+    with pytest.raises(ConfigError, match="takes a dict, got list"):
+        Checkpoint.from_dict([])  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        open(Checkpoint(tmp_path))  # type: ignore[call-overload]
+
+
+def test_its_representation_tells_what_it_is(tmp_path: Path) -> None:
+    assert Checkpoint(tmp_path).get_internal_representation() == ("local_path", str(tmp_path))
+    assert Checkpoint.from_dict({"a": 1}).get_internal_representation() == ("data_dict", {"a": 1})
+
+
+def test_metadata_lies_beside_the_files(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    assert checkpoint.get_metadata() == {}
+    checkpoint.set_metadata({"framework": "torch"})
+    checkpoint.update_metadata({"epoch": 3})
+    assert Checkpoint(tmp_path).get_metadata() == {"framework": "torch", "epoch": 3}
+    with pytest.raises(ConfigError, match="JSON"):
+        checkpoint.set_metadata({"x": object()})
+    assert checkpoint.get_metadata() == {"framework": "torch", "epoch": 3}
+
+
+def test_the_numbers_of_a_dict_are_known_by_their_path() -> None:
+    assert scalars({"loss": 2, "val": {"acc": 0.5, "name": "x"}, "ok": True, 3: 4}) == {
+        "loss": 2,
+        "val/acc": 0.5,
+        "3": 4,
+    }
