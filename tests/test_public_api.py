@@ -11,8 +11,8 @@ import headway.train
 import headway.train.torch
 
 TRAIN = """
-BackendConfig Checkpoint CheckpointConfig ConfigError DataParallelTrainer EngineError FailureConfig HeadwayError
-LoggingConfig MetricsError RemoteError Result Run RunConfig ScalingConfig SessionError StorageError TrainContext
+BackendConfig Checkpoint CheckpointConfig CheckpointUploadMode ConfigError DataParallelTrainer EngineError
+FailureConfig HeadwayError LoggingConfig MetricsError RemoteError Result Run RunConfig ScalingConfig SessionError StorageError TrainContext
 TrainRunContext TrainingFailedError UserCallback WorkerDied collective get_checkpoint get_context report
 """.split()
 
@@ -22,7 +22,10 @@ prepare_model prepare_optimizer
 """.split()
 
 SIGNATURES = {
-    "train.report": "(metrics, checkpoint=None)",
+    "train.report": (
+        "(metrics, checkpoint=None, checkpoint_dir_name=None, checkpoint_upload_mode=SYNC, "
+        "delete_local_checkpoint_after_upload=None, checkpoint_upload_fn=None)"
+    ),
     "train.get_checkpoint": "()",
     "train.get_context": "()",
     "train.collective.barrier": "()",
@@ -40,6 +43,8 @@ SIGNATURES = {
     "train.Checkpoint": "(path)",
     "train.Checkpoint.from_directory": "(path)",
     "train.Checkpoint.to_directory": "(self, path=None)",
+    "train.Checkpoint.from_dict": "(data)",
+    "train.Checkpoint.to_dict": "(self, trust=False)",
     "train.Checkpoint.as_directory": "(self)",
     "train.Result.from_path": "(path)",
     "train.Result.get_best_checkpoint": "(self, metric, mode)",

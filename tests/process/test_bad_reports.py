@@ -46,7 +46,7 @@ def test_metrics_must_be_a_dict() -> None:
 
 def test_a_checkpoint_must_be_one() -> None:
     text = complaint(lambda: train.report({}, checkpoint="/tmp"))  # type: ignore[arg-type]
-    assert text == "checkpoint must be a Checkpoint, got str: use Checkpoint.from_directory(path)"
+    assert text == "checkpoint must be a Checkpoint, got str: use Checkpoint.from_directory(path) or from_dict(data)"
 
 
 def test_a_checkpoint_that_is_not_there() -> None:

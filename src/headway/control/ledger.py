@@ -7,24 +7,28 @@ is shared.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import os
 import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from headway.control.events import CommitDone, CommitFailed
 from headway.control.rounds import Habits, Round
 from headway.core.config import CheckpointConfig
 from headway.core.messages import Report
-from headway.storage import layout
 from headway.storage.commit import Commitment, Saved, commit, discard, extend
 from headway.storage.recovery import next_number
 from headway.storage.retention import surplus, why_retired
 from headway.storage.rundir import RunDir
-from headway.storage.staging import Slot, sweep
+from headway.storage.staging import Slot, read_note, sweep
+
+NICE = 10
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Ledger:
         self._config = config
         self._lines: list[bytes] = []
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._numbers: dict[int, int] = {}  # of this attempt: seq -> number of its checkpoint
+        self._places: dict[int, Path] = {}  # of this attempt: seq -> where its checkpoint is, or will be
         self._withdrawn: set[int] = set()  # of this attempt: seqs that have no checkpoint and will have none
         self._retired: set[int] = set()  # of this attempt: seqs whose checkpoint had to make room for better ones
         self.kept = list(rundir.recovered.kept)
@@ -83,7 +87,7 @@ class Ledger:
 
     def begin_attempt(self, attempt: int, first_seq: int) -> None:
         """Reports from ``first_seq`` on will come anew; readers drop what an earlier attempt said of them."""
-        self._numbers.clear()
+        self._places.clear()
         self._withdrawn.clear()
         self._retired.clear()
         self._lines.append(b'{"attempt":%d,"first_seq":%d}\n' % (attempt, first_seq))
@@ -107,7 +111,7 @@ class Ledger:
     def commit(self, attempt: int, closing: Round) -> None:
         """Have this round's files made a checkpoint; CommitDone or CommitFailed will follow."""
         number, self._next_number = self._next_number, self._next_number + 1
-        self._numbers[closing.seq] = number
+        note = read_note(Slot(self._rundir.path, attempt, closing.seq, closing.givers[0]))
         what = Commitment(
             number=number,
             seq=closing.seq,
@@ -115,18 +119,20 @@ class Ledger:
             world_size=len(closing.reports),
             ranks=closing.givers,
             metrics=metrics_of(closing),
+            name=(note.adopted or note.name) if note is not None else None,
         )
+        self._places[closing.seq] = what.path(self._rundir.path)
         self._jobs.put(functools.partial(self._answer, attempt, closing.seq, lambda: commit(self._rundir.path, what)))
 
     def extend(self, attempt: int, late: Round) -> bool:
         """Have late files added to their round's checkpoint, answered like a commit; False where it is gone."""
         if late.seq in self._withdrawn or late.seq in self._retired:
             return False
-        if late.seq not in self._numbers:
+        if late.seq not in self._places:
             self.commit(attempt, late)
             return True
         (rank,) = late.givers
-        path = layout.checkpoint(self._rundir.path, self._numbers[late.seq])
+        path = self._places[late.seq]
         slot = Slot(self._rundir.path, attempt, late.seq, rank)
         self._jobs.put(functools.partial(self._answer, attempt, late.seq, lambda: extend(path, slot)))
         return True
@@ -149,12 +155,12 @@ class Ledger:
 
     def withdraw(self, seq: int) -> bool:
         """Take the checkpoint of this round away, whether it is there already or still to come; False if neither."""
-        number = self._numbers.get(seq)
-        if number is None or seq in self._withdrawn | self._retired:
+        path = self._places.get(seq)
+        if path is None or seq in self._withdrawn | self._retired:
             return False
         self._withdrawn.add(seq)
-        self.kept = [saved for saved in self.kept if saved.manifest.number != number]
-        self._jobs.put(functools.partial(discard, layout.checkpoint(self._rundir.path, number)))
+        self.kept = [saved for saved in self.kept if saved.path != path]
+        self._jobs.put(functools.partial(discard, path))
         return True
 
     def retired(self, seq: int) -> bool:
@@ -174,6 +180,8 @@ class Ledger:
     # --- the committer's thread ---
 
     def _work(self) -> None:
+        with contextlib.suppress(OSError):
+            os.nice(NICE)  # of this thread alone: training goes first
         while (job := self._jobs.get()) is not None:
             try:
                 job()

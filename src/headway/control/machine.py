@@ -58,6 +58,7 @@ from headway.core.messages import (
     Release,
     Report,
     Saving,
+    Staged,
     StopRequested,
 )
 
@@ -176,6 +177,9 @@ def _heard(run: Run, event: FromWorker) -> Step:
             return _reported(run, rank, message)
         case Saving():
             return _with(run, rounds=run.rounds.begin_save(rank)), ()
+        case Staged(seq=seq):
+            rounds, news = run.rounds.staged(rank, seq)
+            return _told(_with(run, rounds=rounds), news)
         case Ready():
             return _ready(run, rank)
         case Arrive():

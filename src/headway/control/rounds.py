@@ -85,6 +85,7 @@ class Rounds:
     gave: frozenset[int] = frozenset()
     expected: frozenset[int] = frozenset()  # to give files, because they did before this attempt
     saves: Saves = NO_SAVES
+    owed: frozenset[tuple[int, int]] = frozenset()  # (rank, seq): files that a report has promised
 
     @classmethod
     def begin(cls, num_workers: int, first_seq: int = 0, habits: Habits = UNKNOWN) -> Rounds:
@@ -104,7 +105,8 @@ class Rounds:
     def report(self, rank: int, report: Report) -> tuple[Rounds, tuple[News, ...]]:
         """This rank has reported its next number."""
         saves, crossed, gave = self.saves, None, self.gave
-        if report.staged:
+        owed = self.owed | {(rank, report.seq)} if report.pending else self.owed
+        if report.staged or report.pending:
             saves, crossed = saves.made(rank, report.seq, SUSPECT_WINDOW)
             gave = gave | {rank}
         passed = _put(self.passed, rank, report.seq + 1)
@@ -112,13 +114,24 @@ class Rounds:
         late = report.seq < self.first
         opened, fresh = (self.open, 0) if late else self._entered(rank, report)
         num_staged = self.num_staged + fresh
-        rounds = Rounds(self.first, passed, opened, num_staged, self.ended, missed, gave, self.expected, saves)
+        rounds = Rounds(self.first, passed, opened, num_staged, self.ended, missed, gave, self.expected, saves, owed)
         if crossed is not None:
             return rounds, (crossed,)
         if not late:
             return rounds._closed()
         only = Round(report.seq, _put((None,) * len(passed), rank, report))
         return rounds, (Late(only),) if report.staged else ()
+
+    def staged(self, rank: int, seq: int) -> tuple[Rounds, tuple[News, ...]]:
+        """The files are there that this rank has promised."""
+        rounds = self._with(owed=self.owed - {(rank, seq)})
+        if seq < self.first:
+            report = Report(seq, 0.0, b"{}", staged=True)
+            return rounds, (Late(Round(seq, _put((None,) * len(self.passed), rank, report))),)
+        promised = self.open[seq - self.first].reports[rank]
+        assert promised is not None, "a report goes before its files"
+        opened, fresh = rounds._entered(rank, promised._replace(staged=True, pending=False))
+        return rounds._with(open=opened, num_staged=self.num_staged + fresh)._closed()
 
     def end(self, rank: int) -> tuple[Rounds, tuple[News, ...]]:
         """This rank's function is over: nothing more will come from it."""
@@ -139,7 +152,8 @@ class Rounds:
         """Everybody has left: whoever is missing stays missing. Where some save, rank 0 is taken to be among them."""
         everybody = frozenset(range(len(self.passed)))
         unknown = frozenset({0}) - self.gave - self.missed
-        return self._with(missed=everybody - self.ended, expected=self.expected | unknown)._closed()
+        rounds = self._with(missed=everybody - self.ended, expected=self.expected | unknown)
+        return rounds._closed(all_of_them=True)
 
     def _with(self, **changes: Any) -> Rounds:
         return replace(self, **changes)
@@ -154,7 +168,7 @@ class Rounds:
         fresh = report.staged and not old.givers
         return _put(opened, index, Round(old.seq, _put(old.reports, rank, report))), int(fresh)
 
-    def _closed(self) -> tuple[Rounds, tuple[News, ...]]:
+    def _closed(self, *, all_of_them: bool = False) -> tuple[Rounds, tuple[News, ...]]:
         """Close from the oldest on what is complete, and what the windows no longer hold open."""
         rounds: Rounds = self
         news: list[News] = []
@@ -162,7 +176,8 @@ class Rounds:
             oldest = rounds.open[0]
             waiting = rounds._waiting_for(oldest.seq)
             window = GIVER_WINDOW if waiting & rounds.gave else FILES_WINDOW
-            if waiting and len(rounds.open) <= ROUND_WINDOW and rounds.num_staged <= window:
+            patient = len(rounds.open) <= ROUND_WINDOW and rounds.num_staged <= window
+            if waiting and patient and not all_of_them:
                 break
             rounds, closed = rounds._close(oldest, waiting)
             news.append(closed)
@@ -170,12 +185,14 @@ class Rounds:
 
     def _waiting_for(self, seq: int) -> frozenset[int]:
         behind = {rank for rank, next_seq in enumerate(self.passed) if next_seq <= seq}
-        return frozenset(behind - self.ended - self.missed) if behind else frozenset()
+        owing = frozenset(rank for rank, number in self.owed if number == seq) if self.owed else frozenset()
+        return frozenset(behind - self.ended - self.missed) | owing if behind or owing else frozenset()
 
     def _close(self, oldest: Round, waiting: frozenset[int]) -> tuple[Rounds, Closed]:
         missed = self.missed | waiting if waiting else self.missed
         holds_files = bool(oldest.givers)
-        absent = {rank for rank in missed if oldest.reports[rank] is None} if holds_files else frozenset()
+        absent = {rank for rank in missed if oldest.reports[rank] is None} if holds_files else set()
+        absent |= {rank for rank, number in self.owed if number == oldest.seq}
         rounds = Rounds(
             self.first + 1,
             self.passed,
@@ -186,6 +203,7 @@ class Rounds:
             self.gave,
             self.expected,
             self.saves,
+            self.owed,
         )
         return rounds, Closed(oldest, tuple(sorted(absent & (self.gave | self.expected))))
 

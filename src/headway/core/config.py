@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -24,6 +25,19 @@ PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 C = TypeVar("C")
+
+
+class CheckpointUploadMode(StrEnum):
+    """When ``report()`` returns, and what becomes of the files it was given.
+
+    SYNC: when they are on the run's storage. ASYNC: at once; they are moved out of the caller's folder, which stays,
+    and travel on in the background. NO_UPLOAD: they are on the run's storage already, below its ``checkpoints`` folder.
+    """
+
+    SYNC = "SYNC"
+    ASYNC = "ASYNC"
+    NO_UPLOAD = "NO_UPLOAD"
+
 
 # Keywords that users bring along from elsewhere: what to do instead.
 ELSEWHERE = {

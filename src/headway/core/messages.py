@@ -4,7 +4,7 @@
       │── Ready ──────────────────────────────▶│   I am here, on this host, with these devices
       │◀───────────────────────────── Start ───│   your place in the world, your function, where to go on
       │── Report, Report, … ──────────────────▶│   metrics, perhaps files that already lie in staging;
-      │                                        │   Saving goes before files
+      │                                        │   Saving goes before files, Staged after those that come later
       │◀───────────────────────── Committed ───│   that checkpoint is durable
       │── Arrive ─────────────────────────────▶│   at a barrier or broadcast
       │◀─────────────────────────── Release ───│   all are here
@@ -78,6 +78,8 @@ class Ready:
 class Report(NamedTuple):
     """One call of ``report()``: equal ``seq`` over ranks is a round. ``staged`` says that files lie in staging.
 
+    ``pending``: files will lie there, and Staged will say so.
+
     A tuple, because there may be thousands a second and a tuple is made in a fraction of the time.
     """
 
@@ -85,11 +87,19 @@ class Report(NamedTuple):
     time: float
     metrics: bytes
     staged: bool = False
+    pending: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saving:
     """This rank begins to lay files into staging; its report follows when they are all there."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Staged:
+    """The files that this rank's report ``seq`` has promised lie in staging now."""
+
+    seq: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,7 +182,7 @@ class Exited:
     reason: str = ""
 
 
-ToController = Ready | Saving | Report | Arrive | Finished | Failed | Exited
+ToController = Ready | Saving | Report | Staged | Arrive | Finished | Failed | Exited
 ToWorker = Start | Committed | Release | Dismissed
 
 

@@ -153,8 +153,8 @@ class _Link:
             self._engine.say(message)
             self._engine.deliver_posted(0)
 
-    def report(self, seq: int, time: float, metrics: bytes, staged: bool) -> None:
-        self.send(Report(seq, time, metrics, staged))
+    def report(self, seq: int, time: float, metrics: bytes, staged: bool, pending: bool) -> None:
+        self.send(Report(seq, time, metrics, staged, pending))
 
     def wait(self, done: Callable[[], bool], timeout_s: float | None = None) -> bool:
         until = math.inf if timeout_s is None else time.monotonic() + timeout_s

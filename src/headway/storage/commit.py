@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from headway.core.errors import StorageError
 from headway.storage import disk, layout
 from headway.storage.checkpoint import Checkpoint, trusted
 from headway.storage.files import same_content, sizes
@@ -39,6 +40,11 @@ class Commitment:
     world_size: int
     ranks: tuple[int, ...]
     metrics: dict[str, Any]
+    name: str | None = None  # None: by its number
+
+    def path(self, run: Path) -> Path:
+        """Where the checkpoint will be."""
+        return run / layout.CHECKPOINTS / self.name if self.name else layout.checkpoint(run, self.number)
 
 
 @dataclass(frozen=True)
@@ -55,13 +61,16 @@ class Saved:
 def commit(run: Path, what: Commitment) -> Saved:
     """Make these ranks' files the checkpoint of this number. Raises without leaving anything that looks like one."""
     slots = [Slot(run, what.attempt, what.seq, rank) for rank in what.ranks]
-    clashes = tuple(_merge([slot.folder for slot in slots], what.ranks))
     note = read_note(slots[0])
-    whole = slots[0].folder
+    _check_one_name(slots)
+    final = what.path(run)
+    whole = final if note is not None and note.adopted else slots[0].folder
     for stale in whole.glob(f"{layout.MANIFEST}*"):  # of a commit that was cut off
         disk.remove(stale)
+    clashes = () if whole == final else tuple(_merge([slot.folder for slot in slots], what.ranks))
     manifest = Manifest(
         number=what.number,
+        name=final.name,
         seq=what.seq,
         attempt=what.attempt,
         world_size=what.world_size,
@@ -73,18 +82,25 @@ def commit(run: Path, what: Commitment) -> Saved:
         versions=versions(),
     )
     write_manifest(whole, manifest)
-    final = put_in_place(run, whole, what.number)
+    put_in_place(whole, final)
     for slot in slots:
         slot.clear()
     return Saved(final, manifest, clashes)
 
 
-def put_in_place(run: Path, whole: Path, number: int) -> Path:
-    """The one step that makes a folder with a manifest a checkpoint."""
-    final = layout.checkpoint(run, number)
-    disk.move(whole, final)
+def _check_one_name(slots: Sequence[Slot]) -> None:
+    names = {slot.rank: note.adopted or note.name for slot in slots if (note := read_note(slot)) is not None}
+    if len(set(names.values())) > 1:
+        raise StorageError(f"the ranks call this checkpoint by different names: {names}")
+
+
+def put_in_place(whole: Path, final: Path) -> None:
+    """The one step that makes a folder with a manifest a checkpoint; one that lay there already has just become it."""
+    if whole != final:
+        if final.exists():
+            raise StorageError(f"there is a folder {final.name} already: every checkpoint needs a name of its own")
+        disk.move(whole, final)
     disk.flush(final.parent)
-    return final
 
 
 def extend(path: Path, late: Slot) -> Saved:

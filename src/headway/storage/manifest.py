@@ -38,6 +38,7 @@ class Manifest:
     """A manifest never changes: what is learnt later lies beside it."""
 
     number: int
+    name: str
     seq: int
     attempt: int
     world_size: int

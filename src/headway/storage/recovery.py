@@ -91,9 +91,10 @@ def _finish_renames(run: Path) -> Iterator[str]:
             manifest = read_manifest(folder)
         except StorageError:
             continue  # torn: it was never flushed, and what the ranks staged is still there
-        if any(damage(folder, manifest, contents=True)) or layout.checkpoint(run, manifest.number).exists():
+        final = run / layout.CHECKPOINTS / manifest.name
+        if any(damage(folder, manifest, contents=True)) or final.exists():
             continue
-        final = put_in_place(run, folder, manifest.number)
+        put_in_place(folder, final)
         yield f"{final.name} (report {manifest.seq}) was complete when the run was cut off, and is kept"
 
 
@@ -112,6 +113,7 @@ def _commit_complete_saves(run: Path) -> Iterator[str]:
             world_size=note.world_size,
             ranks=ranks,
             metrics=note.metrics,
+            name=note.adopted or note.name,
         )
         saved = commit(run, what)
         yield f"{saved.path.name} (report {seq}) was saved when the run was cut off, and is kept"

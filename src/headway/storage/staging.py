@@ -7,10 +7,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,37 +54,58 @@ class Note:
 
     world_size: int
     metrics: dict[str, Any]
-    boot: str
+    boot: str = field(default_factory=disk.boot_id)
     values: dict[str, float] = field(default_factory=dict)
+    name: str | None = None  # what the checkpoint shall be called
+    adopted: str | None = None  # a folder below the run's checkpoints that holds the files already
 
 
-def stage(source: Path, slot: Slot, *, world_size: int, metrics: bytes) -> None:
-    """Copy a rank's files into staging; afterwards the caller may do what it likes with its own."""
-    _check(source)
+def stage(source: Path, slot: Slot, note: Note, *, take: bool = False) -> None:
+    """Copy a rank's files into staging; afterwards the caller may do what it likes with its own.
+
+    ``take``: they are moved where that is possible, and gone from the caller's folder in any case.
+    """
+    check_source(source, slot.run if take else None)
 
     def fill() -> None:
-        if not _copy(source, slot):
+        if not _copy(source, slot, take=take):
             raise StorageError(f"the reported checkpoint {source} holds no file: write it before you report it")
 
-    _stage(fill, slot, Note(world_size, json.loads(metrics), disk.boot_id()))
+    _stage(fill, slot, note)
 
 
-def stage_dict(data: Mapping[Any, Any], slot: Slot, *, world_size: int, metrics: bytes) -> None:
+def stage_dict(data: Mapping[Any, Any], slot: Slot, note: Note) -> None:
     """The same for a dict."""
 
     def fill() -> None:
         disk.make_folder(slot.part)
         write_dict(slot.part, data)
 
-    _stage(fill, slot, Note(world_size, json.loads(metrics), disk.boot_id(), scalars(data)))
+    _stage(fill, slot, replace(note, values=scalars(data)))
+
+
+def adopt(source: Path, slot: Slot, note: Note) -> None:
+    """Files that lie on the run's storage already: nothing is copied, they only get a manifest."""
+    checkpoints = slot.run / layout.CHECKPOINTS
+    if source.parent != checkpoints or source.name.startswith("."):
+        raise StorageError(f"{source} is not a folder in {checkpoints}: only such ones need no upload")
+    check_source(source)
+    if (source / layout.MANIFEST).exists():
+        raise StorageError(f"{source} is a checkpoint already: write the next one into another folder")
+    _stage(lambda: disk.make_folder(slot.part), slot, replace(note, adopted=source.name))
+
+
+def settle(slot: Slot, note: Note) -> None:
+    """All files are there: say so."""
+    disk.write(slot.note, json.dumps(asdict(note)).encode())
+    disk.move(slot.part, slot.folder)
 
 
 def _stage(fill: Callable[[], None], slot: Slot, note: Note) -> None:
     slot.clear()  # what a save left that was interrupted
     try:
         fill()
-        disk.write(slot.note, json.dumps(asdict(note)).encode())
-        disk.move(slot.part, slot.folder)
+        settle(slot, note)
     except OSError as error:
         slot.clear()
         raise StorageError(f"the checkpoint could not be saved to {slot.run}: {error}") from error
@@ -92,7 +114,10 @@ def _stage(fill: Callable[[], None], slot: Slot, note: Note) -> None:
         raise
 
 
-def _check(source: Path) -> None:
+def check_source(source: Path, run: Path | None = None) -> None:
+    """``run``: its folder must not lie inside, because what lies inside will be taken away."""
+    if run is not None and run.is_relative_to(source):
+        raise StorageError(f"{source} holds the run directory {run}: its files cannot be taken from there")
     if not source.is_dir():
         kind = "a file, not a directory" if source.is_file() else "not a directory"
         raise StorageError(f"the reported checkpoint {source} is {kind}: write it before you report it")
@@ -109,7 +134,7 @@ def _is_ours(source: Path) -> bool:
     return True
 
 
-def _copy(source: Path, slot: Slot) -> int:
+def _copy(source: Path, slot: Slot, *, take: bool) -> int:
     """How many files that were. What vanishes while we copy, somebody's temporary file, was not ours to keep."""
     disk.make_folder(slot.part)
     count = 0
@@ -121,12 +146,24 @@ def _copy(source: Path, slot: Slot) -> int:
             if entry.is_dir():
                 disk.make_folder(place)
                 continue
-            disk.copy(entry, place)
+            _transfer(entry, place, take=take)
         except FileNotFoundError:
             disk.remove(place)
         else:
             count += 1
     return count
+
+
+def _transfer(source: Path, target: Path, *, take: bool) -> None:
+    if take and not source.is_symlink():
+        try:
+            return disk.move(source, target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+    disk.copy(source, target)
+    if take:
+        disk.remove(source)
 
 
 _NAME = re.compile(r"(\d+)\.(\d+)\.rank-(\d+)(\.part)?")

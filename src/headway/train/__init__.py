@@ -11,7 +11,14 @@ PyTorch's own part is :mod:`headway.train.torch`; importing this module imports 
 """
 
 from headway.core.callback import TrainRunContext, UserCallback
-from headway.core.config import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
+from headway.core.config import (
+    CheckpointConfig,
+    CheckpointUploadMode,
+    FailureConfig,
+    LoggingConfig,
+    RunConfig,
+    ScalingConfig,
+)
 from headway.core.errors import (
     ConfigError,
     EngineError,
@@ -36,6 +43,7 @@ __all__ = [
     "BackendConfig",
     "Checkpoint",
     "CheckpointConfig",
+    "CheckpointUploadMode",
     "ConfigError",
     "DataParallelTrainer",
     "EngineError",

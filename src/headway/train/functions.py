@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from headway.core.config import CheckpointUploadMode
+from headway.core.errors import ConfigError
 from headway.storage.checkpoint import Checkpoint
 from headway.train.context import TrainContext
+from headway.worker.saving import Wish
 from headway.worker.session import current
 
 
-def report(metrics: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> None:
+def report(
+    metrics: Mapping[str, Any],
+    checkpoint: Checkpoint | None = None,
+    checkpoint_dir_name: str | None = None,
+    checkpoint_upload_mode: CheckpointUploadMode = CheckpointUploadMode.SYNC,
+    delete_local_checkpoint_after_upload: bool | None = None,
+    checkpoint_upload_fn: Callable[[Checkpoint, str], Checkpoint] | None = None,
+) -> None:
     """Tell the run how it goes, and perhaps hand it a checkpoint.
 
     Never waits for another rank: any rank may report, as often as it likes. Without a checkpoint it returns in
     microseconds; with one it returns when the files have been copied to the run's storage, so that the caller's own
     may go. Checkpoints that several ranks report under the same number (their n-th call) are merged into one.
+
+    ``checkpoint_upload_mode`` ASYNC returns at once: the files are moved out of the caller's folder and travel in the
+    background; NO_UPLOAD takes a folder that lies in the run's ``checkpoints`` folder already, as
+    ``get_context().get_storage()`` names it. ``checkpoint_dir_name`` is what the checkpoint shall be called.
+    ``delete_local_checkpoint_after_upload`` moves the files instead of copying them (the default for ASYNC).
+    ``checkpoint_upload_fn(checkpoint, name)`` brings the files to the run's storage in its own way.
 
     >>> import headway.train as train
     >>> def train_func():
@@ -24,7 +40,22 @@ def report(metrics: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> 
     >>> train.DataParallelTrainer(train_func, scaling_config=train.ScalingConfig(0)).fit().metrics
     {'epoch': 2}
     """
-    current("headway.train.report").report(metrics, checkpoint)
+    session = current("headway.train.report")
+    if checkpoint is None:
+        return session.report(metrics)
+    wish = Wish(
+        mode=CheckpointUploadMode(checkpoint_upload_mode),
+        name=_checked_name(checkpoint_dir_name),
+        delete_local=delete_local_checkpoint_after_upload,
+        upload=checkpoint_upload_fn,
+    )
+    session.report(metrics, checkpoint, wish)
+
+
+def _checked_name(name: str | None) -> str | None:
+    if name is not None and (not isinstance(name, str) or not name or "/" in name or name.startswith(".")):
+        raise ConfigError(f"checkpoint_dir_name must be a plain folder name, got {name!r}")
+    return name
 
 
 def get_checkpoint() -> Checkpoint | None:

@@ -18,7 +18,7 @@ class Link(Protocol):
     def send(self, message: ToController) -> None:
         """Hand a message over. Returns at once unless the wire is full. An interrupt in here would tear it."""
 
-    def report(self, seq: int, time: float, metrics: bytes, staged: bool) -> None:
+    def report(self, seq: int, time: float, metrics: bytes, staged: bool, pending: bool) -> None:
         """The same for a Report."""
 
     def wait(self, done: Callable[[], bool], timeout_s: float | None = None) -> bool:
@@ -42,9 +42,9 @@ class SocketLink:
             self._wire.sendall(encode(message))
         os.eventfd_write(self._bell, 1)
 
-    def report(self, seq: int, time: float, metrics: bytes, staged: bool) -> None:
+    def report(self, seq: int, time: float, metrics: bytes, staged: bool, pending: bool) -> None:
         with speaking:
-            self._wire.sendall(encode_report(seq, time, metrics, staged))
+            self._wire.sendall(encode_report(seq, time, metrics, staged, pending))
         if staged:
             os.eventfd_write(self._bell, 1)
 

@@ -42,7 +42,7 @@ def main(wire: socket.socket, bell: int, gpus: list[str], rendezvous: str | None
     link = SocketLink(wire, bell)
     link.send(Ready(host=socket.gethostname(), pid=os.getpid(), gpus=tuple(gpus)))
     start = link.first()
-    session = Session(start, link)
+    session = Session(start, link, lambda error: link.send(failure(error)))
     link.listen(session.receive)
     outcome = _become(start) or work(start, session, lambda: _unpack(start.task), rendezvous=rendezvous)
     link.send(outcome)
@@ -73,7 +73,9 @@ def work(
             task = unpack()
             session.metadata = task.metadata
             with join(task.backend, start.place, rendezvous, lasting=lasting):
-                return Finished(value=_packed_value(task.call()))
+                value = _packed_value(task.call())
+                session.wait_for_saves()
+                return Finished(value=value)
     except KeyboardInterrupt:
         if lasting:
             raise

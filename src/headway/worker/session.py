@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from headway.core.errors import ConfigError, SessionError
-from headway.core.messages import Arrive, Committed, Dismissed, Release, Saving, Start, ToWorker
+from headway.core.messages import Arrive, Committed, Dismissed, Release, Saving, Staged, Start, ToWorker
 from headway.storage.checkpoint import Checkpoint, trusted
-from headway.storage.staging import Slot, stage, stage_dict
+from headway.storage.staging import Note, Slot
 from headway.worker.interrupts import heed, speaking
 from headway.worker.link import Link
 from headway.worker.metrics import encode_metrics
+from headway.worker.saving import Saver, Wish
 
 COMMIT_WAIT_S = 1.0
 
@@ -27,7 +29,7 @@ _forked = False  # whether this process is a child of the worker's, say one of i
 class Session:
     """One worker's part in one attempt."""
 
-    def __init__(self, start: Start, link: Link) -> None:
+    def __init__(self, start: Start, link: Link, failed: Callable[[BaseException], None] = lambda error: None) -> None:
         self.rank = start.rank
         self.place = start.place
         self.run = start.run
@@ -36,24 +38,30 @@ class Session:
         self._link = link
         self._next_seq = start.first_seq
         self._reporting = threading.Lock()
+        self._saver = Saver(self._arrived, failed)
+        self._arriving = threading.Lock()
+        self._reported: set[int] = set()  # reports with files that the controller has been sent
+        self._early: set[int] = set()  # files that were there before their report was
         self._checkpoint = _first(start)
         self._pending: set[int] = set()  # reports of ours with files that are not committed yet
         self._num_meetings = 0
         self._released: dict[int, bytes] = {}
         self._dismissed = False
 
-    def report(self, metrics: Mapping[str, Any], checkpoint: object = None) -> None:
+    def report(self, metrics: Mapping[str, Any], checkpoint: object = None, wish: Wish | None = None) -> None:
         text = encode_metrics(metrics)
         with self._reporting:
             seq = self._next_seq
-            if checkpoint is not None:
-                self._stage(checkpoint, seq, text)
+            there = checkpoint is not None and self._save(checkpoint, seq, text, wish or Wish())
             with speaking:
-                self._link.report(seq, time.time(), text, checkpoint is not None)
+                self._link.report(seq, time.time(), text, there, checkpoint is not None and not there)
                 self._next_seq = seq + 1
+            if checkpoint is not None and not there:
+                self._told(seq)
         heed()
 
-    def _stage(self, checkpoint: object, seq: int, metrics: bytes) -> None:
+    def _save(self, checkpoint: object, seq: int, metrics: bytes, wish: Wish) -> bool:
+        """True when its files are on the run's storage, False when they are on their way there."""
         if not isinstance(checkpoint, Checkpoint):
             kind = type(checkpoint).__name__
             raise ConfigError(
@@ -62,12 +70,27 @@ class Session:
         self._link.send(Saving())
         heed()
         slot = Slot(Path(self.run.path), self.run.attempt, seq, self.rank)
-        kind, content = checkpoint.get_internal_representation()
-        if kind == "data_dict":
-            stage_dict(content, slot, world_size=self.run.num_workers, metrics=metrics)
-        else:
-            stage(Path(content), slot, world_size=self.run.num_workers, metrics=metrics)
+        there = self._saver.save(checkpoint, slot, Note(self.run.num_workers, json.loads(metrics)), wish)
         self._pending.add(seq)
+        return there
+
+    def _arrived(self, seq: int) -> None:
+        """Files that a report has promised are there; it may be quicker than the report itself."""
+        with self._arriving:
+            if seq in self._reported:
+                self._link.send(Staged(seq=seq))
+            else:
+                self._early.add(seq)
+
+    def _told(self, seq: int) -> None:
+        with self._arriving:
+            self._reported.add(seq)
+            if seq in self._early:
+                self._link.send(Staged(seq=seq))
+
+    def wait_for_saves(self) -> None:
+        """The function is over when its checkpoints are on the run's storage."""
+        self._saver.wait()
 
     def newest_checkpoint(self) -> Checkpoint | None:
         """What this rank began with, or the newest that it had a part in.

@@ -191,7 +191,9 @@ def _storage(run: Run, world: World) -> Iterator[tuple[Any, World]]:
 
 
 def _saved(seq: int) -> Saved:
-    manifest = Manifest(number=seq, seq=seq, attempt=1, world_size=2, ranks=[0], metrics={}, files={}, time=0.0)
+    manifest = Manifest(
+        number=seq, name=str(seq), seq=seq, attempt=1, world_size=2, ranks=[0], metrics={}, files={}, time=0.0
+    )
     return Saved(Path(f"checkpoint_{seq}"), manifest)
 
 

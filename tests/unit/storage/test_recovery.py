@@ -17,7 +17,7 @@ from headway.storage.files import write_json
 from headway.storage.manifest import damage, read_manifest, write_manifest
 from headway.storage.recovery import committed, recover
 from headway.storage.rundir import open_run
-from headway.storage.staging import Slot, stage
+from headway.storage.staging import Note, Slot, stage
 
 FILES = {"model.pt": "weights ", "deep/er/state": "momenta ", "empty": ""}
 
@@ -30,7 +30,7 @@ def save(run: Path, seq: int, rank: int, attempt: int = 1) -> Slot:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text * (seq + 1) and f"{text * 50}{seq} of {rank}")
     slot = Slot(run, attempt, seq, rank)
-    stage(source, slot, world_size=2, metrics=b'{"seq":%d}' % seq)
+    stage(source, slot, Note(2, {"seq": seq}))
     shutil.rmtree(source)
     return slot
 
@@ -232,7 +232,7 @@ def test_names_with_odd_characters_are_kept(tmp_path: Path) -> None:
     for name in names:
         (source / name).write_text(name.encode("utf-8", "surrogateescape").hex())
     run = tmp_path / "run"
-    stage(source, Slot(run, 1, 0, 0), world_size=1, metrics=b"{}")
+    stage(source, Slot(run, 1, 0, 0), Note(1, {}))
     saved = commit(run, Commitment(number=0, seq=0, attempt=1, world_size=1, ranks=(0,), metrics={}))
     assert sorted(saved.manifest.files) == sorted(names)
     [found] = committed(run)
@@ -251,5 +251,5 @@ def test_a_full_disk_in_the_middle_of_a_save_says_so_and_leaves_nothing(
     monkeypatch.setattr(disk, "copy", full)
     slot = Slot(tmp_path / "run", 1, 0, 0)
     with pytest.raises(StorageError, match=r"could not be saved to .*: .*No space left on device"):
-        stage(tmp_path / "source", slot, world_size=1, metrics=b"{}")
+        stage(tmp_path / "source", slot, Note(1, {}))
     assert not any(layout.staging(tmp_path / "run").iterdir())

@@ -21,7 +21,7 @@ from headway.storage.record import Record, runs
 from headway.storage.recovery import committed, next_number, survey
 from headway.storage.retention import best, look_up, score, surplus
 from headway.storage.rundir import create_run, is_open, open_run
-from headway.storage.staging import Slot, stage
+from headway.storage.staging import Note, Slot, stage
 
 
 def staged(run: Path, rank: int, seq: int = 0, **files: str) -> None:
@@ -29,7 +29,7 @@ def staged(run: Path, rank: int, seq: int = 0, **files: str) -> None:
     source.mkdir(parents=True)
     for name, text in files.items():
         (source / name).write_text(text)
-    stage(source, Slot(run, 1, seq, rank), world_size=2, metrics=b"{}")
+    stage(source, Slot(run, 1, seq, rank), Note(2, {}))
 
 
 def commitment(*ranks: int, seq: int = 0, number: int = 0) -> Commitment:
@@ -103,16 +103,16 @@ def test_a_manifest_of_another_format_is_refused(tmp_path: Path) -> None:
 def test_staging_refuses_what_would_be_no_checkpoint(tmp_path: Path) -> None:
     slot = Slot(tmp_path / "run", 1, 0, 0)
     with pytest.raises(StorageError, match="is not a directory"):
-        stage(tmp_path / "nothing", slot, world_size=1, metrics=b"{}")
+        stage(tmp_path / "nothing", slot, Note(1, {}))
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="is a file, not a directory"):
-        stage(tmp_path / "file", slot, world_size=1, metrics=b"{}")
+        stage(tmp_path / "file", slot, Note(1, {}))
     (tmp_path / "empty").mkdir()
     with pytest.raises(StorageError, match="holds no file"):
-        stage(tmp_path / "empty", slot, world_size=1, metrics=b"{}")
+        stage(tmp_path / "empty", slot, Note(1, {}))
     (tmp_path / "empty" / layout.MANIFEST).write_text("mine")
     with pytest.raises(StorageError, match="a name that Headway needs"):
-        stage(tmp_path / "empty", slot, world_size=1, metrics=b"{}")
+        stage(tmp_path / "empty", slot, Note(1, {}))
     assert not any(layout.staging(slot.run).iterdir())
 
 
@@ -191,7 +191,15 @@ def test_the_newest_metrics_of_a_long_history(tmp_path: Path) -> None:
 
 def saved(number: int, **metrics: object) -> Saved:
     manifest = Manifest(
-        number=number, seq=number, attempt=1, world_size=1, ranks=[0], metrics=metrics, files={}, time=0.0
+        number=number,
+        name=str(number),
+        seq=number,
+        attempt=1,
+        world_size=1,
+        ranks=[0],
+        metrics=metrics,
+        files={},
+        time=0.0,
     )
     return Saved(Path(f"/{number}"), manifest)
 
@@ -251,11 +259,11 @@ def test_a_checkpoint_reported_once_more_gets_a_manifest_of_its_own(tmp_path: Pa
     staged(tmp_path / "old", 0, a="0")
     old = commit(tmp_path / "old", commitment(0))
     run = tmp_path / "new"
-    stage(old.path, Slot(run, 1, 5, 0), world_size=1, metrics=b"{}")
+    stage(old.path, Slot(run, 1, 5, 0), Note(1, {}))
     assert set(commit(run, commitment(0, seq=5)).manifest.files) == {"a"}
     (old.path / layout.MANIFEST).write_text("[]")
     with pytest.raises(StorageError, match="a name that Headway needs"):
-        stage(old.path, Slot(run, 1, 6, 0), world_size=1, metrics=b"{}")
+        stage(old.path, Slot(run, 1, 6, 0), Note(1, {}))
 
 
 def test_a_save_that_was_interrupted_leaves_room_for_the_next(tmp_path: Path) -> None:

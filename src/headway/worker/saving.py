@@ -1,0 +1,156 @@
+"""How a reported checkpoint gets into staging: copied, moved, moved aside and copied by another process, or not."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from headway.core.config import CheckpointUploadMode
+from headway.core.errors import ConfigError, StorageError
+from headway.storage import layout
+from headway.storage.checkpoint import Checkpoint
+from headway.storage.staging import Note, Slot, adopt, check_source, settle, stage, stage_dict
+
+IN_FLIGHT = 2  # saves that may be on their way at the same time; the next one waits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """How the user wants a checkpoint to be kept."""
+
+    mode: CheckpointUploadMode = CheckpointUploadMode.SYNC
+    name: str | None = None
+    delete_local: bool | None = None
+    upload: Callable[[Checkpoint, str], Checkpoint] | None = None
+
+    @property
+    def may_take(self) -> bool:
+        """Whether the caller's files are ours to move."""
+        return self.mode is CheckpointUploadMode.ASYNC if self.delete_local is None else self.delete_local
+
+
+class Saver:
+    """One worker's saves; ``arrived(seq)`` and ``failed(error)`` are called from threads of our own."""
+
+    def __init__(self, arrived: Callable[[int], None], failed: Callable[[BaseException], None]) -> None:
+        self._arrived = arrived
+        self._failed = failed
+        self._room = threading.Semaphore(IN_FLIGHT)
+        self._threads: list[threading.Thread] = []
+        self._error: BaseException | None = None
+
+    def save(self, checkpoint: Checkpoint, slot: Slot, note: Note, wish: Wish) -> bool:
+        """True when the files lie in staging, False when they are on their way there."""
+        self._raise()
+        note = replace(note, name=wish.name)
+        kind, content = checkpoint.get_internal_representation()
+        if wish.mode is CheckpointUploadMode.NO_UPLOAD:
+            adopt(Path(checkpoint.path), slot, note)
+        elif wish.upload is not None:
+            return self._upload(wish.upload, checkpoint, slot, note, wish)
+        elif kind == "data_dict":
+            stage_dict(content, slot, note)
+        elif wish.mode is CheckpointUploadMode.SYNC:
+            stage(Path(content), slot, note, take=wish.may_take)
+        else:
+            return self._stage_in_background(Path(content), slot, note, take=wish.may_take)
+        return True
+
+    def wait(self) -> None:
+        """Until nothing is on its way any more; what went wrong there goes wrong here."""
+        for thread in self._threads:
+            thread.join()
+        self._raise()
+
+    def _upload(
+        self, upload: Callable[[Checkpoint, str], Any], checkpoint: Checkpoint, slot: Slot, note: Note, wish: Wish
+    ) -> bool:
+        """The user's own way into the run's storage."""
+        name = wish.name or f"checkpoint_report_{slot.seq:06d}"
+
+        def work() -> None:
+            uploaded = upload(checkpoint, name)
+            if not isinstance(uploaded, Checkpoint):
+                kind = type(uploaded).__name__
+                raise ConfigError(f"checkpoint_upload_fn must return a Checkpoint, it returned a {kind}")
+            adopt(Path(uploaded.path), slot, note)
+
+        if wish.mode is CheckpointUploadMode.SYNC:
+            work()
+            return True
+        self._in_background(work, slot.seq)
+        return False
+
+    def _stage_in_background(self, source: Path, slot: Slot, note: Note, *, take: bool) -> bool:
+        check_source(source, slot.run)
+        if take and same_filesystem(source, slot.run):
+            stage(source, slot, note, take=True)
+            return True
+        if not take:
+            self._in_background(lambda: stage(source, slot, note), slot.seq)
+            return False
+        aside = _moved_aside(source)
+        self._in_background(lambda: _copied_by_another_process(aside, slot, note), slot.seq)
+        return False
+
+    def _in_background(self, work: Callable[[], None], seq: int) -> None:
+        self._room.acquire()
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:  # it fails the run, never silently
+                self._error = error
+                self._failed(error)
+            else:
+                self._arrived(seq)
+            finally:
+                self._room.release()
+
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        self._threads.append(threading.Thread(target=run, name="headway-saver", daemon=True))
+        self._threads[-1].start()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+def same_filesystem(a: Path, b: Path) -> bool:
+    return a.stat().st_dev == b.stat().st_dev
+
+
+def _moved_aside(source: Path) -> Path:
+    """The caller's folder is empty afterwards, and theirs to delete; what was in it lies beside it."""
+    try:
+        aside = Path(tempfile.mkdtemp(prefix=".headway-save-", dir=source.parent))
+        for name in os.listdir(source):
+            os.rename(source / name, aside / name)
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise StorageError(f"the checkpoint {source} could not be moved aside: {error}") from error
+    return aside
+
+
+def _copied_by_another_process(aside: Path, slot: Slot, note: Note) -> None:
+    """Copying is another process's work: ours may keep its interpreter to itself."""
+    try:
+        slot.clear()
+        layout.staging(slot.run).mkdir(parents=True, exist_ok=True)
+        done = subprocess.run(
+            ["cp", "-rL", "--reflink=auto", "--", str(aside), str(slot.part)], capture_output=True, text=True
+        )
+        if done.returncode:
+            slot.clear()
+            raise StorageError(f"the checkpoint could not be saved to {slot.run}: {done.stderr.strip()}")
+        settle(slot, note)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
