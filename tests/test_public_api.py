@@ -12,8 +12,9 @@ import headway.train.torch
 
 TRAIN = """
 BackendConfig Checkpoint CheckpointConfig CheckpointUploadMode ConfigError DataParallelTrainer EngineError
-FailureConfig HeadwayError LoggingConfig MetricsError RemoteError Result Run RunConfig ScalingConfig SessionError StorageError TrainContext
-TrainRunContext TrainingFailedError UserCallback WorkerDied collective get_checkpoint get_context report
+FailureConfig HeadwayError LoggingConfig MetricsError RemoteError Result Run RunConfig ScalingConfig
+SessionError StorageError TrainContext TrainRunContext TrainingFailedError UserCallback WorkerDied collective
+get_checkpoint get_context report
 """.split()
 
 TORCH = """
@@ -23,7 +24,8 @@ prepare_model prepare_optimizer
 
 SIGNATURES = {
     "train.report": (
-        "(metrics, checkpoint=None, checkpoint_dir_name=None, checkpoint_upload_mode=SYNC, "
+        "(metrics, checkpoint=None, checkpoint_dir_name=None, "
+        "checkpoint_upload_mode=<CheckpointUploadMode.SYNC: 'SYNC'>, "
         "delete_local_checkpoint_after_upload=None, checkpoint_upload_fn=None)"
     ),
     "train.get_checkpoint": "()",

@@ -203,3 +203,58 @@ def test_ckpt_rm_removes_but_not_the_newest_unasked(capsys: pytest.CaptureFixtur
     assert names == ["checkpoint_000000", "checkpoint_000002"]
     assert main(["ckpt", "why", result.path]) == 0
     assert "deleted: removed by hand" in capsys.readouterr().out
+
+
+def test_a_checkpoint_that_is_being_read_is_not_taken_away(tmp_path: Path) -> None:
+    def train_func() -> bool:
+        train.report({}, checkpoint=train.Checkpoint.from_dict({"step": 0}))
+        first = train.get_checkpoint()
+        assert first is not None
+        with first.as_directory() as folder:
+            for step in range(1, 4):
+                train.report({}, checkpoint=train.Checkpoint.from_dict({"step": step}))
+                train.get_checkpoint()
+            still_there = Path(folder, "dict.json").exists()
+        for step in range(4, 6):
+            train.report({}, checkpoint=train.Checkpoint.from_dict({"step": step}))
+            train.get_checkpoint()
+        return still_there and not Path(first.path).exists()
+
+    result = fit(train_func, checkpoint_config=train.CheckpointConfig(1))
+    assert result.return_value is True
+
+
+def test_resuming_says_what_differs(capfd: pytest.CaptureFixture[str]) -> None:
+    def first(config: dict[str, Any]) -> None:
+        train.report({"rate": config["rate"]}, checkpoint=train.Checkpoint.from_dict(config))
+
+    def second(config: dict[str, Any]) -> None:
+        print("something else")
+
+    fit(first, config={"rate": 0.1, "same": 1}, name="run")
+    assert "what differs" not in capfd.readouterr().err
+    fit(second, 2, config={"rate": 0.2, "same": 1}, name="run")
+    err = capfd.readouterr().err
+    assert "run run goes on with 2 workers from checkpoint_000000 (report 0)" in err
+    assert "what differs from last time: train_loop_config: rate 0.1 → 0.2; scaling_config: num_workers 1 → 2" in err
+    assert "the code of" in err
+
+
+def test_restore_goes_on_with_what_was_asked_for(tmp_path: Path) -> None:
+    def train_func(config: dict[str, Any]) -> Any:
+        checkpoint = train.get_checkpoint()
+        start = checkpoint.to_dict()["step"] + 1 if checkpoint else 0
+        train.report({}, checkpoint=train.Checkpoint.from_dict({"step": start}))
+        if start == 0:
+            raise ValueError("the first time")
+        return start, config, train.get_context().get_world_size()
+
+    path = tmp_path / "runs/mine"
+    assert not train.DataParallelTrainer.can_restore(path)
+    with pytest.raises(train.TrainingFailedError):
+        fit(train_func, 2, config={"rate": 0.5}, name="mine", storage_path=tmp_path / "runs")
+    assert train.DataParallelTrainer.can_restore(path)
+    trainer = train.DataParallelTrainer.restore(path, train_func)
+    assert trainer.fit().return_value == (1, {"rate": 0.5}, 2)
+    with pytest.raises(train.StorageError, match="is not a run directory"):
+        train.DataParallelTrainer.restore(tmp_path, train_func)

@@ -44,6 +44,7 @@ class Plan:
     context: TrainRunContext
     task: bytes
     checkpoint: Checkpoint | None = None  # where to begin when the run has none of its own
+    differences: tuple[str, ...] = ()  # what is otherwise than when the run was opened last
 
     @property
     def scaling(self) -> ScalingConfig:
@@ -245,6 +246,8 @@ class Controller:
             self._rundir.note("launched", attempt=attempt, num_workers=num_workers, first_seq=first_seq)
             if attempt == self._rundir.past_attempts + 1:
                 self._watcher.say(self._greeting(num_workers))
+                if self._plan.differences:
+                    self._tell("differences", f"what differs from last time: {'; '.join(self._plan.differences)}")
             # Ahead of all else: what the engine has to tell of these workers may already be in the queue.
             habits = self._ledger.habits(num_workers)
             self._events.appendleft(events.Launched(attempt, num_workers, first_seq, habits))

@@ -23,6 +23,7 @@ from headway.control.rounds import Habits, Round
 from headway.core.config import CheckpointConfig
 from headway.core.messages import Report
 from headway.storage.commit import Commitment, Saved, commit, discard, extend
+from headway.storage.disk import is_read
 from headway.storage.recovery import next_number
 from headway.storage.retention import surplus, why_retired
 from headway.storage.rundir import RunDir
@@ -49,6 +50,7 @@ class Ledger:
         self._config = config
         self._lines: list[bytes] = []
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._unwanted: list[Path] = []  # the committer's: checkpoints that may go when nobody reads them
         self._places: dict[int, Path] = {}  # of this attempt: seq -> where its checkpoint is, or will be
         self._withdrawn: set[int] = set()  # of this attempt: seqs that have no checkpoint and will have none
         self._retired: set[int] = set()  # of this attempt: seqs whose checkpoint had to make room for better ones
@@ -151,7 +153,7 @@ class Ledger:
             self._retired.add(old.manifest.seq)
             why = why_retired(old, self._config)
             self._rundir.note("retired", path=old.path.name, seq=old.manifest.seq, why=why)
-            self._jobs.put(functools.partial(discard, old.path))
+            self._jobs.put(functools.partial(self._discard, old.path))
 
     def withdraw(self, seq: int) -> bool:
         """Take the checkpoint of this round away, whether it is there already or still to come; False if neither."""
@@ -179,6 +181,11 @@ class Ledger:
 
     # --- the committer's thread ---
 
+    def _discard(self, path: Path) -> None:
+        """Take a checkpoint away; one that is being read later, when its readers have gone."""
+        self._unwanted.append(path)
+        self._unwanted = [path for path in self._unwanted if not _discarded(path)]
+
     def _work(self) -> None:
         with contextlib.suppress(OSError):
             os.nice(NICE)  # of this thread alone: training goes first
@@ -196,6 +203,13 @@ class Ledger:
             self._post(CommitFailed(attempt, seq, reason))
         else:
             self._post(CommitDone(attempt, seq, saved))
+
+
+def _discarded(path: Path) -> bool:
+    if is_read(path):
+        return False
+    discard(path)
+    return True
 
 
 def metrics_of(closing: Round) -> dict[str, Any]:

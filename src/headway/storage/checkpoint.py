@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.errors import ConfigError, StorageError
-from headway.storage import layout
+from headway.storage import disk, layout
 from headway.storage.dicts import read_dict, write_dict
 from headway.storage.files import read_json, write_json
 
@@ -57,15 +57,15 @@ class Checkpoint:
         """
         if self._data is not None:
             return copy.copy(self._data)
-        self._check()
-        return read_dict(Path(self.path), trust=trust or self._trusted)
+        with self._held():
+            return read_dict(Path(self.path), trust=trust or self._trusted)
 
     @contextlib.contextmanager
     def as_directory(self) -> Iterator[str]:
-        """The files, to read: the folder itself, not a copy."""
+        """The files, to read: the folder itself, not a copy. As long as you are in here, nobody takes them away."""
         if self._data is None:
-            self._check()
-            yield self.path
+            with self._held():
+                yield self.path
         else:
             with tempfile.TemporaryDirectory(prefix="checkpoint_") as folder:
                 write_dict(Path(folder), self._data)
@@ -73,14 +73,13 @@ class Checkpoint:
 
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
         """Copy the files to ``path``, or to a new temporary folder, and say where they are."""
-        if self._data is None:
-            self._check()
         target = Path(path) if path is not None else Path(tempfile.mkdtemp(prefix="checkpoint_"))
         if self._data is not None:
             target.mkdir(parents=True, exist_ok=True)
             write_dict(target, self._data)
         else:
-            shutil.copytree(self.path, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(layout.MANIFEST))
+            with self._held():
+                shutil.copytree(self.path, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(layout.MANIFEST))
         return str(target)
 
     def get_internal_representation(self) -> tuple[str, Any]:
@@ -106,6 +105,12 @@ class Checkpoint:
 
     def update_metadata(self, metadata: Mapping[str, Any]) -> None:
         self.set_metadata({**self.get_metadata(), **metadata})
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        self._check()
+        with disk.shared(Path(self.path)):
+            yield
 
     def _check(self) -> None:
         if not os.path.isdir(self.path):

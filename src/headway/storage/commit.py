@@ -62,7 +62,7 @@ def commit(run: Path, what: Commitment) -> Saved:
     """Make these ranks' files the checkpoint of this number. Raises without leaving anything that looks like one."""
     slots = [Slot(run, what.attempt, what.seq, rank) for rank in what.ranks]
     note = read_note(slots[0])
-    _check_one_name(slots)
+    _check_slots(slots)
     final = what.path(run)
     whole = final if note is not None and note.adopted else slots[0].folder
     for stale in whole.glob(f"{layout.MANIFEST}*"):  # of a commit that was cut off
@@ -88,7 +88,10 @@ def commit(run: Path, what: Commitment) -> Saved:
     return Saved(final, manifest, clashes)
 
 
-def _check_one_name(slots: Sequence[Slot]) -> None:
+def _check_slots(slots: Sequence[Slot]) -> None:
+    for slot in slots:
+        if not slot.folder.is_dir():
+            raise StorageError(f"the files of rank {slot.rank} for report {slot.seq} are gone from {slot.folder}")
     names = {slot.rank: note.adopted or note.name for slot in slots if (note := read_note(slot)) is not None}
     if len(set(names.values())) > 1:
         raise StorageError(f"the ranks call this checkpoint by different names: {names}")

@@ -11,6 +11,7 @@ import ctypes
 import fcntl
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 _AT_FDCWD = -100
@@ -86,6 +87,35 @@ def remove(path: Path) -> None:
     else:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def shared(folder: Path) -> Iterator[None]:
+    """We read this folder: nobody may take it away meanwhile."""
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # a filesystem without locks
+            fcntl.flock(fd, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(fd)
+
+
+def is_read(folder: Path) -> bool:
+    """Whether somebody reads this folder right now."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a filesystem without locks
+        return False
+    finally:
+        os.close(fd)
+    return False
 
 
 def boot_id() -> str:

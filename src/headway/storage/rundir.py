@@ -41,6 +41,18 @@ class RunDir:
     def resumed(self) -> bool:
         return bool(self._description["openings"][1:])
 
+    def differences(self, asked: dict[str, Any]) -> list[str]:
+        """What is asked for otherwise than in the last opening, in words."""
+        before = self._description["openings"][-1] if self._description["openings"] else asked
+        found = [
+            f"{part}: {_changes(before.get(part) or {}, asked.get(part) or {})}"
+            for part in ("train_loop_config", "scaling_config", "checkpoint_config", "failure_config")
+            if (before.get(part) or {}) != (asked.get(part) or {})
+        ]
+        if before.get("code") != asked.get("code"):
+            found.append(f"the code of {asked.get('function')}")
+        return found
+
     def describe(self, asked: dict[str, Any]) -> None:
         """Add this opening to ``run.json``."""
         opening = {"time": time.time(), "host": socket.gethostname(), "pid": os.getpid(), **asked}
@@ -61,6 +73,11 @@ class RunDir:
         self._metrics.close()
         fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process that the user has forked may hold a copy of the file
         self._lock.close()
+
+
+def _changes(before: dict[str, Any], after: dict[str, Any]) -> str:
+    keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    return ", ".join(f"{key} {before.get(key)!r} → {after.get(key)!r}" for key in keys)
 
 
 def open_run(path: Path, resume: Resume) -> RunDir:

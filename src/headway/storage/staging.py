@@ -44,7 +44,8 @@ class Slot:
         return self.folder.with_name(f"{self.folder.name}.json")
 
     def clear(self) -> None:
-        for path in (self.folder, self.part, self.note):
+        """The note first: without it nobody takes what is left for a complete save."""
+        for path in (self.note, self.folder, self.part):
             disk.remove(path)
 
 
@@ -187,7 +188,8 @@ def read_note(slot: Slot) -> Note | None:
 
 def sweep(run: Path, attempt: int | None = None) -> None:
     """What still lies in staging, or what this attempt has left there, is of no use any more."""
-    if attempt is None:
-        return disk.remove(layout.staging(run))
-    for path in layout.staging(run).glob(f"{attempt}.*"):
+    found = sorted(layout.staging(run).glob("*" if attempt is None else f"{attempt}.*"))
+    for path in sorted(found, key=lambda path: path.suffix != ".json"):  # notes first, see Slot.clear
         disk.remove(path)
+    if attempt is None:
+        disk.remove(layout.staging(run))

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
+import inspect
 import platform
 import signal
 import sys
@@ -89,11 +91,14 @@ def prepare(request: Request, *watchers: Watcher) -> Execution:
     packed = b"" if inline else pack(task)
     with contextlib.ExitStack() as undo:
         rundir = undo.enter_context(contextlib.closing(_rundir(request)))
-        rundir.describe(_asked(request))
+        asked = _asked(request)
+        differences = rundir.differences(asked)
+        rundir.describe(asked)
         plan = Plan(
             context=_context(request, rundir.id),
             task=packed,
             checkpoint=_first_checkpoint(request.checkpoint, rundir),
+            differences=tuple(differences),
         )
         console = Console(rundir.path, request.run.logging_config.log_level, show_output=not inline)
         controller = Controller(plan, engine, rundir, Watchers([console, *watchers]))
@@ -148,6 +153,7 @@ def _asked(request: Request) -> dict[str, Any]:
     return {
         "trainer": request.kind,
         "function": _named(request.function),
+        "code": _fingerprint(request.function),
         "train_loop_config": _plain(request.train_loop_config),
         "scaling_config": _plain(asdict(request.scaling)),
         "checkpoint_config": asdict(request.run.checkpoint_config),
@@ -163,6 +169,16 @@ def _named(function: Any) -> str:
         given = " ".join(str(part) for arg in function.args for part in (arg if isinstance(arg, list) else [arg]))
         return f"{_named(function.func)} {given}".strip()
     return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+def _fingerprint(function: Any) -> str | None:
+    """Changes when the source of the function does; None where there is none to look at."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    try:
+        return hashlib.sha256(inspect.getsource(function).encode()).hexdigest()
+    except (OSError, TypeError):
+        return None
 
 
 def _versions(*packages: str) -> dict[str, str]:

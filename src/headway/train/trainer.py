@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
 
-from headway.core.config import RunConfig, ScalingConfig, refuse_unknown_keywords
-from headway.core.errors import ConfigError
+from headway.core.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, refuse_unknown_keywords
+from headway.core.errors import ConfigError, StorageError
 from headway.frameworks.base import BackendConfig
 from headway.storage.checkpoint import Checkpoint
+from headway.storage.record import Record
 from headway.train.handle import Run
 from headway.train.request import Request
 from headway.train.result import Result
@@ -64,6 +67,42 @@ class DataParallelTrainer:
             metadata=metadata or {},
         )
 
+    @classmethod
+    def can_restore(cls, path: str | os.PathLike[str]) -> bool:
+        """Whether a run lies there that ``restore`` would go on with."""
+        try:
+            Record.at(Path(path).expanduser().absolute()).description["openings"]
+        except (StorageError, OSError, KeyError, TypeError):
+            return False
+        return True
+
+    @classmethod
+    def restore(
+        cls,
+        path: str | os.PathLike[str],
+        train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any],
+        *,
+        train_loop_config: Mapping[str, Any] | None = None,
+        scaling_config: ScalingConfig | None = None,
+        run_config: RunConfig | None = None,
+        **options: Any,
+    ) -> Self:
+        """The trainer of a run that was interrupted or failed; ``fit()`` goes on with it.
+
+        Configs that are not given are those of last time. The function is: code is not kept in run directories.
+        """
+        record = Record.at(Path(path).expanduser().absolute())
+        last = (record.description["openings"] or [{}])[-1]
+        config = last.get("train_loop_config") if train_loop_config is None else train_loop_config
+        scaling = scaling_config or ScalingConfig(**_restored(last.get("scaling_config", {})))
+        run = replace(
+            run_config or _former_run_config(last),
+            name=record.path.name,
+            storage_path=record.path.parent,
+            resume="must",
+        )
+        return cls(train_loop_per_worker, train_loop_config=config, scaling_config=scaling, run_config=run, **options)
+
     def fit(self) -> Result:
         """Run to the end. A failed run raises TrainingFailedError; Ctrl-C ends it in order, as ABORTED."""
         from headway.train.execution import prepare
@@ -73,6 +112,18 @@ class DataParallelTrainer:
     def start(self) -> Run:
         """Run in the background; the handle gives its reports as they come, and its result."""
         return Run(self._request)
+
+
+def _former_run_config(last: dict[str, Any]) -> RunConfig:
+    return RunConfig(
+        failure_config=FailureConfig(**last.get("failure_config", {})),
+        checkpoint_config=CheckpointConfig(**last.get("checkpoint_config", {})),
+    )
+
+
+def _restored(fields: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no tuples."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
 
 def _check(name: str, value: object, kind: type) -> None:

@@ -35,12 +35,15 @@ class Tape:
     def _recorded(self, name: str, step: Callable[..., None]) -> Callable[..., None]:
         def recorded(*args: Any) -> None:
             depth = getattr(self._inner, "depth", 0)
+            below = _below(args[0]) if name == "remove" and depth == 0 else []
             self._inner.depth = depth + 1
             try:
                 step(*args)
             finally:
                 self._inner.depth = depth
             if depth == 0:
+                for path in below:  # a tree is not removed in one step
+                    self.steps.append(("remove", (str(path.relative_to(self.root)),), b""))
                 paths = tuple(str(path.relative_to(self.root)) for path in args if self._inside(path))
                 content = Path(args[-1]).read_bytes() if name == "copy" else args[1] if name == "write" else b""
                 self.steps.append((name, paths, content))
@@ -49,6 +52,11 @@ class Tape:
 
     def _inside(self, path: Any) -> bool:
         return isinstance(path, Path) and path.is_relative_to(self.root)
+
+
+def _below(folder: Path) -> list[Path]:
+    """What is removed before a folder is, in some order."""
+    return sorted(folder.rglob("*"), reverse=True) if folder.is_dir() else []
 
 
 @dataclass

@@ -113,6 +113,32 @@ def test_a_crash_at_any_step_of_an_extension_leaves_the_smaller_or_the_larger(tm
     assert seen == {(0,), (0, 1)}
 
 
+def test_a_crash_at_any_step_of_tidying_up_and_of_recovery_itself_makes_nothing_look_whole(tmp_path: Path) -> None:
+    """A round is dropped, another was complete, a third is half there; then the run is recovered, and cut off again."""
+    tape = Tape(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        tape.record(patch)
+        run = tmp_path / "run"
+        make(run, 0)
+        dropped = save(run, 1, 1)
+        save(run, 1, 0)
+        dropped.clear()
+        for rank in (0, 1):
+            save(run, 2, rank)
+        save(run, 3, 1)
+        recover(run, crashed=True)
+    for done, _ in after_every_crash(tape, tmp_path / "disk", reboots=False):
+        run = tmp_path / "disk/run"
+        if not (run / layout.CHECKPOINTS).is_dir():
+            continue
+        recovered = recover(run, crashed=True)
+        assert not any("damaged" in note for note in recovered.notes)
+        for saved in recovered.kept:
+            check_whole(saved)
+        if done == len(tape.steps):
+            assert [saved.manifest.seq for saved in recovered.kept] == [0, 2]
+
+
 def test_saves_that_nobody_heard_of_are_kept(tmp_path: Path) -> None:
     """The driver is killed after both ranks have saved, and before it has made a checkpoint of it."""
     run = tmp_path / "run"
