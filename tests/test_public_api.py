@@ -18,8 +18,8 @@ get_checkpoint get_context report
 """.split()
 
 TORCH = """
-TorchConfig TorchTrainer accelerate backward enable_reproducibility get_device get_devices prepare_data_loader
-prepare_model prepare_optimizer
+TorchCheckpoint TorchConfig TorchTrainer accelerate backward enable_reproducibility get_device get_devices
+prepare_data_loader prepare_model prepare_optimizer
 """.split()
 
 SIGNATURES = {

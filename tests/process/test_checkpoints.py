@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from headway import train
 from headway.cli import main
 from headway.storage.record import Record
-from support import Driver, fit, save, wait_until, write_script
+from support import Driver, fit, python, save, wait_until, write_script
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -258,3 +259,67 @@ def test_restore_goes_on_with_what_was_asked_for(tmp_path: Path) -> None:
     assert trainer.fit().return_value == (1, {"rate": 0.5}, 2)
     with pytest.raises(train.StorageError, match="is not a run directory"):
         train.DataParallelTrainer.restore(tmp_path, train_func)
+
+
+def test_no_checkpoint_on_disk_and_the_newest_in_memory(tmp_path: Path) -> None:
+    marker = tmp_path / "killed"
+
+    def train_func() -> int:
+        checkpoint = train.get_checkpoint()
+        start = checkpoint.to_dict()["step"] + 1 if checkpoint else 0
+        for step in range(start, 5):
+            train.report({"step": step}, checkpoint=train.Checkpoint.from_dict({"step": step}))
+            if step == 2 and not marker.exists():
+                train.get_checkpoint()
+                marker.touch()
+                os.kill(os.getpid(), 9)
+        return start
+
+    result = fit(
+        train_func, max_failures=1, checkpoint_config=train.CheckpointConfig(0), storage_path=tmp_path / "runs"
+    )
+    assert result.return_value == 3, "recovery works"
+    assert result.checkpoint is not None
+    assert result.checkpoint.to_dict() == {"step": 4}
+    assert result.best_checkpoints == []
+    assert [path.name for path in Path(result.path, "checkpoints").iterdir()] == [], "nothing on disk"
+    memory = Path(result.checkpoint.path).parents[1]
+    assert memory.is_relative_to("/dev/shm")
+    shutil.rmtree(memory)
+
+
+def test_what_was_kept_in_memory_is_gone_with_the_program(tmp_path: Path) -> None:
+    script = """
+        from headway import train
+
+        def train_func():
+            train.report({}, checkpoint=train.Checkpoint.from_dict({"a": 1}))
+
+        config = train.RunConfig(checkpoint_config=train.CheckpointConfig(num_to_keep=0))
+        result = train.DataParallelTrainer(train_func, run_config=config).fit()
+        print(result.checkpoint.path, result.checkpoint.to_dict())
+    """
+    done = python(write_script(tmp_path, script))
+    path, _, data = done.stdout.strip().partition(" ")
+    assert data == "{'a': 1}"
+    assert not Path(path).exists()
+
+
+def test_a_torch_checkpoint_gives_its_model_back() -> None:
+    import torch
+
+    from headway.train.torch import TorchCheckpoint, TorchTrainer, prepare_model
+
+    def train_func() -> None:
+        model = prepare_model(torch.nn.Linear(2, 1))
+        train.report({}, checkpoint=TorchCheckpoint.from_state_dict(model.state_dict()))
+        train.report({}, checkpoint=TorchCheckpoint.from_model(torch.nn.Linear(3, 1)))
+
+    result = TorchTrainer(train_func, scaling_config=train.ScalingConfig(2)).fit()
+    (state, _), (whole, _) = result.best_checkpoints
+    assert isinstance(TorchCheckpoint.from_checkpoint(state).get_model(torch.nn.Linear(2, 1)), torch.nn.Linear)
+    with pytest.raises(train.ConfigError, match="give get_model"):
+        TorchCheckpoint.from_checkpoint(state).get_model()
+    assert TorchCheckpoint.from_checkpoint(whole).get_model().in_features == 3
+    with pytest.raises(train.StorageError, match="trust=True"):
+        TorchCheckpoint(whole.path).get_model()

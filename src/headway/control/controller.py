@@ -268,6 +268,7 @@ class Controller:
             name=self._rundir.path.name,
             path=str(self._rundir.path),
             seed=self._rundir.seed,
+            root=str(self._rundir.root),
             attempt=self._run.attempt,
             num_workers=len(ready),
             resources=self._plan.scaling.worker_resources,

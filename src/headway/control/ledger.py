@@ -55,7 +55,7 @@ class Ledger:
         self._withdrawn: set[int] = set()  # of this attempt: seqs that have no checkpoint and will have none
         self._retired: set[int] = set()  # of this attempt: seqs whose checkpoint had to make room for better ones
         self.kept = list(rundir.recovered.kept)
-        self._next_number = next_number(rundir.path)
+        self._next_number = max(next_number(rundir.path), next_number(rundir.root))
         self.newest_report: Report | None = None  # of rank 0
 
     def open(self, post: Post) -> None:
@@ -113,7 +113,7 @@ class Ledger:
     def commit(self, attempt: int, closing: Round) -> None:
         """Have this round's files made a checkpoint; CommitDone or CommitFailed will follow."""
         number, self._next_number = self._next_number, self._next_number + 1
-        note = read_note(Slot(self._rundir.path, attempt, closing.seq, closing.givers[0]))
+        note = read_note(Slot(self._rundir.root, attempt, closing.seq, closing.givers[0]))
         what = Commitment(
             number=number,
             seq=closing.seq,
@@ -123,8 +123,8 @@ class Ledger:
             metrics=metrics_of(closing),
             name=(note.adopted or note.name) if note is not None else None,
         )
-        self._places[closing.seq] = what.path(self._rundir.path)
-        self._jobs.put(functools.partial(self._answer, attempt, closing.seq, lambda: commit(self._rundir.path, what)))
+        self._places[closing.seq] = what.path(self._rundir.root)
+        self._jobs.put(functools.partial(self._answer, attempt, closing.seq, lambda: commit(self._rundir.root, what)))
 
     def extend(self, attempt: int, late: Round) -> bool:
         """Have late files added to their round's checkpoint, answered like a commit; False where it is gone."""
@@ -135,7 +135,7 @@ class Ledger:
             return True
         (rank,) = late.givers
         path = self._places[late.seq]
-        slot = Slot(self._rundir.path, attempt, late.seq, rank)
+        slot = Slot(self._rundir.root, attempt, late.seq, rank)
         self._jobs.put(functools.partial(self._answer, attempt, late.seq, lambda: extend(path, slot)))
         return True
 
@@ -148,7 +148,10 @@ class Ledger:
         self._retire()
 
     def _retire(self) -> None:
+        in_memory = self._rundir.root != self._rundir.path
         for old in surplus(self.kept, self._config):
+            if in_memory and not old.path.is_relative_to(self._rundir.root):
+                continue  # what is on disk is all that outlives this process
             self.kept.remove(old)
             self._retired.add(old.manifest.seq)
             why = why_retired(old, self._config)
@@ -173,11 +176,11 @@ class Ledger:
         """The files of this round will not become a checkpoint, nor will any that come late."""
         self._withdrawn.add(closing.seq)
         for rank in closing.givers:
-            self._jobs.put(Slot(self._rundir.path, attempt, closing.seq, rank).clear)
+            self._jobs.put(Slot(self._rundir.root, attempt, closing.seq, rank).clear)
 
     def end_attempt(self, attempt: int) -> None:
         """Every worker has left, and storage has answered: what still lies in staging is of no use."""
-        self._jobs.put(functools.partial(sweep, self._rundir.path, attempt))
+        self._jobs.put(functools.partial(sweep, self._rundir.root, attempt))
 
     # --- the committer's thread ---
 

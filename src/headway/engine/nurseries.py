@@ -95,7 +95,7 @@ class NurseryProcess:
 
 def sweep_temporary_folders() -> None:
     """Remove what was left by programs that were killed together with their nursery: nobody holds it any more."""
-    for path in glob.glob(os.path.join(tempfile.gettempdir(), f"{PREFIX}*")):
+    for path in [path for base in (tempfile.gettempdir(), "/dev/shm") for path in glob.glob(f"{base}/{PREFIX}*")]:
         with contextlib.suppress(OSError):
             if time.time() - os.stat(path).st_mtime < YOUNG_S:
                 continue  # perhaps not held yet

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from headway.core.errors import ConfigError, StorageError
 from headway.storage import disk, layout
@@ -36,11 +36,18 @@ class Checkpoint:
         self.path = os.path.abspath(os.fspath(path))
 
     @classmethod
-    def from_directory(cls, path: str | os.PathLike[str]) -> Checkpoint:
+    def from_directory(cls, path: str | os.PathLike[str]) -> Self:
         return cls(path)
 
     @classmethod
-    def from_dict(cls, data: Mapping[Any, Any]) -> Checkpoint:
+    def from_checkpoint(cls, other: Checkpoint) -> Self:
+        """The same checkpoint as an object of this class."""
+        made = cls(other.path)
+        made.path, made._data, made._trusted = other.path, other._data, other._trusted
+        return made
+
+    @classmethod
+    def from_dict(cls, data: Mapping[Any, Any]) -> Self:
         """A checkpoint of tensors, arrays and plain values. Kept in memory until it is reported or written."""
         if not isinstance(data, Mapping):
             raise ConfigError(f"Checkpoint.from_dict takes a dict, got {type(data).__name__}")

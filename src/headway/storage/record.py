@@ -21,6 +21,7 @@ class Record:
     """One run as its directory shows it now. Everything is read when it is asked for."""
 
     path: Path
+    memory: Path | None = None  # where this process keeps checkpoints that are not on disk
 
     @classmethod
     def at(cls, path: Path) -> Record:
@@ -46,7 +47,8 @@ class Record:
         return state if state in ENDED or held or is_open(self.path) else "INTERRUPTED"
 
     def checkpoints(self) -> list[Saved]:
-        return committed(self.path)
+        kept = [*committed(self.path), *(committed(self.memory) if self.memory else ())]
+        return sorted(kept, key=lambda saved: saved.manifest.seq)
 
     def reports(self, rank: int = 0) -> list[dict[str, Any]]:
         """This rank's reports in order; what a later attempt went through again counts once, as it came last."""

@@ -51,7 +51,7 @@ def ranked(kept: Sequence[Saved], config: CheckpointConfig) -> list[Saved]:
 def best(kept: Sequence[Saved], config: CheckpointConfig) -> list[Saved]:
     """The ``num_to_keep`` best, the best of all last."""
     order = ranked(kept, config)
-    return order if config.num_to_keep is None else order[-config.num_to_keep :]
+    return order if config.num_to_keep is None else order[-config.num_to_keep :] if config.num_to_keep else []
 
 
 def surplus(kept: Sequence[Saved], config: CheckpointConfig) -> list[Saved]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import json
 import os
 import secrets
+import shutil
 import socket
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, TextIO
@@ -28,6 +31,7 @@ class RunDir:
         self, path: Path, lock: TextIO, description: dict[str, Any], past_attempts: int, recovered: Recovered
     ) -> None:
         self.path = path
+        self.root = path  # where its checkpoints are made
         self.recovered = recovered
         self.id: str = description["id"]
         self.seed: int = description["seed"]
@@ -40,6 +44,15 @@ class RunDir:
     @property
     def resumed(self) -> bool:
         return bool(self._description["openings"][1:])
+
+    def keep_checkpoints_in_memory(self) -> None:
+        """From now on they are made in shared memory, and gone with this process."""
+        folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        self.root = Path(tempfile.mkdtemp(prefix="headway-checkpoints-", dir=folder))
+        (self.root / layout.CHECKPOINTS).mkdir()
+        self._hold = os.open(self.root, os.O_RDONLY | os.O_CLOEXEC)  # while it is held, nobody sweeps it
+        fcntl.flock(self._hold, fcntl.LOCK_SH)
+        atexit.register(shutil.rmtree, self.root, ignore_errors=True)
 
     def differences(self, asked: dict[str, Any]) -> list[str]:
         """What is asked for otherwise than in the last opening, in words."""

@@ -69,7 +69,8 @@ class Execution:
         began = time.monotonic()
         with contextlib.closing(self._rundir), self._console, _ctrl_c(self.abort, self._engine):
             outcome = self._controller.run()
-        result = _result(self.path, outcome)
+        memory = self._rundir.root if self._rundir.root != self.path else None
+        result = _result(Record(self.path, memory), outcome)
         self._console.say(_farewell(outcome, result, time.monotonic() - began))
         match outcome.state:
             case State.FINISHED:
@@ -94,6 +95,8 @@ def prepare(request: Request, *watchers: Watcher) -> Execution:
         asked = _asked(request)
         differences = rundir.differences(asked)
         rundir.describe(asked)
+        if request.run.checkpoint_config.num_to_keep == 0:
+            rundir.keep_checkpoints_in_memory()
         plan = Plan(
             context=_context(request, rundir.id),
             task=packed,
@@ -205,12 +208,12 @@ def _farewell(outcome: Outcome, result: Result, seconds: float) -> str:
     return f"{verb} after {words.duration(seconds)}{cause} ({', '.join(filter(None, reached))})"
 
 
-def _result(path: Path, outcome: Outcome) -> Result:
+def _result(record: Record, outcome: Outcome) -> Result:
     value = _value(outcome.value) if outcome.value and outcome.state is State.FINISHED else None
     error = exception(outcome.failures[0]) if outcome.state is State.FAILED else None
     if error is not None and (text := traceback_text(outcome.failures)):
         error.add_note(text)
-    return Result(Record(path), value, error, ours=True)
+    return Result(record, value, error, ours=True)
 
 
 def _value(data: bytes) -> Any:

@@ -69,7 +69,7 @@ class Session:
             )
         self._link.send(Saving())
         heed()
-        slot = Slot(Path(self.run.path), self.run.attempt, seq, self.rank)
+        slot = Slot(Path(self.run.root or self.run.path), self.run.attempt, seq, self.rank)
         there = self._saver.save(checkpoint, slot, Note(self.run.num_workers, json.loads(metrics)), wish)
         self._pending.add(seq)
         return there

@@ -13,12 +13,14 @@ with without_garbage_collection():  # a third off the time that importing torch 
     import torch  # noqa: F401
 
 from headway.train.torch.amp import accelerate, backward, prepare_optimizer
+from headway.train.torch.checkpoint import TorchCheckpoint
 from headway.train.torch.device import enable_reproducibility, get_device, get_devices
 from headway.train.torch.loader import prepare_data_loader
 from headway.train.torch.model import prepare_model
 from headway.train.torch.trainer import TorchTrainer
 
 __all__ = [
+    "TorchCheckpoint",
     "TorchConfig",
     "TorchTrainer",
     "accelerate",
