@@ -14,7 +14,7 @@ TRAIN = """
 BackendConfig Checkpoint CheckpointConfig CheckpointUploadMode ConfigError DataParallelTrainer EngineError
 FailureConfig HeadwayError LoggingConfig MetricsError RemoteError Result Run RunConfig ScalingConfig
 SessionError StorageError TrainContext TrainRunContext TrainingFailedError UserCallback WorkerDied collective
-get_checkpoint get_context report
+get_checkpoint get_context report track
 """.split()
 
 TORCH = """
@@ -36,7 +36,10 @@ SIGNATURES = {
         "(num_workers=1, use_gpu=False, resources_per_worker=None, placement_strategy='PACK', engine='auto')"
     ),
     "train.FailureConfig": "(max_failures=0)",
-    "train.CheckpointConfig": "(num_to_keep=None, checkpoint_score_attribute=None, checkpoint_score_order='max')",
+    "train.CheckpointConfig": (
+        "(num_to_keep=None, checkpoint_score_attribute=None, checkpoint_score_order='max', every_reports=None)"
+    ),
+    "train.track": "(**things)",
     "train.LoggingConfig": "(log_level='INFO')",
     "train.DataParallelTrainer": (
         "(train_loop_per_worker, *, train_loop_config=None, backend_config=None, scaling_config=None, "

@@ -269,6 +269,7 @@ class Controller:
             path=str(self._rundir.path),
             seed=self._rundir.seed,
             root=str(self._rundir.root),
+            every_reports=self._plan.config.checkpoint_config.every_reports,
             attempt=self._run.attempt,
             num_workers=len(ready),
             resources=self._plan.scaling.worker_resources,

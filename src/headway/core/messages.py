@@ -47,6 +47,7 @@ class RunInfo:
     name: str
     path: str
     seed: int
+    every_reports: int | None = None
     root: str = ""  # where checkpoints are made, if not in ``path``
     attempt: int
     num_workers: int

@@ -34,7 +34,7 @@ from headway.frameworks.base import BackendConfig
 from headway.storage.checkpoint import Checkpoint
 from headway.train import collective
 from headway.train.context import TrainContext
-from headway.train.functions import get_checkpoint, get_context, report
+from headway.train.functions import get_checkpoint, get_context, report, track
 from headway.train.handle import Run
 from headway.train.result import Result
 from headway.train.trainer import DataParallelTrainer
@@ -67,4 +67,5 @@ __all__ = [
     "get_checkpoint",
     "get_context",
     "report",
+    "track",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headway.core.config import CheckpointUploadMode
 from headway.core.errors import ConfigError
@@ -11,6 +11,9 @@ from headway.storage.checkpoint import Checkpoint
 from headway.train.context import TrainContext
 from headway.worker.saving import Wish
 from headway.worker.session import current
+
+if TYPE_CHECKING:
+    from headway.train.torch.tracking import Tracked
 
 
 def report(
@@ -56,6 +59,19 @@ def _checked_name(name: str | None) -> str | None:
     if name is not None and (not isinstance(name, str) or not name or "/" in name or name.startswith(".")):
         raise ConfigError(f"checkpoint_dir_name must be a plain folder name, got {name!r}")
     return name
+
+
+def track(**things: Any) -> Tracked:
+    """Follow a model, an optimizer, a scheduler, prepared loaders, anything that has ``state_dict``.
+
+    What is followed is restored from the newest checkpoint where there is one, and saved by itself every
+    ``CheckpointConfig(every_reports=n)`` reports, with all random states and the place of every loader; so a loop over
+    ``state.epochs(n)`` needs no line of saving or loading to go on, bit for bit, after a restart. All ranks must report
+    alike. Needs PyTorch; sharded (FSDP) models are not followed yet.
+    """
+    from headway.train.torch.tracking import track
+
+    return track(**things)
 
 
 def get_checkpoint() -> Checkpoint | None:

@@ -30,6 +30,7 @@ class Wish:
     name: str | None = None
     delete_local: bool | None = None
     upload: Callable[[Checkpoint, str], Checkpoint] | None = None
+    scratch: bool = False  # the folder itself is of no use afterwards
 
     @property
     def may_take(self) -> bool:
@@ -60,6 +61,8 @@ class Saver:
             stage_dict(content, slot, note)
         elif wish.mode is CheckpointUploadMode.SYNC:
             stage(Path(content), slot, note, take=wish.may_take)
+            if wish.scratch:
+                shutil.rmtree(content, ignore_errors=True)
         else:
             return self._stage_in_background(Path(content), slot, note, take=wish.may_take)
         return True

@@ -21,6 +21,8 @@ from headway.worker.metrics import encode_metrics
 from headway.worker.saving import Saver, Wish
 
 COMMIT_WAIT_S = 1.0
+IN_FLIGHT = 4  # saves that may lie in staging; more are made only as fast as storage commits them
+THROTTLE_S = 5.0  # but no longer than that: whoever must commit them may be waiting for us
 
 _active: Session | None = None
 _forked = False  # whether this process is a child of the worker's, say one of its loader processes
@@ -34,6 +36,7 @@ class Session:
         self.place = start.place
         self.run = start.run
         self.metadata: dict[str, Any] = {}  # the user's own
+        self.autosave: Callable[[int], tuple[Checkpoint, Wish] | None] | None = None  # what saves itself, and when
         self.extras: dict[str, Any] = {}  # what a framework's helpers keep for this session
         self._link = link
         self._next_seq = start.first_seq
@@ -52,6 +55,8 @@ class Session:
         text = encode_metrics(metrics)
         with self._reporting:
             seq = self._next_seq
+            if checkpoint is None and self.autosave is not None:
+                checkpoint, wish = self.autosave(seq) or (None, None)
             there = checkpoint is not None and self._save(checkpoint, seq, text, wish or Wish())
             with speaking:
                 self._link.report(seq, time.time(), text, there, checkpoint is not None and not there)
@@ -69,6 +74,7 @@ class Session:
             )
         self._link.send(Saving())
         heed()
+        self._link.wait(lambda: len(self._pending) < IN_FLIGHT, THROTTLE_S)
         slot = Slot(Path(self.run.root or self.run.path), self.run.attempt, seq, self.rank)
         there = self._saver.save(checkpoint, slot, Note(self.run.num_workers, json.loads(metrics)), wish)
         self._pending.add(seq)

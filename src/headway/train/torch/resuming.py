@@ -1,0 +1,139 @@
+"""A prepared loader that knows where it is and can go on from there, without reading the batches before it.
+
+Rows travel through the sampler with their epoch, so that each fetch, in whatever process, can be seeded by (seed,
+epoch, row): augmentation is the same whoever fetches the row, and whenever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy
+import torch
+from torch.utils.data import Dataset, get_worker_info
+
+from headway.core.errors import ConfigError
+from headway.train.torch.sharing import DealtBatches
+
+
+class Row(NamedTuple):
+    epoch: int
+    number: int
+
+
+def follow(loader: Any, seed: int, before_first_batch: Callable[[], None]) -> Cursor:
+    """Make this loader, prepared by ``prepare_data_loader``, one that can go on."""
+    if not isinstance(loader.batch_sampler, DealtBatches):
+        raise ConfigError(
+            "train.track(loader=...) needs a loader from prepare_data_loader() that draws its batches row by row"
+        )
+    cursor = Cursor(loader.batch_sampler, before_first_batch)
+    vars(loader)["batch_sampler"] = _Tagged(loader.batch_sampler, cursor)
+    vars(loader)["dataset"] = _Seeded(loader.dataset, seed)
+    base = type(loader)
+    own = type(base.__name__, (base,), {"__iter__": lambda self: cursor.handed_out(lambda: base.__iter__(self))})
+    own.__module__, own.__qualname__ = base.__module__, base.__qualname__
+    loader.__class__ = own
+    return cursor
+
+
+class Cursor:
+    """Where a loader is: which epoch, and how many batches of it were handed out."""
+
+    def __init__(self, batches: DealtBatches, before_first_batch: Callable[[], None]) -> None:
+        self._sampler = batches.sampler
+        self._before_first_batch = before_first_batch
+        self._epoch = 0
+        self._position = 0
+        self._finished = True
+        self.skip = 0  # batches of the coming epoch that were handed out before
+
+    def state(self) -> dict[str, Any]:
+        return {"epoch": self._epoch, "position": self._position, "finished": self._finished}
+
+    def go_on(self, state: dict[str, Any], *, mid_epoch: bool) -> None:
+        self._epoch, self._finished = state["epoch"], state["finished"]
+        self._sampler.epoch = state["epoch"] + state["finished"]
+        self.skip = state["position"] if mid_epoch and not state["finished"] else 0
+
+    def handed_out(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        """The batches of an epoch, counted as the loop gets them; random states are set just before it goes on."""
+        resumed = self.skip
+        if not resumed:
+            self._before_first_batch()
+        self._epoch, self._position, self._finished = self._sampler.epoch, resumed, False
+        batches = iter(begin())
+        for batch in batches:
+            self._before_first_batch()
+            self._position += 1
+            yield batch
+        self._position, self._finished = 0, True
+
+
+class _Tagged:
+    """A batch sampler whose rows know their epoch; what was handed out before is left out once."""
+
+    def __init__(self, batches: DealtBatches, cursor: Cursor) -> None:
+        self._batches = batches
+        self._cursor = cursor
+
+    def __iter__(self) -> Iterator[list[Row]]:
+        epoch = self._batches.sampler.epoch
+        skip, self._cursor.skip = self._cursor.skip, 0
+        for batch in itertools.islice(iter(self._batches), skip, None):
+            yield [Row(epoch, number) for number in batch]
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_batches"], name)
+
+
+class _Seeded(Dataset[Any]):
+    """Every row is fetched with randomness of its own; in the training process nobody else notices."""
+
+    def __init__(self, dataset: Any, seed: int) -> None:
+        self._dataset = dataset
+        self._seed = seed
+        if hasattr(dataset, "__getitems__"):
+            self.__getitems__ = self._getitems
+
+    def __getitem__(self, row: Row) -> Any:
+        return self._fetched(row, lambda: self._dataset[row.number])
+
+    def _getitems(self, rows: list[Row]) -> Any:
+        return self._fetched(rows[0], lambda: self._dataset.__getitems__([row.number for row in rows]))
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.__dict__["_dataset"], name)
+
+    def _fetched(self, row: Row, fetch: Callable[[], Any]) -> Any:
+        text = f"{self._seed}:{row.epoch}:{row.number}".encode()
+        seed = int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1
+        if get_worker_info() is not None:
+            _seed_all(seed)
+            return fetch()
+        before = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+        try:
+            _seed_all(seed)
+            return fetch()
+        finally:
+            random.setstate(before[0])
+            numpy.random.set_state(before[1])
+            torch.set_rng_state(before[2])
+
+
+def _seed_all(seed: int) -> None:
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+    torch.default_generator.manual_seed(seed)

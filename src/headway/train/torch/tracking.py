@@ -1,0 +1,164 @@
+"""State that saves itself: a loop without a line of saving or loading goes on bit for bit where it was.
+
+    state = train.track(model=model, optimizer=optimizer, loader=loader)
+    for epoch in state.epochs(10):
+        for batch in loader:
+            …
+            train.report({"loss": loss})
+
+Every ``CheckpointConfig(every_reports=n)`` reports the tracked state becomes a checkpoint:
+
+    tracked/shared/      what all ranks have in common, written by rank 0
+    tracked/rank-0/ …    what each has of its own: its random states, and where its loaders are
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from headway.core.errors import ConfigError, StorageError
+from headway.storage.checkpoint import Checkpoint
+from headway.storage.dicts import is_dict, read_dict, write_dict
+from headway.train.torch.resuming import Cursor, follow
+from headway.worker.saving import Wish
+from headway.worker.session import Session, current
+
+FOLDER, SHARED = "tracked", "shared"
+
+
+def track(**things: Any) -> Tracked:
+    """See :func:`headway.train.track`."""
+    session = current("headway.train.track")
+    if session.autosave is not None:
+        raise ConfigError("train.track() was called twice: name everything in one call")
+    tracked = Tracked(session, things)
+    tracked._restore(session.newest_checkpoint())
+    session.autosave = tracked._save
+    return tracked
+
+
+class Tracked:
+    """What ``train.track()`` gives."""
+
+    def __init__(self, session: Session, things: dict[str, Any]) -> None:
+        self._session = session
+        self._loaders: dict[str, Cursor] = {}
+        self._others: dict[str, Any] = {}
+        for name, thing in things.items():
+            if isinstance(thing, DataLoader):
+                self._loaders[name] = follow(thing, session.run.seed, before_first_batch=self._set_random_states)
+            else:
+                self._others[name] = _checked(name, thing)
+        self._epoch = 0
+        self._random: dict[str, Any] | None = None  # to be set when the loop really goes on
+
+    def epochs(self, number: int) -> Iterator[int]:
+        """The epochs that are still to be done, out of so many."""
+        for epoch in range(self._epoch, number):
+            self._epoch = epoch
+            if not self._loaders:
+                self._set_random_states()
+            yield epoch
+        self._epoch = number
+
+    # --- saving ---
+
+    def _save(self, seq: int) -> tuple[Checkpoint, Wish] | None:
+        every = self._session.run.every_reports
+        if every is None or (seq + 1) % every:
+            return None
+        folder = Path(tempfile.mkdtemp(prefix=".tracked-", dir=self._session.run.root or self._session.run.path))
+        if self._session.rank == 0:
+            self._write(folder, SHARED, {name: _state_of(thing) for name, thing in self._others.items()})
+        self._write(folder, f"rank-{self._session.rank}", self._own())
+        return Checkpoint(folder), Wish(delete_local=True, scratch=True)
+
+    def _own(self) -> dict[str, Any]:
+        loaders = {name: cursor.state() for name, cursor in self._loaders.items()}
+        return {"epoch": self._epoch, "loaders": loaders, "random": _random_states()}
+
+    def _write(self, folder: Path, part: str, data: dict[str, Any]) -> None:
+        place = folder / FOLDER / part
+        place.mkdir(parents=True)
+        write_dict(place, data)
+
+    # --- going on ---
+
+    def _restore(self, checkpoint: Checkpoint | None) -> None:
+        if checkpoint is None:
+            return
+        with checkpoint.as_directory() as path:
+            folder = Path(path, FOLDER)
+            if not is_dict(folder / SHARED):
+                raise StorageError(
+                    f"{path} was not made by train.track(): load it yourself, or give the run a new name"
+                )
+            shared = read_dict(folder / SHARED, trust=checkpoint._trusted)
+            mine = folder / f"rank-{self._session.rank}"
+            own = read_dict(mine if is_dict(mine) else folder / "rank-0", trust=checkpoint._trusted)
+        self._load(shared, path)
+        self._go_on(own, same_world=len(list(Path(path, FOLDER).glob("rank-*"))) == self._session.run.num_workers)
+
+    def _load(self, shared: dict[str, Any], path: str) -> None:
+        if missing := self._others.keys() - shared.keys():
+            raise StorageError(f"{path} does not hold {', '.join(sorted(missing))}: it holds {', '.join(shared)}")
+        for name, thing in self._others.items():
+            _unwrapped(thing).load_state_dict(shared[name])
+
+    def _go_on(self, own: dict[str, Any], *, same_world: bool) -> None:
+        """With another number of workers the shares are others: the epoch is begun anew."""
+        finished = all(state["finished"] for state in list(own["loaders"].values())[:1])
+        self._epoch = own["epoch"] + finished
+        for name, cursor in self._loaders.items():
+            if name in own["loaders"]:
+                cursor.go_on(own["loaders"][name], mid_epoch=same_world)
+        if same_world:
+            self._random = own["random"]
+
+    def _set_random_states(self) -> None:
+        states, self._random = self._random, None
+        if states is None:
+            return
+        random.setstate(states["python"])
+        numpy.random.set_state(states["numpy"])
+        torch.set_rng_state(states["torch"])
+        if states["cuda"] and torch.cuda.is_available():
+            torch.cuda.set_rng_state_all(states["cuda"])
+
+
+def _checked(name: str, thing: Any) -> Any:
+    if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
+        raise ConfigError(f"train.track({name}=...) must have state_dict() and load_state_dict(), got {thing!r}")
+    if isinstance(thing, nn.Module) and any(hasattr(p, "device_mesh") for p in thing.parameters()):
+        raise ConfigError(f"train.track({name}=...) is sharded (FSDP), which track() cannot save yet: save it yourself")
+    return thing
+
+
+def _unwrapped(thing: Any) -> Any:
+    """DDP's own model: the same names whether it is wrapped or not."""
+    return thing.module if isinstance(thing, nn.parallel.DistributedDataParallel) else thing
+
+
+def _state_of(thing: Any) -> Any:
+    return _unwrapped(thing).state_dict()
+
+
+def _random_states() -> dict[str, Any]:
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []
+    return {
+        "python": random.getstate(),
+        "numpy": numpy.random.get_state(),
+        "torch": torch.get_rng_state(),
+        "cuda": cuda,
+        "pid": os.getpid(),
+    }

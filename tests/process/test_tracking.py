@@ -1,0 +1,168 @@
+"""``train.track``: a loop without a line of saving or loading goes on bit for bit where it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from headway import train
+from headway.storage.record import Record
+from headway.train.torch import TorchTrainer, prepare_data_loader, prepare_model
+
+EPOCHS = 3
+
+
+class Noisy(Dataset[Any]):
+    """Rows with augmentation from all three sources of randomness."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        noise = random.random() + numpy.random.rand() + torch.rand(1).item()
+        return torch.full((4,), index / 40) + 0.1 * noise, torch.tensor([float(index % 3)])
+
+
+def train_func(config: dict[str, Any]) -> None:
+    rank, run = train.get_context().get_world_rank(), Path(train.get_context().get_trial_dir())
+    model = prepare_model(nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1)))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.9)
+    loader = prepare_data_loader(
+        DataLoader(Noisy(), batch_size=4, shuffle=True, num_workers=config["loader_processes"])
+    )
+    state = train.track(model=model, optimizer=optimizer, scheduler=scheduler, loader=loader)
+    for epoch in state.epochs(EPOCHS):
+        for inputs, labels in loader:
+            loss = nn.functional.mse_loss(model(inputs), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            train.report({"epoch": epoch, "loss": loss.item(), "rows": inputs.sum().item()})
+            die_as_planned(run, rank, config)
+
+
+def die_as_planned(run: Path, rank: int, config: dict[str, Any]) -> None:
+    """Each planned death once: after so many reports of rank 0, counted over all attempts."""
+    if rank != 0:
+        return
+    counter = run / "reports"
+    with counter.open("a") as file:
+        file.write(".")
+    count = counter.stat().st_size
+    if count in config["deaths"]:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def losses(path: Path, num_workers: int) -> list[list[tuple[float, float]]]:
+    record = Record(path)
+    return [[(r["metrics"]["loss"], r["metrics"]["rows"]) for r in record.reports(rank)] for rank in range(num_workers)]
+
+
+def run(folder: Path, num_workers: int, deaths: list[int], loader_processes: int) -> list[list[tuple[float, float]]]:
+    path = folder / "runs" / "run"
+    seed_run(path)
+    TorchTrainer(
+        train_func,
+        train_loop_config={"deaths": deaths, "loader_processes": loader_processes},
+        scaling_config=train.ScalingConfig(num_workers=num_workers),
+        run_config=train.RunConfig(
+            name="run",
+            storage_path=path.parent,
+            failure_config=train.FailureConfig(-1),
+            checkpoint_config=train.CheckpointConfig(num_to_keep=2, every_reports=3),
+        ),
+    ).fit()
+    return losses(path, num_workers)
+
+
+def seed_run(path: Path) -> None:
+    """The same seed for every run, so that they can be compared."""
+    from headway.storage.rundir import open_run
+
+    open_run(path, "never").close()
+    description = json.loads((path / "run.json").read_text())
+    (path / "run.json").write_text(json.dumps({**description, "seed": 12345}))
+
+
+@pytest.mark.parametrize("loader_processes", [0, 1])
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_killed_at_random_reports_it_gives_the_same_losses_bit_for_bit(
+    tmp_path: Path, num_workers: int, loader_processes: int
+) -> None:
+    expected = run(tmp_path / "whole", num_workers, [], loader_processes)
+    steps = EPOCHS * (10 if num_workers == 1 else 5)
+    assert [len(rank) for rank in expected] == [steps] * num_workers
+    chance = random.Random(num_workers * 10 + loader_processes)
+    for number in range(5):
+        deaths = sorted(chance.sample(range(1, steps + 6), 3))
+        folder = tmp_path / f"killed-{number}"
+        assert run(folder, num_workers, deaths, loader_processes) == expected, deaths
+        launches = [e for e in Record(folder / "runs/run").events() if e["event"] == "launched"]
+        assert len(launches) >= 2, "it was killed at least once"
+
+
+def test_an_epoch_that_was_finished_is_not_begun_again(tmp_path: Path) -> None:
+    """Reports at the end of an epoch, as most loops do."""
+
+    def once_an_epoch(config: dict[str, Any]) -> list[int]:
+        model = prepare_model(nn.Linear(4, 1))
+        loader = prepare_data_loader(DataLoader(Noisy(), batch_size=4, shuffle=True))
+        state = train.track(model=model, loader=loader)
+        begun = []
+        for epoch in state.epochs(4):
+            begun.append(epoch)
+            total = sum(inputs.sum().item() for inputs, _ in loader)
+            train.report({"epoch": epoch, "total": total, "random": torch.rand(1).item()})
+            if epoch == 1 and not (tmp_path / "once").exists():
+                (tmp_path / "once").touch()
+                train.get_checkpoint()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return begun
+
+    config = train.RunConfig(
+        storage_path=tmp_path / "runs",
+        failure_config=train.FailureConfig(1),
+        checkpoint_config=train.CheckpointConfig(every_reports=1),
+    )
+    result = TorchTrainer(once_an_epoch, run_config=config).fit()
+    assert result.return_value == [2, 3]
+    assert result.metrics_dataframe is not None
+    assert list(result.metrics_dataframe["epoch"]) == [0, 1, 2, 3]
+
+
+def test_what_cannot_be_tracked_is_refused() -> None:
+    def attempt(**things: Any) -> str:
+        def train_func() -> None:
+            train.track(**things)
+
+        with pytest.raises(train.TrainingFailedError) as caught:
+            TorchTrainer(train_func).fit()
+        return str(caught.value)
+
+    assert "must have state_dict() and load_state_dict(), got 5" in attempt(step=5)
+    assert "needs a loader from prepare_data_loader()" in attempt(loader=DataLoader(range(4)))
+
+
+def test_a_checkpoint_of_another_hand_is_not_taken_for_ours(tmp_path: Path) -> None:
+    def by_hand() -> None:
+        train.report({}, checkpoint=train.Checkpoint.from_dict({"mine": 1}))
+
+    def tracked() -> None:
+        train.track(model=nn.Linear(1, 1))
+
+    config = train.RunConfig(name="run", storage_path=tmp_path)
+    TorchTrainer(by_hand, run_config=config).fit()
+    with pytest.raises(train.TrainingFailedError, match=r"was not made by train.track\(\)"):
+        TorchTrainer(tracked, run_config=config).fit()
