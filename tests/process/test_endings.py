@@ -246,3 +246,20 @@ def test_a_worker_that_speaks_nonsense_is_ended() -> None:
         time.sleep(60)
 
     assert "spoke nonsense on its wire" in str(failing(train_func, 1))
+
+
+def test_a_segment_that_a_killed_loader_process_left_is_swept() -> None:
+    def train_func() -> None:
+        pid = os.fork()
+        if pid == 0:
+            Path(f"/dev/shm/torch_{os.getpid()}_4711_1").touch()
+            time.sleep(60)
+            os._exit(0)
+        while not Path(f"/dev/shm/torch_{pid}_4711_1").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(train.TrainingFailedError, match="was killed"):
+        fit(train_func)
+    wait_until(lambda: not list(Path("/dev/shm").glob("torch_*_4711_1")), 3)
+    assert not list(Path("/dev/shm").glob("torch_*_4711_1"))
