@@ -79,8 +79,16 @@ def kill_tree(driver: subprocess.Popen[bytes]) -> None:
         for process in everybody:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(everybody, timeout=5)
+        while any(_lives(process) for process in everybody):
+            time.sleep(0.002)
     driver.wait()
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def look(run: Path, tally: Tally) -> None:
