@@ -1,0 +1,84 @@
+"""Which test shows which row of the seeds' checklist (S) and of the peer's surface (V); what is still open says so."""
+
+from __future__ import annotations
+
+REPORTS = "tests/process/test_reports.py::"
+CHECKPOINTS = "tests/process/test_checkpoints.py::"
+MODES = "tests/process/test_upload_modes.py::"
+DICTS = "tests/unit/storage/test_dicts.py::"
+STORAGE = "tests/unit/storage/test_storage.py::"
+RUN = "tests/process/test_run.py::"
+BAD = "tests/process/test_bad_reports.py::"
+
+SHOWN = {
+    # resuming
+    "S92": REPORTS + "test_resume_from_checkpoint_is_the_first_one",
+    "S113": REPORTS + "test_get_checkpoint_gives_the_newest",
+    "V12": REPORTS + "test_get_checkpoint_gives_the_newest",
+    "V36": CHECKPOINTS + "test_a_dict_is_a_checkpoint_and_where_a_run_goes_on",
+    "V64": CHECKPOINTS + "test_restore_goes_on_with_what_was_asked_for",
+    "V73": CHECKPOINTS + "test_a_dict_is_a_checkpoint_and_where_a_run_goes_on",
+    # results
+    "S99": REPORTS + "test_metrics_are_kept_with_or_without_a_checkpoint",
+    "S101": REPORTS + "test_metrics_are_kept_with_or_without_a_checkpoint",
+    "S102": REPORTS + "test_retention_keeps_the_best_and_the_newest",
+    "S103": REPORTS + "test_retention_keeps_the_best_and_the_newest",
+    "S168": RUN + "test_every_worker_runs_the_function_and_rank_zero_answers",
+    "S181": RUN + "test_nested_metrics_are_shown_and_tabulated_by_their_path",
+    "V74": REPORTS + "test_metrics_are_kept_with_or_without_a_checkpoint",
+    "V75": REPORTS + "test_retention_keeps_the_best_and_the_newest",
+    "V76": REPORTS + "test_metrics_are_kept_with_or_without_a_checkpoint",
+    "V77": RUN + "test_what_another_attempt_would_only_repeat_is_not_tried_again",
+    "V79": CHECKPOINTS + "test_a_dict_is_a_checkpoint_and_where_a_run_goes_on",
+    "V80": REPORTS + "test_retention_keeps_the_best_and_the_newest",
+    # the Checkpoint class
+    "S118": DICTS + "test_tensors_and_arrays_come_back_without_pickle",
+    "S119": CHECKPOINTS + "test_a_dict_is_a_checkpoint_and_where_a_run_goes_on",
+    "S122": DICTS + "test_its_representation_tells_what_it_is",
+    "S125": CHECKPOINTS + "test_a_torch_checkpoint_gives_its_model_back",
+    "S162": STORAGE + "test_a_checkpoint_is_a_path_and_no_more",
+    "V82": STORAGE + "test_a_checkpoint_is_a_path_and_no_more",
+    "V83": REPORTS + "test_to_directory_copies_the_files_alone",
+    "V84": CHECKPOINTS + "test_a_checkpoint_that_is_being_read_is_not_taken_away",
+    "V85": DICTS + "test_metadata_lies_beside_the_files",
+    "V86": DICTS + "test_a_folder_that_is_no_dict_says_so",
+    "V87": CHECKPOINTS + "test_a_torch_checkpoint_gives_its_model_back",
+    # retention
+    "S127": REPORTS + "test_retention_keeps_the_best_and_the_newest",
+    "S128": CHECKPOINTS + "test_no_checkpoint_on_disk_and_the_newest_in_memory",
+    "S129": REPORTS + "test_retention_keeps_the_best_and_the_newest",
+    "S130": REPORTS + "test_retention_keeps_the_best_and_the_newest",
+    "S131": CHECKPOINTS + "test_a_checkpoint_is_ranked_by_its_own_dict_first",
+    "V47": STORAGE + "test_metrics_are_found_by_nested_keys",
+    # ways into storage
+    "S124": REPORTS + "test_a_reported_folder_is_copied_and_never_touched",
+    "V1": REPORTS + "test_the_files_of_all_ranks_become_one_checkpoint",
+    "V2": MODES + "test_a_checkpoint_may_have_a_name",
+    "V3": MODES + "test_files_that_are_there_already_need_no_upload",
+    "V4": MODES + "test_what_holds_the_run_itself_is_not_taken",
+    "V5": MODES + "test_the_users_own_way_into_storage",
+    "V7": BAD + "test_tensors_in_metrics_are_refused_with_key_and_remedy",
+    "V8": MODES + "test_mixed_modes_commit_in_order",
+    "V9": MODES + "test_an_error_on_the_way_fails_the_run",
+    "V11": MODES + "test_async_across_filesystems_is_copied_by_another_process",
+    "V88": MODES + "test_async_moves_the_files_and_leaves_the_folder",
+}
+
+OPEN = {
+    "S104": "log_dir exists; the seed's printed sample is not compared yet",
+    "S105": "metrics that are filled in by themselves: the older vocabularies",
+    "S106": "the same",
+    "S107": "the same",
+    "S120": "extra keys of dict checkpoints: the older vocabularies",
+    "S121": "the same",
+    "V6": "validation beside training",
+    "V10": "object stores",
+    "V15": "validation beside training",
+    "V37": "object stores",
+    "V38": "object stores",
+    "V50": "validation beside training",
+    "V51": "validation beside training",
+    "V52": "validation beside training",
+    "V89": "validation beside training",
+    "V90": "validation beside training",
+}
