@@ -35,7 +35,8 @@ class Noisy(Dataset[Any]):
 
 def train_func(config: dict[str, Any]) -> None:
     rank, run = train.get_context().get_world_rank(), Path(train.get_context().get_trial_dir())
-    model = prepare_model(nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1)))
+    network = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1))
+    model = prepare_model(network, parallel_strategy=config.get("strategy", "ddp"))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.9)
     loader = prepare_data_loader(
@@ -70,12 +71,14 @@ def losses(path: Path, num_workers: int) -> list[list[tuple[float, float]]]:
     return [[(r["metrics"]["loss"], r["metrics"]["rows"]) for r in record.reports(rank)] for rank in range(num_workers)]
 
 
-def run(folder: Path, num_workers: int, deaths: list[int], loader_processes: int) -> list[list[tuple[float, float]]]:
+def run(
+    folder: Path, num_workers: int, deaths: list[int], loader_processes: int, **config: Any
+) -> list[list[tuple[float, float]]]:
     path = folder / "runs" / "run"
     seed_run(path)
     TorchTrainer(
         train_func,
-        train_loop_config={"deaths": deaths, "loader_processes": loader_processes},
+        train_loop_config={"deaths": deaths, "loader_processes": loader_processes, **config},
         scaling_config=train.ScalingConfig(num_workers=num_workers),
         run_config=train.RunConfig(
             name="run",
@@ -111,6 +114,36 @@ def test_killed_at_random_reports_it_gives_the_same_losses_bit_for_bit(
         assert run(folder, num_workers, deaths, loader_processes) == expected, deaths
         launches = [e for e in Record(folder / "runs/run").events() if e["event"] == "launched"]
         assert len(launches) >= 2, "it was killed at least once"
+
+
+def test_a_sharded_model_goes_on_bit_for_bit_too(tmp_path: Path) -> None:
+    expected = run(tmp_path / "whole", 2, [], 0, strategy="fsdp")
+    assert [len(rank) for rank in expected] == [15, 15]
+    assert run(tmp_path / "killed", 2, [4, 9, 14], 0, strategy="fsdp") == expected
+
+
+def test_a_sharded_model_is_loaded_by_another_number_of_workers(tmp_path: Path) -> None:
+    def train_func() -> list[float]:
+        model = prepare_model(nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 1)), parallel_strategy="fsdp")
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        train.track(model=model, optimizer=optimizer)
+        if train.get_checkpoint() is None:
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            train.report({})
+        with torch.no_grad():
+            return model(torch.ones(1, 4)).flatten().tolist()  # type: ignore[no-any-return]
+
+    def fit(num_workers: int) -> list[float]:
+        config = train.RunConfig(
+            name="run", storage_path=tmp_path, checkpoint_config=train.CheckpointConfig(every_reports=1)
+        )
+        scaling = train.ScalingConfig(num_workers=num_workers)
+        value: list[float] = TorchTrainer(train_func, scaling_config=scaling, run_config=config).fit().return_value
+        return value
+
+    first = fit(2)
+    assert fit(3) == pytest.approx(first, rel=1e-6)
 
 
 def test_an_epoch_that_was_finished_is_not_begun_again(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def track(**things: Any) -> Tracked:
     What is followed is restored from the newest checkpoint where there is one, and saved by itself every
     ``CheckpointConfig(every_reports=n)`` reports, with all random states and the place of every loader; so a loop over
     ``state.epochs(n)`` needs no line of saving or loading to go on, bit for bit, after a restart. All ranks must report
-    alike. Needs PyTorch; sharded (FSDP) models are not followed yet.
+    alike. A sharded model (FSDP) is saved by all of them, and can be loaded by another number of workers.
     """
     from headway.train.torch.tracking import track
 

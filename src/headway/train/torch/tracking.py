@@ -9,6 +9,7 @@
 Every ``CheckpointConfig(every_reports=n)`` reports the tracked state becomes a checkpoint:
 
     tracked/shared/      what all ranks have in common, written by rank 0
+    tracked/sharded-…/   a sharded model and its optimizers, written by all
     tracked/rank-0/ …    what each has of its own: its random states, and where its loaders are
 """
 
@@ -30,10 +31,11 @@ from headway.core.errors import ConfigError, StorageError
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.dicts import is_dict, read_dict, write_dict
 from headway.train.torch.resuming import Cursor, follow
+from headway.train.torch.sharded import ShardedState, is_sharded
 from headway.worker.saving import Wish
 from headway.worker.session import Session, current
 
-FOLDER, SHARED = "tracked", "shared"
+FOLDER, SHARED, SHARDED = "tracked", "shared", "sharded"
 
 
 def track(**things: Any) -> Tracked:
@@ -59,6 +61,10 @@ class Tracked:
                 self._loaders[name] = follow(thing, session.run.seed, before_first_batch=self._set_random_states)
             else:
                 self._others[name] = _checked(name, thing)
+        self._sharded = {name: ShardedState(t, self._others) for name, t in self._others.items() if is_sharded(t)}
+        for name, state in self._sharded.items():
+            for part in {name} | state.optimizers:
+                del self._others[part]
         self._epoch = 0
         self._random: dict[str, Any] | None = None  # to be set when the loop really goes on
 
@@ -80,6 +86,8 @@ class Tracked:
         folder = Path(tempfile.mkdtemp(prefix=".tracked-", dir=self._session.run.root or self._session.run.path))
         if self._session.rank == 0:
             self._write(folder, SHARED, {name: _state_of(thing) for name, thing in self._others.items()})
+        for name, sharded in self._sharded.items():
+            sharded.save(folder / FOLDER / f"{SHARDED}-{name}")
         self._write(folder, f"rank-{self._session.rank}", self._own())
         return Checkpoint(folder), Wish(delete_local=True, scratch=True)
 
@@ -106,8 +114,18 @@ class Tracked:
             shared = read_dict(folder / SHARED, trust=checkpoint._trusted)
             mine = folder / f"rank-{self._session.rank}"
             own = read_dict(mine if is_dict(mine) else folder / "rank-0", trust=checkpoint._trusted)
+            self._load_sharded(folder, trust=checkpoint._trusted)
         self._load(shared, path)
         self._go_on(own, same_world=len(list(Path(path, FOLDER).glob("rank-*"))) == self._session.run.num_workers)
+
+    def _load_sharded(self, folder: Path, *, trust: bool) -> None:
+        for name, sharded in self._sharded.items():
+            place = folder / f"{SHARDED}-{name}"
+            if not place.is_dir():
+                raise StorageError(f"{folder.parent} holds {name} as a whole, and here it is sharded: load it yourself")
+            if not trust:
+                raise StorageError(f"{place} has pickled metadata, and is opened only by the run that wrote it")
+            sharded.load(place)
 
     def _load(self, shared: dict[str, Any], path: str) -> None:
         if missing := self._others.keys() - shared.keys():
@@ -139,8 +157,6 @@ class Tracked:
 def _checked(name: str, thing: Any) -> Any:
     if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
         raise ConfigError(f"train.track({name}=...) must have state_dict() and load_state_dict(), got {thing!r}")
-    if isinstance(thing, nn.Module) and any(hasattr(p, "device_mesh") for p in thing.parameters()):
-        raise ConfigError(f"train.track({name}=...) is sharded (FSDP), which track() cannot save yet: save it yourself")
     return thing
 
 
