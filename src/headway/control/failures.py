@@ -13,9 +13,15 @@ from headway.core.messages import Exited, Failed
 from headway.observe import words
 
 
+def ordered(failures: Sequence[Failure]) -> list[Failure]:
+    """As they came; but who lost its connection to others comes after whatever became of those."""
+    return sorted(failures, key=_is_consequence)
+
+
 def sentence(failures: Sequence[Failure]) -> str:
     """What went wrong, in one line: ``ranks 0 and 1 raised ValueError: bad input``."""
-    parts = [_said(group) for group in _folded(failures)]
+    first, *others = _folded(failures)
+    parts = [_said(first), *(_lost(group) if _is_consequence(group[0]) else _said(group) for group in others)]
     return parts[0] if len(parts) == 1 else f"{parts[0]}; then {', '.join(parts[1:])}"
 
 
@@ -64,7 +70,7 @@ def _revived(error: bytes | None) -> BaseException | None:
 def _folded(failures: Sequence[Failure]) -> list[list[Failure]]:
     """Groups of equal failures, numbers in the text aside, in the order in which they came."""
     groups: dict[object, list[Failure]] = {}
-    for failure in failures:
+    for failure in ordered(failures):
         groups.setdefault(_key(failure), []).append(failure)
     return list(groups.values())
 
@@ -74,6 +80,20 @@ def _key(failure: Failure) -> object:
     if isinstance(cause, Failed):
         return cause.kind, re.sub(r"\d+", "#", cause.message)
     return failure.kind, cause
+
+
+_CONNECTION = re.compile(r"gloo|nccl|connection (reset|closed|refused)|broken pipe", re.IGNORECASE)
+
+
+def _is_consequence(failure: Failure) -> bool:
+    """Whether a rank raised only because another one was gone."""
+    cause = failure.cause
+    return isinstance(cause, Failed) and _CONNECTION.search(cause.message) is not None
+
+
+def _lost(group: Sequence[Failure]) -> str:
+    ranks = [failure.rank for failure in group if failure.rank is not None]
+    return f"{words.ranks(ranks)} lost {'its connection' if len(ranks) == 1 else 'their connections'}"
 
 
 def _said(group: Sequence[Failure]) -> str:

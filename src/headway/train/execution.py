@@ -23,7 +23,7 @@ from typing import Any
 import headway
 from headway.control.controller import Controller, Outcome, Plan
 from headway.control.events import State
-from headway.control.failures import exception, sentence, traceback_text
+from headway.control.failures import exception, ordered, sentence, traceback_text
 from headway.core.callback import TrainRunContext, UserCallback
 from headway.core.config import RunConfig, chosen_engine, outer_ranks
 from headway.core.errors import ConfigError, RemoteError, TrainingFailedError
@@ -210,7 +210,7 @@ def _farewell(outcome: Outcome, result: Result, seconds: float) -> str:
 
 def _result(record: Record, outcome: Outcome) -> Result:
     value = _value(outcome.value) if outcome.value and outcome.state is State.FINISHED else None
-    error = exception(outcome.failures[0]) if outcome.state is State.FAILED else None
+    error = exception(ordered(outcome.failures)[0]) if outcome.state is State.FAILED else None
     if error is not None and (text := traceback_text(outcome.failures)):
         error.add_note(text)
     return Result(record, value, error, ours=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway.control.failures import exception, sentence, traceback_text
+from headway.control.failures import exception, ordered, sentence, traceback_text
 from headway.control.policy import Failure, GiveUp, Retry, decide
 from headway.core.errors import RemoteError, StorageError, WorkerDied
 from headway.core.messages import Exited, Failed
@@ -53,3 +53,12 @@ def test_the_policy_counts() -> None:
     assert decide(failure, 2, 1) == GiveUp()
     assert decide(failure, 10_000, -1) == Retry()
     assert decide(Failure("program", None, "crossed"), 1, -1) == GiveUp()
+
+
+def test_who_lost_its_connection_comes_after_what_became_of_the_other() -> None:
+    lost = Failed(kind="RuntimeError", message="[gloo/pair.cc:537] Connection reset by peer", traceback="long")
+    failures = [Failure("raised", 0, lost), Failure("died", 1, Exited(code=-9))]
+    assert sentence(failures) == "rank 1 was killed (SIGKILL, out of memory?); then rank 0 lost its connection"
+    assert ordered(failures)[0].rank == 1
+    assert traceback_text(failures) == ""
+    assert sentence(failures[:1]).startswith("rank 0 raised RuntimeError: [gloo")
