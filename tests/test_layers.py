@@ -31,7 +31,10 @@ OPTIONAL = {
     "rich": {"observe.live", "cli.runs"},
     "psutil": {"cli.doctor"},
     "pandas": {"train.result"},
-    "pyarrow": {"train.result", "train.context"},
+    "pyarrow": {"train.result", "train.context", "storage.checkpoint", "storage.remote"},
+    "obstore": {"storage.remote.objects"},
+    "boto3": {"storage.remote.objects"},
+    "fsspec": {"storage.remote.filesystems"},
     "numpy": {"train.torch"},
 }
 

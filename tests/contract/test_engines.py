@@ -95,6 +95,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     made: list[Probe] = []
     for folder in ("logs", "checkpoints"):
         (tmp_path / folder).mkdir()
+    (tmp_path / "run.json").write_text('{"id": "x"}')
 
     def build(task: Callable[[], Any]) -> Probe:
         engines: dict[str, Callable[[], Engine]] = {

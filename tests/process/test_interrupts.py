@@ -54,7 +54,7 @@ STUBBORN = """
 
 
 def record() -> Record:
-    return Record(Path(os.environ["HEADWAY_RESULTS"], "run"))
+    return Record.at(Path(os.environ["HEADWAY_RESULTS"], "run"))
 
 
 def gone(processes: list[psutil.Process], within_s: float) -> None:

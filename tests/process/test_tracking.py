@@ -67,7 +67,7 @@ def die_as_planned(run: Path, rank: int, config: dict[str, Any]) -> None:
 
 
 def losses(path: Path, num_workers: int) -> list[list[tuple[float, float]]]:
-    record = Record(path)
+    record = Record.at(path)
     return [[(r["metrics"]["loss"], r["metrics"]["rows"]) for r in record.reports(rank)] for rank in range(num_workers)]
 
 
@@ -92,7 +92,7 @@ def run(
 
 def seed_run(path: Path) -> None:
     """The same seed for every run, so that they can be compared."""
-    from headway.storage.rundir import open_run
+    from headway.storage.opening import open_run
 
     open_run(path, "never").close()
     description = json.loads((path / "run.json").read_text())
@@ -112,7 +112,7 @@ def test_killed_at_random_reports_it_gives_the_same_losses_bit_for_bit(
         deaths = sorted(chance.sample(range(1, steps + 6), 3))
         folder = tmp_path / f"killed-{number}"
         assert run(folder, num_workers, deaths, loader_processes) == expected, deaths
-        launches = [e for e in Record(folder / "runs/run").events() if e["event"] == "launched"]
+        launches = [e for e in Record.at(folder / "runs/run").events() if e["event"] == "launched"]
         assert len(launches) >= 2, "it was killed at least once"
 
 

@@ -20,7 +20,7 @@ ASYNC, NO_UPLOAD = train.CheckpointUploadMode.ASYNC, train.CheckpointUploadMode.
 def contents(result: train.Result) -> list[dict[str, str]]:
     return [
         {path.name: path.read_text() for path in sorted(saved.path.iterdir()) if not path.name.startswith(".")}
-        for saved in Record(Path(result.path)).checkpoints()
+        for saved in Record.at(Path(result.path)).checkpoints()
     ]
 
 
@@ -57,7 +57,7 @@ def test_async_across_filesystems_is_copied_by_another_process(tmp_path: Path, e
         return len(os.listdir(elsewhere))
 
     result = fit(train_func, 2, storage_path=tmp_path)
-    kept = Record(Path(result.path)).checkpoints()
+    kept = Record.at(Path(result.path)).checkpoints()
     assert [saved.manifest.metrics["step"] for saved in kept] == [0, 1, 2, 3, 4], "all, and in order"
     assert all((saved.path / "deep/large").stat().st_size == 3_000_000 for saved in kept)
     assert os.listdir(elsewhere) == []
@@ -74,7 +74,7 @@ def test_mixed_modes_commit_in_order(tmp_path: Path, elsewhere: Path) -> None:
             train.report({"step": step}, save(folder, step=str(step)), checkpoint_upload_mode=mode)
 
     result = fit(train_func, storage_path=tmp_path / "runs")
-    kept = Record(Path(result.path)).checkpoints()
+    kept = Record.at(Path(result.path)).checkpoints()
     assert [saved.manifest.number for saved in kept] == list(range(6))
     assert [saved.manifest.metrics["step"] for saved in kept] == list(range(6))
 

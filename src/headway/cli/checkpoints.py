@@ -5,20 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from pathlib import PurePath
 
 from headway.cli.runs import clock, find, print_table, table
 from headway.core.config import CheckpointConfig
 from headway.core.errors import ConfigError, StorageError
 from headway.observe import words
 from headway.storage import layout
-from headway.storage.commit import Saved, discard
-from headway.storage.manifest import damage, read_manifest
+from headway.storage.commit import Saved
+from headway.storage.opening import open_remote_run, open_run
 from headway.storage.record import Record
-from headway.storage.recovery import survey
+from headway.storage.remote.vault import StoreVault
 from headway.storage.retention import why_kept
-from headway.storage.rundir import is_open, open_run
 
 
 def ckpt(args: argparse.Namespace) -> int:
@@ -35,7 +33,7 @@ def ckpt(args: argparse.Namespace) -> int:
 
 
 def _ls(record: Record) -> int:
-    found = survey(record.path)
+    found = record.vault.survey()
     rows = table("CHECKPOINT", "REPORT", "SAVED", "RANKS", "FILES", "SIZE", "METRICS")
     for saved in found.kept:
         manifest = saved.manifest
@@ -58,34 +56,24 @@ def _ls(record: Record) -> int:
 
 def _verify(record: Record, names: list[str]) -> int:
     """Read every byte; 1 if anything is not as it was committed."""
-    folders = [_folder(record, name) for name in names] or [*_all(record)]
+    known = record.vault.folders()
+    chosen = [_known(record, known, name) for name in names] or known
     bad = 0
-    for folder in folders:
+    for name in chosen:
         began = time.monotonic()
         try:
-            manifest = read_manifest(folder)
-            wrong = list(damage(folder, manifest, contents=True))
+            manifest, wrong = record.vault.verify(name)
         except (StorageError, OSError) as error:
-            wrong = [str(error)]
-        if wrong:
+            manifest, wrong = None, [str(error)]
+        if manifest is None or wrong:
             bad += 1
-            print(f"✗ {folder.name}: {'; '.join(wrong)}")
+            print(f"✗ {name}: {'; '.join(wrong)}")
         else:
             speed = manifest.size / max(time.monotonic() - began, 1e-9)
             count = words.count(len(manifest.files), "file")
-            print(
-                f"✓ {folder.name}: {count}, {words.size(manifest.size)}, "
-                f"every byte as committed ({words.size(speed)}/s)"
-            )
-    print(f"{words.count(bad, 'checkpoint')} damaged" if bad else f"{words.count(len(folders), 'checkpoint')} verified")
+            print(f"✓ {name}: {count}, {words.size(manifest.size)}, every byte as committed ({words.size(speed)}/s)")
+    print(f"{words.count(bad, 'checkpoint')} damaged" if bad else f"{words.count(len(chosen), 'checkpoint')} verified")
     return 1 if bad else 0
-
-
-def _all(record: Record) -> Iterator[Path]:
-    """Every folder that is, or was, a checkpoint; one without a manifest too, for it may have had one."""
-    for path in sorted((record.path / layout.CHECKPOINTS).iterdir()):
-        if path.is_dir() and not path.name.startswith("."):
-            yield path
 
 
 def _why(record: Record) -> int:
@@ -108,29 +96,31 @@ def _why(record: Record) -> int:
 def _rm(record: Record, names: list[str], *, force: bool) -> int:
     if not names:
         raise ConfigError("headway ckpt rm needs the names of the checkpoints to remove")
-    if is_open(record.path):
-        raise StorageError(f"run {record.path.name} is going on: stop it first")
+    if record.is_open:
+        raise StorageError(f"run {record.name} is going on: stop it first")
     kept = record.checkpoints()
-    folders = [_folder(record, name) for name in names]
-    if kept and kept[-1].path in folders and not force:
+    known = record.vault.folders()
+    chosen = [_known(record, known, name) for name in names]
+    if kept and kept[-1].path.name in chosen and not force:
         raise ConfigError(f"{kept[-1].path.name} is the newest, from which the run would go on: --force removes it")
-    opened = open_run(record.path, "must")
+    opened = open_remote_run(record.vault.store, "must") if isinstance(record.vault, StoreVault) else None
+    opened = opened or open_run(record.path, "must")
     try:
-        for folder in folders:
-            opened.note("removed", path=folder.name, seq=_seq(folder, kept), why="removed by hand")
-            discard(folder)
-            print(f"{folder.name} removed", file=sys.stderr)
+        for name in chosen:
+            opened.note("removed", path=name, seq=_seq(name, kept), why="removed by hand")
+            opened.vault.discard(PurePath(record.vault.url, layout.CHECKPOINTS, name))
+            print(f"{name} removed", file=sys.stderr)
     finally:
         opened.close()
     return 0
 
 
-def _seq(folder: Path, kept: list[Saved]) -> int:
-    return next((saved.manifest.seq for saved in kept if saved.path == folder), -1)
+def _seq(name: str, kept: list[Saved]) -> int:
+    return next((saved.manifest.seq for saved in kept if saved.path.name == name), -1)
 
 
-def _folder(record: Record, name: str) -> Path:
-    path = record.path / layout.CHECKPOINTS / Path(name).name
-    if not path.is_dir():
-        raise StorageError(f"run {record.path.name} has no checkpoint {name!r}: see headway ckpt ls {record.path}")
-    return path
+def _known(record: Record, known: list[str], name: str) -> str:
+    plain = PurePath(name).name
+    if plain not in known:
+        raise StorageError(f"run {record.name} has no checkpoint {name!r}: see headway ckpt ls {record.url}")
+    return plain

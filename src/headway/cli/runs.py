@@ -13,12 +13,15 @@ from rich.text import Text
 from headway.core.config import results_folder
 from headway.core.errors import StorageError
 from headway.observe import words
-from headway.storage.record import Record, runs
+from headway.storage.record import Record, runs, runs_in_store
+from headway.storage.remote.store import is_remote, open_store
 
 
 def ls(storage_path: str | None) -> int:
-    storage = _storage(storage_path)
-    found = runs(storage)
+    if storage_path is not None and is_remote(storage_path):
+        storage, found = storage_path, runs_in_store(open_store(storage_path))
+    else:
+        storage, found = str(_storage(storage_path)), runs(_storage(storage_path))
     if not found:
         print(f"no runs in {storage}")
         return 0
@@ -26,7 +29,7 @@ def ls(storage_path: str | None) -> int:
     for record in found:
         metrics = record.newest_metrics()
         rows.add_row(
-            Text(record.path.name),
+            Text(record.name),
             record.state,
             clock(record.description["created"]),
             str(len(_launches(record))),
@@ -41,9 +44,9 @@ def show(run: str, storage_path: str | None) -> int:
     record = find(run, storage_path)
     opening = (record.description["openings"] or [{}])[-1]
     reports = record.reports()
-    print(f"run          {record.path.name}")
+    print(f"run          {record.name}")
     print(f"state        {record.state}")
-    print(f"path         {record.path}")
+    print(f"path         {record.url}")
     print(f"began        {clock(record.description['created'])}")
     print(f"function     {opening.get('function', '-')}")
     print(f"config       {opening.get('train_loop_config') or '-'}")
@@ -92,6 +95,10 @@ def _print_checkpoints(record: Record) -> None:
 
 
 def find(run: str, storage_path: str | None) -> Record:
+    if is_remote(run):
+        return Record.at(run)
+    if storage_path is not None and is_remote(storage_path):
+        return Record.at(f"{storage_path.rstrip('/')}/{run}")
     for path in (Path(run).expanduser().absolute(), _storage(storage_path) / run):
         if path.is_dir():
             return Record.at(path)

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
+import cloudpickle
+
 from headway.control import events, machine, ranks
 from headway.control.failures import sentence, traceback_text
 from headway.control.hooks import Hooks
@@ -29,11 +31,13 @@ from headway.engine.base import Engine
 from headway.observe import words
 from headway.observe.watcher import Glance, Watcher
 from headway.storage.checkpoint import Checkpoint
+from headway.storage.commit import Saved
 from headway.storage.retention import value_of
 from headway.storage.rundir import RunDir
 
 OVERDUE_S = 2.0  # how long files wait for ranks that never gave any
 LONG_OVERDUE_S = 60.0  # and for those that did in an earlier attempt, and do not in this one
+SLOW_UPLOAD_S = 2.0  # from here on a person wants to know how fast files travel
 RELAUNCH_S = 1.0  # before another launch where one has just failed
 
 
@@ -201,6 +205,8 @@ class Controller:
                 self._ledger.record(self._run.attempt, rank, report)
             case events.Close(attempt=attempt, closed=closed, commit=commit):
                 self._close(attempt, closed, commit)
+            case events.Allot(rank=rank, claim=claim):
+                self._engine.send(self._index_of[rank], self._ledger.allot(rank, claim))
             case events.Send(rank=rank, message=message):
                 self._engine.send(self._index_of[rank], message)
             case events.Launch(attempt=attempt):
@@ -257,7 +263,7 @@ class Controller:
         where = "in this process" if self._engine.name == "inline" else f"with {words.count(num_workers, 'worker')}"
         begins = "goes on" if rundir.resumed else "begins"
         source = f" from {kept[-1].path.name} (report {kept[-1].manifest.seq})" if kept else ""
-        return f"run {rundir.path.name} {begins} {where}{source}; its files: {rundir.path}"
+        return f"run {rundir.path.name} {begins} {where}{source}; its files: {rundir.url}"
 
     def _start_workers(self) -> None:
         ready = [self._ready[index] for index in range(len(self._ready))]
@@ -269,6 +275,7 @@ class Controller:
             path=str(self._rundir.path),
             seed=self._rundir.seed,
             root=str(self._rundir.root),
+            store=cloudpickle.dumps(self._rundir.store) if self._rundir.store is not None else b"",
             every_reports=self._plan.config.checkpoint_config.every_reports,
             attempt=self._run.attempt,
             num_workers=len(ready),
@@ -276,6 +283,7 @@ class Controller:
         )
         newest = self._ledger.kept[-1] if self._ledger.kept else None
         checkpoint = newest.checkpoint(trust=True) if newest else self._plan.checkpoint
+        packed = cloudpickle.dumps(checkpoint) if checkpoint is not None else None
         num_threads = self._engine.threads_per_worker(len(ready))
         places = ranks.places(ready, num_threads=num_threads, master_port=_free_port())
         for rank, (index, place) in enumerate(zip(self._index_of, places, strict=True)):
@@ -285,8 +293,7 @@ class Controller:
                 run=info,
                 surroundings=_surroundings({**ranks.environment(place), **self._plan.config.env_vars}),
                 task=self._plan.task,
-                checkpoint=checkpoint.path if checkpoint else None,
-                trusted=checkpoint is not None and checkpoint._trusted,
+                checkpoint=packed,
                 first_seq=self._ledger.next_seq,
             )
             self._engine.send(index, start)
@@ -313,7 +320,11 @@ class Controller:
     def _saved(self, event: events.CommitDone) -> None:
         saved = event.saved
         self._ledger.committed(saved)
-        self._rundir.note("checkpoint", path=saved.path.name, seq=event.seq, attempt=event.attempt)
+        self._rundir.note("checkpoint", path=saved.path.name, seq=event.seq, attempt=event.attempt, **_speed(saved))
+        if saved.seconds >= SLOW_UPLOAD_S:
+            speed = f"{words.size(saved.manifest.size / saved.seconds)}/s"
+            size, took = words.size(saved.manifest.size), words.duration(saved.seconds)
+            self._tell("upload", f"{saved.path.name}: {size} in {took}, {speed}", "INFO")
         for clash in saved.clashes:
             who = words.ranks(clash.ranks)
             text = (
@@ -353,6 +364,11 @@ class Controller:
     def _tell(self, event: str, text: str, level: str = "INFO", **fields: Any) -> None:
         self._rundir.note(event, text=text, **fields)
         self._watcher.say(text, level=level)
+
+
+def _speed(saved: Saved) -> dict[str, float]:
+    """For the journal: how long the files of a checkpoint travelled, if they did."""
+    return {"seconds": round(saved.seconds, 3), "bytes": saved.manifest.size} if saved.seconds else {}
 
 
 def _free_port() -> int:

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from headway.control.policy import Failure
 from headway.control.rounds import UNKNOWN, Closed, Habits, Round
-from headway.core.messages import Abort, FromWorker, Report, StopRequested, ToWorker
+from headway.core.messages import Abort, Claim, FromWorker, Report, StopRequested, ToWorker
 from headway.storage.commit import Saved
 
 
@@ -141,6 +141,14 @@ class Withdraw:
 
 
 @dataclass(frozen=True, slots=True)
+class Allot:
+    """Answer this rank's claim with a place."""
+
+    rank: int
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
 class Send:
     rank: int
     message: ToWorker
@@ -175,5 +183,17 @@ class End:
 
 
 Action = (
-    Launch | StartWorkers | Record | Close | Extend | Withdraw | Send | Interrupt | Kill | SetDeadline | Retried | End
+    Launch
+    | StartWorkers
+    | Record
+    | Close
+    | Extend
+    | Withdraw
+    | Allot
+    | Send
+    | Interrupt
+    | Kill
+    | SetDeadline
+    | Retried
+    | End
 )

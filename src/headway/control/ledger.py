@@ -14,20 +14,18 @@ import os
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from headway.control.events import CommitDone, CommitFailed
 from headway.control.rounds import Habits, Round
 from headway.core.config import CheckpointConfig
-from headway.core.messages import Report
-from headway.storage.commit import Commitment, Saved, commit, discard, extend
-from headway.storage.disk import is_read
-from headway.storage.recovery import next_number
+from headway.core.messages import Claim, Granted, Report
+from headway.storage import layout
+from headway.storage.commit import Commitment, Saved
 from headway.storage.retention import surplus, why_retired
 from headway.storage.rundir import RunDir
-from headway.storage.staging import Slot, read_note, sweep
 
 NICE = 10
 
@@ -37,6 +35,15 @@ class Complaint:
     """Something that does not matter for the run went wrong, and should be said."""
 
     text: str
+
+
+@dataclass
+class Allotted:
+    """A checkpoint whose files are on their way to where they will stay."""
+
+    number: int
+    name: str | None
+    owners: dict[str, int] = field(default_factory=dict)  # file -> the rank that puts it there
 
 
 Post = Callable[[CommitDone | CommitFailed | Complaint], None]
@@ -50,12 +57,14 @@ class Ledger:
         self._config = config
         self._lines: list[bytes] = []
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._unwanted: list[Path] = []  # the committer's: checkpoints that may go when nobody reads them
-        self._places: dict[int, Path] = {}  # of this attempt: seq -> where its checkpoint is, or will be
+        self._unwanted: list[PurePath] = []  # the committer's: checkpoints that may go when nobody reads them
+        self._places: dict[int, PurePath] = {}  # of this attempt: seq -> where its checkpoint is, or will be
+        self._allotted: dict[int, Allotted] = {}  # of this attempt: seq -> what was said where its files go
         self._withdrawn: set[int] = set()  # of this attempt: seqs that have no checkpoint and will have none
         self._retired: set[int] = set()  # of this attempt: seqs whose checkpoint had to make room for better ones
         self.kept = list(rundir.recovered.kept)
-        self._next_number = max(next_number(rundir.path), next_number(rundir.root))
+        self._vault = rundir.vault
+        self._next_number = max(rundir.kept_vault.next_number(), rundir.vault.next_number())
         self.newest_report: Report | None = None  # of rank 0
 
     def open(self, post: Post) -> None:
@@ -90,6 +99,7 @@ class Ledger:
     def begin_attempt(self, attempt: int, first_seq: int) -> None:
         """Reports from ``first_seq`` on will come anew; readers drop what an earlier attempt said of them."""
         self._places.clear()
+        self._allotted.clear()
         self._withdrawn.clear()
         self._retired.clear()
         self._lines.append(b'{"attempt":%d,"first_seq":%d}\n' % (attempt, first_seq))
@@ -110,21 +120,44 @@ class Ledger:
 
     # --- checkpoints ---
 
+    def allot(self, rank: int, claim: Claim) -> Granted:
+        """Where this rank's files go, and which of them it shall put there: no name is written twice."""
+        allotted = self._allotted.get(claim.seq)
+        if allotted is None:
+            number = self._take_number()
+            name = claim.name or layout.checkpoint_name(number)
+            if name in {saved.path.name for saved in self.kept} | {each.name for each in self._allotted.values()}:
+                refusal = f"there is a checkpoint {name} already: every checkpoint needs a name of its own"
+                return Granted(seq=claim.seq, folder="", files=(), refusal=refusal)
+            allotted = self._allotted[claim.seq] = Allotted(number, name)
+        assert allotted.name is not None
+        if claim.name not in (None, allotted.name):
+            refusal = f"the ranks call this checkpoint by different names: {allotted.name}, {claim.name}"
+            return Granted(seq=claim.seq, folder="", files=(), refusal=refusal)
+        mine = tuple(file for file in claim.files if allotted.owners.setdefault(file, rank) == rank)
+        return Granted(seq=claim.seq, folder=allotted.name, files=mine)
+
+    def _take_number(self) -> int:
+        self._next_number += 1
+        return self._next_number - 1
+
     def commit(self, attempt: int, closing: Round) -> None:
         """Have this round's files made a checkpoint; CommitDone or CommitFailed will follow."""
-        number, self._next_number = self._next_number, self._next_number + 1
-        note = read_note(Slot(self._rundir.root, attempt, closing.seq, closing.givers[0]))
+        allotted = self._allotted.get(closing.seq)
+        if allotted is None:
+            name = self._vault.wished_name(attempt, closing.seq, closing.givers[0])
+            allotted = Allotted(self._take_number(), name)
         what = Commitment(
-            number=number,
+            number=allotted.number,
             seq=closing.seq,
             attempt=attempt,
             world_size=len(closing.reports),
             ranks=closing.givers,
             metrics=metrics_of(closing),
-            name=(note.adopted or note.name) if note is not None else None,
+            name=allotted.name,
         )
-        self._places[closing.seq] = what.path(self._rundir.root)
-        self._jobs.put(functools.partial(self._answer, attempt, closing.seq, lambda: commit(self._rundir.root, what)))
+        self._places[closing.seq] = self._vault.place(what)
+        self._jobs.put(functools.partial(self._answer, attempt, closing.seq, lambda: self._vault.commit(what)))
 
     def extend(self, attempt: int, late: Round) -> bool:
         """Have late files added to their round's checkpoint, answered like a commit; False where it is gone."""
@@ -135,8 +168,8 @@ class Ledger:
             return True
         (rank,) = late.givers
         path = self._places[late.seq]
-        slot = Slot(self._rundir.root, attempt, late.seq, rank)
-        self._jobs.put(functools.partial(self._answer, attempt, late.seq, lambda: extend(path, slot)))
+        add = functools.partial(self._vault.extend, path, attempt, late.seq, rank)
+        self._jobs.put(functools.partial(self._answer, attempt, late.seq, add))
         return True
 
     def committed(self, saved: Saved) -> None:
@@ -148,9 +181,9 @@ class Ledger:
         self._retire()
 
     def _retire(self) -> None:
-        in_memory = self._rundir.root != self._rundir.path
+        memory = self._rundir.memory
         for old in surplus(self.kept, self._config):
-            if in_memory and not old.path.is_relative_to(self._rundir.root):
+            if memory is not None and not old.path.is_relative_to(memory.root):
                 continue  # what is on disk is all that outlives this process
             self.kept.remove(old)
             self._retired.add(old.manifest.seq)
@@ -165,7 +198,7 @@ class Ledger:
             return False
         self._withdrawn.add(seq)
         self.kept = [saved for saved in self.kept if saved.path != path]
-        self._jobs.put(functools.partial(discard, path))
+        self._jobs.put(functools.partial(self._vault.discard, path))
         return True
 
     def retired(self, seq: int) -> bool:
@@ -175,19 +208,27 @@ class Ledger:
     def drop(self, attempt: int, closing: Round) -> None:
         """The files of this round will not become a checkpoint, nor will any that come late."""
         self._withdrawn.add(closing.seq)
+        allotted = self._allotted.get(closing.seq)
+        folder = allotted.name if allotted is not None else None
         for rank in closing.givers:
-            self._jobs.put(Slot(self._rundir.root, attempt, closing.seq, rank).clear)
+            self._jobs.put(functools.partial(self._vault.clear, attempt, closing.seq, rank, folder))
 
     def end_attempt(self, attempt: int) -> None:
         """Every worker has left, and storage has answered: what still lies in staging is of no use."""
-        self._jobs.put(functools.partial(sweep, self._rundir.root, attempt))
+        self._jobs.put(functools.partial(self._vault.sweep, attempt))
 
     # --- the committer's thread ---
 
-    def _discard(self, path: Path) -> None:
+    def _discard(self, path: PurePath) -> None:
         """Take a checkpoint away; one that is being read later, when its readers have gone."""
         self._unwanted.append(path)
-        self._unwanted = [path for path in self._unwanted if not _discarded(path)]
+        self._unwanted = [path for path in self._unwanted if not self._discarded(path)]
+
+    def _discarded(self, path: PurePath) -> bool:
+        if self._vault.is_read(path):
+            return False
+        self._vault.discard(path)
+        return True
 
     def _work(self) -> None:
         with contextlib.suppress(OSError):
@@ -206,13 +247,6 @@ class Ledger:
             self._post(CommitFailed(attempt, seq, reason))
         else:
             self._post(CommitDone(attempt, seq, saved))
-
-
-def _discarded(path: Path) -> bool:
-    if is_read(path):
-        return False
-    discard(path)
-    return True
 
 
 def metrics_of(closing: Round) -> dict[str, Any]:

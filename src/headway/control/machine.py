@@ -17,6 +17,7 @@ from typing import Any, Literal, assert_never
 from headway.control.events import (
     ENDS,
     Action,
+    Allot,
     Answer,
     Begin,
     Close,
@@ -48,6 +49,7 @@ from headway.control.saves import Crossed
 from headway.core.messages import (
     Abort,
     Arrive,
+    Claim,
     Committed,
     Dismissed,
     Exited,
@@ -177,6 +179,8 @@ def _heard(run: Run, event: FromWorker) -> Step:
             return _reported(run, rank, message)
         case Saving():
             return _with(run, rounds=run.rounds.begin_save(rank)), ()
+        case Claim():
+            return _with(run, rounds=run.rounds.begin_save(rank)), (Allot(rank, message),)
         case Staged(seq=seq):
             rounds, news = run.rounds.staged(rank, seq)
             return _told(_with(run, rounds=rounds), news)

@@ -252,12 +252,16 @@ class RunConfig:
     The same ``(storage_path, name)`` again goes on where the former run ended; ``resume="never"`` refuses that,
     ``"must"`` insists on it.
 
+    ``storage_path`` may be an address (``s3://bucket/runs``, ``gs://``, ``abfs://``), or a path on the
+    ``storage_filesystem`` that is given with it (of pyarrow or fsspec).
+
     >>> RunConfig(name="digits", storage_path="/tmp/runs").path.as_posix()
     '/tmp/runs/digits'
     """
 
     name: str | None = None
     storage_path: str | os.PathLike[str] | None = None
+    storage_filesystem: Any = None
     failure_config: FailureConfig = field(default_factory=FailureConfig)
     checkpoint_config: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging_config: LoggingConfig = field(default_factory=LoggingConfig)
@@ -282,9 +286,16 @@ class RunConfig:
         _check_run_parts(self)
 
     @property
+    def is_local(self) -> bool:
+        """Whether runs lie in a folder of this machine."""
+        if self.storage_filesystem is not None:
+            return is_local_filesystem(self.storage_filesystem)
+        return self.storage_path is None or scheme_of(os.fspath(self.storage_path)) in ("", "file")
+
+    @property
     def storage(self) -> Path:
-        """The folder that holds runs."""
-        return results_folder() if self.storage_path is None else _local_path(self.storage_path)
+        """The folder that holds runs, if it is a local one."""
+        return results_folder() if self.storage_path is None else local_path(self.storage_path)
 
     @property
     def path(self) -> Path:
@@ -318,7 +329,9 @@ def _check_run_parts(config: RunConfig) -> None:
         raise ConfigError('resume="must" needs the name of the run to go on with: give RunConfig(name=...)')
     _check_runtime_env(config.worker_runtime_env)
     if config.storage_path is not None:
-        _local_path(config.storage_path)
+        _check_storage_path(config)
+    elif config.storage_filesystem is not None and not config.is_local:
+        raise ConfigError("storage_filesystem needs a storage_path: the folder on it that shall hold the runs")
 
 
 def _check_runtime_env(env: Mapping[str, Any]) -> None:
@@ -332,16 +345,35 @@ def _check_runtime_env(env: Mapping[str, Any]) -> None:
             raise ConfigError(f"worker_runtime_env env_vars must be strings, got {name!r}: {value!r}")
 
 
-def _local_path(path: str | os.PathLike[str]) -> Path:
+def _check_storage_path(config: RunConfig) -> None:
+    path = config.storage_path
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or not text:
-        raise ConfigError(f"storage_path must be a path, got {path!r}")
-    scheme, separator, rest = text.partition("://")
-    if separator and scheme != "file":
-        raise ConfigError(
-            f"storage_path must be a local path or file:// address, got {text!r}: object stores come later"
-        )
-    return Path(rest if separator else text).expanduser().absolute()
+        raise ConfigError(f"storage_path must be a path or an address like s3://bucket/runs, got {path!r}")
+    scheme = scheme_of(text)
+    if config.storage_filesystem is not None and scheme:
+        raise ConfigError(f"storage_path must be a path on storage_filesystem, without {scheme}://, got {text!r}")
+    if scheme not in ("", "file") and not text.partition("://")[2].strip("/"):
+        raise ConfigError(f"storage_path {text!r} names no bucket: {scheme}://bucket/folder")
+
+
+def scheme_of(path: str) -> str:
+    """``"s3"`` of ``s3://bucket/runs``; empty for a plain path."""
+    scheme, separator, _ = path.partition("://")
+    return scheme.lower() if separator else ""
+
+
+def is_local_filesystem(filesystem: Any) -> bool:
+    """Whether this is pyarrow's or fsspec's view of this machine's folders."""
+    protocol = getattr(filesystem, "protocol", ())
+    names = (protocol,) if isinstance(protocol, str) else protocol
+    return getattr(filesystem, "type_name", None) == "local" or "file" in names
+
+
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """A path, or a ``file://`` address."""
+    text = os.fspath(path)
+    return Path(text.partition("://")[2] if scheme_of(text) else text).expanduser().absolute()
 
 
 # --- the environment: every variable we read, and nobody else reads any ---
@@ -360,6 +392,16 @@ def chosen_engine(scaling: ScalingConfig) -> str:
     if scaling.max_workers == 0:
         return "inline"
     return "local" if name == "auto" else name
+
+
+def object_store_endpoint() -> str | None:
+    """Where S3 is, if it is not Amazon's: ``AWS_ENDPOINT_URL_S3``, else ``AWS_ENDPOINT_URL``."""
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
+
+
+def has_aws_keys() -> bool:
+    """Whether the environment holds keys for S3, so that nobody need look for them elsewhere."""
+    return bool(os.environ.get("AWS_ACCESS_KEY_ID"))
 
 
 def in_worker() -> bool:

@@ -49,6 +49,7 @@ class RunInfo:
     seed: int
     every_reports: int | None = None
     root: str = ""  # where checkpoints are made, if not in ``path``
+    store: bytes = b""  # the object store that the run is in, pickled
     attempt: int
     num_workers: int
     resources: dict[str, float] = field(default_factory=dict)
@@ -95,6 +96,18 @@ class Report(NamedTuple):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saving:
     """This rank begins to lay files into staging; its report follows when they are all there."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """Saving, on storage where files lie where they will stay from the start: where shall these go, and which of them?
+
+    No name is written twice: the first rank that claims it puts the file there.
+    """
+
+    seq: int
+    name: str | None  # what the checkpoint shall be called, if the user cares
+    files: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,8 +162,7 @@ class Start:
     run: RunInfo
     surroundings: Surroundings
     task: bytes
-    checkpoint: str | None = None
-    trusted: bool = False  # whether pickles in it may be opened
+    checkpoint: bytes | None = None  # a pickled Checkpoint
     first_seq: int = 0
 
 
@@ -158,6 +170,16 @@ class Start:
 class Committed:
     seq: int
     path: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Granted:
+    """Put these of your files into this folder; or do not, and why."""
+
+    seq: int
+    folder: str
+    files: tuple[str, ...]
+    refusal: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,8 +206,8 @@ class Exited:
     reason: str = ""
 
 
-ToController = Ready | Saving | Report | Staged | Arrive | Finished | Failed | Exited
-ToWorker = Start | Committed | Release | Dismissed
+ToController = Ready | Saving | Claim | Report | Staged | Arrive | Finished | Failed | Exited
+ToWorker = Start | Committed | Granted | Release | Dismissed
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ _KINDS: tuple[type[Any], ...] = (
     messages.Dismissed,
     messages.Saving,
     messages.Staged,
+    messages.Claim,
+    messages.Granted,
 )
 _REPORT_FIELDS = struct.Struct("!qd??")
 _NUMBER = {kind: number for number, kind in enumerate(_KINDS)}

@@ -11,10 +11,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from headway.core.config import local_path, scheme_of
 from headway.core.errors import ConfigError, StorageError
 from headway.storage import disk, layout
 from headway.storage.dicts import read_dict, write_dict
-from headway.storage.files import read_json, write_json
+from headway.storage.files import json_bytes, parse_json, read_json, write_json
+from headway.storage.remote.checking import contents_of, fetch
+from headway.storage.remote.copies import copy_of
+from headway.storage.remote.store import Store, is_remote, open_store
 
 
 class Checkpoint:
@@ -30,10 +34,32 @@ class Checkpoint:
     """
 
     _data: dict[Any, Any] | None = None
+    _store: Store | None = None  # where its files are, if not in a folder here
     _trusted = False  # whether it was handed out by the run that wrote it
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.path.abspath(os.fspath(path))
+    def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:
+        """``path`` may be an address (``s3://bucket/runs/a/checkpoints/checkpoint_000003``), or on a filesystem."""
+        if is_remote(path, filesystem):
+            self._store = open_store(path, filesystem)
+            self.path = self._store.path
+        else:
+            self.path = os.path.abspath(local_path(path) if scheme_of(os.fspath(path)) else os.fspath(path))
+
+    @classmethod
+    def of(cls, place: Store | str, *, trust: bool) -> Self:
+        """``trust``: it is handed out by the run that wrote it."""
+        made = cls(place if isinstance(place, str) else "")
+        if not isinstance(place, str):
+            made.path, made._store = place.path, place
+        made._trusted = trust
+        return made
+
+    @property
+    def filesystem(self) -> Any:
+        """A pyarrow filesystem on which ``path`` is where the files are."""
+        import pyarrow.fs
+
+        return pyarrow.fs.LocalFileSystem() if self._store is None else self._store.filesystem
 
     @classmethod
     def from_directory(cls, path: str | os.PathLike[str]) -> Self:
@@ -43,7 +69,7 @@ class Checkpoint:
     def from_checkpoint(cls, other: Checkpoint) -> Self:
         """The same checkpoint as an object of this class."""
         made = cls(other.path)
-        made.path, made._data, made._trusted = other.path, other._data, other._trusted
+        made.path, made._store, made._data, made._trusted = other.path, other._store, other._data, other._trusted
         return made
 
     @classmethod
@@ -64,13 +90,20 @@ class Checkpoint:
         """
         if self._data is not None:
             return copy.copy(self._data)
-        with self._held():
-            return read_dict(Path(self.path), trust=trust or self._trusted)
+        with self.as_directory() as folder:
+            return read_dict(Path(folder), trust=trust or self._trusted)
 
     @contextlib.contextmanager
     def as_directory(self) -> Iterator[str]:
-        """The files, to read: the folder itself, not a copy. As long as you are in here, nobody takes them away."""
-        if self._data is None:
+        """The files, to read: the folder itself, not a copy. As long as you are in here, nobody takes them away.
+
+        What is in an object store is downloaded, once for all processes of this machine that read it now, and every
+        byte of it compared with what was committed.
+        """
+        if self._store is not None:
+            with copy_of(self._store) as copied:
+                yield str(copied)
+        elif self._data is None:
             with self._held():
                 yield self.path
         else:
@@ -84,20 +117,29 @@ class Checkpoint:
         if self._data is not None:
             target.mkdir(parents=True, exist_ok=True)
             write_dict(target, self._data)
+        elif self._store is not None:
+            fetch(self._store, contents_of(self._store), target)
         else:
             with self._held():
                 shutil.copytree(self.path, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(layout.MANIFEST))
         return str(target)
 
     def get_internal_representation(self) -> tuple[str, Any]:
-        """``("local_path", path)``, or ``("data_dict", data)`` for a dict that was not written yet."""
+        """``("local_path", path)``, ``("uri", url)``, or ``("data_dict", data)`` for one that was not written yet."""
+        if self._store is not None:
+            return ("uri", self._store.url)
         return ("local_path", self.path) if self._data is None else ("data_dict", self._data)
 
     # --- what is known about it: beside its files, and never in its manifest ---
 
     def get_metadata(self) -> dict[str, Any]:
         path = Path(self.path, layout.METADATA)
-        found: dict[str, Any] = read_json(path) if self._data is None and path.is_file() else {}
+        found: dict[str, Any] = {}
+        if self._store is not None:
+            with contextlib.suppress(FileNotFoundError):
+                found = parse_json(f"{self._store.url}/{layout.METADATA}", self._store.read(layout.METADATA))
+        elif self._data is None and path.is_file():
+            found = read_json(path)
         return found
 
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
@@ -106,7 +148,10 @@ class Checkpoint:
             raise StorageError("a dict that was not written yet has no place for metadata: put it into the dict")
         self._check()
         try:
-            write_json(Path(self.path, layout.METADATA), dict(metadata))
+            if self._store is not None:
+                self._store.put(layout.METADATA, json_bytes(dict(metadata)))
+            else:
+                write_json(Path(self.path, layout.METADATA), dict(metadata))
         except TypeError as error:
             raise ConfigError(f"metadata must be something that JSON can hold: {error}") from None
 
@@ -120,23 +165,22 @@ class Checkpoint:
             yield
 
     def _check(self) -> None:
-        if not os.path.isdir(self.path):
+        if self._store is None and not os.path.isdir(self.path):
             raise StorageError(f"checkpoint {self.path} is not there (deleted, or a path of another machine?)")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Checkpoint) or self._data is not None or other._data is not None:
             return self is other
-        return other.path == self.path
+        return other._where == self._where
 
     def __hash__(self) -> int:
-        return hash(self.path)
+        return hash(self._where)
+
+    @property
+    def _where(self) -> str:
+        return self.path if self._store is None else self._store.url
 
     def __repr__(self) -> str:
-        return f"Checkpoint({self.path!r})" if self._data is None else f"Checkpoint.from_dict(<{len(self._data)} keys>)"
-
-
-def trusted(path: str | os.PathLike[str]) -> Checkpoint:
-    """A checkpoint that is handed out by the run that wrote it."""
-    checkpoint = Checkpoint(path)
-    checkpoint._trusted = True
-    return checkpoint
+        if self._data is not None:
+            return f"Checkpoint.from_dict(<{len(self._data)} keys>)"
+        return f"Checkpoint({self._where!r})"

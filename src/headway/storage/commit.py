@@ -11,14 +11,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from headway.core.errors import StorageError
 from headway.storage import disk, layout
-from headway.storage.checkpoint import Checkpoint, trusted
+from headway.storage.checkpoint import Checkpoint
 from headway.storage.files import same_content, sizes
 from headway.storage.manifest import Manifest, flushed, read_manifest, versions, write_manifest
+from headway.storage.remote.store import Store
 from headway.storage.staging import Slot, read_note
 
 
@@ -42,20 +43,29 @@ class Commitment:
     metrics: dict[str, Any]
     name: str | None = None  # None: by its number
 
+    @property
+    def folder(self) -> str:
+        """What the checkpoint will be called."""
+        return self.name or layout.checkpoint_name(self.number)
+
     def path(self, run: Path) -> Path:
-        """Where the checkpoint will be."""
-        return run / layout.CHECKPOINTS / self.name if self.name else layout.checkpoint(run, self.number)
+        """Where it will be, if that is a folder here."""
+        return run / layout.CHECKPOINTS / self.folder
 
 
 @dataclass(frozen=True)
 class Saved:
-    path: Path
+    """A checkpoint that is there: in a folder here, or in ``store``, which begins where the checkpoint does."""
+
+    path: PurePath
     manifest: Manifest
     clashes: tuple[Clash, ...] = ()
+    store: Store | None = None
+    seconds: float = 0.0  # how long its files travelled
 
     def checkpoint(self, *, trust: bool) -> Checkpoint:
         """``trust``: it is handed out by the run that wrote it."""
-        return trusted(self.path) if trust else Checkpoint(self.path)
+        return Checkpoint.of(self.store or str(self.path), trust=trust)
 
 
 def commit(run: Path, what: Commitment) -> Saved:

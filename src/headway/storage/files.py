@@ -83,7 +83,7 @@ def read_json(path: Path) -> Any:
     return parse_json(path, path.read_bytes())
 
 
-def parse_json(path: Path, data: bytes) -> Any:
+def parse_json(path: str | Path, data: bytes) -> Any:
     try:
         return json.loads(data)
     except ValueError as error:

@@ -29,8 +29,12 @@ FIRST = "first_checkpoint"
 LOCK = ".lock"
 
 
+def checkpoint_name(number: int) -> str:
+    return f"checkpoint_{number:06d}"
+
+
 def checkpoint(run: Path, number: int) -> Path:
-    return run / CHECKPOINTS / f"checkpoint_{number:06d}"
+    return run / CHECKPOINTS / checkpoint_name(number)
 
 
 def number(name: str) -> int | None:

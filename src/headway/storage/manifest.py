@@ -27,10 +27,10 @@ class NewerFormat(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One file, as it was when it was committed."""
+    """One file, as it was when it was committed. No sum: it was laid there by other hands than ours."""
 
     size: int
-    sha256: str
+    sha256: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +83,10 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     write_json(folder / layout.MANIFEST, _sealed(asdict(manifest)))
 
 
+def manifest_bytes(manifest: Manifest) -> bytes:
+    return json_bytes(_sealed(asdict(manifest)))
+
+
 def _sealed(content: dict[str, Any]) -> dict[str, Any]:
     """With a checksum of its own: no bit of it may change."""
     plain = {key: value for key, value in content.items() if key != _SEAL}
@@ -92,7 +96,10 @@ def _sealed(content: dict[str, Any]) -> dict[str, Any]:
 def read_manifest(folder: Path) -> Manifest:
     """StorageError where it is damaged or not ours; FileNotFoundError where there is none."""
     path = folder / layout.MANIFEST
-    data = path.read_bytes()
+    return parse_manifest(path, path.read_bytes())
+
+
+def parse_manifest(path: str | Path, data: bytes) -> Manifest:
     content = parse_json(path, data)
     if not isinstance(content, dict) or not isinstance(content.get("format"), int):
         raise StorageError(f"{path} is not a manifest of ours")
@@ -121,5 +128,5 @@ def damage(folder: Path, manifest: Manifest, *, contents: bool) -> Iterator[str]
             yield f"{name} is missing"
         elif (size := path.stat().st_size) != stored.size:
             yield f"{name} has {size:,} bytes instead of {stored.size:,}"
-        elif contents and checksum(path) != stored.sha256:
+        elif contents and stored.sha256 and checksum(path) != stored.sha256:
             yield f"{name} has changed since it was committed (its checksum differs)"

@@ -3,31 +3,70 @@
 from __future__ import annotations
 
 import math
+import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from headway.core.config import local_path
 from headway.core.errors import StorageError
 from headway.storage import layout
 from headway.storage.commit import Saved
 from headway.storage.files import read_json, read_lines, read_lines_backwards
-from headway.storage.recovery import committed
-from headway.storage.rundir import ENDED, is_open
+from headway.storage.opening import ENDED, is_open
+from headway.storage.remote import lease
+from headway.storage.remote.mirror import fetch_record
+from headway.storage.remote.store import Store, is_remote, open_store
+from headway.storage.remote.vault import StoreVault
+from headway.storage.vault import FolderVault, Vault
 
 
 @dataclass(frozen=True)
 class Record:
     """One run as its directory shows it now. Everything is read when it is asked for."""
 
-    path: Path
-    memory: Path | None = None  # where this process keeps checkpoints that are not on disk
+    path: Path  # of its journal; checkpoints may lie elsewhere
+    vault: Vault
+    memory: Vault | None = None  # where this process keeps checkpoints that are not to outlive it
+    keeper: Any = None  # of the folder, if it is only a copy
 
     @classmethod
-    def at(cls, path: Path) -> Record:
+    def at(cls, where: str | os.PathLike[str], filesystem: Any = None) -> Record:
+        """By the path of a run, or its address in an object store, whose journal is fetched now."""
+        if is_remote(where, filesystem):
+            return cls._in_store(open_store(where, filesystem))
+        path = local_path(where)
         if not (path / layout.DESCRIPTION).is_file():
             raise StorageError(f"{path} is not a run directory: it has no {layout.DESCRIPTION}")
-        return cls(path)
+        return cls(path, FolderVault(path))
+
+    @classmethod
+    def _in_store(cls, store: Store) -> Record:
+        keeper = tempfile.TemporaryDirectory(prefix="headway-record-")
+        home = Path(keeper.name, PurePosixPath(store.path).name)
+        home.mkdir()
+        fetch_record(store, home)
+        if not (home / layout.DESCRIPTION).stat().st_size:
+            raise StorageError(f"{store.url} is not a run: it has no {layout.DESCRIPTION}")
+        return cls(home, StoreVault(store), keeper=keeper)
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def url(self) -> str:
+        """Where the run is, for people."""
+        return self.vault.url
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a controller holds it right now."""
+        if isinstance(self.vault, StoreVault):
+            return lease.is_held(self.vault.store)
+        return is_open(self.path)
 
     @property
     def description(self) -> dict[str, Any]:
@@ -40,14 +79,14 @@ class Record:
     @property
     def state(self) -> str:
         """The last state in the journal; INTERRUPTED where nobody is left to change it."""
-        held = is_open(self.path)
+        held = self.is_open
         state = "WAITING"
         for event in self.events():
             state = event.get("state", state)
-        return state if state in ENDED or held or is_open(self.path) else "INTERRUPTED"
+        return state if state in ENDED or held or self.is_open else "INTERRUPTED"
 
     def checkpoints(self) -> list[Saved]:
-        kept = [*committed(self.path), *(committed(self.memory) if self.memory else ())]
+        kept = [*self.vault.survey().kept, *(self.memory.survey().kept if self.memory else ())]
         return sorted(kept, key=lambda saved: saved.manifest.seq)
 
     def reports(self, rank: int = 0) -> list[dict[str, Any]]:
@@ -72,11 +111,20 @@ class Record:
         return None
 
 
+def runs_in_store(storage: Store) -> list[Record]:
+    """The same of a folder in an object store."""
+    names = {
+        key.split("/")[0] for key in storage.sizes() if key.endswith(f"/{layout.DESCRIPTION}") and key.count("/") == 1
+    }
+    found = [Record._in_store(storage.at(name)) for name in names]
+    return sorted(found, key=lambda record: -float(record.description["created"]))
+
+
 def runs(storage: Path) -> list[Record]:
     """All runs in a folder, the newest first. What is not a run of ours, or damaged, is not among them."""
     found = []
     for path in storage.glob(f"*/{layout.DESCRIPTION}"):
-        record = Record(path.parent)
+        record = Record(path.parent, FolderVault(path.parent))
         try:
             found.append((float(record.description["created"]), record))
         except (StorageError, OSError, KeyError, TypeError, ValueError):

@@ -11,14 +11,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from headway.core.errors import StorageError
 from headway.storage import disk, layout, staging
 from headway.storage.commit import Commitment, Saved, commit, put_in_place
-from headway.storage.manifest import NewerFormat, damage, read_manifest
+from headway.storage.manifest import Manifest, NewerFormat, damage, read_manifest
 from headway.storage.staging import Note, Slot
 
 
@@ -27,7 +27,7 @@ class Survey:
     """The checkpoints of a run by the report they were made of, and those that are not what they should be."""
 
     kept: list[Saved]
-    damaged: dict[Path, str]
+    damaged: dict[PurePath, str]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ class Recovered:
 
 def survey(run: Path) -> Survey:
     """Look, and change nothing. Sizes are checked; what is being taken away while we look is not there."""
-    kept, damaged = [], {}
+    kept: list[Saved] = []
+    damaged: dict[PurePath, str] = {}
     for folder in _folders(run):
         try:
             manifest = read_manifest(folder)
@@ -120,37 +121,47 @@ def _commit_complete_saves(run: Path) -> Iterator[str]:
 
 
 def _complete_saves(run: Path) -> dict[tuple[int, int], dict[Slot, Note]]:
-    """Saves to which every rank has given that gives files at all.
-
-    Who does is seen from what lies in staging and from the newest checkpoint; where there is none, rank 0 does.
-    """
-    rounds: dict[tuple[int, int], dict[Slot, Note]] = defaultdict(dict)
+    rounds: dict[tuple[int, int], dict[int, Note]] = defaultdict(dict)
     savers: dict[int, set[int]] = defaultdict(set)
     for slot, complete in staging.begun(run):
         savers[slot.attempt].add(slot.rank)
         note = staging.read_note(slot) if complete else None
         if note is not None and note.boot == disk.boot_id():
-            rounds[slot.attempt, slot.seq][slot] = note
-    newest = [saved.manifest for saved in committed(run)][-1:]
-    complete_ones = {}
-    for (attempt, seq), notes in rounds.items():
+            rounds[slot.attempt, slot.seq][slot.rank] = note
+    kept = committed(run)
+    return {
+        (attempt, seq): {Slot(run, attempt, seq, rank): note for rank, note in rounds[attempt, seq].items()}
+        for attempt, seq in complete_rounds(rounds, savers, kept[-1].manifest if kept else None)
+    }
+
+
+def complete_rounds(
+    rounds: Mapping[tuple[int, int], Mapping[int, Note]], savers: Mapping[int, set[int]], newest: Manifest | None
+) -> list[tuple[int, int]]:
+    """Those (attempt, seq) to which every rank has given that gives files at all.
+
+    Who does is seen from what lies there (``savers`` of each attempt) and from the newest checkpoint; where there is
+    none, rank 0 does.
+    """
+    found = []
+    for (attempt, seq), notes in sorted(rounds.items()):
         world_size = next(iter(notes.values())).world_size
-        known = {rank for manifest in newest if manifest.world_size == world_size for rank in manifest.ranks} or {0}
-        if {slot.rank for slot in notes} == savers[attempt] | known:
-            complete_ones[attempt, seq] = notes
-    return complete_ones
+        known = set(newest.ranks) if newest is not None and newest.world_size == world_size else {0}
+        if set(notes) == savers[attempt] | known:
+            found.append((attempt, seq))
+    return found
 
 
 def _set_damaged_aside(run: Path, *, crashed: bool) -> Iterator[str]:
     found = survey(run)
     for folder, wrong in found.damaged.items():
-        _refuse_newer(folder)
-        yield _set_aside(folder, wrong)
+        _refuse_newer(Path(folder))
+        yield _set_aside(Path(folder), wrong)
     for saved in reversed(found.kept if crashed else []):
-        wrong = "; ".join(damage(saved.path, saved.manifest, contents=True))
+        wrong = "; ".join(damage(Path(saved.path), saved.manifest, contents=True))
         if not wrong:
             return
-        yield _set_aside(saved.path, wrong)
+        yield _set_aside(Path(saved.path), wrong)
 
 
 def _refuse_newer(folder: Path) -> None:

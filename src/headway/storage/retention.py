@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
 from headway.core.config import CheckpointConfig
@@ -62,7 +62,7 @@ def surplus(kept: Sequence[Saved], config: CheckpointConfig) -> list[Saved]:
     return [c for c in kept if c.path not in stay]
 
 
-def why_kept(kept: Sequence[Saved], config: CheckpointConfig) -> dict[Path, str]:
+def why_kept(kept: Sequence[Saved], config: CheckpointConfig) -> dict[PurePath, str]:
     """For each checkpoint what keeps it, in words."""
     newest = max(kept, key=lambda c: c.manifest.seq).path if kept else None
     if config.num_to_keep is None:

@@ -59,6 +59,9 @@ class Note:
     values: dict[str, float] = field(default_factory=dict)
     name: str | None = None  # what the checkpoint shall be called
     adopted: str | None = None  # a folder below the run's checkpoints that holds the files already
+    files: dict[str, Any] = field(default_factory=dict)  # in a store: what this rank has put there
+    left: dict[str, Any] = field(default_factory=dict)  # and what it has not, because another rank puts it there
+    seconds: float = 0.0  # how long that took
 
 
 def stage(source: Path, slot: Slot, note: Note, *, take: bool = False) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from headway.core.messages import Place, RunInfo
 from headway.storage import layout
+from headway.storage.remote.store import Store
 
 
 @dataclass(frozen=True)
@@ -15,12 +16,13 @@ class Storage:
     """Where the run's files are, for code that writes there itself."""
 
     experiment_fs_path: str
+    _store: Store | None = None
 
     @property
     def storage_filesystem(self) -> Any:
         import pyarrow.fs
 
-        return pyarrow.fs.LocalFileSystem()
+        return pyarrow.fs.LocalFileSystem() if self._store is None else self._store.filesystem
 
     def build_checkpoint_path_from_name(self, name: str) -> str:
         return posixpath.join(self.experiment_fs_path, layout.CHECKPOINTS, name)
@@ -40,6 +42,7 @@ class TrainContext:
     _place: Place
     _run: RunInfo
     _metadata: dict[str, Any] = field(default_factory=dict)
+    _store: Store | None = None
 
     def get_world_size(self) -> int:
         return self._place.world_size
@@ -77,4 +80,4 @@ class TrainContext:
         return dict(self._metadata)
 
     def get_storage(self) -> Storage:
-        return Storage(self._run.path)
+        return Storage(self._run.path if self._store is None else self._store.path, self._store)

@@ -37,9 +37,11 @@ from headway.observe import words
 from headway.observe.console import Console
 from headway.observe.watcher import Watcher, Watchers
 from headway.storage import layout
-from headway.storage.checkpoint import Checkpoint, trusted
+from headway.storage.checkpoint import Checkpoint
+from headway.storage.opening import create_remote_run, create_run, open_remote_run, open_run
 from headway.storage.record import Record
-from headway.storage.rundir import RunDir, create_run, open_run
+from headway.storage.remote.store import Store, open_store
+from headway.storage.rundir import RunDir
 from headway.train.parcel import bind, pack
 from headway.train.request import Request
 from headway.train.result import Result
@@ -69,8 +71,9 @@ class Execution:
         began = time.monotonic()
         with contextlib.closing(self._rundir), self._console, _ctrl_c(self.abort, self._engine):
             outcome = self._controller.run()
-        memory = self._rundir.root if self._rundir.root != self.path else None
-        result = _result(Record(self.path, memory), outcome)
+        if self._rundir.complaint:
+            self._console.say(self._rundir.complaint, level="WARNING")
+        result = _result(Record(self.path, self._rundir.kept_vault, self._rundir.memory), outcome)
         self._console.say(_farewell(outcome, result, time.monotonic() - began))
         match outcome.state:
             case State.FINISHED:
@@ -111,9 +114,9 @@ def prepare(request: Request, *watchers: Watcher) -> Execution:
 
 def _first_checkpoint(given: Checkpoint | None, rundir: RunDir) -> Checkpoint | None:
     """Where to begin; a dict is written down first, so that workers can read it."""
-    if given is None or given.get_internal_representation()[0] == "local_path":
+    if given is None or given.get_internal_representation()[0] != "data_dict":
         return given
-    return trusted(given.to_directory(rundir.path / layout.FIRST))
+    return Checkpoint.of(given.to_directory(rundir.path / layout.FIRST), trust=True)
 
 
 def _context(request: Request, run_id: str) -> TrainRunContext:
@@ -147,8 +150,21 @@ def _rundir(request: Request) -> RunDir:
         name = f"{config.name or request.kind}-rank{outer.rank}"
         config = replace(config, name=name) if config.name else config
         if not config.name:
-            return create_run(config.storage, name)
-    return open_run(config.path, config.resume) if config.name else create_run(config.storage, request.kind)
+            return _created(config, name)
+    if config.name is None:
+        return _created(config, request.kind)
+    if config.is_local:
+        return open_run(config.path, config.resume)
+    return open_remote_run(_store(config).at(config.name), config.resume)
+
+
+def _created(config: RunConfig, prefix: str) -> RunDir:
+    return create_run(config.storage, prefix) if config.is_local else create_remote_run(_store(config), prefix)
+
+
+def _store(config: RunConfig) -> Store:
+    assert config.storage_path is not None
+    return open_store(config.storage_path, config.storage_filesystem)
 
 
 def _asked(request: Request) -> dict[str, Any]:

@@ -85,4 +85,4 @@ def get_checkpoint() -> Checkpoint | None:
 def get_context() -> TrainContext:
     """Ranks and names of this worker."""
     session = current("headway.train.get_context")
-    return TrainContext(session.place, session.run, session.metadata)
+    return TrainContext(session.place, session.run, session.metadata, session.store)

@@ -13,6 +13,7 @@ from headway.observe import words
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.commit import Saved
 from headway.storage.record import Record
+from headway.storage.remote.vault import StoreVault
 from headway.storage.retention import best, ranked, value_of
 
 if TYPE_CHECKING:
@@ -40,17 +41,21 @@ class Result:
         self.error = error
 
     @classmethod
-    def from_path(cls, path: str | os.PathLike[str]) -> Result:
-        """The result of a run that ended some time ago, or is still going on. Only reads."""
-        record = Record.at(Path(path).expanduser().absolute())
+    def from_path(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> Result:
+        """The result of a run that ended some time ago, or is still going on. Only reads.
+
+        ``path`` may be an address (``s3://bucket/runs/mine``), or on a filesystem that is given with it.
+        """
+        record = Record.at(path, storage_filesystem)
         last = list(record.events())[-1:]
         cause = last[0].get("cause") if last else None
         return cls(record, error=RemoteError(cause) if cause else None)
 
     @property
     def path(self) -> str:
-        """The run directory."""
-        return str(self._record.path)
+        """The run directory; of a run in an object store, where it is on ``filesystem``."""
+        vault = self._record.vault
+        return vault.store.path if isinstance(vault, StoreVault) else str(self._record.path)
 
     @property
     def state(self) -> str:
@@ -102,7 +107,7 @@ class Result:
 
     @property
     def log_dir(self) -> Path:
-        """The run directory, as a Path."""
+        """Where journal and logs were written on this machine: the run directory, or a copy of it."""
         return self._record.path
 
     @property
@@ -110,7 +115,8 @@ class Result:
         """The pyarrow filesystem that ``path`` lies on."""
         import pyarrow.fs
 
-        return pyarrow.fs.LocalFileSystem()
+        vault = self._record.vault
+        return vault.store.filesystem if isinstance(vault, StoreVault) else pyarrow.fs.LocalFileSystem()
 
     @property
     def _kept(self) -> list[Saved]:
@@ -127,7 +133,7 @@ class Result:
             "state": self.state,
             "metrics": words.metrics(self.metrics, limit=12) if self.metrics is not None else "none",
             "checkpoint": f"{kept[-1].path.name} of {len(kept)} kept" if kept else "none",
-            "path": self.path,
+            "path": self._record.url,
         }
         if self.error is not None:
             rows["error"] = f"{type(self.error).__name__}: {self.error}".split("\n")[0]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Self
 
 from headway.core.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, refuse_unknown_keywords
@@ -68,10 +67,10 @@ class DataParallelTrainer:
         )
 
     @classmethod
-    def can_restore(cls, path: str | os.PathLike[str]) -> bool:
+    def can_restore(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> bool:
         """Whether a run lies there that ``restore`` would go on with."""
         try:
-            Record.at(Path(path).expanduser().absolute()).description["openings"]
+            Record.at(path, storage_filesystem).description["openings"]
         except (StorageError, OSError, KeyError, TypeError):
             return False
         return True
@@ -85,20 +84,22 @@ class DataParallelTrainer:
         train_loop_config: Mapping[str, Any] | None = None,
         scaling_config: ScalingConfig | None = None,
         run_config: RunConfig | None = None,
+        storage_filesystem: Any = None,
         **options: Any,
     ) -> Self:
         """The trainer of a run that was interrupted or failed; ``fit()`` goes on with it.
 
         Configs that are not given are those of last time. The function is: code is not kept in run directories.
         """
-        record = Record.at(Path(path).expanduser().absolute())
+        record = Record.at(path, storage_filesystem)
         last = (record.description["openings"] or [{}])[-1]
         config = last.get("train_loop_config") if train_loop_config is None else train_loop_config
         scaling = scaling_config or ScalingConfig(**_restored(last.get("scaling_config", {})))
         run = replace(
             run_config or _former_run_config(last),
-            name=record.path.name,
-            storage_path=record.path.parent,
+            name=record.name,
+            storage_path=os.fspath(path).rstrip("/").rpartition("/")[0] if record.keeper else record.path.parent,
+            storage_filesystem=storage_filesystem,
             resume="must",
         )
         return cls(train_loop_per_worker, train_loop_config=config, scaling_config=scaling, run_config=run, **options)

@@ -69,6 +69,7 @@ def work(
 ) -> Finished | Failed:
     """Run the user's function in its session. ``lasting``: this process goes on afterwards."""
     try:
+        session.check_storage()
         with active(session):
             task = unpack()
             session.metadata = task.metadata

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,8 +17,7 @@ from headway.core.errors import ConfigError, StorageError
 from headway.storage import layout
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.staging import Note, Slot, adopt, check_source, settle, stage, stage_dict
-
-IN_FLIGHT = 2  # saves that may be on their way at the same time; the next one waits
+from headway.worker.background import Background
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,20 +37,23 @@ class Wish:
 
 
 class Saver:
-    """One worker's saves; ``arrived(seq)`` and ``failed(error)`` are called from threads of our own."""
+    """One worker's saves into the run's folder."""
 
-    def __init__(self, arrived: Callable[[int], None], failed: Callable[[BaseException], None]) -> None:
-        self._arrived = arrived
-        self._failed = failed
-        self._room = threading.Semaphore(IN_FLIGHT)
-        self._threads: list[threading.Thread] = []
-        self._error: BaseException | None = None
+    def __init__(self, run: Path, attempt: int, rank: int, background: Background) -> None:
+        self._run = run
+        self._attempt = attempt
+        self._rank = rank
+        self._background = background
 
-    def save(self, checkpoint: Checkpoint, slot: Slot, note: Note, wish: Wish) -> bool:
+    def save(self, checkpoint: Checkpoint, seq: int, note: Note, wish: Wish) -> bool:
         """True when the files lie in staging, False when they are on their way there."""
-        self._raise()
+        self._background.check()
+        slot = Slot(self._run, self._attempt, seq, self._rank)
         note = replace(note, name=wish.name)
         kind, content = checkpoint.get_internal_representation()
+        if kind == "uri":
+            with checkpoint.as_directory() as folder:
+                return self.save(Checkpoint(folder), seq, note, replace(wish, mode=CheckpointUploadMode.SYNC))
         if wish.mode is CheckpointUploadMode.NO_UPLOAD:
             adopt(Path(checkpoint.path), slot, note)
         elif wish.upload is not None:
@@ -67,29 +68,18 @@ class Saver:
             return self._stage_in_background(Path(content), slot, note, take=wish.may_take)
         return True
 
-    def wait(self) -> None:
-        """Until nothing is on its way any more; what went wrong there goes wrong here."""
-        for thread in self._threads:
-            thread.join()
-        self._raise()
-
     def _upload(
         self, upload: Callable[[Checkpoint, str], Any], checkpoint: Checkpoint, slot: Slot, note: Note, wish: Wish
     ) -> bool:
         """The user's own way into the run's storage."""
-        name = wish.name or f"checkpoint_report_{slot.seq:06d}"
 
         def work() -> None:
-            uploaded = upload(checkpoint, name)
-            if not isinstance(uploaded, Checkpoint):
-                kind = type(uploaded).__name__
-                raise ConfigError(f"checkpoint_upload_fn must return a Checkpoint, it returned a {kind}")
-            adopt(Path(uploaded.path), slot, note)
+            adopt(Path(uploaded_by(upload, checkpoint, wish, slot.seq).path), slot, note)
 
         if wish.mode is CheckpointUploadMode.SYNC:
             work()
             return True
-        self._in_background(work, slot.seq)
+        self._background.run(work, slot.seq)
         return False
 
     def _stage_in_background(self, source: Path, slot: Slot, note: Note, *, take: bool) -> bool:
@@ -98,40 +88,27 @@ class Saver:
             stage(source, slot, note, take=True)
             return True
         if not take:
-            self._in_background(lambda: stage(source, slot, note), slot.seq)
+            self._background.run(lambda: stage(source, slot, note), slot.seq)
             return False
-        aside = _moved_aside(source)
-        self._in_background(lambda: _copied_by_another_process(aside, slot, note), slot.seq)
+        aside = moved_aside(source)
+        self._background.run(lambda: _copied_by_another_process(aside, slot, note), slot.seq)
         return False
 
-    def _in_background(self, work: Callable[[], None], seq: int) -> None:
-        self._room.acquire()
 
-        def run() -> None:
-            try:
-                work()
-            except BaseException as error:  # it fails the run, never silently
-                self._error = error
-                self._failed(error)
-            else:
-                self._arrived(seq)
-            finally:
-                self._room.release()
-
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        self._threads.append(threading.Thread(target=run, name="headway-saver", daemon=True))
-        self._threads[-1].start()
-
-    def _raise(self) -> None:
-        if self._error is not None:
-            raise self._error
+def uploaded_by(upload: Callable[[Checkpoint, str], Any], checkpoint: Checkpoint, wish: Wish, seq: int) -> Checkpoint:
+    """What the user's own function made of a checkpoint."""
+    uploaded = upload(checkpoint, wish.name or f"checkpoint_report_{seq:06d}")
+    if not isinstance(uploaded, Checkpoint):
+        kind = type(uploaded).__name__
+        raise ConfigError(f"checkpoint_upload_fn must return a Checkpoint, it returned a {kind}")
+    return uploaded
 
 
 def same_filesystem(a: Path, b: Path) -> bool:
     return a.stat().st_dev == b.stat().st_dev
 
 
-def _moved_aside(source: Path) -> Path:
+def moved_aside(source: Path) -> Path:
     """The caller's folder is empty afterwards, and theirs to delete; what was in it lies beside it."""
     try:
         aside = Path(tempfile.mkdtemp(prefix=".headway-save-", dir=source.parent))

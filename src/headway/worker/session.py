@@ -3,22 +3,42 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
-from headway.core.errors import ConfigError, SessionError
-from headway.core.messages import Arrive, Committed, Dismissed, Release, Saving, Staged, Start, ToWorker
-from headway.storage.checkpoint import Checkpoint, trusted
-from headway.storage.staging import Note, Slot
+import cloudpickle
+
+from headway.core.errors import ConfigError, SessionError, StorageError
+from headway.core.messages import (
+    Arrive,
+    Claim,
+    Committed,
+    Dismissed,
+    Granted,
+    Release,
+    Saving,
+    Staged,
+    Start,
+    ToWorker,
+)
+from headway.storage import layout
+from headway.storage.checkpoint import Checkpoint
+from headway.storage.remote.sending import folder_key
+from headway.storage.remote.store import Store
+from headway.storage.staging import Note
+from headway.worker.background import Background
 from headway.worker.interrupts import heed, speaking
 from headway.worker.link import Link
 from headway.worker.metrics import encode_metrics
 from headway.worker.saving import Saver, Wish
+from headway.worker.uploading import Uploader
 
 COMMIT_WAIT_S = 1.0
 IN_FLIGHT = 4  # saves that may lie in staging; more are made only as fast as storage commits them
@@ -41,11 +61,13 @@ class Session:
         self._link = link
         self._next_seq = start.first_seq
         self._reporting = threading.Lock()
-        self._saver = Saver(self._arrived, failed)
+        self._background = Background(self._arrived, failed)
         self._arriving = threading.Lock()
         self._reported: set[int] = set()  # reports with files that the controller has been sent
         self._early: set[int] = set()  # files that were there before their report was
-        self._checkpoint = _first(start)
+        self._first = start.checkpoint
+        self._checkpoint: Checkpoint | None = None  # the newest since then that we had a part in
+        self._granted: dict[int, Granted] = {}
         self._pending: set[int] = set()  # reports of ours with files that are not committed yet
         self._num_meetings = 0
         self._released: dict[int, bytes] = {}
@@ -75,8 +97,7 @@ class Session:
         self._link.send(Saving())
         heed()
         self._link.wait(lambda: len(self._pending) < IN_FLIGHT, THROTTLE_S)
-        slot = Slot(Path(self.run.root or self.run.path), self.run.attempt, seq, self.rank)
-        there = self._saver.save(checkpoint, slot, Note(self.run.num_workers, json.loads(metrics)), wish)
+        there = self._saver.save(checkpoint, seq, Note(self.run.num_workers, json.loads(metrics)), wish)
         self._pending.add(seq)
         return there
 
@@ -94,9 +115,44 @@ class Session:
             if seq in self._early:
                 self._link.send(Staged(seq=seq))
 
+    @functools.cached_property
+    def store(self) -> Store | None:
+        """The object store that the run is in; it begins at the run."""
+        return cloudpickle.loads(self.run.store) if self.run.store else None
+
+    @functools.cached_property
+    def _saver(self) -> Saver | Uploader:
+        if self.store is not None:
+            spool = Path(self.run.path)
+            return Uploader(self.store, self.run.attempt, self.rank, self._claim, self._background, spool)
+        return Saver(Path(self.run.root or self.run.path), self.run.attempt, self.rank, self._background)
+
+    def _claim(self, seq: int, name: str | None, files: tuple[str, ...]) -> Granted:
+        """Where our files go, and which of them."""
+        self._link.send(Claim(seq=seq, name=name, files=files))
+        heed()
+        self._link.wait(lambda: seq in self._granted)
+        return self._granted.pop(seq)
+
+    def check_storage(self) -> None:
+        """That we see what the driver sees. Its mark is the run's id, which is in ``run.json``."""
+        try:
+            if self.store is not None:
+                mark = self.store.read(layout.DESCRIPTION)
+            else:
+                mark = Path(self.run.path, layout.DESCRIPTION).read_bytes()
+        except FileNotFoundError:
+            mark = b""
+        if self.run.id.encode() not in mark:
+            where = self.store.url if self.store is not None else self.run.path
+            raise StorageError(
+                f"rank {self.rank} on {socket.gethostname()} does not see the run at {where}: "
+                "choose a storage_path that every machine sees, a shared folder or an object store"
+            )
+
     def wait_for_saves(self) -> None:
         """The function is over when its checkpoints are on the run's storage."""
-        self._saver.wait()
+        self._background.wait()
 
     def newest_checkpoint(self) -> Checkpoint | None:
         """What this rank began with, or the newest that it had a part in.
@@ -105,7 +161,13 @@ class Session:
         """
         patience = None if self.run.num_workers == 1 else COMMIT_WAIT_S
         self._link.wait(lambda: not self._pending, patience)
+        if self._checkpoint is None and self._first is not None:
+            self._checkpoint = cloudpickle.loads(self._first)
         return self._checkpoint
+
+    def _committed(self, path: str) -> Checkpoint:
+        name = PurePath(path).name
+        return Checkpoint.of(path if self.store is None else self.store.at(folder_key(name)), trust=True)
 
     def meet(self, kind: str, data: bytes = b"") -> bytes:
         """Wait for all ranks at their next common point; gives rank 0's data."""
@@ -127,19 +189,15 @@ class Session:
             case Committed(seq=seq, path=path):
                 if seq in self._pending:
                     self._pending.difference_update([other for other in tuple(self._pending) if other <= seq])
-                    self._checkpoint = trusted(path)
+                    self._checkpoint = self._committed(path)
+            case Granted(seq=seq):
+                self._granted[seq] = message
             case Release(index=index, data=data):
                 self._released[index] = data
             case Dismissed():
                 self._dismissed = True
             case Start():
                 raise AssertionError("a session is started once")
-
-
-def _first(start: Start) -> Checkpoint | None:
-    if start.checkpoint is None:
-        return None
-    return trusted(start.checkpoint) if start.trusted else Checkpoint(start.checkpoint)
 
 
 @contextlib.contextmanager

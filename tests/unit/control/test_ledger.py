@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from headway.control import ledger as module
 from headway.control.events import CommitDone, CommitFailed
 from headway.control.ledger import Complaint, Ledger
 from headway.control.rounds import Round
 from headway.core.config import CheckpointConfig
 from headway.core.messages import Report
-from headway.storage import layout
-from headway.storage.rundir import open_run
+from headway.storage import layout, vault
+from headway.storage.opening import open_run
 from headway.storage.staging import Slot
 
 
@@ -33,7 +32,7 @@ def test_a_checkpoint_that_cannot_be_removed_is_complained_about_and_the_next_on
     def discard(path: Path) -> None:
         raise PermissionError(f"not yours: {path.name}")
 
-    monkeypatch.setattr(module, "discard", discard)
+    monkeypatch.setattr(vault, "discard", discard)
     rundir = open_run(tmp_path / "run", "auto")
     ledger = Ledger(rundir, CheckpointConfig(num_to_keep=1))
     posted: queue.Queue[Any] = queue.Queue()

@@ -20,8 +20,8 @@ from headway.core.config import FailureConfig, RunConfig, ScalingConfig
 from headway.core.messages import Finished, FromWorker, Report, Saving
 from headway.observe.watcher import Watchers
 from headway.storage import layout
+from headway.storage.opening import open_run
 from headway.storage.record import Record
-from headway.storage.rundir import open_run
 from headway.testing.fake import DIE, FINISH, RAISE, FakeEngine, Say, Script
 
 
@@ -99,7 +99,7 @@ def reports(engine: FakeEngine) -> dict[tuple[int, int], dict[int, Report]]:
 def check_checkpoints_are_whole(engine: FakeEngine) -> None:
     """Every checkpoint that is offered holds the files of all ranks that gave any for it, and of no other round."""
     given = reports(engine)
-    for saved in Record(engine.run).checkpoints():
+    for saved in Record.at(engine.run).checkpoints():
         manifest = saved.manifest
         givers = {rank for rank, report in given[manifest.attempt, manifest.seq].items() if report.staged}
         names = {f"of-rank-{rank}.txt" for rank in givers} | {"of-all.txt"}
@@ -111,7 +111,7 @@ def check_checkpoints_are_whole(engine: FakeEngine) -> None:
 def check_only_saves_of_one_number_are_merged(engine: FakeEngine) -> None:
     """What lies in one checkpoint is the n-th save of all who gave to it."""
     given = reports(engine)
-    for saved in Record(engine.run).checkpoints():
+    for saved in Record.at(engine.run).checkpoints():
         attempt, seq = saved.manifest.attempt, saved.manifest.seq
         nth = {
             sum(rank in told and told[rank].staged for (a, s), told in given.items() if a == attempt and s < seq)
@@ -125,7 +125,7 @@ def check_complete_rounds_are_kept(engine: FakeEngine, outcome: Outcome) -> None
     if any(failure.kind == "program" for failure in outcome.failures):
         return
     given = reports(engine)
-    kept = {(saved.manifest.attempt, saved.manifest.seq) for saved in Record(engine.run).checkpoints()}
+    kept = {(saved.manifest.attempt, saved.manifest.seq) for saved in Record.at(engine.run).checkpoints()}
     num_workers = len(engine.attempts[0])
     finished: dict[int, set[int]] = defaultdict(set)
     savers: dict[int, set[int]] = defaultdict(set)
@@ -164,12 +164,12 @@ def drifted(engine: FakeEngine, attempt: int) -> bool:
 
 def check_metrics_are_all_there(engine: FakeEngine) -> None:
     """Rank 0's history: what each attempt said, where no later attempt began anew."""
-    first = {e["attempt"]: e["first_seq"] for e in Record(engine.run).events() if e["event"] == "launched"}
+    first = {e["attempt"]: e["first_seq"] for e in Record.at(engine.run).events() if e["event"] == "launched"}
     expected: list[int] = []
     for attempt, first_seq in first.items():
         said = [e.message.seq for e in engine.delivered if e.attempt == attempt and e.rank == 0 and is_report(e)]
         expected = [seq for seq in expected if seq < first_seq] + said
-    assert [row["seq"] for row in Record(engine.run).reports()] == expected
+    assert [row["seq"] for row in Record.at(engine.run).reports()] == expected
 
 
 def is_report(event: FromWorker) -> bool:

@@ -15,8 +15,8 @@ from headway.storage import disk, layout
 from headway.storage.commit import Commitment, Saved, commit, discard, extend
 from headway.storage.files import write_json
 from headway.storage.manifest import damage, read_manifest, write_manifest
+from headway.storage.opening import open_run
 from headway.storage.recovery import committed, recover
-from headway.storage.rundir import open_run
 from headway.storage.staging import Note, Slot, stage
 
 FILES = {"model.pt": "weights ", "deep/er/state": "momenta ", "empty": ""}

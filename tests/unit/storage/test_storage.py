@@ -17,11 +17,12 @@ from headway.storage.commit import Commitment, Saved, commit, discard, extend
 from headway.storage.disk import exchange
 from headway.storage.files import Appender, read_lines, read_lines_backwards, write_json
 from headway.storage.manifest import Manifest
+from headway.storage.opening import create_run, is_open, open_run
 from headway.storage.record import Record, runs
 from headway.storage.recovery import committed, next_number, survey
 from headway.storage.retention import best, look_up, score, surplus
-from headway.storage.rundir import create_run, is_open, open_run
 from headway.storage.staging import Note, Slot, stage
+from headway.storage.vault import FolderVault
 
 
 def staged(run: Path, rank: int, seq: int = 0, **files: str) -> None:
@@ -149,7 +150,7 @@ def test_a_run_directory_is_locked_and_remembers(tmp_path: Path) -> None:
     again.describe({"x": 2})
     assert (again.id, again.seed, again.past_attempts, again.resumed) == (first.id, first.seed, 3, True)
     again.close()
-    assert [opening["x"] for opening in Record(tmp_path / "run").description["openings"]] == [1, 2]
+    assert [opening["x"] for opening in Record.at(tmp_path / "run").description["openings"]] == [1, 2]
 
 
 def test_unnamed_runs_never_share_a_folder(tmp_path: Path) -> None:
@@ -171,19 +172,19 @@ def test_a_later_attempt_tells_its_reports_anew(tmp_path: Path) -> None:
     ]
     path = tmp_path / layout.METRICS
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    record = Record(tmp_path)
+    record = Record(tmp_path, FolderVault(tmp_path))
     assert [(row["seq"], row["metrics"]["a"]) for row in record.reports()] == [(0, 1), (1, 1), (2, 2)]
     assert record.newest_metrics() == {"a": 2}
     path.write_text("".join(json.dumps(line) + "\n" for line in lines[:6]))
     assert record.newest_metrics() == {"a": 1}, "an attempt that has not reported yet"
-    assert Record(tmp_path / "none").newest_metrics() is None
+    assert Record(tmp_path / "none", FolderVault(tmp_path)).newest_metrics() is None
 
 
 def test_the_newest_metrics_of_a_long_history(tmp_path: Path) -> None:
     line = '{{"rank": {}, "seq": {}, "attempt": 1, "metrics": {{"a": {}}}}}\n'
     text = "".join(line.format(rank, seq, seq) for seq in range(5000) for rank in (0, 1))
     (tmp_path / layout.METRICS).write_text('{"attempt": 1, "first_seq": 0}\n' + text)
-    assert Record(tmp_path).newest_metrics() == {"a": 4999}
+    assert Record(tmp_path, FolderVault(tmp_path)).newest_metrics() == {"a": 4999}
 
 
 # --- retention ---
@@ -316,4 +317,4 @@ def test_the_newest_metrics_are_those_of_rank_zero_in_the_last_attempt(tmp_path:
     rundir.record(b'{"rank":0,"seq":0,"metrics":{"n":0}}\n{"rank":0,"seq":1,"metrics":{"n":1}}\n')
     rundir.record(b'{"attempt":2,"first_seq":1}\n{"rank":1,"seq":1,"metrics":{"n":9}}\n')
     rundir.close()
-    assert Record(rundir.path).newest_metrics() == {"n": 0}, "what came before the restart from report 0"
+    assert Record.at(rundir.path).newest_metrics() == {"n": 0}, "what came before the restart from report 0"

@@ -1,0 +1,1 @@
+"""Runs in an object store: the same promises without renames."""

@@ -1,0 +1,64 @@
+"""Whether what lies in a store is what was committed; and how a checkpoint comes from there to a disk."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from headway.core.errors import StorageError
+from headway.storage import layout
+from headway.storage.manifest import Manifest, Stored, parse_manifest
+from headway.storage.remote.store import Store
+
+FILES_AT_ONCE = 4
+
+
+def damage(folder: Store, manifest: Manifest, sizes: Mapping[str, int], *, contents: bool) -> Iterator[str]:
+    """Everything that is not as it was committed; with ``contents`` every byte is read."""
+    whole = []
+    for name, stored in manifest.files.items():
+        if name not in sizes:
+            yield f"{name} is missing"
+        elif sizes[name] != stored.size:
+            yield f"{name} has {sizes[name]:,} bytes instead of {stored.size:,}"
+        else:
+            whole.append(name)
+    if contents:
+        with tempfile.TemporaryDirectory(prefix="headway-reading-") as place:
+            for name in whole:
+                stored = manifest.files[name]
+                target = Path(place, "file")
+                if stored.sha256 and folder.download(name, target, stored.size) != stored.sha256:
+                    yield f"{name} has changed since it was committed (its checksum differs)"
+
+
+def contents_of(folder: Store) -> dict[str, Stored]:
+    """Every file of a checkpoint: by its manifest, or, of a folder that never had one, by the store's list."""
+    try:
+        data = folder.read(layout.MANIFEST)
+    except FileNotFoundError:
+        found = {name: Stored(size) for name, size in folder.sizes().items()}
+        if not found:
+            raise StorageError(f"checkpoint {folder.url} is not there (deleted, or of another store?)") from None
+        return found
+    return parse_manifest(f"{folder.url}/{layout.MANIFEST}", data).files
+
+
+def fetch(folder: Store, files: Mapping[str, Stored], target: Path) -> None:
+    """Bring files to a folder here, and look at every byte of them on the way."""
+    target.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
+        list(pool.map(lambda name: _fetch(folder, name, files[name], target), files))
+
+
+def _fetch(folder: Store, name: str, stored: Stored, target: Path) -> None:
+    path = target / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        summed = folder.download(name, path, stored.size)
+    except FileNotFoundError:
+        raise StorageError(f"{folder.url} is damaged: {name} is missing") from None
+    if stored.sha256 and summed != stored.sha256:
+        raise StorageError(f"{folder.url} is damaged: {name} has changed since it was committed (its checksum differs)")

@@ -1,0 +1,95 @@
+"""Copies of a store's checkpoints on this machine: one for all of its processes, as long as one of them reads it.
+
+<tmp>/headway-copies-<user>/<which>/held       whoever reads holds it shared; who holds it alone may take all away
+<tmp>/headway-copies-<user>/<which>/making     held by who downloads
+<tmp>/headway-copies-<user>/<which>/files-…    the copy, there when it is whole
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from headway.storage.files import json_bytes
+from headway.storage.remote.checking import contents_of, fetch
+from headway.storage.remote.store import Store
+
+
+@contextlib.contextmanager
+def copy_of(folder: Store) -> Iterator[Path]:
+    """A checkpoint's files on a disk here, to read. Who comes second waits for the first one's download."""
+    with held(folder):
+        yield _copied(folder)
+
+
+@contextlib.contextmanager
+def held(folder: Store) -> Iterator[None]:
+    """As long as we are in here, a copy that somebody makes stays for the next one who wants it."""
+    place = _place(folder)
+    lock = _open_held(place)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(place, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                place.parent.rmdir()
+        os.close(lock)
+
+
+def is_held(folder: Store) -> bool:
+    """Whether somebody on this machine reads this checkpoint right now."""
+    try:
+        lock = os.open(_place(folder) / "held", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def _place(folder: Store) -> Path:
+    which = hashlib.sha256(folder.url.encode()).hexdigest()[:24]
+    return Path(tempfile.gettempdir(), f"headway-copies-{os.getuid()}", which)
+
+
+def _open_held(place: Path) -> int:
+    """The lock, shared; if it was taken away while we waited for it, the new one."""
+    while True:
+        place.parent.mkdir(mode=0o700, exist_ok=True)
+        try:
+            place.mkdir(exist_ok=True)
+            lock = os.open(place / "held", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            continue
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(place / "held").st_ino == os.fstat(lock).st_ino:
+                return lock
+        os.close(lock)
+
+
+def _copied(folder: Store) -> Path:
+    place, files = _place(folder), contents_of(folder)
+    state = hashlib.sha256(json_bytes({name: asdict(stored) for name, stored in files.items()})).hexdigest()[:16]
+    whole = place / f"files-{state}"
+    with open(place / "making", "w") as making:
+        fcntl.flock(making, fcntl.LOCK_EX)
+        if not whole.is_dir():
+            part = place / f"files-{state}.part"
+            shutil.rmtree(part, ignore_errors=True)
+            fetch(folder, files, part)
+            part.rename(whole)
+    return whole

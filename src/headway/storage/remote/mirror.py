@@ -1,0 +1,93 @@
+"""A run's journal, metrics and logs: written in a folder here, and copied to the store as they grow.
+
+An object store cannot append. So the files live in a *home* on this machine, and the store has a copy of them that is a
+few seconds old; what counts, the checkpoints, never passes through here. A home may be deleted when no run is open: the
+store has everything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from pathlib import Path
+
+from headway.core.config import results_folder
+from headway.core.errors import StorageError
+from headway.storage import layout
+from headway.storage.remote.lease import RENEW_S, Lease, Renewal
+from headway.storage.remote.store import Store
+
+SHARE = 20  # of the time that copying took, until it is done again: it must not become what we do
+
+_GROWING = (layout.JOURNAL, layout.METRICS)
+
+
+def home_of(store: Store) -> Path:
+    """The folder of this machine where such a run is written down first."""
+    storage, _, name = store.url.rpartition("/")
+    slug = re.sub(r"[^A-Za-z0-9.-]+", "_", storage)[-60:].strip("_")
+    digest = hashlib.sha256(storage.encode()).hexdigest()[:8]
+    return results_folder() / ".remote" / f"{slug}-{digest}" / name
+
+
+def fetch_record(store: Store, home: Path) -> None:
+    """Bring home what is known of a run. What is here and goes on where the store's copy ends is newer: it stays."""
+    for name in (layout.DESCRIPTION, *_GROWING):
+        try:
+            theirs = store.read(name)
+        except FileNotFoundError:
+            theirs = b""
+        path = home / name
+        if name in _GROWING and path.is_file() and path.read_bytes().startswith(theirs):
+            continue
+        path.write_bytes(theirs)
+
+
+def forget(home: Path) -> None:
+    """What is here is of a run that the store does not have any more."""
+    for path in (home / layout.DESCRIPTION, *(home / name for name in _GROWING), *(home / layout.LOGS).glob("*")):
+        path.unlink(missing_ok=True)
+
+
+class Mirror:
+    """Copies what has changed since it looked last; the final word is ``close``."""
+
+    def __init__(self, home: Path, store: Store, lease: Lease) -> None:
+        self._home = home
+        self._store = store
+        self._lease = lease
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._next = 0.0
+        self._renewal = Renewal(lease, self._copy_at_times)
+
+    def _copy_at_times(self) -> None:
+        if time.monotonic() >= self._next:
+            began = time.monotonic()
+            self.copy()
+            self._next = time.monotonic() + max(RENEW_S, SHARE * (time.monotonic() - began))
+
+    def copy(self) -> None:
+        for path in (*(self._home / name for name in (layout.DESCRIPTION, *_GROWING)), *self._logs()):
+            try:
+                status = path.stat()
+            except FileNotFoundError:
+                continue
+            state = (status.st_size, status.st_mtime_ns)
+            name = path.relative_to(self._home).as_posix()
+            if self._seen.get(name) != state:
+                self._store.upload(name, path)
+                self._seen[name] = state
+
+    def _logs(self) -> list[Path]:
+        return [path for path in sorted((self._home / layout.LOGS).glob("*")) if path.is_file()]
+
+    def close(self) -> str | None:
+        """Returns what went wrong, if anything did: the run itself is over, and all it has is here or there."""
+        self._renewal.stop()
+        try:
+            self.copy()
+            self._lease.release()
+        except StorageError as error:
+            return f"journal and logs could not be copied to {self._store.url}: {error}; they are in {self._home}"
+        return None

@@ -1,0 +1,167 @@
+"""S3, Google Cloud Storage and Azure, through obstore: parts travel side by side, outside of Python's lock."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from headway.core.config import has_aws_keys, object_store_endpoint
+from headway.core.errors import ConfigError
+from headway.storage.remote.store import CONCURRENCY, PART, PART_DEADLINE_S, patiently
+
+_MISSING = (
+    "storage on {url} needs the package obstore, which is not installed: pip install 'headway[remote]', or give "
+    "storage_filesystem an fsspec or pyarrow filesystem"
+)
+
+
+@dataclass(frozen=True)
+class ObjectStore:
+    """``address`` is that of a bucket and perhaps a folder in it: ``s3://bucket/runs``.
+
+    A query is for options of obstore's, as ``?endpoint=http://127.0.0.1:9000&region=eu-1``; without any, they come from
+    the environment and from where the cloud's own tools find them.
+    """
+
+    address: str
+
+    @property
+    def url(self) -> str:
+        return self.address.partition("?")[0]
+
+    @property
+    def path(self) -> str:
+        return self.url.partition("://")[2]
+
+    @property
+    def filesystem(self) -> Any:
+        import pyarrow.fs
+        from obstore.fsspec import FsspecStore
+
+        scheme, options = urlsplit(self.address).scheme, _options(self.address)
+        protocol: Any = _PROTOCOLS.get(scheme, scheme)
+        handler = pyarrow.fs.FSSpecHandler(FsspecStore(protocol, **options))
+        return pyarrow.fs.PyFileSystem(handler)
+
+    def at(self, folder: str) -> ObjectStore:
+        base, mark, query = self.address.partition("?")
+        return ObjectStore(f"{base}/{folder.strip('/')}{mark}{query}")
+
+    @patiently("written")
+    def put(self, key: str, data: bytes) -> None:
+        _client(self.address).put(key, data)
+
+    @patiently("written")
+    def create(self, key: str, data: bytes) -> bool:
+        from obstore.exceptions import AlreadyExistsError
+
+        try:
+            _client(self.address).put(key, data, mode="create")
+        except (AlreadyExistsError, FileExistsError):
+            return False
+        return True
+
+    @patiently("written")
+    def upload(self, key: str, path: Path) -> None:
+        parts = max(PART, path.stat().st_size // 9000)  # S3 takes ten thousand of them
+        _client(self.address).put(key, path, chunk_size=parts, max_concurrency=CONCURRENCY)
+
+    @patiently("read")
+    def read(self, key: str) -> bytes:
+        return bytes(_client(self.address).get(key).bytes())
+
+    def download(self, key: str, path: Path, size: int) -> str:
+        """Parts come side by side; they are summed in their order as soon as they are there."""
+        digest = hashlib.sha256()
+        with path.open("wb") as file, ThreadPoolExecutor(CONCURRENCY) as pool:
+            file.truncate(size)
+
+            def fetch(start: int) -> Any:
+                part = self._part(key, start, min(start + PART, size))
+                os.pwrite(file.fileno(), part, start)
+                return part
+
+            for part in _in_order(pool, fetch, range(0, size, PART)):
+                digest.update(part)
+        return digest.hexdigest()
+
+    @patiently("read")
+    def _part(self, key: str, start: int, end: int) -> Any:
+        return memoryview(_client(self.address).get_range(key, start=start, end=end))
+
+    @patiently("listed")
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        prefix = folder.strip("/") or None
+        pages = _client(self.address).list(prefix)
+        return {entry["path"]: int(entry["size"]) for page in pages for entry in page}
+
+    @patiently("deleted")
+    def delete(self, keys: Iterable[str]) -> None:
+        known = list(keys)
+        for start in range(0, len(known), 1000):
+            _client(self.address).delete(known[start : start + 1000])
+
+
+_PROTOCOLS = {"s3a": "s3", "gcs": "gs", "az": "abfs", "azure": "abfs", "abfss": "abfs", "adl": "abfs"}
+
+
+def _in_order(pool: ThreadPoolExecutor, fetch: Any, starts: Iterable[int]) -> Iterator[Any]:
+    """Results in the order of their requests; never more of them in memory than twice what travels."""
+    ahead: deque[Future[Any]] = deque()
+    for start in starts:
+        ahead.append(pool.submit(fetch, start))
+        if len(ahead) >= 2 * CONCURRENCY:
+            yield ahead.popleft().result()
+    while ahead:
+        yield ahead.popleft().result()
+
+
+@functools.lru_cache(maxsize=64)
+def _client(address: str) -> Any:
+    if importlib.util.find_spec("obstore") is None:
+        raise ConfigError(_MISSING.format(url=address.partition("?")[0]))
+    from obstore.store import from_url
+
+    scheme, separator, rest = address.partition("?")[0].partition("://")
+    url = f"{_PROTOCOLS.get(scheme, scheme)}{separator}{rest}"
+    try:
+        return from_url(url, **_options(address))
+    except Exception as error:
+        raise ConfigError(f"storage_path {address!r} cannot be opened: {str(error).splitlines()[0]}") from error
+
+
+def _options(address: str) -> dict[str, Any]:
+    options: dict[str, Any] = dict(parse_qsl(address.partition("?")[2]))
+    scheme = urlsplit(address).scheme
+    endpoint = options.get("endpoint") or (object_store_endpoint() if scheme in ("s3", "s3a") else None)
+    client = {"timeout": timedelta(seconds=PART_DEADLINE_S), "connect_timeout": timedelta(seconds=10)}
+    if endpoint is not None:
+        options["endpoint"] = endpoint
+        if endpoint.startswith("http://"):
+            client["allow_http"] = True  # type: ignore[assignment]
+    if scheme in ("s3", "s3a") and (provider := _aws_credentials()) is not None:
+        options.setdefault("credential_provider", provider)
+    pauses = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2}
+    retries = {"max_retries": 8, "backoff": pauses, "retry_timeout": timedelta(seconds=180)}
+    return {**options, "client_options": client, "retry_config": retries}
+
+
+def _aws_credentials() -> Any:
+    """Profiles and single sign-on are known to boto3, where it is installed; keys in the environment to obstore."""
+    if has_aws_keys() or importlib.util.find_spec("boto3") is None:
+        return None
+    import boto3
+    from obstore.auth.boto3 import Boto3CredentialProvider
+
+    session = boto3.Session()
+    return Boto3CredentialProvider(session) if session.get_credentials() is not None else None

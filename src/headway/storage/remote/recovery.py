@@ -1,0 +1,200 @@
+"""What is made of a run in an object store when it is opened: as in a folder, but by listing instead of renaming.
+
+1. Saves to which every rank has given that gives files at all, and of which nobody made a checkpoint, are made one.
+2. Folders without a manifest, and notes, are swept.
+3. The sizes of all files are compared with the store's own list; after a crash, every byte of the newest is read. The
+   manifest of what is damaged is given another name, so that nobody takes it for a checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import PurePath, PurePosixPath
+from typing import Protocol
+
+from headway.core.errors import StorageError
+from headway.storage import layout
+from headway.storage.commit import Commitment, Saved
+from headway.storage.manifest import Manifest, NewerFormat, parse_manifest
+from headway.storage.recovery import Recovered, Survey, complete_rounds
+from headway.storage.remote.checking import damage
+from headway.storage.remote.sending import folder_key, get_note, parse_note
+from headway.storage.remote.store import Store
+from headway.storage.staging import Note
+
+_SET_ASIDE = f"{layout.MANIFEST}{layout.DAMAGED}"
+_NOTE = re.compile(r"(\d+)\.(\d+)\.rank-(\d+)\.json")
+
+
+class Committer(Protocol):
+    """Whose commit is used."""
+
+    @property
+    def store(self) -> Store: ...
+
+    def commit(self, what: Commitment) -> Saved: ...
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All keys below a run's checkpoints: folders with their files, and the notes of ranks."""
+
+    folders: dict[str, dict[str, int]]
+    notes: dict[str, tuple[int, int, int]]  # key -> attempt, seq, rank
+
+
+def saved(store: Store, manifest: Manifest) -> Saved:
+    folder = store.at(folder_key(manifest.name))
+    return Saved(PurePosixPath(folder.path), manifest, store=folder)
+
+
+def listing(store: Store) -> Listing:
+    folders: dict[str, dict[str, int]] = defaultdict(dict)
+    notes = {}
+    for key, size in store.sizes(layout.CHECKPOINTS).items():
+        _, name, *rest = key.split("/")
+        if not rest:
+            continue
+        if name != layout.STAGING:
+            folders[name]["/".join(rest)] = size
+        elif match := _NOTE.fullmatch(rest[0]):
+            notes[key] = (int(match[1]), int(match[2]), int(match[3]))
+    return Listing(dict(folders), notes)
+
+
+def survey(store: Store, known: Listing | None = None) -> Survey:
+    """Look, and change nothing; sizes are checked."""
+    folders = (known or listing(store)).folders
+    names = [name for name, files in folders.items() if layout.MANIFEST in files]
+    kept: list[Saved] = []
+    damaged: dict[PurePath, str] = {}
+    for name, data in zip(names, _manifests(store, names), strict=True):
+        folder = store.at(folder_key(name))
+        if data is None:
+            continue  # it is being taken away
+        try:
+            manifest = parse_manifest(f"{folder.url}/{layout.MANIFEST}", data)
+            wrong = "; ".join(damage(folder, manifest, folders[name], contents=False))
+        except StorageError as error:
+            wrong = str(error)
+        if wrong:
+            damaged[PurePosixPath(folder.path)] = wrong
+        else:
+            kept.append(saved(store, manifest))
+    return Survey(sorted(kept, key=lambda each: each.manifest.seq), damaged)
+
+
+def _manifests(store: Store, names: list[str]) -> list[bytes | None]:
+    def read(name: str) -> bytes | None:
+        with contextlib.suppress(FileNotFoundError):
+            return store.read(f"{folder_key(name)}/{layout.MANIFEST}")
+        return None
+
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(read, names))
+
+
+def next_number(store: Store) -> int:
+    numbers = [layout.number(name) for name in listing(store).folders]
+    return 1 + max((number for number in numbers if number is not None), default=-1)
+
+
+def recover(vault: Committer, *, crashed: bool) -> Recovered:
+    store = vault.store
+    notes = list(_commit_complete_saves(vault))
+    sweep(store)
+    notes += _set_damaged_aside(store, crashed=crashed)
+    return Recovered(survey(store).kept, notes)
+
+
+def _commit_complete_saves(vault: Committer) -> Iterator[str]:
+    store, known = vault.store, listing(vault.store)
+    if not known.notes:
+        return
+    kept = [each.manifest for each in survey(store, known).kept]
+    newest = max(((manifest.attempt, manifest.seq) for manifest in kept), default=(0, -1))
+    notes = {place: parse_note(store.read(key)) for key, place in known.notes.items()}
+    rounds: dict[tuple[int, int], dict[int, Note]] = defaultdict(dict)
+    for (attempt, seq, rank), note in notes.items():
+        rounds[attempt, seq][rank] = note
+    savers: dict[int, set[int]] = defaultdict(set)
+    for attempt, _, rank in notes:
+        savers[attempt].add(rank)
+    for attempt, seq in complete_rounds(rounds, savers, kept[-1] if kept else None):
+        said = rounds[attempt, seq]
+        ranks = tuple(sorted(said))
+        first = said[ranks[0]]
+        if (attempt, seq) <= newest or not _all_there(known, said.values()):
+            continue
+        name = first.adopted or first.name or ""
+        number = layout.number(name)
+        what = Commitment(
+            number=next_number(store) if number is None else number,
+            seq=seq,
+            attempt=attempt,
+            world_size=first.world_size,
+            ranks=ranks,
+            metrics=first.metrics,
+            name=name,
+        )
+        vault.commit(what)
+        yield f"{name} (report {seq}) was saved when the run was cut off, and is kept"
+
+
+def _all_there(known: Listing, notes: Iterable[Note]) -> bool:
+    """Whether every file is there that a rank had, or that it left to another."""
+    for note in notes:
+        there = known.folders.get(note.adopted or note.name or "", {})
+        if any(name not in there for name in (*note.files, *note.left)):
+            return False
+    return True
+
+
+def sweep(store: Store, attempt: int | None = None) -> None:
+    """Folders without a manifest, and notes; of one attempt, only those that its notes name."""
+    known = listing(store)
+    notes = {key: place for key, place in known.notes.items() if attempt in (None, place[0])}
+    unfinished = [name for name, files in known.folders.items() if not {layout.MANIFEST, _SET_ASIDE} & set(files)]
+    if attempt is not None:
+        named = {get_note(store, *place).name for place in notes.values()}
+        unfinished = [name for name in unfinished if name in named]
+    store.delete(notes)
+    for name in unfinished:
+        folder = store.at(folder_key(name))
+        folder.delete(folder.sizes())
+
+
+def _set_damaged_aside(store: Store, *, crashed: bool) -> Iterator[str]:
+    known = listing(store)
+    found = survey(store, known)
+    for path, wrong in found.damaged.items():
+        _refuse_newer(store, path.name)
+        yield _set_aside(store, path.name, wrong)
+    for each in reversed(found.kept if crashed else []):
+        folder = store.at(folder_key(each.path.name))
+        wrong = "; ".join(damage(folder, each.manifest, known.folders[each.path.name], contents=True))
+        if not wrong:
+            return
+        yield _set_aside(store, each.path.name, wrong)
+
+
+def _refuse_newer(store: Store, name: str) -> None:
+    key = f"{folder_key(name)}/{layout.MANIFEST}"
+    try:
+        parse_manifest(store.at(key).url, store.read(key))
+    except NewerFormat:
+        raise
+    except StorageError:
+        return
+
+
+def _set_aside(store: Store, name: str, wrong: str) -> str:
+    folder = store.at(folder_key(name))
+    folder.put(_SET_ASIDE, folder.read(layout.MANIFEST))
+    folder.delete([layout.MANIFEST])
+    return f"{name} is damaged and is not used ({wrong}); its manifest is now called {_SET_ASIDE}"

@@ -1,0 +1,119 @@
+"""A rank's files on their way into an object store: straight to where they will stay, and a note when all are there.
+
+checkpoints/checkpoint_000003/…                 where they will stay
+checkpoints/.staging/<attempt>.<seq>.rank-<r>.json   what this rank has put there: its last word
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from headway.core.errors import StorageError
+from headway.storage import layout
+from headway.storage.files import walk
+from headway.storage.manifest import Stored, checksum
+from headway.storage.remote.store import Store
+from headway.storage.staging import Note
+
+FILES_AT_ONCE = 4
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """The files of one rank for one report, on a disk here, and where they shall go.
+
+    ``mine`` are those that this rank puts there; the names of the others are taken: their content is only compared.
+    """
+
+    store: Store  # of the run
+    attempt: int
+    seq: int
+    rank: int
+    source: Path
+    folder: str  # of the checkpoint
+    names: tuple[str, ...]
+    mine: frozenset[str]
+
+
+def note_key(attempt: int, seq: int, rank: int) -> str:
+    return f"{layout.CHECKPOINTS}/{layout.STAGING}/{attempt}.{seq}.rank-{rank}.json"
+
+
+def folder_key(name: str) -> str:
+    return f"{layout.CHECKPOINTS}/{name}"
+
+
+def names_in(source: Path) -> tuple[str, ...]:
+    """Every file below, as a reader will see it."""
+    found = walk(source, leave_out=source / layout.STAGING)
+    return tuple(name for name, entry in found if entry.is_file() and name != layout.MANIFEST)
+
+
+def send(parcel: Parcel, note: Note) -> Note:
+    """Everything is in the store when this returns, the note as well."""
+    began = time.monotonic()
+    target = parcel.store.at(folder_key(parcel.folder))
+    with ThreadPoolExecutor(2 * FILES_AT_ONCE) as pool:  # half of them travel, half of them are summed
+        sums = [pool.submit(_stored, parcel.source / name) for name in parcel.names]
+        sent = [pool.submit(target.upload, name, parcel.source / name) for name in parcel.names if name in parcel.mine]
+        files = dict(zip(parcel.names, (each.result() for each in sums), strict=True))
+        for each in sent:
+            each.result()
+    mine = {name: stored for name, stored in files.items() if name in parcel.mine}
+    left = {name: stored for name, stored in files.items() if name not in parcel.mine}
+    said = replace(note, name=parcel.folder, files=mine, left=left, seconds=time.monotonic() - began)
+    put_note(parcel.store, parcel.attempt, parcel.seq, parcel.rank, said)
+    return said
+
+
+def _stored(path: Path) -> Stored:
+    return Stored(path.stat().st_size, checksum(path))
+
+
+def put_note(store: Store, attempt: int, seq: int, rank: int, note: Note) -> None:
+    store.put(note_key(attempt, seq, rank), json.dumps(asdict(note)).encode())
+
+
+def get_note(store: Store, attempt: int, seq: int, rank: int) -> Note:
+    try:
+        return parse_note(store.read(note_key(attempt, seq, rank)))
+    except FileNotFoundError:
+        where = store.at(folder_key(layout.STAGING)).url
+        raise StorageError(f"the files of rank {rank} for report {seq} are gone from {where}") from None
+
+
+def parse_note(data: bytes) -> Note:
+    content = json.loads(data)
+    files = {name: Stored(**stored) for name, stored in content.pop("files").items()}
+    left = {name: Stored(**stored) for name, stored in content.pop("left").items()}
+    return Note(files=files, left=left, **content)
+
+
+def check_adopted(store: Store, path: str) -> str:
+    """The name of a folder of the run's checkpoints that holds files already."""
+    checkpoints = store.at(layout.CHECKPOINTS)
+    parent, _, name = path.rstrip("/").rpartition("/")
+    if parent.strip("/") not in (checkpoints.path.strip("/"), checkpoints.url.strip("/")) or name.startswith("."):
+        raise StorageError(f"{path} is not a folder in {checkpoints.url}: only such ones need no upload")
+    found = checkpoints.at(name).sizes()
+    if not found:
+        raise StorageError(f"the reported checkpoint {path} holds no file: write it before you report it")
+    if layout.MANIFEST in found:
+        raise StorageError(f"{path} is a checkpoint already: write the next one into another folder")
+    return name
+
+
+def differing(notes: Sequence[tuple[int, Note]]) -> dict[str, list[int]]:
+    """File names under which ranks had different contents, with the one first whose file is there."""
+    owners = {name: (rank, stored) for rank, note in notes for name, stored in note.files.items()}
+    found: dict[str, list[int]] = {}
+    for rank, note in notes:
+        for name, stored in note.left.items():
+            if name in owners and owners[name][1] != stored:
+                found.setdefault(name, [owners[name][0]]).append(rank)
+    return found

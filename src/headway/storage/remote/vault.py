@@ -1,0 +1,123 @@
+"""The checkpoints of a run in an object store.
+
+Files go where they will stay from the start; a manifest among them, written last, makes them a checkpoint. There are no
+renames, so a checkpoint that is not whole is a folder without a manifest, which nobody ever takes for one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath, PurePosixPath
+
+from headway.storage import layout
+from headway.storage.commit import Clash, Commitment, Saved
+from headway.storage.manifest import Manifest, Stored, manifest_bytes, parse_manifest, versions
+from headway.storage.recovery import Recovered, Survey
+from headway.storage.remote import copies, recovery
+from headway.storage.remote.checking import damage
+from headway.storage.remote.sending import differing, folder_key, get_note, note_key
+from headway.storage.remote.store import Store
+from headway.storage.staging import Note
+
+
+@dataclass(frozen=True)
+class StoreVault:
+    """``store`` begins at the run."""
+
+    store: Store
+    fence: Callable[[], None] = field(default=lambda: None, compare=False)  # raises where the run is not ours any more
+    allots = True
+
+    @property
+    def url(self) -> str:
+        return self.store.url
+
+    def place(self, what: Commitment) -> PurePath:
+        return PurePosixPath(self.store.path, layout.CHECKPOINTS, what.folder)
+
+    def wished_name(self, attempt: int, seq: int, rank: int) -> str | None:
+        return None  # it was said when the place was allotted
+
+    def commit(self, what: Commitment) -> Saved:
+        notes = [(rank, get_note(self.store, what.attempt, what.seq, rank)) for rank in what.ranks]
+        files = {name: stored for _, note in notes for name, stored in note.files.items()}
+        first = notes[0][1]
+        if first.adopted:
+            files = self._adopted(first.adopted)
+        manifest = Manifest(
+            number=what.number,
+            name=what.folder,
+            seq=what.seq,
+            attempt=what.attempt,
+            world_size=what.world_size,
+            ranks=list(what.ranks),
+            metrics=what.metrics,
+            values=first.values,
+            files=dict(sorted(files.items())),
+            time=time.time(),
+            versions=versions(),
+        )
+        return self._written(manifest, notes)
+
+    def _written(self, manifest: Manifest, notes: list[tuple[int, Note]]) -> Saved:
+        """The one step that makes it a checkpoint; what was said on the way is of no use afterwards."""
+        self.fence()
+        key = f"{folder_key(manifest.name)}/{layout.MANIFEST}"
+        self.store.put(key, manifest_bytes(manifest))
+        self.store.delete([note_key(manifest.attempt, manifest.seq, rank) for rank, _ in notes])
+        clashes = tuple(Clash(name, tuple(ranks)) for name, ranks in differing(notes).items())
+        seconds = max(note.seconds for _, note in notes)
+        return replace(recovery.saved(self.store, manifest), clashes=clashes, seconds=seconds)
+
+    def _adopted(self, name: str) -> dict[str, Stored]:
+        found = self.store.at(folder_key(name)).sizes()
+        return {name: Stored(size) for name, size in found.items() if name not in (layout.MANIFEST, layout.METADATA)}
+
+    def extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> Saved:
+        """A larger manifest takes the place of the smaller one; no file that this one names was touched."""
+        folder = self.store.at(folder_key(path.name))
+        manifest = parse_manifest(folder.url, folder.read(layout.MANIFEST))
+        note = get_note(self.store, attempt, seq, rank)
+        known = Note(manifest.world_size, {}, files=manifest.files)
+        files = dict(sorted({**note.files, **manifest.files}.items()))
+        ranks = sorted([*manifest.ranks, rank])
+        larger = replace(manifest, ranks=ranks, files=files, time=time.time(), versions=versions())
+        return self._written(larger, [(manifest.ranks[0], known), (rank, note)])
+
+    def discard(self, path: PurePath) -> None:
+        """Its manifest first, so that it is never half there."""
+        folder = self.store.at(folder_key(path.name))
+        folder.delete([layout.MANIFEST])
+        folder.delete(folder.sizes())
+
+    def is_read(self, path: PurePath) -> bool:
+        """Whether somebody on this machine reads it right now; of others we cannot know."""
+        return copies.is_held(self.store.at(folder_key(path.name)))
+
+    def clear(self, attempt: int, seq: int, rank: int, folder: str | None) -> None:
+        """Files that will not become a checkpoint."""
+        self.store.delete([note_key(attempt, seq, rank)])
+        if folder is not None and layout.MANIFEST not in (found := self.store.at(folder_key(folder)).sizes()):
+            self.store.at(folder_key(folder)).delete(found)
+
+    def sweep(self, attempt: int) -> None:
+        recovery.sweep(self.store, attempt)
+
+    def survey(self) -> Survey:
+        return recovery.survey(self.store)
+
+    def folders(self) -> list[str]:
+        return sorted(recovery.listing(self.store).folders)
+
+    def verify(self, name: str) -> tuple[Manifest, list[str]]:
+        folder = self.store.at(folder_key(name))
+        manifest = parse_manifest(f"{folder.url}/{layout.MANIFEST}", folder.read(layout.MANIFEST))
+        return manifest, list(damage(folder, manifest, folder.sizes(), contents=True))
+
+    def recover(self, *, crashed: bool) -> Recovered:
+        return recovery.recover(self, crashed=crashed)
+
+    def next_number(self) -> int:
+        return recovery.next_number(self.store)

@@ -1,0 +1,118 @@
+"""Where a run's checkpoints are made and kept: one set of words for folders and for object stores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Protocol
+
+from headway.storage import disk, layout, staging
+from headway.storage.commit import Commitment, Saved, commit, discard, extend
+from headway.storage.manifest import Manifest, damage, read_manifest
+from headway.storage.recovery import Recovered, Survey, next_number, recover, survey
+from headway.storage.staging import Slot, read_note
+
+
+class Vault(Protocol):
+    """Only the controller's committer calls what changes anything."""
+
+    @property
+    def allots(self) -> bool:
+        """Whether ranks must ask where their files go: they lie there from the start, and nothing is ever moved."""
+
+    @property
+    def url(self) -> str:
+        """Where the run is, for people."""
+
+    def place(self, what: Commitment) -> PurePath: ...
+
+    def wished_name(self, attempt: int, seq: int, rank: int) -> str | None:
+        """What a rank wants the checkpoint to be called."""
+
+    def commit(self, what: Commitment) -> Saved:
+        """Make these ranks' files a checkpoint. Raises without leaving anything that looks like one."""
+
+    def extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> Saved:
+        """Add a rank's files to a checkpoint."""
+
+    def discard(self, path: PurePath) -> None:
+        """Take a checkpoint away; it is never half there."""
+
+    def is_read(self, path: PurePath) -> bool:
+        """Whether somebody reads it right now."""
+
+    def clear(self, attempt: int, seq: int, rank: int, folder: str | None) -> None:
+        """A rank's files will not become a checkpoint; ``folder`` is where they lie, if that was allotted."""
+
+    def sweep(self, attempt: int) -> None:
+        """What this attempt has left is of no use any more."""
+
+    def survey(self) -> Survey:
+        """Look, and change nothing."""
+
+    def folders(self) -> list[str]:
+        """The names of all that is, or was, a checkpoint; without a manifest too, for it may have had one."""
+
+    def verify(self, name: str) -> tuple[Manifest, list[str]]:
+        """Read every byte of a checkpoint, and say what is not as it was committed."""
+
+    def recover(self, *, crashed: bool) -> Recovered:
+        """Put everything in order; we hold the run's lock."""
+
+    def next_number(self) -> int:
+        """One that no checkpoint has, whatever it holds."""
+
+
+@dataclass(frozen=True)
+class FolderVault:
+    """``root`` is the run's folder, or a place in memory like it."""
+
+    root: Path
+    allots = False
+
+    @property
+    def url(self) -> str:
+        return str(self.root)
+
+    def place(self, what: Commitment) -> Path:
+        return self.root / layout.CHECKPOINTS / what.folder
+
+    def wished_name(self, attempt: int, seq: int, rank: int) -> str | None:
+        note = read_note(Slot(self.root, attempt, seq, rank))
+        return (note.adopted or note.name) if note is not None else None
+
+    def commit(self, what: Commitment) -> Saved:
+        return commit(self.root, what)
+
+    def extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> Saved:
+        return extend(Path(path), Slot(self.root, attempt, seq, rank))
+
+    def discard(self, path: PurePath) -> None:
+        discard(Path(path))
+
+    def is_read(self, path: PurePath) -> bool:
+        return disk.is_read(Path(path))
+
+    def clear(self, attempt: int, seq: int, rank: int, folder: str | None) -> None:
+        Slot(self.root, attempt, seq, rank).clear()
+
+    def sweep(self, attempt: int) -> None:
+        staging.sweep(self.root, attempt)
+
+    def survey(self) -> Survey:
+        return survey(self.root)
+
+    def folders(self) -> list[str]:
+        found = sorted((self.root / layout.CHECKPOINTS).iterdir())
+        return [path.name for path in found if path.is_dir() and not path.name.startswith(".")]
+
+    def verify(self, name: str) -> tuple[Manifest, list[str]]:
+        folder = self.root / layout.CHECKPOINTS / name
+        manifest = read_manifest(folder)
+        return manifest, list(damage(folder, manifest, contents=True))
+
+    def recover(self, *, crashed: bool) -> Recovered:
+        return recover(self.root, crashed=crashed)
+
+    def next_number(self) -> int:
+        return next_number(self.root)

@@ -1,0 +1,155 @@
+"""How a reported checkpoint gets into an object store: from where it lies, or, in the background, from a spool.
+
+What travels in the background travels in a process of its own (``main``, below), so that the training
+thread keeps its interpreter to itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import cloudpickle
+
+from headway.core.config import CheckpointUploadMode
+from headway.core.errors import StorageError
+from headway.core.messages import Granted
+from headway.storage.checkpoint import Checkpoint
+from headway.storage.dicts import scalars, write_dict
+from headway.storage.remote.sending import Parcel, check_adopted, names_in, put_note, send
+from headway.storage.remote.store import Store
+from headway.storage.staging import Note, check_source
+from headway.worker.background import Background
+from headway.worker.saving import Wish, moved_aside, uploaded_by
+
+_BEGIN = f"import sys; sys.path[:] = sys.argv[1:]; from {__name__} import main; sys.exit(main())"
+
+Claimer = Callable[[int, str | None, tuple[str, ...]], Granted]
+
+
+class Uploader:
+    """One worker's saves into the run's store."""
+
+    def __init__(
+        self, store: Store, attempt: int, rank: int, claim: Claimer, background: Background, spool: Path
+    ) -> None:
+        self._store = store
+        self._attempt = attempt
+        self._rank = rank
+        self._claim = claim
+        self._background = background
+        self._spool = spool
+
+    def save(self, checkpoint: Checkpoint, seq: int, note: Note, wish: Wish) -> bool:
+        """True when the files are in the store, False when they are on their way there."""
+        self._background.check()
+        kind, content = checkpoint.get_internal_representation()
+        if wish.mode is CheckpointUploadMode.NO_UPLOAD:
+            self._adopt(content, seq, note)
+        elif wish.upload is not None:
+            return self._upload(checkpoint, seq, note, wish)
+        elif kind == "uri":
+            with checkpoint.as_directory() as copied:
+                self._send(Path(copied), seq, note, wish)
+        elif kind == "data_dict":
+            folder = Path(tempfile.mkdtemp(prefix=".dict-", dir=self._spool))
+            write_dict(folder, content)
+            note = replace(note, values=scalars(content))
+            return self._save_folder(folder, seq, note, replace(wish, scratch=True, delete_local=True))
+        else:
+            return self._save_folder(Path(content), seq, note, wish)
+        return True
+
+    def _save_folder(self, source: Path, seq: int, note: Note, wish: Wish) -> bool:
+        check_source(source, self._spool if wish.may_take else None)
+        if wish.mode is CheckpointUploadMode.SYNC:
+            names = self._send(source, seq, note, wish)
+            if wish.scratch:
+                shutil.rmtree(source, ignore_errors=True)
+            elif wish.may_take:
+                _remove(source, names)
+            return True
+        aside = moved_aside(source) if wish.may_take else source
+        if wish.scratch:
+            source.rmdir()
+        parcel = self._parcel(aside, seq, wish)
+
+        def work() -> None:
+            try:
+                _sent_by_another_process(parcel, note)
+            finally:
+                if wish.may_take:
+                    shutil.rmtree(aside, ignore_errors=True)
+
+        self._background.run(work, seq)
+        return False
+
+    def _send(self, source: Path, seq: int, note: Note, wish: Wish) -> tuple[str, ...]:
+        parcel = self._parcel(source, seq, wish)
+        send(parcel, note)
+        return parcel.names
+
+    def _parcel(self, source: Path, seq: int, wish: Wish) -> Parcel:
+        names = names_in(source)
+        if not names:
+            raise StorageError(f"the reported checkpoint {source} holds no file: write it before you report it")
+        granted = self._claim(seq, wish.name, names)
+        if granted.refusal:
+            raise StorageError(granted.refusal)
+        mine = frozenset(granted.files)
+        return Parcel(self._store, self._attempt, seq, self._rank, source, granted.folder, names, mine)
+
+    def _upload(self, checkpoint: Checkpoint, seq: int, note: Note, wish: Wish) -> bool:
+        """The user's own way into the run's storage."""
+        upload = wish.upload
+        assert upload is not None
+
+        def work() -> None:
+            _, place = uploaded_by(upload, checkpoint, wish, seq).get_internal_representation()
+            self._adopt(place, seq, note)
+
+        if wish.mode is CheckpointUploadMode.SYNC:
+            work()
+            return True
+        self._background.run(work, seq)
+        return False
+
+    def _adopt(self, place: str, seq: int, note: Note) -> None:
+        """Files that lie in the store already: they only get a manifest."""
+        name = check_adopted(self._store, place)
+        granted = self._claim(seq, name, ())
+        if granted.refusal:
+            raise StorageError(granted.refusal)
+        put_note(self._store, self._attempt, seq, self._rank, replace(note, name=name, adopted=name))
+
+
+def _remove(source: Path, names: tuple[str, ...]) -> None:
+    """The caller's files, not its folder."""
+    for name in names:
+        with contextlib.suppress(OSError):
+            (source / name).unlink()
+
+
+def _sent_by_another_process(parcel: Parcel, note: Note) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _BEGIN, *sys.path], input=cloudpickle.dumps((parcel, note)), capture_output=True
+    )
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
+        raise StorageError(f"the checkpoint of report {parcel.seq} could not be uploaded: {said[-1]}")
+
+
+def main() -> int:
+    parcel, note = cloudpickle.load(sys.stdin.buffer)
+    try:
+        send(parcel, note)
+    except Exception as error:  # whatever it is, the worker must hear of it, in one line
+        print(str(error) or repr(error), file=sys.stderr)
+        return 1
+    return 0

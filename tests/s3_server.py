@@ -1,0 +1,102 @@
+"""A real S3 server in a process of its own (moto), which can be told to be slow, to fail and to hang up.
+
+    python tests/s3_server.py PORT_FILE
+
+``POST /_faults`` with JSON sets what goes wrong from now on: see :class:`Faults`. ``GET /_faults`` tells what was seen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ["MOTO_S3_DEFAULT_MAX_KEYS"] = "1000"
+
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+
+
+@dataclass
+class Faults:
+    latency_s: float = 0.0  # before every answer
+    errors: float = 0.0  # the share of requests that are answered with a 500
+    drops: float = 0.0  # the share of connections that are closed without an answer
+    slow: float = 0.0  # the share of requests that take ``slow_s`` longer
+    slow_s: float = 0.0
+    seed: int = 0
+
+
+class Troubled:
+    """The server's application, behind its troubles."""
+
+    def __init__(self, app: Callable[..., Iterable[bytes]]) -> None:
+        self._app = app
+        self._lock = threading.Lock()
+        self._set({})
+
+    def _set(self, wanted: dict[str, Any]) -> None:
+        self._faults = Faults(**wanted)
+        self._random = random.Random(self._faults.seed)
+        self._seen = {"requests": 0, "errors": 0, "drops": 0, "slow": 0}
+
+    def _dice(self) -> float:
+        with self._lock:
+            self._seen["requests"] += 1
+            return self._random.random()
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["PATH_INFO"] == "/_faults":
+            return self._control(environ, start_response)
+        faults, dice = self._faults, self._dice()
+        if dice < faults.drops:
+            self._seen["drops"] += 1
+            environ["werkzeug.socket"].close()
+            raise ConnectionAbortedError
+        dice -= faults.drops
+        if dice < faults.errors:
+            self._seen["errors"] += 1
+            _drain(environ)
+            start_response("500 Internal Server Error", [("Content-Type", "text/plain"), ("Content-Length", "0")])
+            return [b""]
+        dice -= faults.errors
+        if dice < faults.slow:
+            self._seen["slow"] += 1
+            time.sleep(faults.slow_s)
+        time.sleep(faults.latency_s)
+        return self._app(environ, start_response)
+
+    def _control(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] == "POST":
+            self._set(json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))))
+        start_response("200 OK", [("Content-Type", "application/json")])
+        return [json.dumps(self._seen).encode()]
+
+
+def _drain(environ: dict[str, Any]) -> None:
+    left = int(environ.get("CONTENT_LENGTH") or 0)
+    while left > 0 and (chunk := environ["wsgi.input"].read(min(left, 1 << 20))):
+        left -= len(chunk)
+
+
+def main(port_file: str) -> None:
+    import logging
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    app = Troubled(DomainDispatcherApplication(create_backend_app))
+    server = make_server("127.0.0.1", 0, app, threaded=True)
+    temporary = Path(f"{port_file}.new")
+    temporary.write_text(str(server.server_port))
+    temporary.rename(port_file)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
