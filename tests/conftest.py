@@ -18,8 +18,25 @@ from headway.engine import nurseries
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from s3 import S3
+
 settings.register_profile("headway", deadline=None, database=None)  # machines are noisy; a clone stays clean
 settings.load_profile("headway")
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with S3(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture
+def s3(s3_server: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
+    """A healthy server, which this process and those that it starts will find."""
+    s3_server.faults()
+    for name, value in s3_server.env.items():
+        monkeypatch.setenv(name, value)
+    return s3_server
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +71,9 @@ def _processes() -> set[str]:
 
 
 def _threads() -> set[str]:
-    return {f"{thread.name} {thread.ident}" for thread in threading.enumerate() if "tqdm" not in thread.name.lower()}
+    lasting = ("tqdm", "fsspec")  # threads that these packages keep for good
+    found = (thread for thread in threading.enumerate() if not any(name in thread.name.lower() for name in lasting))
+    return {f"{thread.name} {thread.ident}" for thread in found}
 
 
 def _environment() -> set[str]:

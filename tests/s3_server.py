@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import socket
 import sys
 import threading
 import time
@@ -45,20 +46,21 @@ class Troubled:
     def _set(self, wanted: dict[str, Any]) -> None:
         self._faults = Faults(**wanted)
         self._random = random.Random(self._faults.seed)
-        self._seen = {"requests": 0, "errors": 0, "drops": 0, "slow": 0}
+        self._seen: dict[str, Any] = {"requests": 0, "errors": 0, "drops": 0, "slow": 0, "by_key": {}}
 
-    def _dice(self) -> float:
+    def _dice(self, what: str) -> float:
         with self._lock:
             self._seen["requests"] += 1
+            self._seen["by_key"][what] = self._seen["by_key"].get(what, 0) + 1
             return self._random.random()
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if environ["PATH_INFO"] == "/_faults":
             return self._control(environ, start_response)
-        faults, dice = self._faults, self._dice()
+        faults, dice = self._faults, self._dice(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
         if dice < faults.drops:
             self._seen["drops"] += 1
-            environ["werkzeug.socket"].close()
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
             raise ConnectionAbortedError
         dice -= faults.drops
         if dice < faults.errors:

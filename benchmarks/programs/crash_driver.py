@@ -28,7 +28,10 @@ def check(folder):
 def train_func():
     rank = train.get_context().get_world_rank()
     checkpoint = train.get_checkpoint()
-    first = check(checkpoint.path) + 1 if checkpoint else 0
+    first = 0
+    if checkpoint:
+        with checkpoint.as_directory() as folder:
+            first = check(folder) + 1
     for step in range(first, 1_000_000):
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "step").write_text(str(step))

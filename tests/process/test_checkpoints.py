@@ -14,6 +14,9 @@ import pytest
 from headway import train
 from headway.cli import main
 from headway.storage.record import Record
+from headway.storage.remote.store import open_store
+from headway.storage.remote.vault import StoreVault
+from headway.storage.vault import FolderVault
 from support import Driver, fit, python, save, wait_until, write_script
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -133,15 +136,18 @@ def test_a_full_disk_ends_the_run_with_a_sentence_and_loses_nothing(monkeypatch:
     assert caught.value.result.checkpoint.to_dict() == {"step": 0}
 
 
-def test_kills_at_random_moments_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("storage", ["folder", "s3"])
+def test_kills_at_random_moments_lose_nothing(storage: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """The short form of benchmarks/crash_checkpoints.py."""
     import random
 
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    request.getfixturevalue("monkeypatch").syspath_prepend(str(BENCHMARKS))
     crashes = __import__("crash_checkpoints")
-    tally, chance = crashes.Tally(), random.Random(1)
-    for _ in range(6):
-        crashes.life(tmp_path, chance, tally)
+    ground = crashes.Ground(str(tmp_path), FolderVault(tmp_path / "run"), 0.005, 0.15)
+    if storage == "s3":
+        url = f"{request.getfixturevalue('s3').url}/kills"
+        ground = crashes.Ground(url, StoreVault(open_store(f"{url}/run")), 0.05, 0.5)
+    tally = crashes.lives(tmp_path, ground, random.Random(1), 6)
     assert (tally.lost, tally.wrong, tally.did_not_go_on) == (0, 0, 0)
     assert tally.checkpoints_read > 0
 

@@ -88,6 +88,7 @@ class Controller:
         self._ended: events.End | None = None
         self._missed_score = False  # whether we have said that a checkpoint lacks the metric to rank it by
         self._num_reports = 0  # of rank 0, those that were given anew included
+        self._holding = contextlib.ExitStack()  # on to this machine's copy of the checkpoint that workers begin with
 
     def run(self) -> Outcome:
         """From the first worker to the last exit."""
@@ -112,6 +113,7 @@ class Controller:
             finally:
                 self._engine.close()
         finally:
+            self._holding.close()
             self._ledger.close()
 
     def _patience(self) -> float | None:
@@ -284,6 +286,9 @@ class Controller:
         newest = self._ledger.kept[-1] if self._ledger.kept else None
         checkpoint = newest.checkpoint(trust=True) if newest else self._plan.checkpoint
         packed = cloudpickle.dumps(checkpoint) if checkpoint is not None else None
+        self._holding.close()
+        if checkpoint is not None:
+            self._holding.enter_context(checkpoint.kept_here())
         num_threads = self._engine.threads_per_worker(len(ready))
         places = ranks.places(ready, num_threads=num_threads, master_port=_free_port())
         for rank, (index, place) in enumerate(zip(self._index_of, places, strict=True)):
@@ -300,6 +305,7 @@ class Controller:
 
     def _close(self, attempt: int, closed: Closed, commit: bool) -> None:
         closing = closed.round
+        self._holding.close()  # every rank has reported, and so has read what it began with
         self._hooks.closed(closing, commit=commit)
         if commit:
             self._ledger.commit(attempt, closing)

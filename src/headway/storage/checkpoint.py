@@ -17,7 +17,7 @@ from headway.storage import disk, layout
 from headway.storage.dicts import read_dict, write_dict
 from headway.storage.files import json_bytes, parse_json, read_json, write_json
 from headway.storage.remote.checking import contents_of, fetch
-from headway.storage.remote.copies import copy_of
+from headway.storage.remote.copies import copy_of, held
 from headway.storage.remote.store import Store, is_remote, open_store
 
 
@@ -110,6 +110,15 @@ class Checkpoint:
             with tempfile.TemporaryDirectory(prefix="checkpoint_") as folder:
                 write_dict(Path(folder), self._data)
                 yield folder
+
+    @contextlib.contextmanager
+    def kept_here(self) -> Iterator[None]:
+        """Until then, who downloads it has downloaded it for everybody on this machine, also for those who come later."""
+        if self._store is None:
+            yield
+        else:
+            with held(self._store):
+                yield
 
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
         """Copy the files to ``path``, or to a new temporary folder, and say where they are."""

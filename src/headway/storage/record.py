@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -23,6 +25,14 @@ from headway.storage.remote.vault import StoreVault
 from headway.storage.vault import FolderVault, Vault
 
 
+class _Keeper:
+    """A temporary folder, as long as somebody holds this."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="headway-record-"))
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+
+
 @dataclass(frozen=True)
 class Record:
     """One run as its directory shows it now. Everything is read when it is asked for."""
@@ -30,7 +40,7 @@ class Record:
     path: Path  # of its journal; checkpoints may lie elsewhere
     vault: Vault
     memory: Vault | None = None  # where this process keeps checkpoints that are not to outlive it
-    keeper: Any = None  # of the folder, if it is only a copy
+    keeper: _Keeper | None = None  # of the folder, if it is only a copy
 
     @classmethod
     def at(cls, where: str | os.PathLike[str], filesystem: Any = None) -> Record:
@@ -44,8 +54,8 @@ class Record:
 
     @classmethod
     def _in_store(cls, store: Store) -> Record:
-        keeper = tempfile.TemporaryDirectory(prefix="headway-record-")
-        home = Path(keeper.name, PurePosixPath(store.path).name)
+        keeper = _Keeper()
+        home = keeper.folder / PurePosixPath(store.path).name
         home.mkdir()
         fetch_record(store, home)
         if not (home / layout.DESCRIPTION).stat().st_size:

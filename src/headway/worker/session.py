@@ -68,6 +68,7 @@ class Session:
         self._first = start.checkpoint
         self._checkpoint: Checkpoint | None = None  # the newest since then that we had a part in
         self._granted: dict[int, Granted] = {}
+        self._holding: contextlib.ExitStack | None = None  # on to this machine's copy of the first checkpoint
         self._pending: set[int] = set()  # reports of ours with files that are not committed yet
         self._num_meetings = 0
         self._released: dict[int, bytes] = {}
@@ -75,6 +76,8 @@ class Session:
 
     def report(self, metrics: Mapping[str, Any], checkpoint: object = None, wish: Wish | None = None) -> None:
         text = encode_metrics(metrics)
+        if self._holding is not None:
+            self._let_go()
         with self._reporting:
             seq = self._next_seq
             if checkpoint is None and self.autosave is not None:
@@ -152,6 +155,7 @@ class Session:
 
     def wait_for_saves(self) -> None:
         """The function is over when its checkpoints are on the run's storage."""
+        self._let_go()
         self._background.wait()
 
     def newest_checkpoint(self) -> Checkpoint | None:
@@ -163,7 +167,19 @@ class Session:
         self._link.wait(lambda: not self._pending, patience)
         if self._checkpoint is None and self._first is not None:
             self._checkpoint = cloudpickle.loads(self._first)
+            self._hold(self._checkpoint)
         return self._checkpoint
+
+    def _hold(self, first: Checkpoint) -> None:
+        """Whoever downloads it first has downloaded it for all ranks of this machine, the slow ones too."""
+        self._holding = contextlib.ExitStack()
+        self._holding.enter_context(first.kept_here())
+
+    def _let_go(self) -> None:
+        """We have reported, or are through: what we began with is read."""
+        if self._holding is not None:
+            self._holding.close()
+            self._holding = None
 
     def _committed(self, path: str) -> Checkpoint:
         name = PurePath(path).name

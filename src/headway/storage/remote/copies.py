@@ -37,12 +37,18 @@ def held(folder: Store) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(BlockingIOError):
+        os.close(lock)
+        _sweep(place.parent)
+
+
+def _sweep(copies: Path) -> None:
+    """Take away what nobody holds: what we have just let go of, and what was held by processes that were killed."""
+    for place in copies.glob("*"):
+        with contextlib.suppress(OSError), open(place / "held") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(place, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                place.parent.rmdir()
-        os.close(lock)
+    with contextlib.suppress(OSError):
+        copies.rmdir()
 
 
 def is_held(folder: Store) -> bool:

@@ -46,12 +46,17 @@ class ObjectStore:
     @property
     def filesystem(self) -> Any:
         import pyarrow.fs
-        from obstore.fsspec import FsspecStore
 
-        scheme, options = urlsplit(self.address).scheme, _options(self.address)
-        protocol: Any = _PROTOCOLS.get(scheme, scheme)
-        handler = pyarrow.fs.FSSpecHandler(FsspecStore(protocol, **options))
-        return pyarrow.fs.PyFileSystem(handler)
+        options = _options(self.address)
+        if urlsplit(self.address).scheme not in ("s3", "s3a"):
+            return pyarrow.fs.FileSystem.from_uri(self.url)[0]
+        wanted = {
+            "endpoint_override": options.get("endpoint"),
+            "region": options.get("region"),
+            "access_key": options.get("access_key_id"),
+            "secret_key": options.get("secret_access_key"),
+        }
+        return pyarrow.fs.S3FileSystem(**{name: value for name, value in wanted.items() if value})
 
     def at(self, folder: str) -> ObjectStore:
         base, mark, query = self.address.partition("?")

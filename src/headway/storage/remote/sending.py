@@ -59,20 +59,30 @@ def send(parcel: Parcel, note: Note) -> Note:
     began = time.monotonic()
     target = parcel.store.at(folder_key(parcel.folder))
     with ThreadPoolExecutor(2 * FILES_AT_ONCE) as pool:  # half of them travel, half of them are summed
-        sums = [pool.submit(_stored, parcel.source / name) for name in parcel.names]
-        sent = [pool.submit(target.upload, name, parcel.source / name) for name in parcel.names if name in parcel.mine]
-        files = dict(zip(parcel.names, (each.result() for each in sums), strict=True))
-        for each in sent:
-            each.result()
-    mine = {name: stored for name, stored in files.items() if name in parcel.mine}
+        sums = {name: pool.submit(_stored, parcel.source / name) for name in parcel.names}
+        sent = {name: pool.submit(_sent, target, name, parcel.source) for name in parcel.names if name in parcel.mine}
+        files = {name: stored for name, each in sums.items() if (stored := each.result()) is not None}
+        mine = {name: files[name] for name, each in sent.items() if each.result() and name in files}
     left = {name: stored for name, stored in files.items() if name not in parcel.mine}
     said = replace(note, name=parcel.folder, files=mine, left=left, seconds=time.monotonic() - began)
     put_note(parcel.store, parcel.attempt, parcel.seq, parcel.rank, said)
     return said
 
 
-def _stored(path: Path) -> Stored:
-    return Stored(path.stat().st_size, checksum(path))
+def _stored(path: Path) -> Stored | None:
+    """None where it has vanished: somebody's temporary file, which was not ours to keep."""
+    try:
+        return Stored(path.stat().st_size, checksum(path))
+    except FileNotFoundError:
+        return None
+
+
+def _sent(target: Store, name: str, source: Path) -> bool:
+    try:
+        target.upload(name, source / name)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def put_note(store: Store, attempt: int, seq: int, rank: int, note: Note) -> None:

@@ -1,0 +1,370 @@
+"""Runs whose storage is a real S3 server in another process: the same promises, also when the server has a bad day."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway import train
+from headway.cli import main as headway
+from headway.storage.remote import lease, objects, store
+from headway.storage.remote.copies import copy_of, is_held
+from headway.storage.remote.objects import ObjectStore
+from s3 import S3
+from support import Driver, fit, plain_trainer, save, write_script
+
+ASYNC, NO_UPLOAD, SYNC = (train.CheckpointUploadMode(name) for name in ("ASYNC", "NO_UPLOAD", "SYNC"))
+
+
+def save_steps(config: dict[str, Any]) -> int:
+    """Every rank saves a file of its own and one that all have, three times; goes on where a checkpoint ends."""
+    rank = train.get_context().get_world_rank()
+    first = 0
+    if checkpoint := train.get_checkpoint():
+        with checkpoint.as_directory() as folder:
+            first = int(Path(folder, "step").read_text()) + 1
+            assert sorted(os.listdir(folder)) == ["of-0", "of-1", "step"]
+    for step in range(first, first + 3):
+        with tempfile.TemporaryDirectory() as folder:
+            checkpoint = save(folder, step=str(step), **{f"of-{rank}": str(step)})
+            train.report({"step": step}, checkpoint, checkpoint_upload_mode=config.get("mode", SYNC))
+    return first
+
+
+def run(s3: S3, name: str, num_workers: int = 2, **options: Any) -> train.Result:
+    config = {"mode": options.pop("mode", SYNC)}
+    return plain_trainer(save_steps, num_workers, config, name=name, storage_path=f"{s3.url}/runs", **options).fit()
+
+
+@pytest.mark.parametrize("mode", [SYNC, ASYNC])
+def test_a_run_saves_ends_and_goes_on(s3: S3, mode: Any) -> None:
+    name = f"going-on-{mode.value}"
+    keep = train.CheckpointConfig(num_to_keep=2)
+    run(s3, name, mode=mode, checkpoint_config=keep)
+    result = run(s3, name, mode=mode, checkpoint_config=keep)
+    assert (result.return_value, result.metrics) == (3, {"step": 5})
+    assert result.checkpoint is not None
+    assert result.checkpoint.get_internal_representation() == (
+        "uri",
+        f"{s3.url}/runs/{name}/checkpoints/checkpoint_000005",
+    )
+    with result.checkpoint.as_directory() as folder:
+        assert {path.name: path.read_text() for path in Path(folder).iterdir()} == {
+            "of-0": "5",
+            "of-1": "5",
+            "step": "5",
+        }
+    there = s3.keys(f"runs/{name}/checkpoints/")
+    assert {key.split("/")[3] for key in there} == {"checkpoint_000004", "checkpoint_000005"}, "and no note is left"
+    assert s3.get(f"runs/{name}/logs/rank-0.out") == b""
+
+
+def test_its_result_is_read_from_anywhere(s3: S3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run(s3, "read")
+    monkeypatch.setenv("HEADWAY_RESULTS", str(tmp_path / "another machine"))
+    result = train.Result.from_path(f"{s3.url}/runs/read")
+    assert (result.state, result.metrics, len(result.best_checkpoints)) == ("FINISHED", {"step": 2}, 3)
+    assert list(result.metrics_dataframe["step"]) == [0, 1, 2]
+    assert result.path == "bucket/runs/read"
+    there = result.filesystem.get_file_info(f"{result.path}/run.json")
+    assert there.size > 100
+    checkpoint = train.Checkpoint(f"{s3.url}/runs/read/checkpoints/checkpoint_000001")
+    assert Path(checkpoint.to_directory(tmp_path / "copy"), "step").read_text() == "1"
+    with checkpoint.filesystem.open_input_stream(f"{checkpoint.path}/step") as file:
+        assert file.read() == b"1"
+    checkpoint.update_metadata({"kind": "best"})
+    assert train.Checkpoint(f"{s3.url}/runs/read/checkpoints/checkpoint_000001").get_metadata() == {"kind": "best"}
+    with pytest.raises(train.StorageError, match="is not a run"):
+        train.Result.from_path(f"{s3.url}/runs/none")
+
+
+def test_a_dict_and_what_is_there_already(s3: S3) -> None:
+    def train_func() -> None:
+        train.report({"n": 0}, train.Checkpoint.from_dict({"n": 0, "list": [1, (2, 3)]}))
+        storage = train.get_context().get_storage()
+        place = storage.build_checkpoint_path_from_name("mine")
+        with storage.storage_filesystem.open_output_stream(f"{place}/file") as file:
+            file.write(b"by hand")
+        there = train.Checkpoint(place, storage.storage_filesystem)
+        train.report({"n": 1}, there, checkpoint_upload_mode=NO_UPLOAD)
+
+        def upload(checkpoint: train.Checkpoint, name: str) -> train.Checkpoint:
+            url = f"s3://{storage.build_checkpoint_path_from_name(name)}"
+            ObjectStore(url).put("file", b"by a function")
+            return train.Checkpoint(url)
+
+        train.report({"n": 2}, train.Checkpoint.from_dict({}), checkpoint_upload_fn=upload, checkpoint_dir_name="fn")
+
+    result = fit(train_func, name="kinds", storage_path=f"{s3.url}/runs")
+    first, mine, fn = (checkpoint for checkpoint, _ in result.best_checkpoints)
+    assert first.to_dict() == {"n": 0, "list": [1, (2, 3)]}
+    assert [Path(each.to_directory(), "file").read_bytes() for each in (mine, fn)] == [b"by hand", b"by a function"]
+
+
+def test_resuming_from_a_checkpoint_of_another_run(s3: S3) -> None:
+    first = run(s3, "first")
+    trainer = train.DataParallelTrainer(
+        save_steps,
+        train_loop_config={},
+        scaling_config=train.ScalingConfig(num_workers=2),
+        resume_from_checkpoint=first.checkpoint,
+    )
+    assert trainer.fit().return_value == 3, "a local run may begin with it"
+    restored = train.DataParallelTrainer.restore(f"{s3.url}/runs/first", save_steps)
+    assert restored.fit().metrics == {"step": 5}
+    assert not train.DataParallelTrainer.can_restore(f"{s3.url}/runs/nowhere")
+
+
+def test_no_name_is_uploaded_twice_and_none_downloaded_twice(s3: S3) -> None:
+    run(s3, "once")
+    seen = s3.seen()["by_key"]
+    assert seen["PUT /bucket/runs/once/checkpoints/checkpoint_000002/step"] == 1, "both ranks have it"
+    s3.faults()
+    run(s3, "once")
+    seen = s3.seen()["by_key"]
+    assert seen["GET /bucket/runs/once/checkpoints/checkpoint_000002/step"] == 1, "two ranks on one machine"
+
+
+def test_different_contents_under_one_name_are_told(s3: S3, capfd: pytest.CaptureFixture[str]) -> None:
+    def train_func() -> None:
+        rank = train.get_context().get_world_rank()
+        with tempfile.TemporaryDirectory() as folder:
+            train.report({}, save(folder, same="x", other=str(rank)))
+
+    result = fit(train_func, 2, name="clash", storage_path=f"{s3.url}/runs")
+    assert "ranks 0 and 1 gave different contents for other" in capfd.readouterr().err.replace(
+        "ranks 1 and 0", "ranks 0 and 1"
+    )
+    with result.checkpoint.as_directory() as folder:
+        assert Path(folder, "other").read_text() in "01"
+
+
+def test_a_bad_day_of_the_server_is_survived(s3: S3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A fifth of all requests fail, a tenth of all connections are dropped, some parts come too late."""
+    monkeypatch.setattr(objects, "PART_DEADLINE_S", 2.0)
+    monkeypatch.setattr(objects, "PART", 5 << 20)
+    objects._client.cache_clear()
+    there = ObjectStore(f"{s3.url}/bad-day")
+    data = os.urandom(40 << 20)
+    (tmp_path / "large").write_bytes(data)
+    s3.faults(errors=0.2, drops=0.1, slow=0.1, slow_s=4.0, seed=3)
+    there.upload("large", tmp_path / "large")
+    there.download("large", tmp_path / "back", len(data))
+    seen = s3.seen()
+    objects._client.cache_clear()
+    assert (tmp_path / "back").read_bytes() == data
+    assert min(seen["errors"], seen["drops"], seen["slow"]) > 0, seen
+
+
+def test_training_survives_a_bad_day_too(s3: S3) -> None:
+    s3.faults(errors=0.15, drops=0.05, seed=1)
+    result = run(s3, "bad-day")
+    s3.faults()
+    assert result.metrics == {"step": 2}
+    assert len(result.best_checkpoints) == 3
+    assert headway(["ckpt", "verify", f"{s3.url}/runs/bad-day"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("s3://no-such-bucket/runs", "s3://no-such-bucket"),
+        ("s3://", "names no bucket"),
+        ("hdfs7://x/y", "cannot be opened"),
+    ],
+)
+def test_storage_that_is_not_there_is_said_at_once(s3: S3, url: str, words: str) -> None:
+    began = time.monotonic()
+    with pytest.raises((train.ConfigError, train.StorageError), match=words):
+        fit(print, name="x", storage_path=url)
+    assert time.monotonic() - began < 20
+
+
+def test_damage_is_found_and_the_one_before_it_used(s3: S3, capfd: pytest.CaptureFixture[str]) -> None:
+    run(s3, "damaged")
+    key = "runs/damaged/checkpoints/checkpoint_000002/of-0"
+    s3.put(key, b"9")
+    assert headway(["ckpt", "verify", f"{s3.url}/runs/damaged"]) == 1
+    assert "of-0 has changed since it was committed" in capfd.readouterr().out
+    with (
+        pytest.raises(train.StorageError, match="of-0 has changed"),
+        train.Checkpoint(f"{s3.url}/runs/damaged/checkpoints/checkpoint_000002").as_directory(),
+    ):
+        pass
+    s3.put(key, b"longer")
+    result = run(s3, "damaged")
+    assert result.return_value == 2, "from the one before it"
+    assert "checkpoint_000002 is damaged and is not used" in capfd.readouterr().err
+
+
+def test_after_a_crash_every_byte_is_looked_at(s3: S3, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with Driver(_endless(s3, tmp_path, "crashed")) as driver:
+        _wait_for_keys(s3, "runs/crashed/checkpoints/checkpoint_000003/.manifest.json")
+        driver.process.send_signal(signal.SIGKILL)
+        driver.process.wait()
+    newest = max(key for key in s3.keys("runs/crashed/checkpoints/") if key.endswith("/.manifest.json")).split("/")[3]
+    s3.put(f"runs/crashed/checkpoints/{newest}/of-0", bytes(len(s3.get(f"runs/crashed/checkpoints/{newest}/of-0"))))
+    result = run(s3, "crashed", 1)
+    assert f"{newest} is damaged and is not used" in capfd.readouterr().err
+    assert result.checkpoint is not None
+
+
+def _endless(s3: S3, folder: Path, name: str) -> Path:
+    return write_script(
+        folder,
+        f"""
+        import tempfile, time
+        from pathlib import Path
+        from headway import train
+
+        def train_func():
+            for step in range(10_000):
+                with tempfile.TemporaryDirectory() as folder:
+                    for name in ("step", "of-0", "of-1"):
+                        Path(folder, name).write_text(str(step))
+                    train.report({{"step": step}}, train.Checkpoint.from_directory(folder))
+                time.sleep(0.05)
+
+        train.DataParallelTrainer(
+            train_func, run_config=train.RunConfig(name="{name}", storage_path="{s3.url}/runs")
+        ).fit()
+        """,
+    )
+
+
+def _wait_for_keys(s3: S3, key: str) -> None:
+    until = time.monotonic() + 30
+    while key not in s3.keys(key):
+        assert time.monotonic() < until, s3.keys("runs")
+        time.sleep(0.05)
+
+
+def test_a_run_is_open_once_also_across_machines(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "RENEW_S", 1.0)
+    with Driver(_endless(s3, tmp_path, "twice")) as driver:
+        _wait_for_keys(s3, "runs/twice/checkpoints/checkpoint_000000/.manifest.json")
+        with pytest.raises(train.StorageError, match=rf"is open in process {driver.process.pid} on"):
+            run(s3, "twice")
+        monkeypatch.setenv("HEADWAY_RESULTS", str(tmp_path / "another machine"))
+        with pytest.raises(train.StorageError, match=rf"is open in process {driver.process.pid} on"):
+            run(s3, "twice")
+        assert train.Result.from_path(f"{s3.url}/runs/twice").state == "RUNNING"
+        driver.process.send_signal(signal.SIGKILL)
+        driver.process.wait()
+    assert train.Result.from_path(f"{s3.url}/runs/twice").state == "INTERRUPTED"
+    assert run(s3, "twice", 1).state == "FINISHED"
+
+
+def test_who_was_taken_over_writes_no_more(s3: S3) -> None:
+    there = ObjectStore(f"{s3.url}/leases")
+    first = lease.Lease(there)
+    first.take()
+    stolen = {**json.loads(there.read(".lock")), "token": "another", "owner": "process 1 on another"}
+    there.put(".lock", json.dumps(stolen).encode())
+    first.check()
+    first.renew()
+    with pytest.raises(train.StorageError, match="process 1 on another has taken this run over"):
+        first.check()
+    first.release()
+    assert there.read(".lock"), "it is not ours to remove"
+
+
+def test_a_copy_is_shared_and_goes_with_its_last_reader(s3: S3) -> None:
+    there = ObjectStore(f"{s3.url}/shared")
+    there.put("file", b"content")
+    with copy_of(there) as first:
+        with copy_of(there) as second:
+            assert first == second
+        assert is_held(there)
+        assert (first / "file").read_bytes() == b"content"
+    assert not is_held(there)
+    assert not first.exists()
+
+
+@pytest.mark.parametrize("kind", ["pyarrow", "fsspec", "fsspec in pyarrow"])
+def test_any_filesystem_will_do(s3: S3, kind: str, tmp_path: Path) -> None:
+    import fsspec
+    import pyarrow.fs
+
+    (tmp_path / "disk").mkdir()
+    folder = fsspec.filesystem("dir", path=str(tmp_path / "disk"), fs=fsspec.filesystem("file"))
+    filesystem = {
+        "pyarrow": lambda: pyarrow.fs.S3FileSystem(
+            endpoint_override=s3.endpoint, access_key="a", secret_key="b", region="us-east-1"
+        ),
+        "fsspec": lambda: folder,
+        "fsspec in pyarrow": lambda: pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(folder)),
+    }[kind]()
+    options = {"storage_path": "bucket/any", "storage_filesystem": filesystem, "name": "run"}
+    for _ in range(2):
+        result = plain_trainer(save_steps, 2, {}, **options).fit()
+    assert (result.return_value, result.metrics) == (3, {"step": 5})
+    again = train.Result.from_path("bucket/any/run", filesystem)
+    assert again.checkpoint is not None
+    with again.checkpoint.as_directory() as copied:
+        assert Path(copied, "step").read_text() == "5"
+
+
+def test_a_local_filesystem_is_a_folder(tmp_path: Path) -> None:
+    import pyarrow.fs
+
+    result = fit(print, name="run", storage_path=str(tmp_path), storage_filesystem=pyarrow.fs.LocalFileSystem())
+    assert result.path == str(tmp_path / "run")
+
+
+def test_a_worker_that_sees_other_storage_says_so(tmp_path: Path) -> None:
+    def train_func() -> None:
+        raise AssertionError("never called")
+
+    trainer = plain_trainer(train_func, name="run", storage_path=tmp_path, worker_runtime_env={"env_vars": {"X": "1"}})
+    run = tmp_path / "run"
+
+    class Hide(train.UserCallback):
+        pass
+
+    import headway.storage.rundir as rundir
+
+    describe = rundir.RunDir.describe
+
+    def described(self: rundir.RunDir, asked: dict[str, Any]) -> None:
+        describe(self, asked)
+        (run / "run.json").write_text("{}")
+
+    rundir.RunDir.describe = described  # type: ignore[method-assign]
+    try:
+        with pytest.raises(train.TrainingFailedError, match="does not see the run at"):
+            trainer.fit()
+    finally:
+        rundir.RunDir.describe = describe  # type: ignore[method-assign]
+
+
+def test_retries_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "PAUSE_S", 0.0)
+    tries = []
+
+    class Broken:
+        url = "x://y"
+
+        @store.patiently("written")
+        def put(self, key: str) -> None:
+            tries.append(key)
+            raise OSError("connection reset")
+
+        @store.patiently("read")
+        def read(self, key: str) -> None:
+            tries.append(key)
+            raise PermissionError("not yours")
+
+    with pytest.raises(train.StorageError, match="x://y/a could not be written: connection reset"):
+        Broken().put("a")
+    assert tries == ["a"] * store.TRIES
+    with pytest.raises(train.StorageError, match="x://y/b could not be read: not yours"):
+        Broken().read("b")
+    assert tries.count("b") == 1, "that does not pass"
