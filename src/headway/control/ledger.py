@@ -14,20 +14,22 @@ import os
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from headway.control.events import CommitDone, CommitFailed
 from headway.control.rounds import Habits, Round
 from headway.core.config import CheckpointConfig
-from headway.core.messages import Report
+from headway.core.messages import Known, Report
+from headway.core.validation import ReportedCheckpointStatus
 from headway.storage.commit import Commitment, Saved, commit, discard, extend
 from headway.storage.disk import is_read
 from headway.storage.recovery import next_number
 from headway.storage.retention import surplus, why_retired
 from headway.storage.rundir import RunDir
 from headway.storage.staging import Slot, read_note, sweep
+from headway.storage.validations import Validation, write_validation
 
 NICE = 10
 
@@ -139,10 +141,38 @@ class Ledger:
         self._jobs.put(functools.partial(self._answer, attempt, late.seq, lambda: extend(path, slot)))
         return True
 
-    def committed(self, saved: Saved) -> None:
-        """Count a checkpoint in, and let go of those that it makes superfluous."""
+    def committed(self, saved: Saved) -> Saved:
+        """Count a checkpoint in, and let go of those that it makes superfluous; gives it as it is known now."""
         if saved.manifest.seq in self._withdrawn | self._retired:
-            return
+            return replace(saved, validation=None)
+        before = self._find(saved.path)
+        if before is not None and before.validation is not None:
+            saved = replace(saved, validation=before.validation)  # what we know may not be written down yet
+        self._count_in(saved)
+        return saved
+
+    def validated(self, path: Path, validation: Validation) -> Saved | None:
+        """Its validation is over: write that down and rank it anew; None where it is gone meanwhile."""
+        before = self._find(path)
+        if before is None:
+            return None
+        self._jobs.put(functools.partial(self._note_validation, path, validation))
+        saved = replace(before, validation=validation)
+        self._count_in(saved)
+        return saved
+
+    def known(self) -> tuple[Known, ...]:
+        """All that is kept, with what is known of it."""
+        committed = ReportedCheckpointStatus.COMMITTED
+        return tuple(
+            Known(str(each.path), each.metrics, each.validation.status if each.validation else committed)
+            for each in self.kept
+        )
+
+    def _find(self, path: Path) -> Saved | None:
+        return next((each for each in self.kept if each.path == path), None)
+
+    def _count_in(self, saved: Saved) -> None:
         self.kept = [*(other for other in self.kept if other.path != saved.path), saved]
         self.kept.sort(key=lambda each: each.manifest.seq)
         self._retire()
@@ -188,6 +218,14 @@ class Ledger:
         """Take a checkpoint away; one that is being read later, when its readers have gone."""
         self._unwanted.append(path)
         self._unwanted = [path for path in self._unwanted if not _discarded(path)]
+
+    def _note_validation(self, path: Path, validation: Validation) -> None:
+        if not path.is_dir():
+            return
+        try:
+            write_validation(path, validation)
+        except OSError as error:
+            self._post(Complaint(f"the validation of {path.name} could not be written down: {error}"))
 
     def _work(self) -> None:
         with contextlib.suppress(OSError):

@@ -30,6 +30,10 @@ _KINDS: tuple[type[Any], ...] = (
     messages.Dismissed,
     messages.Saving,
     messages.Staged,
+    messages.AskCheckpoints,
+    messages.Checkpoints,
+    messages.Examine,
+    messages.Examined,
 )
 _REPORT_FIELDS = struct.Struct("!qd??")
 _NUMBER = {kind: number for number, kind in enumerate(_KINDS)}

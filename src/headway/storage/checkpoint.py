@@ -86,7 +86,8 @@ class Checkpoint:
             write_dict(target, self._data)
         else:
             with self._held():
-                shutil.copytree(self.path, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(layout.MANIFEST))
+                ours = shutil.ignore_patterns(layout.MANIFEST, layout.VALIDATION)
+                shutil.copytree(self.path, target, dirs_exist_ok=True, ignore=ours)
         return str(target)
 
     def get_internal_representation(self) -> tuple[str, Any]:

@@ -12,7 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.errors import ConfigError, SessionError
-from headway.core.messages import Arrive, Committed, Dismissed, Release, Saving, Staged, Start, ToWorker
+from headway.core.messages import (
+    Arrive,
+    AskCheckpoints,
+    Checkpoints,
+    Committed,
+    Dismissed,
+    Known,
+    Release,
+    Saving,
+    Staged,
+    Start,
+    ToWorker,
+)
 from headway.storage.checkpoint import Checkpoint, trusted
 from headway.storage.staging import Note, Slot
 from headway.worker.interrupts import heed, speaking
@@ -47,17 +59,26 @@ class Session:
         self._early: set[int] = set()  # files that were there before their report was
         self._checkpoint = _first(start)
         self._pending: set[int] = set()  # reports of ours with files that are not committed yet
+        self._last_save: int | None = None  # the newest report of ours with files
+        self._num_questions = 0
+        self._answers: dict[int, tuple[Known, ...] | None] = {}  # None: asked, not answered yet
         self._num_meetings = 0
         self._released: dict[int, bytes] = {}
         self._dismissed = False
 
-    def report(self, metrics: Mapping[str, Any], checkpoint: object = None, wish: Wish | None = None) -> None:
+    def report(
+        self,
+        metrics: Mapping[str, Any],
+        checkpoint: object = None,
+        wish: Wish | None = None,
+        validation: dict[str, Any] | None = None,
+    ) -> None:
         text = encode_metrics(metrics)
         with self._reporting:
             seq = self._next_seq
             if checkpoint is None and self.autosave is not None:
                 checkpoint, wish = self.autosave(seq) or (None, None)
-            there = checkpoint is not None and self._save(checkpoint, seq, text, wish or Wish())
+            there = checkpoint is not None and self._save(checkpoint, seq, text, wish or Wish(), validation)
             with speaking:
                 self._link.report(seq, time.time(), text, there, checkpoint is not None and not there)
                 self._next_seq = seq + 1
@@ -65,7 +86,9 @@ class Session:
                 self._told(seq)
         heed()
 
-    def _save(self, checkpoint: object, seq: int, metrics: bytes, wish: Wish) -> bool:
+    def _save(
+        self, checkpoint: object, seq: int, metrics: bytes, wish: Wish, validation: dict[str, Any] | None
+    ) -> bool:
         """True when its files are on the run's storage, False when they are on their way there."""
         if not isinstance(checkpoint, Checkpoint):
             kind = type(checkpoint).__name__
@@ -76,8 +99,10 @@ class Session:
         heed()
         self._link.wait(lambda: len(self._pending) < IN_FLIGHT, THROTTLE_S)
         slot = Slot(Path(self.run.root or self.run.path), self.run.attempt, seq, self.rank)
-        there = self._saver.save(checkpoint, slot, Note(self.run.num_workers, json.loads(metrics)), wish)
+        note = Note(self.run.num_workers, json.loads(metrics), validation=validation)
+        there = self._saver.save(checkpoint, slot, note, wish)
         self._pending.add(seq)
+        self._last_save = seq
         return there
 
     def _arrived(self, seq: int) -> None:
@@ -107,6 +132,23 @@ class Session:
         self._link.wait(lambda: not self._pending, patience)
         return self._checkpoint
 
+    def checkpoints(self, *, validated: bool, timeout_s: float | None) -> tuple[Known, ...]:
+        """Those there are when this rank's last one is, and all validations are over; or when the time is."""
+        index = self._num_questions
+        self._num_questions += 1
+        self._answers[index] = None
+
+        def answered() -> bool:
+            return self._answers[index] is not None
+
+        self._link.send(AskCheckpoints(index=index, after=self._last_save, validated=validated))
+        heed()
+        if not self._link.wait(answered, timeout_s):
+            self._link.send(AskCheckpoints(index=index))
+            heed()
+            self._link.wait(answered)
+        return self._answers.pop(index) or ()
+
     def meet(self, kind: str, data: bytes = b"") -> bytes:
         """Wait for all ranks at their next common point; gives rank 0's data."""
         if self.place.world_size != self.run.num_workers:
@@ -130,6 +172,9 @@ class Session:
                     self._checkpoint = trusted(path)
             case Release(index=index, data=data):
                 self._released[index] = data
+            case Checkpoints(index=index, found=found):
+                if index in self._answers:
+                    self._answers[index] = found
             case Dismissed():
                 self._dismissed = True
             case Start():
