@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -285,6 +286,25 @@ def test_a_validation_may_start_a_trainer_itself() -> None:
     assert [metrics for _, metrics in result.best_checkpoints] == [{"step": 4, "doubled": 8, "world": 2}]
 
 
+def test_a_trainer_inside_a_validation_ends_with_it(tmp_path: Path) -> None:
+    def validate(checkpoint: train.Checkpoint) -> dict[str, Any]:
+        def hang() -> None:
+            (tmp_path / f"{os.getpid()}.pid").touch()
+            time.sleep(60)
+
+        train.DataParallelTrainer(hang, scaling_config=train.ScalingConfig(2)).fit()
+        return {}
+
+    asked = train.ValidationTaskConfig(timeout_s=2)
+    result = trainer(lambda: report(0, asked), validate).fit()
+    [saved] = Record(Path(result.path)).checkpoints()
+    assert saved.validation is not None
+    assert saved.validation.status is Status.VALIDATION_TIMEOUT
+    pids = [int(path.stem) for path in tmp_path.glob("*.pid")]
+    assert len(pids) == 2
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)))
+
+
 def test_restarts_leave_validations_alone(tmp_path: Path) -> None:
     """The validation begins before the worker dies, and ends after its successor has begun."""
 
@@ -423,6 +443,95 @@ def test_a_killed_driver_leaves_no_process_and_the_pending_validation_is_taken_u
         assert "checkpoint_000000 still awaits its validation" in driver.output
         expected = {"step": 0, "accuracy": 0.5, "split": "test", "argv": [str(script)], "cwd": str(tmp_path)}
         assert str(expected) in driver.output
+
+
+def test_a_wish_that_the_killed_driver_had_not_heard_of_is_fulfilled(tmp_path: Path) -> None:
+    """The driver is stopped while the worker reports; both are killed; files and wish lie in staging."""
+    script = """
+        import os, pathlib, sys, time
+        from headway import train
+
+        def train_func():
+            if train.get_checkpoint() is None:
+                print("training", flush=True)
+                time.sleep(0.3)
+                train.report({"step": 0}, train.Checkpoint.from_dict({"step": 0}), validation=True)
+                pathlib.Path(train.get_context().get_trial_dir(), "saved").touch()
+                time.sleep(60)
+
+        validation = train.ValidationConfig(lambda checkpoint: {"accuracy": checkpoint.to_dict()["step"] + 0.5})
+        run_config = train.RunConfig(name="run")
+        print(train.DataParallelTrainer(train_func, run_config=run_config, validation_config=validation).fit())
+    """
+    run = Path(os.environ["HEADWAY_RESULTS"], "run")
+    path = write_script(tmp_path, script)
+    with Driver(path) as driver:
+        driver.wait_for("training")
+        driver.process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: (run / "saved").exists(), 10)
+        driver.process.kill()
+        driver.process.wait()
+    with Driver(path) as driver:
+        assert driver.process.wait(30) == 0, driver.output
+        assert "checkpoint_000000 is validated: accuracy=0.5" in driver.output
+    assert [saved.metrics for saved in Record(run).checkpoints()] == [{"step": 0, "accuracy": 0.5}]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_stop_frees_ranks_that_wait_for_validations(tmp_path: Path, num_workers: int) -> None:
+    def validate(checkpoint: train.Checkpoint) -> dict[str, Any]:
+        (tmp_path / "begun").touch()
+        wait_for(tmp_path / "freed")
+        return {"accuracy": 1}
+
+    def train_func() -> None:
+        report(0)
+        try:
+            train.get_all_reported_checkpoints()
+        finally:
+            (tmp_path / "freed").touch()
+
+    run = trainer(train_func, validate, num_workers).start()
+    wait_until(lambda: (tmp_path / "begun").exists())
+    time.sleep(0.1)
+    run.stop()
+    [(_, metrics)] = run.result(10).best_checkpoints
+    assert metrics == {"step": 0, "accuracy": 1}
+
+
+def test_checkpoints_in_memory_are_validated_too() -> None:
+    def train_func() -> None:
+        for step in range(2):
+            report(step)
+            train.get_all_reported_checkpoints()
+
+    validate = train.ValidationConfig(lambda checkpoint: {"accuracy": checkpoint.to_dict()["step"] + 1})
+    result = train.DataParallelTrainer(
+        train_func,
+        run_config=train.RunConfig(checkpoint_config=train.CheckpointConfig(num_to_keep=0)),
+        validation_config=validate,
+    ).fit()
+    best = result.get_best_checkpoint("accuracy", "max")
+    assert best is not None
+    assert best.to_dict() == {"step": 1}
+    shutil.rmtree(Path(best.path).parents[1])
+
+
+def test_state_that_saves_itself_is_validated_when_it_does() -> None:
+    import torch
+
+    def validate(checkpoint: train.Checkpoint) -> dict[str, Any]:
+        return {"files": len(list(Path(checkpoint.path).iterdir()))}
+
+    def train_func() -> None:
+        train.track(model=torch.nn.Linear(1, 1))
+        for step in range(4):
+            train.report({"step": step}, validation=True)
+
+    result = trainer(train_func, validate, keep=train.CheckpointConfig(every_reports=2)).fit()
+    metrics = [metrics for _, metrics in result.best_checkpoints]
+    assert [m["step"] for m in metrics] == [1, 3]
+    assert all(m["files"] for m in metrics)
 
 
 def test_ctrl_c_ends_validations_at_once_and_they_stay_pending(tmp_path: Path) -> None:

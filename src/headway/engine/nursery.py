@@ -1,7 +1,7 @@
 """The nursery: a small process that imports what workers need, once, and then forks them in milliseconds.
 
     driver ══ door ══▶ nursery                    one per set of preloaded modules; the door passes sessions in
-       ╚═════ session ════╝ │ fork                one per run: launch, ask, signal ▸ ◂ exited
+       ╚═════ session ════╝ │ fork                one per run or errand: launch, ask, signal ▸ ◂ exited
        ╚══════ wire ═══════ worker 0, worker 1 …  one per worker, handed over with the launch
 
 It is single-threaded, never touches a device and runs no user code, so that forking it is safe. When the driver's
