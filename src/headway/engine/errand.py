@@ -15,6 +15,7 @@ import os
 import selectors
 import signal
 import socket
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,16 +50,22 @@ class Errand:
         self._entry = entry
         self._preload, self._warm = preload, warm
         self._off = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._closing = threading.Lock()  # so that nobody calls off by a number that means another file by now
+        self._open = True
         self._pid: int | None = None
         self._answer: Any = None
         self._deadline: float | None = None
 
     def close(self) -> None:
-        os.close(self._off)
+        with self._closing:
+            self._open = False
+            os.close(self._off)
 
     def call_off(self) -> None:
-        """From any thread, before :meth:`close`: whoever asks, or will, gets CalledOff."""
-        os.eventfd_write(self._off, 1)
+        """From any thread: whoever asks, or will, gets CalledOff."""
+        with self._closing:
+            if self._open:
+                os.eventfd_write(self._off, 1)
 
     def ask(self, question: object, timeout_s: float | None) -> Any:
         """The answer; else Exited, TooLong or CalledOff. The time runs from when the process is there."""

@@ -25,7 +25,8 @@ from headway.train.result import Result
 class DataParallelTrainer:
     """Runs one function on several workers. The base of all trainers; without a backend the workers are just processes.
 
-    ``train_loop_per_worker`` takes no parameter, or one: the ``train_loop_config``.
+    ``train_loop_per_worker`` takes no parameter, or one: the ``train_loop_config``. ``validation_config`` is what
+    ``report(..., validation=True)`` has checkpoints validated with, while training goes on.
 
     >>> from headway import train
     >>> def train_func(config):
