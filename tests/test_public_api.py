@@ -11,10 +11,11 @@ import headway.train
 import headway.train.torch
 
 TRAIN = """
-BackendConfig Checkpoint CheckpointConfig CheckpointUploadMode ConfigError DataParallelTrainer EngineError
-FailureConfig HeadwayError LoggingConfig MetricsError RemoteError Result Run RunConfig ScalingConfig
-SessionError StorageError TrainContext TrainRunContext TrainingFailedError UserCallback WorkerDied collective
-get_checkpoint get_context report track
+BackendConfig Checkpoint CheckpointConfig CheckpointConsistencyMode CheckpointUploadMode ConfigError
+DataParallelTrainer EngineError FailureConfig HeadwayError LoggingConfig MetricsError RemoteError ReportedCheckpoint
+ReportedCheckpointStatus Result Run RunConfig ScalingConfig SessionError StorageError TrainContext TrainRunContext
+TrainingFailedError UserCallback ValidationConfig ValidationTaskConfig WorkerDied collective
+get_all_reported_checkpoints get_checkpoint get_context report track
 """.split()
 
 TORCH = """
@@ -26,8 +27,14 @@ SIGNATURES = {
     "train.report": (
         "(metrics, checkpoint=None, checkpoint_dir_name=None, "
         "checkpoint_upload_mode=<CheckpointUploadMode.SYNC: 'SYNC'>, "
-        "delete_local_checkpoint_after_upload=None, checkpoint_upload_fn=None)"
+        "delete_local_checkpoint_after_upload=None, checkpoint_upload_fn=None, validation=False)"
     ),
+    "train.get_all_reported_checkpoints": (
+        "(consistency_mode=<CheckpointConsistencyMode.VALIDATED: 'VALIDATED'>, timeout_s=None)"
+    ),
+    "train.ValidationConfig": "(fn, task_config=None, ray_remote_kwargs=None, max_concurrent=2)",
+    "train.ValidationTaskConfig": "(fn_kwargs=None, timeout_s=None)",
+    "train.ReportedCheckpoint": "(checkpoint, metrics, status)",
     "train.get_checkpoint": "()",
     "train.get_context": "()",
     "train.collective.barrier": "()",
@@ -43,22 +50,22 @@ SIGNATURES = {
     "train.LoggingConfig": "(log_level='INFO')",
     "train.DataParallelTrainer": (
         "(train_loop_per_worker, *, train_loop_config=None, backend_config=None, scaling_config=None, "
-        "run_config=None, resume_from_checkpoint=None, metadata=None)"
+        "run_config=None, resume_from_checkpoint=None, metadata=None, validation_config=None)"
     ),
-    "train.Checkpoint": "(path)",
+    "train.Checkpoint": "(path, filesystem=None)",
     "train.Checkpoint.from_directory": "(path)",
     "train.Checkpoint.to_directory": "(self, path=None)",
     "train.Checkpoint.from_dict": "(data)",
     "train.Checkpoint.to_dict": "(self, trust=False)",
     "train.Checkpoint.as_directory": "(self)",
-    "train.Result.from_path": "(path)",
+    "train.Result.from_path": "(path, storage_filesystem=None)",
     "train.Result.get_best_checkpoint": "(self, metric, mode)",
     "train.UserCallback.after_report": "(self, run_context, metrics, checkpoint)",
     "train.UserCallback.after_exception": "(self, run_context, worker_exceptions)",
     "train.Run.reports": "(self, rank=0)",
     "train.torch.TorchTrainer": (
         "(train_loop_per_worker, *, train_loop_config=None, torch_config=None, scaling_config=None, "
-        "run_config=None, resume_from_checkpoint=None, metadata=None)"
+        "run_config=None, resume_from_checkpoint=None, metadata=None, validation_config=None)"
     ),
     "train.torch.TorchConfig": "(backend=None, init_method='env', timeout_s=1800)",
     "train.torch.prepare_model": (
@@ -106,6 +113,7 @@ def test_run_config_takes_what_it_says() -> None:
     assert list(inspect.signature(headway.train.RunConfig).parameters) == [
         "name",
         "storage_path",
+        "storage_filesystem",
         "failure_config",
         "checkpoint_config",
         "logging_config",

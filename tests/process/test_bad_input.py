@@ -13,7 +13,7 @@ from headway.core.config import chosen_engine
 from headway.engine import local
 from headway.train import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
 from headway.train.torch import TorchConfig, TorchTrainer
-from support import fit
+from support import fit, plain_trainer
 
 
 @pytest.fixture(autouse=True)
@@ -161,9 +161,18 @@ def test_a_folder_that_is_something_else(tmp_path: Path) -> None:
         fit(lambda: None, storage_path=tmp_path, name="thesis")
 
 
-def test_an_object_store_is_refused_for_now() -> None:
-    with expect_refusal("storage_path must be a local path or file:// address, got 's3://bucket'"):
-        RunConfig(storage_path="s3://bucket")
+def test_storage_paths_and_filesystems() -> None:
+    import pyarrow.fs
+
+    with expect_refusal("storage_path 's3://' names no bucket"):
+        RunConfig(storage_path="s3://")
+    filesystem = pyarrow.fs.SubTreeFileSystem("/tmp", pyarrow.fs.LocalFileSystem())
+    with expect_refusal("storage_path must be a path on storage_filesystem, without s3://"):
+        RunConfig(storage_path="s3://bucket/x", storage_filesystem=filesystem)
+    with expect_refusal("storage_filesystem needs a storage_path"):
+        RunConfig(storage_filesystem=filesystem)
+    with expect_refusal("storage_filesystem must be a filesystem of pyarrow or fsspec, got int"):
+        plain_trainer(print, name="x", storage_path="x", storage_filesystem=5).fit()
     assert RunConfig(storage_path="file:///tmp/x", name="y").path == Path("/tmp/x/y")
 
 
@@ -196,7 +205,7 @@ def test_other_fields_say_what_they_want() -> None:
         "worker_runtime_env takes": lambda: RunConfig(worker_runtime_env={"pip": ["x"]}),
         "env_vars must be a dict of strings, got None": lambda: RunConfig(worker_runtime_env={"env_vars": None}),
         "callbacks must be a list of UserCallback": lambda: RunConfig(callbacks=train.UserCallback()),  # type: ignore[arg-type]
-        "storage_path must be a path, got 5": lambda: RunConfig(storage_path=5),  # type: ignore[arg-type]
+        "storage_path must be a path or an address like s3://bucket/runs, got 5": lambda: RunConfig(storage_path=5),  # type: ignore[arg-type]
         "use_gpu must be True or False, got 'no'": lambda: ScalingConfig(use_gpu="no"),  # type: ignore[arg-type]
         "checkpoint_score_attribute must be the name of a metric, got 5": lambda: CheckpointConfig(
             checkpoint_score_attribute=5  # type: ignore[arg-type]

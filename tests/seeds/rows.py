@@ -9,6 +9,7 @@ DICTS = "tests/unit/storage/test_dicts.py::"
 STORAGE = "tests/unit/storage/test_storage.py::"
 RUN = "tests/process/test_run.py::"
 BAD = "tests/process/test_bad_reports.py::"
+VALIDATION = "tests/process/test_validation.py::"
 
 SHOWN = {
     # resuming
@@ -62,6 +63,14 @@ SHOWN = {
     "V9": MODES + "test_an_error_on_the_way_fails_the_run",
     "V11": MODES + "test_async_across_filesystems_is_copied_by_another_process",
     "V88": MODES + "test_async_moves_the_files_and_leaves_the_folder",
+    # validation beside training
+    "V6": VALIDATION + "test_a_validation_that_cannot_be_is_refused_at_once",
+    "V15": VALIDATION + "test_reported_checkpoints_are_given_when_they_are_committed_or_validated_or_when_time_is_over",
+    "V50": VALIDATION + "test_training_goes_on_while_checkpoints_are_validated_several_at_once",
+    "V51": VALIDATION + "test_a_report_overrides_the_trainers_keywords_one_by_one",
+    "V52": VALIDATION + "test_a_validation_that_goes_wrong_never_fails_the_run",
+    "V89": VALIDATION + "test_reported_checkpoints_are_given_when_they_are_committed_or_validated_or_when_time_is_over",
+    "V90": VALIDATION + "test_a_killed_driver_leaves_no_process_and_the_pending_validation_is_taken_up_again",
 }
 
 OPEN = {
@@ -71,14 +80,7 @@ OPEN = {
     "S107": "the same",
     "S120": "extra keys of dict checkpoints: the older vocabularies",
     "S121": "the same",
-    "V6": "validation beside training",
     "V10": "object stores",
-    "V15": "validation beside training",
     "V37": "object stores",
     "V38": "object stores",
-    "V50": "validation beside training",
-    "V51": "validation beside training",
-    "V52": "validation beside training",
-    "V89": "validation beside training",
-    "V90": "validation beside training",
 }

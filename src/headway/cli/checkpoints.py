@@ -10,6 +10,7 @@ from pathlib import PurePath
 from headway.cli.runs import clock, find, print_table, table
 from headway.core.config import CheckpointConfig
 from headway.core.errors import ConfigError, StorageError
+from headway.core.validation import ReportedCheckpointStatus
 from headway.observe import words
 from headway.storage import layout
 from headway.storage.commit import Saved
@@ -34,11 +35,12 @@ def ckpt(args: argparse.Namespace) -> int:
 
 def _ls(record: Record) -> int:
     found = record.vault.survey()
-    rows = table("CHECKPOINT", "REPORT", "SAVED", "RANKS", "FILES", "SIZE", "METRICS")
+    rows = table("CHECKPOINT", "REPORT", "SAVED", "RANKS", "FILES", "SIZE", "STATUS", "METRICS")
     for saved in found.kept:
         manifest = saved.manifest
         who = words.ranks(manifest.ranks).removeprefix("ranks ").removeprefix("rank ")
-        told = words.metrics(manifest.metrics)
+        told = words.metrics(saved.metrics)
+        status = saved.validation.status if saved.validation else ReportedCheckpointStatus.COMMITTED
         rows.add_row(
             saved.path.name,
             str(manifest.seq),
@@ -46,6 +48,7 @@ def _ls(record: Record) -> int:
             f"{who} of {manifest.world_size}",
             str(len(manifest.files)),
             words.size(manifest.size),
+            status,
             told or "-",
         )
     print_table(rows)

@@ -88,7 +88,7 @@ def _print_checkpoints(record: Record) -> None:
     for saved in kept:
         manifest = saved.manifest
         size = words.size(manifest.size)
-        metrics = words.metrics(manifest.metrics)
+        metrics = words.metrics(saved.metrics)
         rows.add_row(saved.path.name, str(manifest.seq), clock(manifest.time), size, Text(metrics))
     print()
     print_table(rows)

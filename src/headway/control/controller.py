@@ -23,13 +23,15 @@ from headway.control.hooks import Hooks
 from headway.control.ledger import Complaint, Ledger
 from headway.control.policy import Failure
 from headway.control.rounds import Closed, Round
+from headway.control.validations import Validations, Validator
 from headway.core.callback import TrainRunContext
 from headway.core.config import RunConfig, ScalingConfig
 from headway.core.errors import ConfigError, EngineError
-from headway.core.messages import Finished, FromWorker, Ready, RunInfo, Start, Surroundings
+from headway.core.messages import Checkpoints, Finished, FromWorker, Ready, RunInfo, Start, Surroundings
 from headway.engine.base import Engine
 from headway.observe import words
 from headway.observe.watcher import Glance, Watcher
+from headway.storage import layout
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.commit import Saved
 from headway.storage.retention import value_of
@@ -49,6 +51,7 @@ class Plan:
     task: bytes
     checkpoint: Checkpoint | None = None  # where to begin when the run has none of its own
     differences: tuple[str, ...] = ()  # what is otherwise than when the run was opened last
+    validator: Validator | None = None
 
     @property
     def scaling(self) -> ScalingConfig:
@@ -77,7 +80,14 @@ class Controller:
         self._watcher = watcher
         self._ledger = Ledger(rundir, plan.config.checkpoint_config)
         self._hooks = Hooks(plan.config.callbacks, plan.context, lambda text: self._tell("callback", text, "WARNING"))
-        self._run = machine.Run(plan.config.failure_config.max_failures, attempt=rundir.past_attempts)
+        self._validations = _validations(plan, engine, rundir)
+        pending = [saved for saved in self._ledger.kept if saved.awaits_validation]
+        self._run = machine.Run(
+            plan.config.failure_config.max_failures,
+            attempt=rundir.past_attempts,
+            validating=frozenset(saved.path for saved in pending) if self._validations else frozenset(),
+        )
+        self._pending = pending
         self._events: deque[Any] = deque()
         self._handling = False
         self._timers: dict[type, tuple[float, events.Answer]] = {}
@@ -95,6 +105,7 @@ class Controller:
         with self._opened():
             for note in self._rundir.recovered.notes:
                 self._tell("recovered", note, "WARNING")
+            self._take_up_validations()
             self._deliver([events.Begin()])
             while self._ended is None:
                 self._engine.pump(self._patience())
@@ -111,6 +122,7 @@ class Controller:
             try:
                 yield
             finally:
+                self._end_validations()
                 self._engine.close()
         finally:
             self._holding.close()
@@ -174,13 +186,18 @@ class Controller:
             case FromWorker():
                 event = self._heard(event)
             case events.CommitDone():
-                self._saved(event)
+                event = self._saved(event)
+            case events.ValidationDone():
+                self._validated(event)
             case Complaint(text=text):
                 return self._tell("storage", text, "WARNING")
         before = self._run.state
         self._run, actions = machine.step(self._run, event)
         if self._run.state is not before:
             self._rundir.note("state", state=self._run.state, attempt=self._run.attempt)
+            if self._run.state is events.State.VALIDATING:
+                count = words.count(len(self._run.validating), "validation")
+                self._tell("waiting", f"training is over; waiting for {count}")
         for action in actions:
             self._perform(action)
 
@@ -224,6 +241,13 @@ class Controller:
                 self._engine.kill()
             case events.Extend(attempt=attempt, round=late):
                 self._extend(attempt, late)
+            case events.Validate(saved=saved):
+                self._validate(saved)
+            case events.EndValidations():
+                self._end_validations()
+            case events.ShowCheckpoints(rank=rank, index=index):
+                answer = Checkpoints(index=index, found=self._ledger.known())
+                self._engine.send(self._index_of[rank], answer)
             case events.Withdraw(seq=seq, reason=reason):
                 if self._ledger.withdraw(seq):
                     text = f"the checkpoint of report {seq} is withdrawn: {reason}"
@@ -278,6 +302,7 @@ class Controller:
             seed=self._rundir.seed,
             root=str(self._rundir.root),
             store=cloudpickle.dumps(self._rundir.store) if self._rundir.store is not None else b"",
+            validates=self._validations is not None,
             every_reports=self._plan.config.checkpoint_config.every_reports,
             attempt=self._run.attempt,
             num_workers=len(ready),
@@ -323,9 +348,9 @@ class Controller:
             text = f"files of {words.ranks(late.givers)} for report {late.seq} came too late: its checkpoint is gone"
             self._tell("late", text, "WARNING", seq=late.seq)
 
-    def _saved(self, event: events.CommitDone) -> None:
-        saved = event.saved
-        self._ledger.committed(saved)
+    def _saved(self, event: events.CommitDone) -> events.CommitDone:
+        """Count it in; the machine is to hear of it as the ledger knows it."""
+        saved = self._ledger.committed(event.saved)
         self._rundir.note("checkpoint", path=saved.path.name, seq=event.seq, attempt=event.attempt, **_speed(saved))
         if saved.seconds >= SLOW_UPLOAD_S:
             speed = f"{words.size(saved.manifest.size / saved.seconds)}/s"
@@ -338,12 +363,53 @@ class Controller:
             )
             self._tell("clash", text, "WARNING", file=clash.file, ranks=clash.ranks)
         self._hooks.saved(saved)
+        if not saved.awaits_validation:
+            self._look_for_score(saved)
+        return replace(event, saved=saved)
+
+    def _look_for_score(self, saved: Saved) -> None:
+        """Say it once where a checkpoint lacks what it should be ranked by."""
         key = self._plan.config.checkpoint_config.checkpoint_score_attribute
         if key is not None and value_of(saved, key) is None and not self._missed_score:
             self._missed_score = True
-            known = ", ".join(words.flat(saved.manifest.metrics)) or "none at all"
+            known = ", ".join(words.flat(saved.metrics)) or "none at all"
             text = f"{saved.path.name} has no metric {key!r} to be ranked by: it counts as the worst (it has {known})"
             self._tell("score", text, "WARNING")
+
+    # --- validations ---
+
+    def _take_up_validations(self) -> None:
+        """Those that an earlier opening has left pending."""
+        for saved in self._pending:
+            if self._validations is None:
+                text = f"{saved.path.name} awaits a validation and stays: this trainer has no validation_config"
+                self._tell("validation", text, "WARNING", path=saved.path.name)
+            else:
+                self._tell("validation", f"{saved.path.name} still awaits its validation", path=saved.path.name)
+                self._validate(saved)
+
+    def _validate(self, saved: Saved) -> None:
+        assert self._validations is not None, "a worker asks for a validation only where there is a function for it"
+        self._rundir.note("validating", path=saved.path.name, seq=saved.manifest.seq)
+        self._validations.ask(saved)
+
+    def _validated(self, event: events.ValidationDone) -> None:
+        name, validation = event.path.name, event.validation
+        saved = self._ledger.validated(event.path, validation)
+        fields: dict[str, Any] = {"path": name, "status": validation.status, "metrics": validation.metrics}
+        if validation.error:
+            log = layout.validation_log(self._rundir.path, name, "err")
+            text = f"the validation of {name} failed: {validation.error}; its output: {log}"
+            self._tell("validated", text, "WARNING", error=validation.error, **fields)
+        else:
+            told = words.metrics(validation.metrics)
+            self._tell("validated", f"{name} is validated{f': {told}' if told else ''}", **fields)
+        if saved is not None:
+            self._look_for_score(saved)
+
+    def _end_validations(self) -> None:
+        if self._validations is not None:
+            self._validations.end()
 
     def _retried(self, failures: tuple[Failure, ...]) -> None:
         attempt = self._run.attempt - 1
@@ -375,6 +441,13 @@ class Controller:
 def _speed(saved: Saved) -> dict[str, float]:
     """For the journal: how long the files of a checkpoint travelled, if they did."""
     return {"seconds": round(saved.seconds, 3), "bytes": saved.manifest.size} if saved.seconds else {}
+
+
+def _validations(plan: Plan, engine: Engine, rundir: RunDir) -> Validations | None:
+    if plan.validator is None:
+        return None
+    surroundings = _surroundings({**plan.config.env_vars, **plan.validator.env_vars})
+    return Validations(plan.validator, rundir.path, surroundings, engine.post)
 
 
 def _free_port() -> int:

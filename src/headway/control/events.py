@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import PurePath
 
 from headway.control.policy import Failure
 from headway.control.rounds import UNKNOWN, Closed, Habits, Round
 from headway.core.messages import Abort, Claim, FromWorker, Report, StopRequested, ToWorker
 from headway.storage.commit import Saved
+from headway.storage.validations import Validation
 
 
 class State(StrEnum):
@@ -18,6 +20,7 @@ class State(StrEnum):
     STARTING = "STARTING"
     RUNNING = "RUNNING"
     STOPPING = "STOPPING"
+    VALIDATING = "VALIDATING"
     FINISHED = "FINISHED"
     FAILED = "FAILED"
     ABORTED = "ABORTED"
@@ -90,8 +93,16 @@ class Overdue:
     long: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ValidationDone:
+    """The validation of this checkpoint is over, however it went. It belongs to the run, not to an attempt."""
+
+    path: PurePath
+    validation: Validation
+
+
 Answer = Launched | LaunchFailed | CommitDone | CommitFailed | CommitSkipped | Deadline | Overdue
-Event = FromWorker | Begin | Abort | StopRequested | Answer
+Event = FromWorker | Begin | Abort | StopRequested | ValidationDone | Answer
 
 
 # --- what is done ---
@@ -155,6 +166,26 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
+class Validate:
+    """Have this checkpoint validated; ValidationDone will follow."""
+
+    saved: Saved
+
+
+@dataclass(frozen=True, slots=True)
+class EndValidations:
+    """End every validation, whatever it does; they stay pending, and are taken up when the run is opened again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShowCheckpoints:
+    """Tell this rank which checkpoints there are: it has asked, and now is the time."""
+
+    rank: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
 class Interrupt:
     """Ask every worker's Python to stop."""
 
@@ -190,6 +221,9 @@ Action = (
     | Extend
     | Withdraw
     | Allot
+    | Validate
+    | EndValidations
+    | ShowCheckpoints
     | Send
     | Interrupt
     | Kill

@@ -14,18 +14,21 @@ import os
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
 from headway.control.events import CommitDone, CommitFailed
 from headway.control.rounds import Habits, Round
 from headway.core.config import CheckpointConfig
-from headway.core.messages import Claim, Granted, Report
+from headway.core.errors import StorageError
+from headway.core.messages import Claim, Granted, Known, Report
+from headway.core.validation import ReportedCheckpointStatus
 from headway.storage import layout
 from headway.storage.commit import Commitment, Saved
 from headway.storage.retention import surplus, why_retired
 from headway.storage.rundir import RunDir
+from headway.storage.validations import Validation
 
 NICE = 10
 
@@ -172,10 +175,38 @@ class Ledger:
         self._jobs.put(functools.partial(self._answer, attempt, late.seq, add))
         return True
 
-    def committed(self, saved: Saved) -> None:
-        """Count a checkpoint in, and let go of those that it makes superfluous."""
+    def committed(self, saved: Saved) -> Saved:
+        """Count a checkpoint in, and let go of those that it makes superfluous; gives it as it is known now."""
         if saved.manifest.seq in self._withdrawn | self._retired:
-            return
+            return replace(saved, validation=None)
+        before = self._find(saved.path)
+        if before is not None and before.validation is not None:
+            saved = replace(saved, validation=before.validation)  # what we know may not be written down yet
+        self._count_in(saved)
+        return saved
+
+    def validated(self, path: PurePath, validation: Validation) -> Saved | None:
+        """Its validation is over: write that down and rank it anew; None where it is gone meanwhile."""
+        before = self._find(path)
+        if before is None:
+            return None
+        self._jobs.put(functools.partial(self._note_validation, path, validation))
+        saved = replace(before, validation=validation)
+        self._count_in(saved)
+        return saved
+
+    def known(self) -> tuple[Known, ...]:
+        """All that is kept, with what is known of it."""
+        committed = ReportedCheckpointStatus.COMMITTED
+        return tuple(
+            Known(str(each.path), each.metrics, each.validation.status if each.validation else committed)
+            for each in self.kept
+        )
+
+    def _find(self, path: PurePath) -> Saved | None:
+        return next((each for each in self.kept if each.path == path), None)
+
+    def _count_in(self, saved: Saved) -> None:
         self.kept = [*(other for other in self.kept if other.path != saved.path), saved]
         self.kept.sort(key=lambda each: each.manifest.seq)
         self._retire()
@@ -229,6 +260,12 @@ class Ledger:
             return False
         self._vault.discard(path)
         return True
+
+    def _note_validation(self, path: PurePath, validation: Validation) -> None:
+        try:
+            self._vault.note_validation(path, validation)
+        except (OSError, StorageError) as error:
+            self._post(Complaint(f"the validation of {path.name} could not be written down: {error}"))
 
     def _work(self) -> None:
         with contextlib.suppress(OSError):

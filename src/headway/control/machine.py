@@ -2,16 +2,18 @@
 
     WAITING ──Begin──▶ STARTING ──all Ready──▶ RUNNING ──all Finished / failure / abort──▶ STOPPING
        ▲                  └────────failure, abort───────────────────────────────────────────▶ │
-       └───────────────────────── retry ── last Exited, last commit ── FINISHED|FAILED|ABORTED ┘
+       └───────────────────────── retry ── last Exited, last commit ── (VALIDATING) FINISHED|FAILED|ABORTED ┘
 
 Everything that can happen is an event, everything we do about it an action. STOPPING carries why we stop and
-ends only when every process has left and storage has answered every commit. Messages of an older attempt, and
-of a worker that has already left, are dropped. A test explores this module exhaustively.
+ends only when every process has left and storage has answered every commit. Validations belong to the run, not to an
+attempt: restarts leave them alone, and before it is FINISHED a run waits for them, as VALIDATING. Messages of an older
+attempt, and of a worker that has already left, are dropped. A test explores this module exhaustively.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any, Literal, assert_never
 
 from headway.control.events import (
@@ -26,6 +28,7 @@ from headway.control.events import (
     CommitSkipped,
     Deadline,
     End,
+    EndValidations,
     Event,
     Extend,
     Interrupt,
@@ -38,17 +41,22 @@ from headway.control.events import (
     Retried,
     Send,
     SetDeadline,
+    ShowCheckpoints,
     StartWorkers,
     State,
+    Validate,
+    ValidationDone,
     Withdraw,
 )
 from headway.control.meetings import Meetings, Met, Missed
 from headway.control.policy import FINAL, Failure, FailureKind, Retry, decide
+from headway.control.questions import Questions
 from headway.control.rounds import Closed, Late, News, Rounds
 from headway.control.saves import Crossed
 from headway.core.messages import (
     Abort,
     Arrive,
+    AskCheckpoints,
     Claim,
     Committed,
     Dismissed,
@@ -63,6 +71,7 @@ from headway.core.messages import (
     Staged,
     StopRequested,
 )
+from headway.storage.commit import Saved
 
 LINGER_S = 0.1  # after a rank raised: time for the others to say that they raised the same
 GRACE_S = 1.0  # after an interrupt: time for the user's own clean-up
@@ -88,6 +97,7 @@ class Worker:
 
 _NO_ROUNDS = Rounds(0, ())
 _NO_MEETINGS = Meetings(0)
+_NO_QUESTIONS = Questions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +113,10 @@ class Run:
     killed: bool = False
     failures: tuple[Failure, ...] = ()  # of this attempt, the first one first
     num_failures: int = 0  # attempts that failed so far
+    questions: Questions = _NO_QUESTIONS
+    answered: int = -1  # the newest round that storage has answered
+    validating: frozenset[PurePath] = frozenset()  # checkpoints whose validation is asked for and not over
+    hurried: bool = False  # the user wants out at once: validations are not waited for, nor begun
 
 
 Step = tuple[Run, tuple[Action, ...]]
@@ -112,6 +126,11 @@ def step(run: Run, event: Event) -> Step:
     """What the run becomes, and what must be done about it."""
     if run.state in ENDS:
         return run, ()
+    run, actions = _stepped(run, event)
+    return _shown(run, actions) if run.questions.open else (run, actions)
+
+
+def _stepped(run: Run, event: Event) -> Step:
     match event:
         case FromWorker():
             return _heard(run, event)
@@ -121,6 +140,8 @@ def step(run: Run, event: Event) -> Step:
             return _leave(run, "abort")
         case StopRequested():
             return _leave(run, "stop")
+        case ValidationDone(path=path):
+            return _awaited(_with(run, validating=run.validating - {path}))
         case Launched() | LaunchFailed() | CommitDone() | CommitFailed() | CommitSkipped() | Deadline() | Overdue():
             return _answered(run, event) if event.attempt == run.attempt else (run, ())
         case _:
@@ -128,8 +149,9 @@ def step(run: Run, event: Event) -> Step:
 
 
 def _begin(run: Run) -> Step:
-    fresh = Run(run.max_failures, State.STARTING, run.attempt + 1, num_failures=run.num_failures)
-    return fresh, (Launch(fresh.attempt),)
+    attempt = run.attempt + 1
+    fresh = Run(run.max_failures, State.STARTING, attempt, num_failures=run.num_failures, validating=run.validating)
+    return fresh, (Launch(attempt),)
 
 
 def _answered(run: Run, event: Answer) -> Step:
@@ -141,12 +163,13 @@ def _answered(run: Run, event: Answer) -> Step:
         case CommitDone(seq=seq, saved=saved):
             told = Committed(seq=seq, path=str(saved.path))
             sends = tuple(Send(rank, told) for rank, worker in enumerate(run.workers or ()) if not worker.left)
-            return _concluded(_with(run, num_commits=run.num_commits - 1), *sends)
-        case CommitFailed(reason=reason):
-            run = _with(run, num_commits=run.num_commits - 1)
+            run, validate = _validate(_answered_by_storage(run, seq), saved)
+            return _concluded(run, *sends, *validate)
+        case CommitFailed(seq=seq, reason=reason):
+            run = _answered_by_storage(run, seq)
             return _failed(run, Failure("storage", None, reason), Kill())
-        case CommitSkipped():
-            return _concluded(_with(run, num_commits=run.num_commits - 1))
+        case CommitSkipped(seq=seq):
+            return _concluded(_answered_by_storage(run, seq))
         case Deadline():
             return _kill(run) if run.state is State.STOPPING else (run, ())
         case Overdue(seq=seq, long=long):
@@ -154,6 +177,10 @@ def _answered(run: Run, event: Answer) -> Step:
             return _told(_with(run, rounds=rounds), news)
         case _:
             assert_never(event)
+
+
+def _answered_by_storage(run: Run, seq: int) -> Run:
+    return _with(run, num_commits=run.num_commits - 1, answered=max(seq, run.answered))
 
 
 def _launched(run: Run, event: Launched) -> Step:
@@ -189,6 +216,8 @@ def _heard(run: Run, event: FromWorker) -> Step:
         case Arrive():
             meetings, verdict = run.meetings.arrive(rank, message)
             return _met(_with(run, meetings=meetings), verdict)
+        case AskCheckpoints():
+            return _with(run, questions=run.questions.ask(rank, message)), ()
         case Finished():
             return _finished(run, rank)
         case Failed():
@@ -287,6 +316,39 @@ def _met(run: Run, verdict: Met | Missed | None) -> Step:
             assert_never(verdict)
 
 
+# --- validations, and who asks about them ---
+
+
+def _validate(run: Run, saved: Saved) -> Step:
+    """A checkpoint is there: begin its validation, if one is wanted and has not begun."""
+    if not saved.awaits_validation or saved.path in run.validating or run.hurried:
+        return run, ()
+    return _with(run, validating=run.validating | {saved.path}), (Validate(saved),)
+
+
+def _awaited(run: Run) -> Step:
+    """Leave VALIDATING once the last one is over."""
+    return _ended(run, State.FINISHED) if run.state is State.VALIDATING and not run.validating else (run, ())
+
+
+def _end_validations(run: Run) -> Step:
+    ended: tuple[Action, ...] = (EndValidations(),) if run.validating else ()
+    return _with(run, validating=frozenset(), hurried=True), ended
+
+
+def _shown(run: Run, actions: tuple[Action, ...]) -> Step:
+    """Answer those who may be answered now; who has left is not there to hear it."""
+    questions, now = run.questions.settle(
+        closed=run.rounds.first, answered=run.answered, quiet=not run.num_commits, validating=bool(run.validating)
+    )
+    shows = tuple(ShowCheckpoints(rank, question.index) for rank, question in now.open if _is_here(run, rank))
+    return _with(run, questions=questions), (*actions, *shows)
+
+
+def _is_here(run: Run, rank: int) -> bool:
+    return not (run.workers or ())[rank].left
+
+
 # --- stopping ---
 
 
@@ -304,7 +366,14 @@ def _failed(run: Run, failure: Failure, then: Kill | SetDeadline | None = None) 
 def _leave(run: Run, why: Literal["stop", "abort"]) -> Step:
     """The user wants out: first a polite interrupt, and on a second word the axe."""
     actions: tuple[Action, ...] = ()
+    hurried: tuple[Action, ...] = ()
     run = _with(run, max_failures=0)  # whatever goes wrong from now on, there is no other attempt
+    if why == "abort" or run.why == "stop":
+        run, hurried = _end_validations(run)
+    if run.state is State.VALIDATING:
+        if why == "stop" and not run.hurried:
+            return _with(run, why="stop"), ()
+        return _ended(run, State.ABORTED if why == "abort" else State.FINISHED, hurried)
     if run.state is State.WAITING:
         run = _with(run, workers=())
     elif run.state is not State.STOPPING:
@@ -312,9 +381,9 @@ def _leave(run: Run, why: Literal["stop", "abort"]) -> Step:
     elif why == "abort" or run.why == "stop":
         run, actions = _kill(run)
     else:
-        return run, ()  # it is ending anyway
+        return run, hurried  # it is ending anyway
     run, ended = _concluded(_stopping(run, why))
-    return run, (*actions, *ended)
+    return run, (*hurried, *actions, *ended)
 
 
 def _kill(run: Run) -> Step:
@@ -342,6 +411,8 @@ def _concluded(run: Run, *actions: Action) -> Step:
             return _ended(run, State.ABORTED, actions)
         case "fail":
             return _after_failure(run, actions)
+        case _ if run.validating:
+            return _with(run, state=State.VALIDATING), actions
         case _:
             return _ended(run, State.FINISHED, actions)
 
@@ -350,12 +421,13 @@ def _after_failure(run: Run, actions: tuple[Action, ...]) -> Step:
     num_failures = run.num_failures + 1
     worst = next((f for f in run.failures if f.kind in FINAL), run.failures[0])
     if not isinstance(decide(worst, num_failures, run.max_failures), Retry):
-        return _ended(run, State.FAILED, actions)
+        run, ended = _end_validations(run)
+        return _ended(run, State.FAILED, (*actions, *ended))
     again, launch = _begin(_with(run, state=State.WAITING, num_failures=num_failures))
     return again, (*actions, Retried(run.failures), *launch)
 
 
-def _ended(run: Run, state: State, actions: tuple[Action, ...]) -> Step:
+def _ended(run: Run, state: State, actions: tuple[Action, ...] = ()) -> Step:
     return _with(run, state=state), (*actions, End(state, run.failures))
 
 

@@ -77,12 +77,13 @@ def _unknown(owner: str, name: str, known: Sequence[str]) -> str:
     return f"{owner} takes no {name!r}: {remedy}"
 
 
-def _options(cls: type[C]) -> type[C]:
+def known_options_only(cls: type[C]) -> type[C]:
+    """The same for a class that is a dataclass."""
     cls.__init__ = refuse_unknown_keywords(cls.__init__)  # type: ignore[method-assign]
     return cls
 
 
-@_options
+@known_options_only
 @dataclass(frozen=True)
 class ScalingConfig:
     """How many workers, and what each of them needs.
@@ -177,7 +178,7 @@ def _check_resources(resources: object, use_gpu: bool) -> None:
         raise ConfigError('use_gpu=True contradicts resources_per_worker["GPU"]=0: drop one of them')
 
 
-@_options
+@known_options_only
 @dataclass(frozen=True)
 class FailureConfig:
     """How many times a failed group of workers is started anew: 0 never, -1 without end.
@@ -194,7 +195,7 @@ class FailureConfig:
             raise ConfigError(f"max_failures must be -1 (without end), 0 or a positive number, got {n!r}")
 
 
-@_options
+@known_options_only
 @dataclass(frozen=True)
 class CheckpointConfig:
     """Which checkpoints stay: all of them (``None``) or the ``num_to_keep`` best.
@@ -228,7 +229,7 @@ class CheckpointConfig:
             raise ConfigError(f"checkpoint_score_order must be 'max' or 'min', got {self.checkpoint_score_order!r}")
 
 
-@_options
+@known_options_only
 @dataclass(frozen=True)
 class LoggingConfig:
     """How much Headway itself says on the console; worker output is shown at every level below ERROR.
@@ -244,7 +245,7 @@ class LoggingConfig:
             raise ConfigError(f"log_level must be one of {', '.join(LEVELS)}, got {self.log_level!r}")
 
 
-@_options
+@known_options_only
 @dataclass(frozen=True)
 class RunConfig:
     """Where a run lives, what it is called, what happens when it fails.
@@ -337,12 +338,15 @@ def _check_run_parts(config: RunConfig) -> None:
 def _check_runtime_env(env: Mapping[str, Any]) -> None:
     if not isinstance(env, Mapping) or set(env) - {"env_vars"}:
         raise ConfigError(f'worker_runtime_env takes {{"env_vars": {{...}}}}, got {env!r}')
-    variables = env.get("env_vars", {})
+    check_env_vars("worker_runtime_env", env.get("env_vars", {}))
+
+
+def check_env_vars(owner: str, variables: object) -> None:
     if not isinstance(variables, Mapping):
-        raise ConfigError(f"worker_runtime_env env_vars must be a dict of strings, got {variables!r}")
+        raise ConfigError(f"{owner} env_vars must be a dict of strings, got {variables!r}")
     for name, value in variables.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise ConfigError(f"worker_runtime_env env_vars must be strings, got {name!r}: {value!r}")
+            raise ConfigError(f"{owner} env_vars must be strings, got {name!r}: {value!r}")
 
 
 def _check_storage_path(config: RunConfig) -> None:

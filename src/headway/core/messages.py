@@ -8,6 +8,8 @@
       │◀───────────────────────── Committed ───│   that checkpoint is durable
       │── Arrive ─────────────────────────────▶│   at a barrier or broadcast
       │◀─────────────────────────── Release ───│   all are here
+      │── AskCheckpoints ─────────────────────▶│   which checkpoints are there, as soon as …
+      │◀─────────────────────── Checkpoints ───│   these
       │── Finished | Failed ──────────────────▶│
       │◀───────────────────────── Dismissed ───│   all have finished: you may leave
       ╳── Exited ─────────────────────────────▶│   from the engine: exactly one per worker, and its last
@@ -19,7 +21,7 @@ User objects travel inside as opaque cloudpickle bytes; metrics travel as the JS
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +52,7 @@ class RunInfo:
     every_reports: int | None = None
     root: str = ""  # where checkpoints are made, if not in ``path``
     store: bytes = b""  # the object store that the run is in, pickled
+    validates: bool = False  # whether there is a function to validate checkpoints with
     attempt: int
     num_workers: int
     resources: dict[str, float] = field(default_factory=dict)
@@ -127,6 +130,18 @@ class Arrive:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AskCheckpoints:
+    """Which checkpoints are there, as soon as that of this rank's report ``after`` is; ``validated``: and every
+    validation is over. The same ``index`` again replaces the question: a rank that has waited long enough asks for
+    what there is.
+    """
+
+    index: int
+    after: int | None = None
+    validated: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Finished:
     """The function returned; ``value`` is its pickled return value."""
 
@@ -190,9 +205,46 @@ class Release:
     data: bytes = b""
 
 
+class Known(NamedTuple):
+    """A checkpoint that is there, what is known of it, and its status by name."""
+
+    path: str
+    metrics: dict[str, Any]
+    status: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoints:
+    """The answer to question ``index``, the oldest first."""
+
+    index: int
+    found: tuple[Known, ...]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dismissed:
     """Every function has returned. Nobody leaves before: a peer might still be shaking hands with it."""
+
+
+# --- controller ↔ a validating process: it says Ready, is told what to do, and says Examined or Failed ---
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Examine:
+    """Call a function with this checkpoint. ``task`` is a cloudpickle of :class:`headway.core.task.Task`."""
+
+    surroundings: Surroundings
+    logs: tuple[str, str]  # where its output goes, and its errors
+    task: bytes
+    checkpoint: bytes  # pickled
+    kwargs: dict[str, Any]  # packed: see headway.storage.validations
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Examined:
+    """The function has returned these metrics, as JSON text."""
+
+    metrics: bytes
 
 
 # --- engine → controller ---
@@ -206,8 +258,8 @@ class Exited:
     reason: str = ""
 
 
-ToController = Ready | Saving | Claim | Report | Staged | Arrive | Finished | Failed | Exited
-ToWorker = Start | Committed | Granted | Release | Dismissed
+ToController = Ready | Saving | Claim | Report | Staged | Arrive | AskCheckpoints | Finished | Failed | Exited
+ToWorker = Start | Committed | Granted | Release | Checkpoints | Dismissed
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,10 @@ _KINDS: tuple[type[Any], ...] = (
     messages.Staged,
     messages.Claim,
     messages.Granted,
+    messages.AskCheckpoints,
+    messages.Checkpoints,
+    messages.Examine,
+    messages.Examined,
 )
 _REPORT_FIELDS = struct.Struct("!qd??")
 _NUMBER = {kind: number for number, kind in enumerate(_KINDS)}

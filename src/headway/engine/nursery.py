@@ -1,7 +1,7 @@
 """The nursery: a small process that imports what workers need, once, and then forks them in milliseconds.
 
     driver ══ door ══▶ nursery                    one per set of preloaded modules; the door passes sessions in
-       ╚═════ session ════╝ │ fork                one per run: launch, signal ▸ ◂ exited
+       ╚═════ session ════╝ │ fork                one per run or errand: launch, ask, signal ▸ ◂ exited
        ╚══════ wire ═══════ worker 0, worker 1 …  one per worker, handed over with the launch
 
 It is single-threaded, never touches a device and runs no user code, so that forking it is safe. When the driver's
@@ -95,7 +95,7 @@ class Nursery:
             return self._forget(session)
         request = json.loads(data)
         match request["do"]:
-            case "launch":
+            case "launch" | "ask":
                 self._bear(session, request, fds)
             case "signal":
                 for pid, (owner, worker) in self._workers.items():
@@ -142,6 +142,8 @@ class Nursery:
             wire.close()
         gc.enable()
         _keep_temporary_files_in(self._temporary(os.getpid()))
+        if request["do"] == "ask":
+            importlib.import_module(request["entry"]).main(socket.socket(fileno=fds[0]))
         channel, bell, store = fds
         worker_entry("main")(socket.socket(fileno=channel), bell, request["gpus"], f"/proc/self/fd/{store}")
 

@@ -113,7 +113,7 @@ class Checkpoint:
 
     @contextlib.contextmanager
     def kept_here(self) -> Iterator[None]:
-        """Until then, who downloads it has downloaded it for everybody on this machine, also for those who come later."""
+        """Until then, who downloads it has done so for everybody on this machine, those who come later too."""
         if self._store is None:
             yield
         else:
@@ -130,7 +130,8 @@ class Checkpoint:
             fetch(self._store, contents_of(self._store), target)
         else:
             with self._held():
-                shutil.copytree(self.path, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(layout.MANIFEST))
+                ours = shutil.ignore_patterns(layout.MANIFEST, layout.VALIDATION)
+                shutil.copytree(self.path, target, dirs_exist_ok=True, ignore=ours)
         return str(target)
 
     def get_internal_representation(self) -> tuple[str, Any]:

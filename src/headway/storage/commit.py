@@ -21,6 +21,7 @@ from headway.storage.files import same_content, sizes
 from headway.storage.manifest import Manifest, flushed, read_manifest, versions, write_manifest
 from headway.storage.remote.store import Store
 from headway.storage.staging import Slot, read_note
+from headway.storage.validations import Validation, carry_over, lay_down
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,16 @@ class Saved:
     clashes: tuple[Clash, ...] = ()
     store: Store | None = None
     seconds: float = 0.0  # how long its files travelled
+    validation: Validation | None = None  # None: nobody has asked for one
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """Those it was reported with, and those of its validation, which know better."""
+        return {**self.manifest.metrics, **(self.validation.metrics if self.validation else {})}
+
+    @property
+    def awaits_validation(self) -> bool:
+        return self.validation is not None and self.validation.pending
 
     def checkpoint(self, *, trust: bool) -> Checkpoint:
         """``trust``: it is handed out by the run that wrote it."""
@@ -78,6 +89,7 @@ def commit(run: Path, what: Commitment) -> Saved:
     for stale in whole.glob(f"{layout.MANIFEST}*"):  # of a commit that was cut off
         disk.remove(stale)
     clashes = () if whole == final else tuple(_merge([slot.folder for slot in slots], what.ranks))
+    validation = lay_down(whole, _wish(slots))
     manifest = Manifest(
         number=what.number,
         name=final.name,
@@ -95,7 +107,13 @@ def commit(run: Path, what: Commitment) -> Saved:
     put_in_place(whole, final)
     for slot in slots:
         slot.clear()
-    return Saved(final, manifest, clashes)
+    return Saved(final, manifest, clashes, validation=validation)
+
+
+def _wish(slots: Sequence[Slot]) -> dict[str, Any] | None:
+    """Any rank may ask for a validation; the lowest that does is heard."""
+    wishes = (note.validation for slot in slots if (note := read_note(slot)) is not None)
+    return next((wish for wish in wishes if wish is not None), None)
 
 
 def _check_slots(slots: Sequence[Slot]) -> None:
@@ -128,12 +146,13 @@ def extend(path: Path, late: Slot) -> Saved:
     whole = order[0][1]
     ranks = sorted([*manifest.ranks, late.rank])
     larger = replace(manifest, ranks=ranks, files=flushed(whole), time=time.time(), versions=versions())
+    validation = carry_over(path, whole, _wish([late]))
     write_manifest(whole, larger)
     disk.exchange(whole, path)
     disk.flush(path.parent)
     disk.remove(known)
     late.clear()
-    return Saved(path, larger, clashes)
+    return Saved(path, larger, clashes, validation=validation)
 
 
 def _merge(folders: Sequence[Path], ranks: Sequence[int]) -> Iterator[Clash]:

@@ -6,7 +6,7 @@
   metrics.jsonl         a line per (rank, seq), as it arrives; a marker line per attempt
   checkpoints/          checkpoint_000000/ … each with its files and .manifest.json
     .staging/           files on their way: see staging.py
-  logs/                 rank-0.out, rank-0.err, …
+  logs/                 rank-0.out, rank-0.err, …, validation-checkpoint_000000.out, …
   first_checkpoint/     what resume_from_checkpoint gave, if it was a dict
   .lock                 held by the controller while the run is open
 """
@@ -23,6 +23,8 @@ CHECKPOINTS = "checkpoints"
 STAGING = ".staging"
 MANIFEST = ".manifest.json"
 METADATA = ".metadata.json"
+VALIDATION = ".validation.json"
+BESIDE = (MANIFEST, METADATA, VALIDATION)  # in the folder of a checkpoint, and not of its files
 DAMAGED = ".damaged"
 LOGS = "logs"
 FIRST = "first_checkpoint"
@@ -50,3 +52,8 @@ def staging(run: Path) -> Path:
 def log(run: Path, rank: int, stream: str) -> Path:
     """``stream`` is ``"out"`` or ``"err"``."""
     return run / LOGS / f"rank-{rank}.{stream}"
+
+
+def validation_log(run: Path, name: str, stream: str) -> Path:
+    """The same for the validation of the checkpoint of this name."""
+    return run / LOGS / f"validation-{name}.{stream}"

@@ -61,7 +61,7 @@ def versions() -> dict[str, str]:
 
 def flushed(folder: Path) -> dict[str, Stored]:
     """Put every file below on the disk itself, and say what it holds."""
-    names = [name for name in sizes(folder) if name != layout.METADATA]  # which may change later
+    names = [name for name in sizes(folder) if name not in layout.BESIDE[1:]]  # which may change
     with concurrent.futures.ThreadPoolExecutor(max(1, min(HASHERS, len(names)))) as pool:
         stored = list(pool.map(lambda name: _flushed(folder / name), names))
     for root, _, _ in os.walk(folder):

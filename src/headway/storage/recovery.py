@@ -20,6 +20,7 @@ from headway.storage import disk, layout, staging
 from headway.storage.commit import Commitment, Saved, commit, put_in_place
 from headway.storage.manifest import Manifest, NewerFormat, damage, read_manifest
 from headway.storage.staging import Note, Slot
+from headway.storage.validations import read_validation
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def survey(run: Path) -> Survey:
         except StorageError as error:
             wrong = str(error)
         if not wrong:
-            kept.append(Saved(folder, manifest))
+            kept.append(Saved(folder, manifest, validation=read_validation(folder)))
         elif folder.exists():
             damaged[folder] = wrong
     return Survey(sorted(kept, key=lambda saved: saved.manifest.seq), damaged)

@@ -34,8 +34,9 @@ def score(saved: Saved, key: str, order: str) -> float:
 
 
 def value_of(saved: Saved, key: str) -> Any:
-    """What a checkpoint is ranked by: a number in its own dict, else the metrics it was reported with."""
-    own = saved.manifest.values.get(key)
+    """What a checkpoint is ranked by: what its validation says, else a number in its own dict, else its report."""
+    validated = look_up(saved.validation.metrics, key) if saved.validation is not None else None
+    own = saved.manifest.values.get(key) if validated is None else validated
     return look_up(saved.manifest.metrics, key) if own is None else own
 
 
@@ -55,11 +56,11 @@ def best(kept: Sequence[Saved], config: CheckpointConfig) -> list[Saved]:
 
 
 def surplus(kept: Sequence[Saved], config: CheckpointConfig) -> list[Saved]:
-    """Those that may go: neither among the best nor the newest."""
+    """Those that may go: neither among the best nor the newest, and their validation, if any, is over."""
     if not kept:
         return []
     stay = {c.path for c in best(kept, config)} | {max(kept, key=lambda c: c.manifest.seq).path}
-    return [c for c in kept if c.path not in stay]
+    return [c for c in kept if c.path not in stay and not c.awaits_validation]
 
 
 def why_kept(kept: Sequence[Saved], config: CheckpointConfig) -> dict[PurePath, str]:
@@ -72,7 +73,10 @@ def why_kept(kept: Sequence[Saved], config: CheckpointConfig) -> dict[PurePath, 
         c.path: f"number {place} of the {config.num_to_keep} {_wanted(config)}{_value(c, config)}"
         for place, c in enumerate(order, start=1)
     }
-    return {c.path: reasons.get(c.path) or ("the newest" if c.path == newest else "not deleted yet") for c in kept}
+    for c in kept:
+        others = "the newest" if c.path == newest else "its validation is pending" if c.awaits_validation else ""
+        reasons.setdefault(c.path, others or "not deleted yet")
+    return reasons
 
 
 def why_retired(old: Saved, config: CheckpointConfig) -> str:

@@ -58,6 +58,7 @@ class Note:
     boot: str = field(default_factory=disk.boot_id)
     values: dict[str, float] = field(default_factory=dict)
     name: str | None = None  # what the checkpoint shall be called
+    validation: dict[str, Any] | None = None  # the wish to have it validated: see validations.py
     adopted: str | None = None  # a folder below the run's checkpoints that holds the files already
     files: dict[str, Any] = field(default_factory=dict)  # in a store: what this rank has put there
     left: dict[str, Any] = field(default_factory=dict)  # and what it has not, because another rank puts it there
@@ -125,8 +126,9 @@ def check_source(source: Path, run: Path | None = None) -> None:
     if not source.is_dir():
         kind = "a file, not a directory" if source.is_file() else "not a directory"
         raise StorageError(f"the reported checkpoint {source} is {kind}: write it before you report it")
-    if (source / layout.MANIFEST).exists() and not _is_ours(source):
-        raise StorageError(f"{source} holds a file {layout.MANIFEST}, a name that Headway needs: rename yours")
+    for name in (layout.MANIFEST, layout.VALIDATION):
+        if (source / name).exists() and not _is_ours(source):
+            raise StorageError(f"{source} holds a file {name}, a name that Headway needs: rename yours")
 
 
 def _is_ours(source: Path) -> bool:
@@ -143,7 +145,7 @@ def _copy(source: Path, slot: Slot, *, take: bool) -> int:
     disk.make_folder(slot.part)
     count = 0
     for path, entry in walk(source, leave_out=slot.run):
-        if path == layout.MANIFEST:
+        if path in (layout.MANIFEST, layout.VALIDATION):
             continue
         place = slot.part / path
         try:

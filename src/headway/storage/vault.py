@@ -11,6 +11,7 @@ from headway.storage.commit import Commitment, Saved, commit, discard, extend
 from headway.storage.manifest import Manifest, damage, read_manifest
 from headway.storage.recovery import Recovered, Survey, next_number, recover, survey
 from headway.storage.staging import Slot, read_note
+from headway.storage.validations import Validation, write_validation
 
 
 class Vault(Protocol):
@@ -37,6 +38,9 @@ class Vault(Protocol):
 
     def discard(self, path: PurePath) -> None:
         """Take a checkpoint away; it is never half there."""
+
+    def note_validation(self, path: PurePath, validation: Validation) -> None:
+        """Write down beside a checkpoint, if it is still there, what is known of it now."""
 
     def is_read(self, path: PurePath) -> bool:
         """Whether somebody reads it right now."""
@@ -89,6 +93,10 @@ class FolderVault:
 
     def discard(self, path: PurePath) -> None:
         discard(Path(path))
+
+    def note_validation(self, path: PurePath, validation: Validation) -> None:
+        if Path(path).is_dir():
+            write_validation(Path(path), validation)
 
     def is_read(self, path: PurePath) -> bool:
         return disk.is_read(Path(path))

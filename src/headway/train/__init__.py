@@ -30,12 +30,19 @@ from headway.core.errors import (
     TrainingFailedError,
     WorkerDied,
 )
+from headway.core.validation import (
+    CheckpointConsistencyMode,
+    ReportedCheckpointStatus,
+    ValidationConfig,
+    ValidationTaskConfig,
+)
 from headway.frameworks.base import BackendConfig
 from headway.storage.checkpoint import Checkpoint
 from headway.train import collective
 from headway.train.context import TrainContext
-from headway.train.functions import get_checkpoint, get_context, report, track
+from headway.train.functions import get_all_reported_checkpoints, get_checkpoint, get_context, report, track
 from headway.train.handle import Run
+from headway.train.reported import ReportedCheckpoint
 from headway.train.result import Result
 from headway.train.trainer import DataParallelTrainer
 
@@ -43,6 +50,7 @@ __all__ = [
     "BackendConfig",
     "Checkpoint",
     "CheckpointConfig",
+    "CheckpointConsistencyMode",
     "CheckpointUploadMode",
     "ConfigError",
     "DataParallelTrainer",
@@ -52,6 +60,8 @@ __all__ = [
     "LoggingConfig",
     "MetricsError",
     "RemoteError",
+    "ReportedCheckpoint",
+    "ReportedCheckpointStatus",
     "Result",
     "Run",
     "RunConfig",
@@ -62,8 +72,11 @@ __all__ = [
     "TrainRunContext",
     "TrainingFailedError",
     "UserCallback",
+    "ValidationConfig",
+    "ValidationTaskConfig",
     "WorkerDied",
     "collective",
+    "get_all_reported_checkpoints",
     "get_checkpoint",
     "get_context",
     "report",

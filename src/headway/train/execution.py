@@ -24,11 +24,13 @@ import headway
 from headway.control.controller import Controller, Outcome, Plan
 from headway.control.events import State
 from headway.control.failures import exception, ordered, sentence, traceback_text
+from headway.control.validations import Validator
 from headway.core.callback import TrainRunContext, UserCallback
 from headway.core.config import RunConfig, chosen_engine, outer_ranks
 from headway.core.errors import ConfigError, RemoteError, TrainingFailedError
 from headway.core.messages import Abort, StopRequested
 from headway.core.task import Task
+from headway.core.validation import ValidationConfig, ValidationTaskConfig
 from headway.engine.base import Engine
 from headway.engine.inline import InlineEngine
 from headway.engine.local import LocalEngine
@@ -93,6 +95,7 @@ def prepare(request: Request, *watchers: Watcher) -> Execution:
     engine = _engine(request, task, inline=inline)
     engine.check(request.scaling)
     packed = b"" if inline else pack(task)
+    validator = _validator(request.validation, request.backend or BackendConfig()) if request.validation else None
     with contextlib.ExitStack() as undo:
         rundir = undo.enter_context(contextlib.closing(_rundir(request)))
         asked = _asked(request)
@@ -105,6 +108,7 @@ def prepare(request: Request, *watchers: Watcher) -> Execution:
             task=packed,
             checkpoint=_first_checkpoint(request.checkpoint, rundir),
             differences=tuple(differences),
+            validator=validator,
         )
         console = Console(rundir.path, request.run.logging_config.log_level, show_output=not inline)
         controller = Controller(plan, engine, rundir, Watchers([console, *watchers]))
@@ -135,6 +139,19 @@ def _engine(request: Request, task: Task, *, inline: bool) -> Engine:
         return InlineEngine(request.scaling, task)
     backend = request.backend or BackendConfig()
     return LocalEngine(request.scaling, backend.preload, backend.warm)
+
+
+def _validator(config: ValidationConfig, backend: BackendConfig) -> Validator:
+    default = config.task_config or ValidationTaskConfig()
+    call = functools.partial(config.fn, **(default.fn_kwargs or {}))
+    return Validator(
+        task=pack(Task(call), to="a process of its own"),
+        timeout_s=default.timeout_s,
+        max_concurrent=config.max_concurrent,
+        env_vars=config.env_vars,
+        preload=tuple(backend.preload),
+        warm=tuple(backend.warm),
+    )
 
 
 def _check_callbacks(config: RunConfig) -> None:

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from headway.core.config import CheckpointUploadMode
 from headway.core.errors import ConfigError
+from headway.core.validation import CheckpointConsistencyMode, ReportedCheckpointStatus, ValidationTaskConfig
 from headway.storage.checkpoint import Checkpoint
+from headway.storage.validations import wish as validation_wish
 from headway.train.context import TrainContext
+from headway.train.reported import ReportedCheckpoint
 from headway.worker.saving import Wish
-from headway.worker.session import current
+from headway.worker.session import Session, current
 
 if TYPE_CHECKING:
     from headway.train.torch.tracking import Tracked
@@ -23,6 +26,7 @@ def report(
     checkpoint_upload_mode: CheckpointUploadMode = CheckpointUploadMode.SYNC,
     delete_local_checkpoint_after_upload: bool | None = None,
     checkpoint_upload_fn: Callable[[Checkpoint, str], Checkpoint] | None = None,
+    validation: bool | ValidationTaskConfig = False,
 ) -> None:
     """Tell the run how it goes, and perhaps hand it a checkpoint.
 
@@ -36,6 +40,9 @@ def report(
     ``delete_local_checkpoint_after_upload`` moves the files instead of copying them (the default for ASYNC).
     ``checkpoint_upload_fn(checkpoint, name)`` brings the files to the run's storage in its own way.
 
+    ``validation=True`` has the checkpoint validated by the function of the trainer's ``validation_config``, in another
+    process while training goes on; a ``ValidationTaskConfig`` says with which keywords and for how long at most.
+
     >>> import headway.train as train
     >>> def train_func():
     ...     for epoch in range(3):
@@ -44,21 +51,37 @@ def report(
     {'epoch': 2}
     """
     session = current("headway.train.report")
+    asked = _validation(session, checkpoint, validation)
     if checkpoint is None:
-        return session.report(metrics)
+        return session.report(metrics, validation=asked)
     wish = Wish(
         mode=CheckpointUploadMode(checkpoint_upload_mode),
         name=_checked_name(checkpoint_dir_name),
         delete_local=delete_local_checkpoint_after_upload,
         upload=checkpoint_upload_fn,
     )
-    session.report(metrics, checkpoint, wish)
+    session.report(metrics, checkpoint, wish, asked)
 
 
 def _checked_name(name: str | None) -> str | None:
     if name is not None and (not isinstance(name, str) or not name or "/" in name or name.startswith(".")):
         raise ConfigError(f"checkpoint_dir_name must be a plain folder name, got {name!r}")
     return name
+
+
+def _validation(session: Session, checkpoint: object, asked: object) -> dict[str, Any] | None:
+    """The wish that travels with the files; where tracked state saves itself, with those that it saves."""
+    if asked is False:
+        return None
+    if asked is not True and not isinstance(asked, ValidationTaskConfig):
+        raise ConfigError(f"validation must be True, False or a ValidationTaskConfig, got {asked!r}")
+    if checkpoint is None and session.autosave is None:
+        raise ConfigError("report(validation=...) needs a checkpoint to validate: hand one over in the same call")
+    if not session.run.validates:
+        raise ConfigError(
+            "report(validation=...) needs a function to validate with: give the trainer a validation_config"
+        )
+    return validation_wish(None if asked is True else asked)
 
 
 def track(**things: Any) -> Tracked:
@@ -86,3 +109,35 @@ def get_context() -> TrainContext:
     """Ranks and names of this worker."""
     session = current("headway.train.get_context")
     return TrainContext(session.place, session.run, session.metadata, session.store)
+
+
+def get_all_reported_checkpoints(
+    consistency_mode: CheckpointConsistencyMode = CheckpointConsistencyMode.VALIDATED, timeout_s: float | None = None
+) -> list[ReportedCheckpoint]:
+    """The checkpoints that the run keeps, the oldest first, with all that is known of them.
+
+    COMMITTED waits until this rank's last one is there, VALIDATED until all validations are over too. When
+    ``timeout_s`` is over it gives what there is.
+
+    >>> import headway.train as train
+    >>> def train_func():
+    ...     train.report({"loss": 1}, checkpoint=train.Checkpoint.from_dict({"step": 0}), validation=True)
+    ...     [found] = train.get_all_reported_checkpoints()
+    ...     return found.metrics, found.status.name
+    >>> train.DataParallelTrainer(
+    ...     train_func, validation_config=train.ValidationConfig(lambda checkpoint: {"accuracy": 0.9})
+    ... ).fit().return_value
+    ({'loss': 1, 'accuracy': 0.9}, 'VALIDATED')
+    """
+    session = current("headway.train.get_all_reported_checkpoints")
+    if timeout_s is not None and (not isinstance(timeout_s, int | float) or not timeout_s >= 0):
+        raise ConfigError(f"timeout_s must be None (wait as long as it takes) or a number >= 0, got {timeout_s!r}")
+    try:
+        mode = CheckpointConsistencyMode(consistency_mode)
+    except ValueError:
+        raise ConfigError(f"consistency_mode must be COMMITTED or VALIDATED, got {consistency_mode!r}") from None
+    found = session.checkpoints(validated=mode is CheckpointConsistencyMode.VALIDATED, timeout_s=timeout_s)
+    return [
+        ReportedCheckpoint(session.committed(each.path), each.metrics, ReportedCheckpointStatus(each.status))
+        for each in found
+    ]

@@ -121,7 +121,10 @@ class Run:
         return f"Run({str(self.path)!r}, {'running' if self.running else 'over'})"
 
     def stop(self) -> None:
-        """End the run now and keep what it has reached; ``result()`` will give it as FINISHED."""
+        """End the run now and keep what it has reached; ``result()`` will give it as FINISHED.
+
+        Validations that are still going on are waited for; said twice, they are not, and stay pending.
+        """
         if self.running:
             self._execution.stop()
 

@@ -16,14 +16,14 @@ class CannotTravel(ConfigError, TypeError):
     """The function, or something that it needs, cannot be sent to another process."""
 
 
-def pack(task: Task) -> bytes:
+def pack(task: Task, to: str = "the workers") -> bytes:
     """The task as bytes, or a sentence that says what in it cannot travel."""
     import cloudpickle
 
     try:
         data: bytes = cloudpickle.dumps(task)
     except Exception as error:  # a third party's __reduce__: it may do anything
-        raise CannotTravel(_explanation(task, error)) from error
+        raise CannotTravel(_explanation(task, error, to)) from error
     return data
 
 
@@ -75,7 +75,7 @@ def _name(function: Any) -> str:
     return repr(getattr(function, "__name__", type(function).__name__))
 
 
-def _explanation(task: Task, error: Exception) -> str:
+def _explanation(task: Task, error: Exception, to: str) -> str:
     function = task.call.func if isinstance(task.call, functools.partial) else task.call
     culprit = next(
         itertools.chain(
@@ -84,11 +84,11 @@ def _explanation(task: Task, error: Exception) -> str:
         None,
     )
     if culprit is None:
-        return f"{_name(function)} cannot be sent to the workers: {error}"
+        return f"{_name(function)} cannot be sent to {to}: {error}"
     path, value = culprit
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     return (
-        f"{_name(function)} cannot be sent to the workers: {path} is a {kind}, which does not pickle "
+        f"{_name(function)} cannot be sent to {to}: {path} is a {kind}, which does not pickle "
         f"({error}); create it inside the function"
     )
 
@@ -121,6 +121,8 @@ def _parts(value: Any) -> Iterator[tuple[str, object]]:
     if isinstance(value, functools.partial):
         if value.args:
             yield "train_loop_config", value.args[0]
+        for name, item in value.keywords.items():
+            yield f"its keyword {name!r}", item
         yield from _parts(value.func)
     elif inspect.ismethod(value):
         yield "self", value.__self__

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headway.core.config import RunConfig, ScalingConfig
+from headway.core.validation import ValidationConfig
 from headway.frameworks.base import BackendConfig
 from headway.storage.checkpoint import Checkpoint
 
@@ -23,3 +24,4 @@ class Request:
     run: RunConfig = field(default_factory=RunConfig)
     checkpoint: Checkpoint | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    validation: ValidationConfig | None = None

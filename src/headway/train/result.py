@@ -86,7 +86,7 @@ class Result:
         """The kept ones with their metrics, the best last; at most ``num_to_keep``."""
         asked = self._opening.get("checkpoint_config", {})
         kept = best(self._kept, CheckpointConfig(**asked))
-        return [(saved.checkpoint(trust=self._ours), saved.manifest.metrics) for saved in kept]
+        return [(saved.checkpoint(trust=self._ours), saved.metrics) for saved in kept]
 
     def get_best_checkpoint(self, metric: str, mode: Literal["max", "min"]) -> Checkpoint | None:
         """The kept checkpoint with the best value of a metric (``"valid/loss"`` for nested ones)."""
@@ -94,7 +94,7 @@ class Result:
             raise ConfigError(f"mode must be 'max' or 'min', got {mode!r}")
         having = [saved for saved in self._kept if value_of(saved, metric) is not None]
         if self._kept and not having:
-            known = sorted({key for saved in self._kept for key in words.flat(saved.manifest.metrics)})
+            known = sorted({key for saved in self._kept for key in words.flat(saved.metrics)})
             raise ConfigError(f"no checkpoint has a metric {metric!r}: there are {', '.join(known) or 'none at all'}")
         wanted = CheckpointConfig(checkpoint_score_attribute=metric, checkpoint_score_order=mode)
         return ranked(having, wanted)[-1].checkpoint(trust=self._ours) if having else None

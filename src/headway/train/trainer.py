@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from headway.core.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, refuse_unknown_keywords
 from headway.core.errors import ConfigError, StorageError
+from headway.core.validation import ValidationConfig
 from headway.frameworks.base import BackendConfig
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.record import Record
@@ -23,7 +24,8 @@ from headway.train.result import Result
 class DataParallelTrainer:
     """Runs one function on several workers. The base of all trainers; without a backend the workers are just processes.
 
-    ``train_loop_per_worker`` takes no parameter, or one: the ``train_loop_config``.
+    ``train_loop_per_worker`` takes no parameter, or one: the ``train_loop_config``. ``validation_config`` is what
+    ``report(..., validation=True)`` has checkpoints validated with, while training goes on.
 
     >>> from headway import train
     >>> def train_func(config):
@@ -46,12 +48,14 @@ class DataParallelTrainer:
         run_config: RunConfig | None = None,
         resume_from_checkpoint: Checkpoint | None = None,
         metadata: Mapping[str, Any] | None = None,
+        validation_config: ValidationConfig | None = None,
     ) -> None:
         _check("backend_config", backend_config, BackendConfig)
         _check("scaling_config", scaling_config, ScalingConfig)
         _check("run_config", run_config, RunConfig)
         _check("resume_from_checkpoint", resume_from_checkpoint, Checkpoint)
         _check("metadata", metadata, Mapping)
+        _check("validation_config", validation_config, ValidationConfig)
         given = resume_from_checkpoint.get_internal_representation() if resume_from_checkpoint else ("", "")
         if given[0] == "local_path" and not os.path.isdir(given[1]):
             raise ConfigError(f"resume_from_checkpoint: there is no folder {given[1]}")
@@ -64,6 +68,7 @@ class DataParallelTrainer:
             run=run_config or RunConfig(),
             checkpoint=resume_from_checkpoint,
             metadata=metadata or {},
+            validation=validation_config,
         )
 
     @classmethod

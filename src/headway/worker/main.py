@@ -44,20 +44,20 @@ def main(wire: socket.socket, bell: int, gpus: list[str], rendezvous: str | None
     start = link.first()
     session = Session(start, link, lambda error: link.send(failure(error)))
     link.listen(session.receive)
-    outcome = _become(start) or work(start, session, lambda: _unpack(start.task), rendezvous=rendezvous)
+    outcome = _become(start) or work(start, session, lambda: unpack(start.task), rendezvous=rendezvous)
     link.send(outcome)
     if isinstance(outcome, Failed):
-        _leave(1)
+        leave(1)
     with contextlib.suppress(KeyboardInterrupt):
         session.wait_for_dismissal()
-    _leave(0)
+    leave(0)
 
 
 def _become(start: Start) -> Failed | None:
     """Be the worker that Start says; what stands in the way of that, if anything."""
     try:
-        _settle(start.surroundings)
-        _write_to_logs(Path(start.run.path), start.rank)
+        settle(start.surroundings)
+        write_to_logs(*(layout.log(Path(start.run.path), start.rank, stream) for stream in ("out", "err")))
         _seed(start.run, start.place, start.first_seq)
     except Exception as error:  # no such folder, no room for logs
         return failure(error)
@@ -122,7 +122,7 @@ def _packed(error: BaseException) -> bytes | None:
     return data
 
 
-def _unpack(data: bytes) -> Task:
+def unpack(data: bytes) -> Task:
     """The user's function. What it knows of ``__main__`` becomes our ``__main__``, so that its classes pickle again."""
     task: Task = cloudpickle.loads(data)
     function: Any = task.call.func if isinstance(task.call, functools.partial) else task.call
@@ -133,7 +133,7 @@ def _unpack(data: bytes) -> Task:
     return task
 
 
-def _settle(surroundings: Surroundings) -> None:
+def settle(surroundings: Surroundings) -> None:
     """Look like the driver does now: the nursery was started long ago."""
     for name in os.environ.keys() - surroundings.env.keys():
         del os.environ[name]
@@ -143,10 +143,10 @@ def _settle(surroundings: Surroundings) -> None:
     sys.argv[:] = surroundings.argv
 
 
-def _write_to_logs(run: Path, rank: int) -> None:
-    """From here on all output, of Python and of C, goes to this rank's own files."""
-    for stream, fd in (("out", 1), ("err", 2)):
-        log = os.open(layout.log(run, rank, stream), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+def write_to_logs(out: Path, err: Path) -> None:
+    """From here on all output, of Python and of C, goes to these files."""
+    for path, fd in ((out, 1), (err, 2)):
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(log, fd)
         os.close(log)
     sys.stdout, sys.stderr = (
@@ -166,7 +166,7 @@ def _seed(run: RunInfo, place: Place, first_seq: int) -> None:
         torch.manual_seed(seed)
 
 
-def _leave(code: int) -> None:
+def leave(code: int) -> None:
     """Leave like a script would: threads joined, exit handlers run, output flushed; but tear nothing down.
 
     Destroying a process group under a live DDP model hung one worker in six.

@@ -18,10 +18,13 @@ import cloudpickle
 from headway.core.errors import ConfigError, SessionError, StorageError
 from headway.core.messages import (
     Arrive,
+    AskCheckpoints,
+    Checkpoints,
     Claim,
     Committed,
     Dismissed,
     Granted,
+    Known,
     Release,
     Saving,
     Staged,
@@ -70,11 +73,20 @@ class Session:
         self._granted: dict[int, Granted] = {}
         self._holding: contextlib.ExitStack | None = None  # on to this machine's copy of the first checkpoint
         self._pending: set[int] = set()  # reports of ours with files that are not committed yet
+        self._last_save: int | None = None  # the newest report of ours with files
+        self._num_questions = 0
+        self._answers: dict[int, tuple[Known, ...] | None] = {}  # None: asked, not answered yet
         self._num_meetings = 0
         self._released: dict[int, bytes] = {}
         self._dismissed = False
 
-    def report(self, metrics: Mapping[str, Any], checkpoint: object = None, wish: Wish | None = None) -> None:
+    def report(
+        self,
+        metrics: Mapping[str, Any],
+        checkpoint: object = None,
+        wish: Wish | None = None,
+        validation: dict[str, Any] | None = None,
+    ) -> None:
         text = encode_metrics(metrics)
         if self._holding is not None:
             self._let_go()
@@ -82,7 +94,7 @@ class Session:
             seq = self._next_seq
             if checkpoint is None and self.autosave is not None:
                 checkpoint, wish = self.autosave(seq) or (None, None)
-            there = checkpoint is not None and self._save(checkpoint, seq, text, wish or Wish())
+            there = checkpoint is not None and self._save(checkpoint, seq, text, wish or Wish(), validation)
             with speaking:
                 self._link.report(seq, time.time(), text, there, checkpoint is not None and not there)
                 self._next_seq = seq + 1
@@ -90,7 +102,9 @@ class Session:
                 self._told(seq)
         heed()
 
-    def _save(self, checkpoint: object, seq: int, metrics: bytes, wish: Wish) -> bool:
+    def _save(
+        self, checkpoint: object, seq: int, metrics: bytes, wish: Wish, validation: dict[str, Any] | None
+    ) -> bool:
         """True when its files are on the run's storage, False when they are on their way there."""
         if not isinstance(checkpoint, Checkpoint):
             kind = type(checkpoint).__name__
@@ -100,8 +114,10 @@ class Session:
         self._link.send(Saving())
         heed()
         self._link.wait(lambda: len(self._pending) < IN_FLIGHT, THROTTLE_S)
-        there = self._saver.save(checkpoint, seq, Note(self.run.num_workers, json.loads(metrics)), wish)
+        note = Note(self.run.num_workers, json.loads(metrics), validation=validation)
+        there = self._saver.save(checkpoint, seq, note, wish)
         self._pending.add(seq)
+        self._last_save = seq
         return there
 
     def _arrived(self, seq: int) -> None:
@@ -181,9 +197,27 @@ class Session:
             self._holding.close()
             self._holding = None
 
-    def _committed(self, path: str) -> Checkpoint:
+    def committed(self, path: str) -> Checkpoint:
+        """A checkpoint of this run, by what the controller calls it."""
         name = PurePath(path).name
         return Checkpoint.of(path if self.store is None else self.store.at(folder_key(name)), trust=True)
+
+    def checkpoints(self, *, validated: bool, timeout_s: float | None) -> tuple[Known, ...]:
+        """Those there are when this rank's last one is, and all validations are over; or when the time is."""
+        index = self._num_questions
+        self._num_questions += 1
+        self._answers[index] = None
+
+        def answered() -> bool:
+            return self._answers[index] is not None
+
+        self._link.send(AskCheckpoints(index=index, after=self._last_save, validated=validated))
+        heed()
+        if not self._link.wait(answered, timeout_s):
+            self._link.send(AskCheckpoints(index=index))
+            heed()
+            self._link.wait(answered)
+        return self._answers.pop(index) or ()
 
     def meet(self, kind: str, data: bytes = b"") -> bytes:
         """Wait for all ranks at their next common point; gives rank 0's data."""
@@ -205,11 +239,14 @@ class Session:
             case Committed(seq=seq, path=path):
                 if seq in self._pending:
                     self._pending.difference_update([other for other in tuple(self._pending) if other <= seq])
-                    self._checkpoint = self._committed(path)
+                    self._checkpoint = self.committed(path)
             case Granted(seq=seq):
                 self._granted[seq] = message
             case Release(index=index, data=data):
                 self._released[index] = data
+            case Checkpoints(index=index, found=found):
+                if index in self._answers:
+                    self._answers[index] = found
             case Dismissed():
                 self._dismissed = True
             case Start():

@@ -23,11 +23,13 @@ from headway.control.events import (
     LaunchFailed,
     Overdue,
     State,
+    ValidationDone,
 )
 from headway.control.machine import Run
 from headway.core.messages import Abort, Dismissed, Exited, Failed, Finished, FromWorker, Ready, Report, StopRequested
 from headway.storage.commit import Saved
 from headway.storage.manifest import Manifest
+from headway.storage.validations import Validation
 
 READY = Ready(host="here", pid=1)
 RAISED = Failed(kind="ValueError", message="bad", traceback="")
@@ -46,6 +48,7 @@ class Limits:
     launch_failures: int = 0
     aborts: int = 0
     stops: int = 0
+    validations: bool = False  # whether every checkpoint is to be validated
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,10 @@ class World:
     extended: frozenset[int] = frozenset()  # rounds that late files came to
     attempts: int = 0
     faults: int = 0
+    validating: frozenset[Path] = frozenset()
     aborted: bool = False
     stopped: bool = False
+    stopped_again: bool = False
     end: State | None = None
 
 
@@ -125,10 +130,12 @@ def _possible(run: Run, world: World) -> Iterator[tuple[Any, World]]:
     if (seq := run.rounds.oldest_files) is not None:
         yield Overdue(run.attempt, seq), world
         yield Overdue(run.attempt, seq, long=True), world
+    for path in world.validating:
+        yield ValidationDone(path, Validation()), replace(world, validating=world.validating - {path})
     if world.left.aborts:
         yield Abort(), replace(_spent(world, "aborts"), aborted=True)
     if world.left.stops:
-        yield StopRequested(), replace(_spent(world, "stops"), stopped=True)
+        yield StopRequested(), replace(_spent(world, "stops"), stopped=True, stopped_again=world.stopped)
 
 
 def _launch(run: Run, world: World) -> Iterator[tuple[Any, World]]:
@@ -184,17 +191,17 @@ def _speech(world: World, me: Process, says: Any) -> Iterator[tuple[Any, World]]
 def _storage(run: Run, world: World) -> Iterator[tuple[Any, World]]:
     seq, *rest = world.commits
     answered = replace(world, commits=tuple(rest))
-    yield CommitDone(run.attempt, seq, _saved(seq)), answered
+    yield CommitDone(run.attempt, seq, _saved(seq, validation=world.left.validations)), answered
     if world.left.commit_failures:
         yield CommitFailed(run.attempt, seq, "disk full"), _spent(answered, "commit_failures", fault=True)
     yield CommitSkipped(run.attempt, seq), answered
 
 
-def _saved(seq: int) -> Saved:
+def _saved(seq: int, *, validation: bool) -> Saved:
     manifest = Manifest(
         number=seq, name=str(seq), seq=seq, attempt=1, world_size=2, ranks=[0], metrics={}, files={}, time=0.0
     )
-    return Saved(Path(f"checkpoint_{seq}"), manifest)
+    return Saved(Path(f"checkpoint_{seq}"), manifest, validation=Validation() if validation else None)
 
 
 def _spent(world: World, what: str, *, fault: bool = False) -> World:
@@ -233,6 +240,14 @@ def _act(run: Run, world: World, action: Any) -> World:
             return replace(world, commits=(*world.commits, closed.round.seq), asked=(*world.asked, closed.round.seq))
         case events.Extend(round=late):
             return replace(world, commits=(*world.commits, late.seq), extended=world.extended | {late.seq})
+        case events.Validate(saved=saved):
+            expect(not world.aborted, "no validation begins after an abort")
+            expect(saved.path not in world.validating, "a checkpoint is validated once at a time")
+            return replace(world, validating=world.validating | {saved.path})
+        case events.EndValidations():
+            out = world.aborted or world.stopped_again or run.state is State.FAILED
+            expect(out, "validations are ended only by an abort, a second stop or a failure for good")
+            return replace(world, validating=frozenset())
         case events.Send(rank=rank, message=Dismissed()):
             return _changed(world, rank, dismissed=True)
         case events.Interrupt():
@@ -298,6 +313,7 @@ def _crossed(world: World) -> bool:
 def _check_end(run: Run, world: World, state: State, kinds: set[str]) -> None:
     expect(all(p.told for p in world.processes), "an end is entered only after the last exit")
     expect(not world.commits and not world.launching, "an end is entered only when everything is answered")
+    expect(not world.validating, "an end is entered only after the last validation")
     expect("program" not in kinds or _crossed(world), "ranks are said to contradict each other only where they do")
     expect((state is State.ABORTED) == world.aborted, "a run is ABORTED if and only if somebody aborted it")
     _check_nothing_was_lost(world)

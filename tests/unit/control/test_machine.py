@@ -32,6 +32,9 @@ EXPLORATIONS = {
     "three deaths, two retries": Limits(max_failures=2, deaths=3, false_deaths=1, reports=1),
     "deaths and raises": Limits(deaths=2, raises=1, reports=2),
     "everything the user can do": Limits(deaths=1, raises=1, aborts=1, stops=1, reports=1),
+    "validations": Limits(validations=True, max_failures=0),
+    "validations and a death": Limits(validations=True, deaths=2, reports=1),
+    "validations and the user": Limits(validations=True, aborts=1, stops=2, reports=1),
     "everything that can break": Limits(
         deaths=1, false_deaths=1, commit_failures=1, launch_failures=1, aborts=1, reports=1
     ),
@@ -193,6 +196,40 @@ def leaves_late_arrivals_alone(monkeypatch: pytest.MonkeyPatch) -> Limits:
     return Limits(aborts=1, reports=0)
 
 
+def ends_before_the_last_validation(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    concluded = machine._concluded
+    monkeypatch.setattr(machine, "_concluded", lambda run, *a: concluded(replace(run, validating=frozenset()), *a))
+    return Limits(reports=1, validations=True)
+
+
+def forgets_validations_in_a_restart(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    begin = machine._begin
+    monkeypatch.setattr(machine, "_begin", lambda run: begin(replace(run, validating=frozenset())))
+    return Limits(reports=1, deaths=1, validations=True)
+
+
+def validates_after_an_abort(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    validate = machine._validate
+    monkeypatch.setattr(machine, "_validate", lambda run, saved: validate(replace(run, hurried=False), saved))
+    return Limits(reports=1, aborts=1, validations=True)
+
+
+def never_wakes_from_validating(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    monkeypatch.setattr(machine, "_awaited", lambda run: (run, ()))
+    return Limits(reports=1, validations=True)
+
+
+def ends_validations_when_an_attempt_fails(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    after_failure = machine._after_failure
+
+    def impatient(run: Run, actions: Any) -> Any:
+        run, ended = machine._end_validations(run)
+        return after_failure(run, (*actions, *ended))
+
+    monkeypatch.setattr(machine, "_after_failure", impatient)
+    return Limits(reports=1, deaths=1, validations=True)
+
+
 BUGS: list[Callable[[pytest.MonkeyPatch], Limits]] = [
     ends_before_the_last_exit,
     ends_before_storage_has_answered,
@@ -210,6 +247,11 @@ BUGS: list[Callable[[pytest.MonkeyPatch], Limits]] = [
     takes_an_interrupted_function_for_a_failure,
     starts_before_all_are_ready,
     leaves_late_arrivals_alone,
+    ends_before_the_last_validation,
+    forgets_validations_in_a_restart,
+    validates_after_an_abort,
+    never_wakes_from_validating,
+    ends_validations_when_an_attempt_fails,
 ]
 
 

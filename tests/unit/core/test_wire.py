@@ -11,10 +11,15 @@ from hypothesis import strategies as st
 
 from headway.core.messages import (
     Arrive,
+    AskCheckpoints,
+    Checkpoints,
     Committed,
     Dismissed,
+    Examine,
+    Examined,
     Failed,
     Finished,
+    Known,
     Place,
     Ready,
     Release,
@@ -44,6 +49,10 @@ MESSAGES: list[Any] = [
     Failed(kind="E", message="m", traceback="t", error=None),
     Dismissed(),
     Saving(),
+    AskCheckpoints(index=1, after=3, validated=True),
+    Checkpoints(index=1, found=(Known("/p", {"loss": 1}, "VALIDATED"),)),
+    Examine(surroundings=START.surroundings, logs=("/o", "/e"), task=b"t", checkpoint="/p", kwargs={"json": {}}),
+    Examined(metrics=b"{}"),
 ]
 
 

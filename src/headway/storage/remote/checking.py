@@ -39,7 +39,7 @@ def contents_of(folder: Store) -> dict[str, Stored]:
     try:
         data = folder.read(layout.MANIFEST)
     except FileNotFoundError:
-        found = {name: Stored(size) for name, size in folder.sizes().items()}
+        found = {name: Stored(size) for name, size in folder.sizes().items() if name not in layout.BESIDE}
         if not found:
             raise StorageError(f"checkpoint {folder.url} is not there (deleted, or of another store?)") from None
         return found

@@ -26,6 +26,7 @@ from headway.storage.remote.checking import damage
 from headway.storage.remote.sending import folder_key, get_note, parse_note
 from headway.storage.remote.store import Store
 from headway.storage.staging import Note
+from headway.storage.validations import Validation, parse_validation
 
 _SET_ASIDE = f"{layout.MANIFEST}{layout.DAMAGED}"
 _NOTE = re.compile(r"(\d+)\.(\d+)\.rank-(\d+)\.json")
@@ -48,9 +49,17 @@ class Listing:
     notes: dict[str, tuple[int, int, int]]  # key -> attempt, seq, rank
 
 
-def saved(store: Store, manifest: Manifest) -> Saved:
+def saved(store: Store, manifest: Manifest, validation: Validation | None) -> Saved:
     folder = store.at(folder_key(manifest.name))
-    return Saved(PurePosixPath(folder.path), manifest, store=folder)
+    return Saved(PurePosixPath(folder.path), manifest, validation=validation, store=folder)
+
+
+def validation_of(folder: Store) -> Validation | None:
+    """None where nobody has asked for one."""
+    try:
+        return parse_validation(f"{folder.url}/{layout.VALIDATION}", folder.read(layout.VALIDATION))
+    except FileNotFoundError:
+        return None
 
 
 def listing(store: Store) -> Listing:
@@ -85,7 +94,8 @@ def survey(store: Store, known: Listing | None = None) -> Survey:
         if wrong:
             damaged[PurePosixPath(folder.path)] = wrong
         else:
-            kept.append(saved(store, manifest))
+            validation = validation_of(folder) if layout.VALIDATION in folders[name] else None
+            kept.append(saved(store, manifest, validation))
     return Survey(sorted(kept, key=lambda each: each.manifest.seq), damaged)
 
 

@@ -51,7 +51,7 @@ def folder_key(name: str) -> str:
 def names_in(source: Path) -> tuple[str, ...]:
     """Every file below, as a reader will see it."""
     found = walk(source, leave_out=source / layout.STAGING)
-    return tuple(name for name, entry in found if entry.is_file() and name != layout.MANIFEST)
+    return tuple(name for name, entry in found if entry.is_file() and name not in (layout.MANIFEST, layout.VALIDATION))
 
 
 def send(parcel: Parcel, note: Note) -> Note:

@@ -20,6 +20,7 @@ from headway.storage.remote.checking import damage
 from headway.storage.remote.sending import differing, folder_key, get_note, note_key
 from headway.storage.remote.store import Store
 from headway.storage.staging import Note
+from headway.storage.validations import Validation, validation_bytes
 
 
 @dataclass(frozen=True)
@@ -59,21 +60,24 @@ class StoreVault:
             time=time.time(),
             versions=versions(),
         )
-        return self._written(manifest, notes)
+        wish = next((note.validation for _, note in notes if note.validation is not None), None)
+        return self._written(manifest, notes, Validation(**wish) if wish is not None else None)
 
-    def _written(self, manifest: Manifest, notes: list[tuple[int, Note]]) -> Saved:
+    def _written(self, manifest: Manifest, notes: list[tuple[int, Note]], validation: Validation | None) -> Saved:
         """The one step that makes it a checkpoint; what was said on the way is of no use afterwards."""
         self.fence()
-        key = f"{folder_key(manifest.name)}/{layout.MANIFEST}"
-        self.store.put(key, manifest_bytes(manifest))
+        folder = self.store.at(folder_key(manifest.name))
+        if validation is not None:
+            folder.put(layout.VALIDATION, validation_bytes(validation))
+        folder.put(layout.MANIFEST, manifest_bytes(manifest))
         self.store.delete([note_key(manifest.attempt, manifest.seq, rank) for rank, _ in notes])
         clashes = tuple(Clash(name, tuple(ranks)) for name, ranks in differing(notes).items())
         seconds = max(note.seconds for _, note in notes)
-        return replace(recovery.saved(self.store, manifest), clashes=clashes, seconds=seconds)
+        return replace(recovery.saved(self.store, manifest, validation), clashes=clashes, seconds=seconds)
 
     def _adopted(self, name: str) -> dict[str, Stored]:
         found = self.store.at(folder_key(name)).sizes()
-        return {name: Stored(size) for name, size in found.items() if name not in (layout.MANIFEST, layout.METADATA)}
+        return {name: Stored(size) for name, size in found.items() if name not in layout.BESIDE}
 
     def extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> Saved:
         """A larger manifest takes the place of the smaller one; no file that this one names was touched."""
@@ -84,13 +88,20 @@ class StoreVault:
         files = dict(sorted({**note.files, **manifest.files}.items()))
         ranks = sorted([*manifest.ranks, rank])
         larger = replace(manifest, ranks=ranks, files=files, time=time.time(), versions=versions())
-        return self._written(larger, [(manifest.ranks[0], known), (rank, note)])
+        wish = Validation(**note.validation) if note.validation is not None else None
+        validation = recovery.validation_of(folder) or wish
+        return self._written(larger, [(manifest.ranks[0], known), (rank, note)], validation)
 
     def discard(self, path: PurePath) -> None:
         """Its manifest first, so that it is never half there."""
         folder = self.store.at(folder_key(path.name))
         folder.delete([layout.MANIFEST])
         folder.delete(folder.sizes())
+
+    def note_validation(self, path: PurePath, validation: Validation) -> None:
+        folder = self.store.at(folder_key(path.name))
+        if layout.MANIFEST in folder.sizes():
+            folder.put(layout.VALIDATION, validation_bytes(validation))
 
     def is_read(self, path: PurePath) -> bool:
         """Whether somebody on this machine reads it right now; of others we cannot know."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from headway.core.config import RunConfig, ScalingConfig, refuse_unknown_keywords
 from headway.core.errors import ConfigError
+from headway.core.validation import ValidationConfig
 from headway.frameworks.base import TorchConfig
 from headway.storage.checkpoint import Checkpoint
 from headway.train.trainer import DataParallelTrainer
@@ -34,6 +35,7 @@ class TorchTrainer(DataParallelTrainer):
         run_config: RunConfig | None = None,
         resume_from_checkpoint: Checkpoint | None = None,
         metadata: Mapping[str, Any] | None = None,
+        validation_config: ValidationConfig | None = None,
     ) -> None:
         if torch_config is not None and not isinstance(torch_config, TorchConfig):
             raise ConfigError(f"torch_config must be a TorchConfig, got {torch_config!r}")
@@ -45,4 +47,5 @@ class TorchTrainer(DataParallelTrainer):
             run_config=run_config,
             resume_from_checkpoint=resume_from_checkpoint,
             metadata=metadata,
+            validation_config=validation_config,
         )

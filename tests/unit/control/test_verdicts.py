@@ -1,0 +1,46 @@
+"""What comes of a validation, in words: nothing of it is ever more than a failed validation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headway.control.validations import verdict
+from headway.core.messages import Examined, Exited, Failed
+from headway.core.validation import ReportedCheckpointStatus as Status
+from headway.engine.errand import TooLong
+from headway.storage.validations import Validation
+
+ASKED = Validation(kwargs={"json": {"split": "test"}}, timeout_s=2.5)
+
+OUTCOMES: dict[str, tuple[Any, Status, str]] = {
+    "returned": (Examined(metrics=b'{"accuracy":0.9}'), Status.VALIDATED, ""),
+    "raised": (
+        Failed(kind="KeyError", message="'x'", traceback=""),
+        Status.VALIDATION_FAILED,
+        "KeyError: 'x'",
+    ),
+    "no dict": (
+        Failed(kind="MetricsError", message="it must return a dict", traceback="", misuse=True),
+        Status.VALIDATION_FAILED,
+        "it must return a dict",
+    ),
+    "killed": (
+        Exited(code=-9),
+        Status.VALIDATION_FAILED,
+        "its process was killed (SIGKILL, out of memory?)",
+    ),
+    "too long": (TooLong(), Status.VALIDATION_TIMEOUT, "it took longer than 2.5 s"),
+    "nonsense": ("?", Status.VALIDATION_FAILED, "its process spoke nonsense: '?'"),
+}
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_what_comes_of_a_validation(name: str) -> None:
+    outcome, status, error = OUTCOMES[name]
+    found = verdict(ASKED, outcome, ASKED.timeout_s)
+    assert (found.status, found.error) == (status, error)
+    assert found.metrics == ({"accuracy": 0.9} if status is Status.VALIDATED else {})
+    assert not found.pending
+    assert found.kwargs == {}, "what was asked for is of no use any more"
