@@ -21,6 +21,7 @@ from typing import Any
 
 os.environ["MOTO_S3_DEFAULT_MAX_KEYS"] = "1000"
 
+from moto.s3.models import s3_backends
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
@@ -33,6 +34,7 @@ class Faults:
     slow: float = 0.0  # the share of requests that take ``slow_s`` longer
     slow_s: float = 0.0
     seed: int = 0
+    quick_ranges: bool = False  # moto reads all of an object for each part of it; this does not
 
 
 class Troubled:
@@ -73,6 +75,8 @@ class Troubled:
             self._seen["slow"] += 1
             time.sleep(faults.slow_s)
         time.sleep(faults.latency_s)
+        if faults.quick_ranges and environ["REQUEST_METHOD"] == "GET" and "HTTP_RANGE" in environ:
+            return _part(environ, start_response)
         return self._app(environ, start_response)
 
     def _control(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -80,6 +84,28 @@ class Troubled:
             self._set(json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))))
         start_response("200 OK", [("Content-Type", "application/json")])
         return [json.dumps(self._seen).encode()]
+
+
+def _part(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    """A range of an object, read alone."""
+    bucket, _, key = environ["PATH_INFO"].strip("/").partition("/")
+    found = s3_backends["123456789012"]["aws"].get_object(bucket, key)
+    if found is None:
+        start_response("404 Not Found", [("Content-Length", "0")])
+        return [b""]
+    first, _, last = environ["HTTP_RANGE"].partition("=")[2].partition("-")
+    start, end = int(first), min(int(last or found.contentsize - 1), found.contentsize - 1)
+    with found.lock:
+        found._value_buffer.seek(start)
+        data: bytes = found._value_buffer.read(end - start + 1)
+    headers = {
+        "Content-Length": str(len(data)),
+        "Content-Range": f"bytes {start}-{end}/{found.contentsize}",
+        "ETag": found.etag,
+        "Last-Modified": found.last_modified_RFC1123,
+    }
+    start_response("206 Partial Content", list(headers.items()))
+    return [data]
 
 
 def _drain(environ: dict[str, Any]) -> None:
