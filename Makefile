@@ -20,11 +20,14 @@ check: .venv/.setup
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --quiet tests/test_layers.py
 
-# Side by side with the peers; about ten minutes. Results are kept in benchmarks/results.
+# Side by side with the peers; about half an hour. Results are kept in benchmarks/results.
 bench: .venv/.bench
 	$(BIN)/python benchmarks/start.py
 	$(BIN)/python benchmarks/report.py
 	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/save.py
+	$(BIN)/python benchmarks/object_store.py
+	$(BIN)/python benchmarks/crash_checkpoints.py
 
 clean:
 	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache

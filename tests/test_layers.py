@@ -15,6 +15,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "headway"
 FLOORS = [
     {"__main__"},
     {"cli"},
+    {"compat"},
     {"train"},
     {"control"},
     {"worker"},

@@ -122,6 +122,53 @@ def test_resuming_from_a_checkpoint_of_another_run(s3: S3) -> None:
     assert not train.DataParallelTrainer.can_restore(f"{s3.url}/runs/nowhere")
 
 
+def test_state_that_saves_itself(s3: S3) -> None:
+    from torch import nn
+
+    from headway.train.torch import TorchTrainer, prepare_model
+
+    def train_func() -> list[int]:
+        model = prepare_model(nn.Linear(2, 2))
+        state = train.track(model=model)
+        done = []
+        for epoch in state.epochs(3):
+            done.append(epoch)
+            train.report({"epoch": epoch})
+            if epoch == 1 and train.get_context().get_world_rank() == 0 and len(done) == 2:
+                train.get_checkpoint()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return done
+
+    config = train.RunConfig(
+        name="tracked",
+        storage_path=f"{s3.url}/runs",
+        failure_config=train.FailureConfig(1),
+        checkpoint_config=train.CheckpointConfig(every_reports=1),
+    )
+    result = TorchTrainer(train_func, scaling_config=train.ScalingConfig(2), run_config=config).fit()
+    assert result.return_value == [2]
+
+
+def test_validations_of_a_run_in_a_store(s3: S3) -> None:
+    def train_func() -> None:
+        for step in range(2):
+            train.report({"step": step}, train.Checkpoint.from_dict({"step": step}), validation=True)
+
+    def validate(checkpoint: train.Checkpoint) -> dict[str, float]:
+        return {"accuracy": 1.0 - checkpoint.to_dict()["step"] / 10}
+
+    result = train.DataParallelTrainer(
+        train_func,
+        run_config=train.RunConfig(name="validated", storage_path=f"{s3.url}/runs"),
+        validation_config=train.ValidationConfig(validate),
+    ).fit()
+    assert [metrics["accuracy"] for _, metrics in result.best_checkpoints] == [1.0, 0.9]
+    again = train.Result.from_path(f"{s3.url}/runs/validated")
+    best = again.get_best_checkpoint("accuracy", "max")
+    assert best is not None
+    assert best.to_dict() == {"step": 0}
+
+
 def test_no_name_is_uploaded_twice_and_none_downloaded_twice(s3: S3) -> None:
     run(s3, "once")
     seen = s3.seen()["by_key"]

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ def train_func(config: dict[str, Any]) -> None:
             loss.backward()
             optimizer.step()
             scheduler.step()
+            time.sleep(config.get("pause_s", 0.0) * (1 + rank))
             train.report({"epoch": epoch, "loss": loss.item(), "rows": inputs.sum().item()})
             die_as_planned(run, rank, config)
 
@@ -76,18 +78,23 @@ def run(
 ) -> list[list[tuple[float, float]]]:
     path = folder / "runs" / "run"
     seed_run(path)
-    TorchTrainer(
+    trainer(path, num_workers, deaths=deaths, loader_processes=loader_processes, **config).fit()
+    return losses(path, num_workers)
+
+
+def trainer(path: Path, num_workers: int, **config: Any) -> TorchTrainer:
+    saves = config.pop("saves", {"every_reports": 3})
+    return TorchTrainer(
         train_func,
-        train_loop_config={"deaths": deaths, "loader_processes": loader_processes, **config},
+        train_loop_config=config,
         scaling_config=train.ScalingConfig(num_workers=num_workers),
         run_config=train.RunConfig(
             name="run",
             storage_path=path.parent,
             failure_config=train.FailureConfig(-1),
-            checkpoint_config=train.CheckpointConfig(num_to_keep=2, every_reports=3),
+            checkpoint_config=train.CheckpointConfig(num_to_keep=2, **saves),
         ),
-    ).fit()
-    return losses(path, num_workers)
+    )
 
 
 def seed_run(path: Path) -> None:
@@ -114,6 +121,46 @@ def test_killed_at_random_reports_it_gives_the_same_losses_bit_for_bit(
         assert run(folder, num_workers, deaths, loader_processes) == expected, deaths
         launches = [e for e in Record.at(folder / "runs/run").events() if e["event"] == "launched"]
         assert len(launches) >= 2, "it was killed at least once"
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_saved_by_the_clock_in_reports_that_all_agree_on(tmp_path: Path, num_workers: int) -> None:
+    expected = run(tmp_path / "whole", num_workers, [], 0)
+    clock = {"saves": {"every_s": 0.1}, "pause_s": 0.02}
+    assert run(tmp_path / "killed", num_workers, [6, 14], 0, **clock) == expected
+    events = list(Record.at(tmp_path / "killed/runs/run").events())
+    assert len([event for event in events if event["event"] == "checkpoint"]) >= 3
+    firsts = [event["first_seq"] for event in events if event["event"] == "launched"]
+    assert len(firsts) == 3
+    assert firsts[-1] > 0, "it went on from what the clock had saved"
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_stop_saves_first_and_nothing_is_done_twice(
+    tmp_path: Path, num_workers: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    expected = run(tmp_path / "whole", num_workers, [], 0)
+    path = tmp_path / "stopped/runs/run"
+    seed_run(path)
+    options = {"deaths": [], "loader_processes": 0, "saves": {}, "pause_s": 0.02}
+    going = trainer(path, num_workers, **options).start()
+    for report in going.reports():
+        if report.metrics["epoch"] == 1:
+            break
+    going.stop()
+    result = going.result()
+    assert "stopping after report" in capfd.readouterr().err
+    assert result.state == "FINISHED"
+    (saved,) = Record.at(path).checkpoints()
+    seqs = [row["seq"] for row in Record.at(path).reports()]
+    assert saved.manifest.seq == seqs[-1], "the last report has the state in it"
+    assert saved.manifest.ranks == list(range(num_workers))
+    assert len(seqs) < len(expected[0])
+    trainer(path, num_workers, **{**options, "pause_s": 0.0}).fit()
+    assert losses(path, num_workers) == expected
+    epoch, steps = divmod(len(seqs), len(expected[0]) // EPOCHS)
+    where = f"(report {seqs[-1]}, epoch {epoch}, {steps} batch"
+    assert steps == 0 or where in capfd.readouterr().err, "where in the data it goes on"
 
 
 def test_a_sharded_model_goes_on_bit_for_bit_too(tmp_path: Path) -> None:

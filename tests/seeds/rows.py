@@ -9,6 +9,8 @@ DICTS = "tests/unit/storage/test_dicts.py::"
 STORAGE = "tests/unit/storage/test_storage.py::"
 RUN = "tests/process/test_run.py::"
 BAD = "tests/process/test_bad_reports.py::"
+AIR = "tests/process/test_air.py::"
+OBJECTS = "tests/process/test_object_store.py::"
 VALIDATION = "tests/process/test_validation.py::"
 
 SHOWN = {
@@ -32,7 +34,11 @@ SHOWN = {
     "V77": RUN + "test_what_another_attempt_would_only_repeat_is_not_tried_again",
     "V79": CHECKPOINTS + "test_a_dict_is_a_checkpoint_and_where_a_run_goes_on",
     "V80": REPORTS + "test_retention_keeps_the_best_and_the_newest",
+    "S104": AIR + "test_reports_hold_what_was_filled_in",
+    "S105": AIR + "test_reports_hold_what_was_filled_in",
     # the Checkpoint class
+    "S120": AIR + "test_dict_checkpoints_have_extra_keys_and_are_counted_as_they_were",
+    "S121": AIR + "test_counting_goes_on_from_the_loaded_id_without_adding_one",
     "S118": DICTS + "test_tensors_and_arrays_come_back_without_pickle",
     "S119": CHECKPOINTS + "test_a_dict_is_a_checkpoint_and_where_a_run_goes_on",
     "S122": DICTS + "test_its_representation_tells_what_it_is",
@@ -52,6 +58,9 @@ SHOWN = {
     "S131": CHECKPOINTS + "test_a_checkpoint_is_ranked_by_its_own_dict_first",
     "V47": STORAGE + "test_metrics_are_found_by_nested_keys",
     # ways into storage
+    "V10": OBJECTS + "test_a_bad_day_of_the_server_is_survived",
+    "V37": OBJECTS + "test_a_run_saves_ends_and_goes_on",
+    "V38": OBJECTS + "test_any_filesystem_will_do",
     "S124": REPORTS + "test_a_reported_folder_is_copied_and_never_touched",
     "V1": REPORTS + "test_the_files_of_all_ranks_become_one_checkpoint",
     "V2": MODES + "test_a_checkpoint_may_have_a_name",
@@ -74,13 +83,6 @@ SHOWN = {
 }
 
 OPEN = {
-    "S104": "log_dir exists; the seed's printed sample is not compared yet",
-    "S105": "metrics that are filled in by themselves: the older vocabularies",
-    "S106": "the same",
-    "S107": "the same",
-    "S120": "extra keys of dict checkpoints: the older vocabularies",
-    "S121": "the same",
-    "V10": "object stores",
-    "V37": "object stores",
-    "V38": "object stores",
+    "S106": "`done` becomes True, and `config` is filled, only by the trainers of that generation",
+    "S107": "run directories named and nested as that generation did; numbers from 0 are shown by S121",
 }

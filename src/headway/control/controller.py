@@ -27,13 +27,14 @@ from headway.control.validations import Validations, Validator
 from headway.core.callback import TrainRunContext
 from headway.core.config import RunConfig, ScalingConfig
 from headway.core.errors import ConfigError, EngineError
-from headway.core.messages import Checkpoints, Finished, FromWorker, Ready, RunInfo, Start, Surroundings
+from headway.core.messages import Checkpoints, Finished, FromWorker, Ready, RunInfo, SaveAt, Start, Surroundings
 from headway.engine.base import Engine
 from headway.observe import words
 from headway.observe.watcher import Glance, Watcher
 from headway.storage import layout
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.commit import Saved
+from headway.storage.manifest import Manifest
 from headway.storage.retention import value_of
 from headway.storage.rundir import RunDir
 
@@ -136,12 +137,26 @@ class Controller:
 
     def _ring(self) -> None:
         now = time.monotonic()
+        self._deliver(())
         due = [event for when, event in self._timers.values() if when <= now]
         for event in due:
             del self._timers[type(event)]
             self._deliver([event])
             if isinstance(event, events.Overdue) and not event.long:
                 self._set_timer(LONG_OVERDUE_S, replace(event, long=True))
+
+    def _due(self) -> None:
+        """Whether it is time to save; looked at with every event too, for an inline function lets no timer ring."""
+        timer = self._timers.get(events.SaveDue)
+        if timer is not None and timer[0] <= time.monotonic():
+            del self._timers[events.SaveDue]
+            self._events.append(timer[1])
+            self._save_later()
+
+    def _save_later(self) -> None:
+        every_s = self._plan.config.checkpoint_config.every_s
+        if every_s is not None:
+            self._set_timer(every_s, events.SaveDue(self._run.attempt))
 
     def _set_timer(self, after_s: float, event: events.Answer) -> None:
         """Have this event delivered after a while; of each kind there is one."""
@@ -171,6 +186,7 @@ class Controller:
         self._events.extend(events)
         if self._handling:
             return
+        self._due()
         self._handling = True
         try:
             while self._events:
@@ -226,6 +242,10 @@ class Controller:
                 self._close(attempt, closed, commit)
             case events.Allot(rank=rank, claim=claim):
                 self._engine.send(self._index_of[rank], self._ledger.allot(rank, claim))
+            case events.Send(rank=rank, message=SaveAt(seq=seq, leave=True) as message):
+                if rank == 0:
+                    self._tell("stopping", f"stopping after report {seq}")
+                self._engine.send(self._index_of[rank], message)
             case events.Send(rank=rank, message=message):
                 self._engine.send(self._index_of[rank], message)
             case events.Launch(attempt=attempt):
@@ -288,7 +308,7 @@ class Controller:
         rundir, kept = self._rundir, self._ledger.kept
         where = "in this process" if self._engine.name == "inline" else f"with {words.count(num_workers, 'worker')}"
         begins = "goes on" if rundir.resumed else "begins"
-        source = f" from {kept[-1].path.name} (report {kept[-1].manifest.seq})" if kept else ""
+        source = f" from {kept[-1].path.name} (report {_position(kept[-1].manifest)})" if kept else ""
         return f"run {rundir.path.name} {begins} {where}{source}; its files: {rundir.url}"
 
     def _start_workers(self) -> None:
@@ -327,6 +347,7 @@ class Controller:
                 first_seq=self._ledger.next_seq,
             )
             self._engine.send(index, start)
+        self._save_later()
 
     def _close(self, attempt: int, closed: Closed, commit: bool) -> None:
         closing = closed.round
@@ -351,6 +372,7 @@ class Controller:
     def _saved(self, event: events.CommitDone) -> events.CommitDone:
         """Count it in; the machine is to hear of it as the ledger knows it."""
         saved = self._ledger.committed(event.saved)
+        self._save_later()
         self._rundir.note("checkpoint", path=saved.path.name, seq=event.seq, attempt=event.attempt, **_speed(saved))
         if saved.seconds >= SLOW_UPLOAD_S:
             speed = f"{words.size(saved.manifest.size / saved.seconds)}/s"
@@ -448,6 +470,14 @@ def _validations(plan: Plan, engine: Engine, rundir: RunDir) -> Validations | No
         return None
     surroundings = _surroundings({**plan.config.env_vars, **plan.validator.env_vars})
     return Validations(plan.validator, rundir.path, surroundings, engine.post)
+
+
+def _position(manifest: Manifest) -> str:
+    """``5``, or where in the data that was: ``5, epoch 1, 7 batches of loader``."""
+    cursor = manifest.cursor
+    epoch = [f"epoch {cursor['epoch']}"] if "epoch" in cursor else []
+    batches = [f"{words.count(n, 'batch', 'batches')} of {name}" for name, n in cursor.get("batches", {}).items()]
+    return ", ".join([str(manifest.seq), *epoch, *batches])
 
 
 def _free_port() -> int:

@@ -94,6 +94,13 @@ class Overdue:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveDue:
+    """Tracked state has not been saved for as long as the user wants it to be."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class ValidationDone:
     """The validation of this checkpoint is over, however it went. It belongs to the run, not to an attempt."""
 
@@ -101,7 +108,7 @@ class ValidationDone:
     validation: Validation
 
 
-Answer = Launched | LaunchFailed | CommitDone | CommitFailed | CommitSkipped | Deadline | Overdue
+Answer = Launched | LaunchFailed | CommitDone | CommitFailed | CommitSkipped | Deadline | Overdue | SaveDue
 Event = FromWorker | Begin | Abort | StopRequested | ValidationDone | Answer
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, Literal, assert_never
 
+from headway.control.agreements import Agreement
 from headway.control.events import (
     ENDS,
     Action,
@@ -39,6 +40,7 @@ from headway.control.events import (
     Overdue,
     Record,
     Retried,
+    SaveDue,
     Send,
     SetDeadline,
     ShowCheckpoints,
@@ -55,8 +57,10 @@ from headway.control.rounds import Closed, Late, News, Rounds
 from headway.control.saves import Crossed
 from headway.core.messages import (
     Abort,
+    Approach,
     Arrive,
     AskCheckpoints,
+    At,
     Claim,
     Committed,
     Dismissed,
@@ -67,14 +71,17 @@ from headway.core.messages import (
     Ready,
     Release,
     Report,
+    SaveAt,
     Saving,
     Staged,
     StopRequested,
+    Tracking,
 )
 from headway.storage.commit import Saved
 
 LINGER_S = 0.1  # after a rank raised: time for the others to say that they raised the same
 GRACE_S = 1.0  # after an interrupt: time for the user's own clean-up
+STOP_S = 30.0  # after a stop that was agreed on: time to come to that report, and to save
 EXIT_S = 10.0  # after all functions returned: time for exit handlers
 
 
@@ -116,6 +123,10 @@ class Run:
     questions: Questions = _NO_QUESTIONS
     answered: int = -1  # the newest round that storage has answered
     validating: frozenset[PurePath] = frozenset()  # checkpoints whose validation is asked for and not over
+    trackers: frozenset[int] = frozenset()  # ranks whose state saves itself
+    agreement: Agreement | None = None  # that is being looked for
+    num_agreements: int = 0
+    leaving: bool = False  # all ranks are to leave in the same report
     hurried: bool = False  # the user wants out at once: validations are not waited for, nor begun
 
 
@@ -139,13 +150,11 @@ def _stepped(run: Run, event: Event) -> Step:
         case Abort():
             return _leave(run, "abort")
         case StopRequested():
-            return _leave(run, "stop")
+            return _stop(run)
         case ValidationDone(path=path):
             return _awaited(_with(run, validating=run.validating - {path}))
-        case Launched() | LaunchFailed() | CommitDone() | CommitFailed() | CommitSkipped() | Deadline() | Overdue():
-            return _answered(run, event) if event.attempt == run.attempt else (run, ())
         case _:
-            assert_never(event)
+            return _answered(run, event) if event.attempt == run.attempt else (run, ())
 
 
 def _begin(run: Run) -> Step:
@@ -171,7 +180,12 @@ def _answered(run: Run, event: Answer) -> Step:
         case CommitSkipped(seq=seq):
             return _concluded(_answered_by_storage(run, seq))
         case Deadline():
+            if run.state is State.RUNNING and run.leaving:
+                return _leave(run, "stop")  # they do not come to the report that was agreed on
             return _kill(run) if run.state is State.STOPPING else (run, ())
+        case SaveDue():
+            wanted = run.agreement is None and not run.leaving and _tracks(run)
+            return _agree(run) if wanted else (run, ())
         case Overdue(seq=seq, long=long):
             rounds, news = run.rounds.overdue(seq, long=long)
             return _told(_with(run, rounds=rounds), news)
@@ -206,6 +220,11 @@ def _heard(run: Run, event: FromWorker) -> Step:
             return _reported(run, rank, message)
         case Saving():
             return _with(run, rounds=run.rounds.begin_save(rank)), ()
+        case Tracking():
+            return _with(run, trackers=run.trackers | {rank}), ()
+        case At(index=index, seq=seq):
+            agreement = run.agreement.answer(rank, index, seq) if run.agreement else None
+            return _agreed(_with(run, agreement=agreement))
         case Claim():
             return _with(run, rounds=run.rounds.begin_save(rank)), (Allot(rank, message),)
         case Staged(seq=seq):
@@ -257,7 +276,8 @@ def _finished(run: Run, rank: int) -> Step:
     if run.state is State.RUNNING:
         meetings, verdict = run.meetings.end(rank)
         run, more = _met(_with(run, meetings=meetings), verdict)
-        actions += more
+        run, freed = _disagreed(run)
+        actions += (*more, *freed)
     if run.state is State.RUNNING and all(worker.over for worker in run.workers or ()):
         farewell = tuple(Send(rank, Dismissed()) for rank in range(len(run.workers or ())))
         return _with(run, state=State.STOPPING, why="finish"), (*actions, *farewell, SetDeadline(EXIT_S))
@@ -316,6 +336,41 @@ def _met(run: Run, verdict: Met | Missed | None) -> Step:
             assert_never(verdict)
 
 
+# --- saving, and leaving, in the same report ---
+
+
+def _tracks(run: Run) -> bool:
+    """Whether the state of every rank saves itself, and all are still at work."""
+    workers = run.workers or ()
+    at_work = run.state is State.RUNNING and not any(worker.over or worker.left for worker in workers)
+    return at_work and len(run.trackers) == len(workers)
+
+
+def _agree(run: Run, *, leave: bool = False) -> Step:
+    """Find a number that nobody has passed; one that is being looked for already will do."""
+    if run.agreement is not None:
+        return _with(run, agreement=replace(run.agreement, leave=leave)), ()
+    agreement = Agreement(run.num_agreements, run.trackers, leave)
+    asks = tuple(Send(rank, Approach(index=agreement.index)) for rank in sorted(run.trackers))
+    return _with(run, agreement=agreement, num_agreements=run.num_agreements + 1), asks
+
+
+def _agreed(run: Run) -> Step:
+    if run.agreement is None or run.agreement.seq is None:
+        return run, ()
+    return _tell_all(run, SaveAt(seq=run.agreement.seq, leave=run.agreement.leave))
+
+
+def _disagreed(run: Run) -> Step:
+    """A rank is through before it said where it stood: there is no such number, and the others go on."""
+    return (run, ()) if run.agreement is None else _tell_all(run, SaveAt(seq=None))
+
+
+def _tell_all(run: Run, message: SaveAt) -> Step:
+    sends = tuple(Send(rank, message) for rank, worker in enumerate(run.workers or ()) if not worker.left)
+    return _with(run, agreement=None), sends
+
+
 # --- validations, and who asks about them ---
 
 
@@ -361,6 +416,14 @@ def _failed(run: Run, failure: Failure, then: Kill | SetDeadline | None = None) 
         actions = (then,)
     run, ended = _concluded(_stopping(_with(run, failures=(*run.failures, failure)), "fail"))
     return run, (*actions, *ended)
+
+
+def _stop(run: Run) -> Step:
+    """Where state saves itself, all ranks save it in one report and leave; elsewhere they are interrupted."""
+    if run.leaving or not _tracks(run):
+        return _leave(run, "stop")
+    run, asks = _agree(_with(run, max_failures=0, leaving=True), leave=True)
+    return run, (*asks, SetDeadline(STOP_S))
 
 
 def _leave(run: Run, why: Literal["stop", "abort"]) -> Step:

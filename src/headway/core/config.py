@@ -201,7 +201,7 @@ class CheckpointConfig:
     """Which checkpoints stay: all of them (``None``) or the ``num_to_keep`` best.
 
     0 writes none to disk: the newest is kept in memory, for restarts and for the result, as long as this process lives.
-    ``every_reports``: how often what ``train.track()`` follows is saved.
+    ``every_reports`` and ``every_s``: how often what ``train.track()`` follows is saved.
 
     Best is by ``checkpoint_score_attribute`` (nested keys by slash: ``"valid/loss"``), else the most recent. The
     newest one always stays too.
@@ -214,6 +214,7 @@ class CheckpointConfig:
     checkpoint_score_attribute: str | None = None
     checkpoint_score_order: Literal["max", "min"] = "max"
     every_reports: int | None = None
+    every_s: float | None = None
 
     def __post_init__(self) -> None:
         n = self.num_to_keep
@@ -222,6 +223,9 @@ class CheckpointConfig:
         every = self.every_reports
         if every is not None and (not isinstance(every, int) or isinstance(every, bool) or every < 1):
             raise ConfigError(f"every_reports must be None or a positive number, got {every!r}")
+        seconds = self.every_s
+        if seconds is not None and (not isinstance(seconds, int | float) or isinstance(seconds, bool) or seconds <= 0):
+            raise ConfigError(f"every_s must be None or a positive number of seconds, got {seconds!r}")
         key = self.checkpoint_score_attribute
         if key is not None and not isinstance(key, str):
             raise ConfigError(f"checkpoint_score_attribute must be the name of a metric, got {key!r}")

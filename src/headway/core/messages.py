@@ -121,6 +121,19 @@ class Staged:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Tracking:
+    """This rank's state saves itself, in any report that it is told to."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class At:
+    """The answer to Approach: my next report is ``seq``, and I will not go beyond it before I hear of you."""
+
+    index: int
+    seq: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Arrive:
     """This rank stands at its ``index``-th meeting point."""
 
@@ -198,6 +211,21 @@ class Granted:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Approach:
+    """All ranks are to do something in the same report: where are you?"""
+
+    index: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SaveAt:
+    """Save your state in report ``seq``; ``leave``: and be through with it. None: go on, there is nothing to do."""
+
+    seq: int | None
+    leave: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Release:
     """All ranks have reached meeting point ``index``; ``data`` is rank 0's."""
 
@@ -258,8 +286,10 @@ class Exited:
     reason: str = ""
 
 
-ToController = Ready | Saving | Claim | Report | Staged | Arrive | AskCheckpoints | Finished | Failed | Exited
-ToWorker = Start | Committed | Granted | Release | Checkpoints | Dismissed
+ToController = (
+    Ready | Tracking | At | Saving | Claim | Report | Staged | Arrive | AskCheckpoints | Finished | Failed | Exited
+)
+ToWorker = Start | Approach | SaveAt | Committed | Granted | Release | Checkpoints | Dismissed
 
 
 @dataclass(frozen=True, slots=True)

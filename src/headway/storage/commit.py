@@ -99,6 +99,7 @@ def commit(run: Path, what: Commitment) -> Saved:
         ranks=list(what.ranks),
         metrics=what.metrics,
         values=note.values if note is not None else {},
+        cursor=note.cursor if note is not None else {},
         files=flushed(whole),
         time=time.time(),
         versions=versions(),

@@ -45,6 +45,7 @@ class Manifest:
     ranks: list[int]
     metrics: dict[str, Any]
     values: dict[str, float] = field(default_factory=dict)  # numbers in the dict that it was made of
+    cursor: dict[str, Any] = field(default_factory=dict)  # where in the data it is, as far as we know
     files: dict[str, Stored]
     time: float
     versions: dict[str, str] = field(default_factory=dict)

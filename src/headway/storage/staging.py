@@ -57,6 +57,7 @@ class Note:
     metrics: dict[str, Any]
     boot: str = field(default_factory=disk.boot_id)
     values: dict[str, float] = field(default_factory=dict)
+    cursor: dict[str, Any] = field(default_factory=dict)  # where in the data the rank was
     name: str | None = None  # what the checkpoint shall be called
     validation: dict[str, Any] | None = None  # the wish to have it validated: see validations.py
     adopted: str | None = None  # a folder below the run's checkpoints that holds the files already

@@ -88,9 +88,10 @@ def track(**things: Any) -> Tracked:
     """Follow a model, an optimizer, a scheduler, prepared loaders, anything that has ``state_dict``.
 
     What is followed is restored from the newest checkpoint where there is one, and saved by itself every
-    ``CheckpointConfig(every_reports=n)`` reports, with all random states and the place of every loader; so a loop over
-    ``state.epochs(n)`` needs no line of saving or loading to go on, bit for bit, after a restart. All ranks must report
-    alike. A sharded model (FSDP) is saved by all of them, and can be loaded by another number of workers.
+    ``CheckpointConfig(every_reports=n)`` reports, every ``every_s`` seconds and before a stop, with all random states
+    and the place of every loader; so a loop over ``state.epochs(n)`` needs no line of saving or loading to go on, bit
+    for bit, after a restart. All ranks must report alike. A sharded model (FSDP) is saved by all of them, and can be
+    loaded by another number of workers.
     """
     from headway.train.torch.tracking import track
 

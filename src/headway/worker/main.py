@@ -82,11 +82,20 @@ def work(
             raise
         return Failed(kind="KeyboardInterrupt", message="", traceback="")
     except SystemExit as leaving:
-        if leaving.code in (0, None):
-            return Finished(value=cloudpickle.dumps(None))
-        return failure(leaving, log=not lasting)
+        return _left(leaving, session, log=not lasting)
     except BaseException as error:  # the user's code: whatever it is, it is the answer
         return failure(error, log=not lasting)
+
+
+def _left(leaving: SystemExit, session: Session, *, log: bool) -> Finished | Failed:
+    """The function went on its own feet: sys.exit(), or because all ranks leave."""
+    if leaving.code not in (0, None):
+        return failure(leaving, log=log)
+    try:
+        session.wait_for_saves()
+    except Exception as error:  # of a save in the background
+        return failure(error, log=log)
+    return Finished(value=cloudpickle.dumps(None))
 
 
 def _packed_value(value: object) -> bytes:

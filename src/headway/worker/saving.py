@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ class Wish:
     delete_local: bool | None = None
     upload: Callable[[Checkpoint, str], Checkpoint] | None = None
     scratch: bool = False  # the folder itself is of no use afterwards
+    cursor: dict[str, Any] = field(default_factory=dict)  # where in the data we are
 
     @property
     def may_take(self) -> bool:

@@ -17,8 +17,10 @@ import cloudpickle
 
 from headway.core.errors import ConfigError, SessionError, StorageError
 from headway.core.messages import (
+    Approach,
     Arrive,
     AskCheckpoints,
+    At,
     Checkpoints,
     Claim,
     Committed,
@@ -26,10 +28,12 @@ from headway.core.messages import (
     Granted,
     Known,
     Release,
+    SaveAt,
     Saving,
     Staged,
     Start,
     ToWorker,
+    Tracking,
 )
 from headway.storage import layout
 from headway.storage.checkpoint import Checkpoint
@@ -51,6 +55,13 @@ _active: Session | None = None
 _forked = False  # whether this process is a child of the worker's, say one of its loader processes
 
 
+Autosave = Callable[[int, bool], tuple[Checkpoint, Wish] | None]  # in which report, and whether it must
+
+
+class Leave(SystemExit):
+    """All ranks leave in this report; their state is saved."""
+
+
 class Session:
     """One worker's part in one attempt."""
 
@@ -59,7 +70,7 @@ class Session:
         self.place = start.place
         self.run = start.run
         self.metadata: dict[str, Any] = {}  # the user's own
-        self.autosave: Callable[[int], tuple[Checkpoint, Wish] | None] | None = None  # what saves itself, and when
+        self.autosave: Autosave | None = None  # what saves itself
         self.extras: dict[str, Any] = {}  # what a framework's helpers keep for this session
         self._link = link
         self._next_seq = start.first_seq
@@ -76,6 +87,11 @@ class Session:
         self._last_save: int | None = None  # the newest report of ours with files
         self._num_questions = 0
         self._answers: dict[int, tuple[Known, ...] | None] = {}  # None: asked, not answered yet
+        self._position = threading.Lock()  # over the next two, which the link's thread looks at too
+        self._entered = start.first_seq - 1  # the newest report that was begun
+        self._limit: int | None = None  # the first report that must wait until a number is agreed on
+        self._save_at: set[int] = set()
+        self._leave_at: int | None = None
         self._num_meetings = 0
         self._released: dict[int, bytes] = {}
         self._dismissed = False
@@ -92,8 +108,9 @@ class Session:
             self._let_go()
         with self._reporting:
             seq = self._next_seq
+            self._enter(seq)
             if checkpoint is None and self.autosave is not None:
-                checkpoint, wish = self.autosave(seq) or (None, None)
+                checkpoint, wish = self.autosave(seq, seq in self._save_at) or (None, None)
             there = checkpoint is not None and self._save(checkpoint, seq, text, wish or Wish(), validation)
             with speaking:
                 self._link.report(seq, time.time(), text, there, checkpoint is not None and not there)
@@ -101,6 +118,23 @@ class Session:
             if checkpoint is not None and not there:
                 self._told(seq)
         heed()
+        if seq == self._leave_at:
+            raise Leave(0)
+
+    def _enter(self, seq: int) -> None:
+        """Begin a report; not beyond what we have said we would, while all ranks look for a number."""
+        while True:
+            with self._position:
+                if self._limit is None or seq < self._limit:
+                    self._entered = seq
+                    return
+            self._link.wait(lambda: self._limit is None)
+
+    def _approach(self, index: int) -> None:
+        with self._position:
+            following = self._entered + 1
+            self._limit = following + 1
+        self._link.send(At(index=index, seq=following))
 
     def _save(
         self, checkpoint: object, seq: int, metrics: bytes, wish: Wish, validation: dict[str, Any] | None
@@ -114,7 +148,7 @@ class Session:
         self._link.send(Saving())
         heed()
         self._link.wait(lambda: len(self._pending) < IN_FLIGHT, THROTTLE_S)
-        note = Note(self.run.num_workers, json.loads(metrics), validation=validation)
+        note = Note(self.run.num_workers, json.loads(metrics), validation=validation, cursor=wish.cursor)
         there = self._saver.save(checkpoint, seq, note, wish)
         self._pending.add(seq)
         self._last_save = seq
@@ -133,6 +167,11 @@ class Session:
             self._reported.add(seq)
             if seq in self._early:
                 self._link.send(Staged(seq=seq))
+
+    @property
+    def next_seq(self) -> int:
+        """The number of the report that comes next."""
+        return self._next_seq
 
     @functools.cached_property
     def store(self) -> Store | None:
@@ -168,6 +207,12 @@ class Session:
                 f"rank {self.rank} on {socket.gethostname()} does not see the run at {where}: "
                 "choose a storage_path that every machine sees, a shared folder or an object store"
             )
+
+    def track(self, autosave: Autosave) -> None:
+        """From now on this saves itself, when we are told to and when it likes."""
+        self.autosave = autosave
+        self._link.send(Tracking())
+        heed()
 
     def wait_for_saves(self) -> None:
         """The function is over when its checkpoints are on the run's storage."""
@@ -240,6 +285,13 @@ class Session:
                 if seq in self._pending:
                     self._pending.difference_update([other for other in tuple(self._pending) if other <= seq])
                     self._checkpoint = self.committed(path)
+            case Approach(index=index):
+                self._approach(index)
+            case SaveAt(seq=seq, leave=leave):
+                if seq is not None:
+                    self._save_at.add(seq)
+                    self._leave_at = seq if leave else self._leave_at
+                self._limit = None
             case Granted(seq=seq):
                 self._granted[seq] = message
             case Release(index=index, data=data):

@@ -22,11 +22,26 @@ from headway.control.events import (
     Launched,
     LaunchFailed,
     Overdue,
+    SaveDue,
     State,
     ValidationDone,
 )
 from headway.control.machine import Run
-from headway.core.messages import Abort, Dismissed, Exited, Failed, Finished, FromWorker, Ready, Report, StopRequested
+from headway.core.messages import (
+    Abort,
+    Approach,
+    At,
+    Dismissed,
+    Exited,
+    Failed,
+    Finished,
+    FromWorker,
+    Ready,
+    Report,
+    SaveAt,
+    StopRequested,
+    Tracking,
+)
 from headway.storage.commit import Saved
 from headway.storage.manifest import Manifest
 from headway.storage.validations import Validation
@@ -49,6 +64,8 @@ class Limits:
     aborts: int = 0
     stops: int = 0
     validations: bool = False  # whether every checkpoint is to be validated
+    tracked: bool = False  # whether state saves itself, in reports that all ranks agree on
+    dues: int = 0  # how often it is due
 
 
 @dataclass(frozen=True)
@@ -62,6 +79,11 @@ class Process:
     dismissed: bool = False
     killed: bool = False
     told: bool = False
+    tracks: bool = False
+    approached: int | None = None  # asked where it stands, not answered yet
+    limit: int | None = None  # the first report that it must not begin
+    save_at: frozenset[int] = frozenset()
+    leave_at: int | None = None
 
 
 @dataclass(frozen=True)
@@ -132,6 +154,8 @@ def _possible(run: Run, world: World) -> Iterator[tuple[Any, World]]:
         yield Overdue(run.attempt, seq, long=True), world
     for path in world.validating:
         yield ValidationDone(path, Validation()), replace(world, validating=world.validating - {path})
+    if world.left.dues:
+        yield SaveDue(run.attempt), _spent(world, "dues")
     if world.left.aborts:
         yield Abort(), replace(_spent(world, "aborts"), aborted=True)
     if world.left.stops:
@@ -178,12 +202,23 @@ def _speech(world: World, me: Process, says: Any) -> Iterator[tuple[Any, World]]
         yield says(READY, phase="ready")
     if me.phase != "running":
         return
-    if me.reports < world.left.reports:
-        for staged in (False, True):
+    if world.left.tracked and not me.tracks:
+        yield says(Tracking(), tracks=True)
+        return
+    if me.approached is not None:
+        yield says(At(index=me.approached, seq=me.reports), approached=None, limit=me.reports + 1)
+    if me.leave_at is not None and me.reports > me.leave_at:
+        yield says(Finished(value=b""), phase="finished", finished=True)
+        return
+    waits = me.limit is not None and me.reports >= me.limit
+    if me.reports < world.left.reports and not waits:
+        saves = me.reports in me.save_at
+        for staged in (True,) if saves else (False,) if world.left.tracked else (False, True):
             report = Report(seq=me.reports, time=0.0, metrics=b"{}", staged=staged)
             given = me.staged | {me.reports} if staged else me.staged
             yield says(report, reports=me.reports + 1, staged=given)
-    yield says(Finished(value=b""), phase="finished", finished=True)
+    if not waits:
+        yield says(Finished(value=b""), phase="finished", finished=True)
     if world.left.raises:
         yield says(RAISED, _spent(world, "raises", fault=not world.interrupted), phase="failed")
 
@@ -248,6 +283,15 @@ def _act(run: Run, world: World, action: Any) -> World:
             out = world.aborted or world.stopped_again or run.state is State.FAILED
             expect(out, "validations are ended only by an abort, a second stop or a failure for good")
             return replace(world, validating=frozenset())
+        case events.Send(rank=rank, message=Approach(index=index)):
+            return _changed(world, rank, approached=index)
+        case events.Send(rank=rank, message=SaveAt(seq=seq, leave=leave)):
+            me = world.processes[rank]
+            if seq is None:
+                return _changed(world, rank, limit=None, approached=None)
+            expect(seq >= me.reports, "nobody has passed the report that was agreed on")
+            agreed = {"save_at": me.save_at | {seq}, "leave_at": seq if leave else me.leave_at}
+            return _changed(world, rank, limit=None, **agreed)
         case events.Send(rank=rank, message=Dismissed()):
             return _changed(world, rank, dismissed=True)
         case events.Interrupt():
@@ -323,8 +367,15 @@ def _check_end(run: Run, world: World, state: State, kinds: set[str]) -> None:
         expect(state is State.FINISHED, "a quiet run never fails")
     if world.faults <= world.left.max_failures and "program" not in kinds and not world.stopped:
         expect(state is State.FINISHED, "a death within budget is survived")
+    if state is State.FINISHED and not world.interrupted:
+        _check_all_saved_alike(world)
     if state is State.FINISHED and not world.stopped:
         expect(all(p.finished for p in world.processes), "a run is FINISHED when every function has returned")
+
+
+def _check_all_saved_alike(world: World) -> None:
+    if world.left.tracked and len({p.reports for p in world.processes}) == 1:
+        expect(len({p.staged for p in world.processes}) == 1, "all ranks save in the same reports")
 
 
 def _check_an_end_is_always_reachable(graph: Graph) -> None:

@@ -35,6 +35,11 @@ EXPLORATIONS = {
     "validations": Limits(validations=True, max_failures=0),
     "validations and a death": Limits(validations=True, deaths=2, reports=1),
     "validations and the user": Limits(validations=True, aborts=1, stops=2, reports=1),
+    "saves by the clock": Limits(tracked=True, dues=2, reports=4, max_failures=0),
+    "saves by the clock and a death": Limits(tracked=True, dues=1, reports=2, deaths=1),
+    "an agreed stop": Limits(tracked=True, stops=2, reports=3, max_failures=0),
+    "an agreed stop, a save and a raise": Limits(tracked=True, stops=1, dues=1, raises=1, reports=2, max_failures=0),
+    "three ranks agree": Limits(num_workers=3, tracked=True, dues=1, reports=2, max_failures=0),
     "everything that can break": Limits(
         deaths=1, false_deaths=1, commit_failures=1, launch_failures=1, aborts=1, reports=1
     ),
@@ -230,6 +235,29 @@ def ends_validations_when_an_attempt_fails(monkeypatch: pytest.MonkeyPatch) -> L
     return Limits(reports=1, deaths=1, validations=True)
 
 
+def agrees_without_asking_everybody(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    agree = machine._agree
+
+    def hasty(run: Run, **options: Any) -> Any:
+        run, actions = agree(run, **options)
+        assert run.agreement is not None
+        return replace(run, agreement=replace(run.agreement, waiting=run.agreement.waiting & {0})), actions
+
+    monkeypatch.setattr(machine, "_agree", hasty)
+    return Limits(tracked=True, dues=1, reports=3)
+
+
+def waits_for_the_answer_of_one_that_is_through(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    monkeypatch.setattr(machine, "_disagreed", lambda run: (run, ()))
+    return Limits(tracked=True, dues=1, reports=2, max_failures=0)
+
+
+def tells_a_number_that_is_being_reported(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    number = property(lambda self: None if self.waiting else self.furthest)
+    monkeypatch.setattr(machine.Agreement, "seq", number)
+    return Limits(tracked=True, dues=1, reports=3)
+
+
 BUGS: list[Callable[[pytest.MonkeyPatch], Limits]] = [
     ends_before_the_last_exit,
     ends_before_storage_has_answered,
@@ -252,6 +280,9 @@ BUGS: list[Callable[[pytest.MonkeyPatch], Limits]] = [
     validates_after_an_abort,
     never_wakes_from_validating,
     ends_validations_when_an_attempt_fails,
+    agrees_without_asking_everybody,
+    waits_for_the_answer_of_one_that_is_through,
+    tells_a_number_that_is_being_reported,
 ]
 
 

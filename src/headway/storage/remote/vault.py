@@ -56,6 +56,7 @@ class StoreVault:
             ranks=list(what.ranks),
             metrics=what.metrics,
             values=first.values,
+            cursor=first.cursor,
             files=dict(sorted(files.items())),
             time=time.time(),
             versions=versions(),

@@ -6,7 +6,8 @@
             …
             train.report({"loss": loss})
 
-Every ``CheckpointConfig(every_reports=n)`` reports the tracked state becomes a checkpoint:
+Every ``CheckpointConfig(every_reports=n)`` reports, every ``every_s`` seconds and before an orderly stop, in a report
+that all ranks have agreed on, the tracked state becomes a checkpoint:
 
     tracked/shared/      what all ranks have in common, written by rank 0
     tracked/sharded-…/   a sharded model and its optimizers, written by all
@@ -45,7 +46,7 @@ def track(**things: Any) -> Tracked:
         raise ConfigError("train.track() was called twice: name everything in one call")
     tracked = Tracked(session, things)
     tracked._restore(session.newest_checkpoint())
-    session.autosave = tracked._save
+    session.track(tracked._save)
     return tracked
 
 
@@ -79,9 +80,9 @@ class Tracked:
 
     # --- saving ---
 
-    def _save(self, seq: int) -> tuple[Checkpoint, Wish] | None:
+    def _save(self, seq: int, must: bool) -> tuple[Checkpoint, Wish] | None:
         every = self._session.run.every_reports
-        if every is None or (seq + 1) % every:
+        if not must and (every is None or (seq + 1) % every):
             return None
         folder = Path(tempfile.mkdtemp(prefix=".tracked-", dir=self._session.run.root or self._session.run.path))
         if self._session.rank == 0:
@@ -89,7 +90,12 @@ class Tracked:
         for name, sharded in self._sharded.items():
             sharded.save(folder / FOLDER / f"{SHARDED}-{name}")
         self._write(folder, f"rank-{self._session.rank}", self._own())
-        return Checkpoint(folder), Wish(delete_local=True, scratch=True)
+        return Checkpoint(folder), Wish(delete_local=True, scratch=True, cursor=self._position())
+
+    def _position(self) -> dict[str, Any]:
+        """For people, and for the manifest: the epoch, and how many batches of it each loader has handed out."""
+        batches = {name: cursor.state()["position"] for name, cursor in self._loaders.items()}
+        return {"epoch": self._epoch, **({"batches": batches} if batches else {})}
 
     def _own(self) -> dict[str, Any]:
         loaders = {name: cursor.state() for name, cursor in self._loaders.items()}

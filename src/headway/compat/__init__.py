@@ -1,0 +1,1 @@
+"""Older vocabularies as thin faces over the same core."""

@@ -1,0 +1,187 @@
+"""A save into an object store, cut off after each of its requests: what is committed stays, nothing half is offered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.storage import layout
+from headway.storage.commit import Commitment
+from headway.storage.manifest import checksum
+from headway.storage.remote.sending import Parcel, send
+from headway.storage.remote.vault import StoreVault
+from headway.storage.staging import Note
+
+
+class Crash(BaseException):
+    """Nothing after this happens."""
+
+
+@dataclass
+class Bucket:
+    """What is there, and after how many more changes the lights go out."""
+
+    objects: dict[str, bytes] = field(default_factory=dict)
+    left: int | None = None
+
+    def change(self) -> None:
+        if self.left is not None:
+            if self.left == 0:
+                raise Crash
+            self.left -= 1
+
+
+@dataclass(frozen=True)
+class MemoryStore:
+    """See :class:`headway.storage.remote.store.Store`; every put is whole or absent."""
+
+    bucket: Bucket
+    prefix: str = ""
+
+    @property
+    def url(self) -> str:
+        return f"memory://bucket/{self.prefix}"
+
+    @property
+    def path(self) -> str:
+        return f"bucket/{self.prefix}"
+
+    filesystem = None
+
+    def at(self, folder: str) -> MemoryStore:
+        return MemoryStore(self.bucket, f"{self.prefix}{folder}/")
+
+    def put(self, key: str, data: bytes) -> None:
+        self.bucket.change()
+        self.bucket.objects[self.prefix + key] = data
+
+    def create(self, key: str, data: bytes) -> bool:
+        raise NotImplementedError
+
+    def upload(self, key: str, path: Path) -> None:
+        self.put(key, path.read_bytes())
+
+    def read(self, key: str) -> bytes:
+        try:
+            return self.bucket.objects[self.prefix + key]
+        except KeyError:
+            raise FileNotFoundError(key) from None
+
+    def download(self, key: str, path: Path, size: int) -> str:
+        path.write_bytes(self.read(key))
+        return checksum(path)
+
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        below = f"{self.prefix}{folder}/" if folder else self.prefix
+        found = {key: data for key, data in self.bucket.objects.items() if key.startswith(below)}
+        return {key.removeprefix(self.prefix): len(data) for key, data in found.items()}
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in list(keys):
+            self.bucket.change()
+            self.bucket.objects.pop(self.prefix + key, None)
+
+
+NAMES = ("model", "deep/er")
+
+
+def save(store: MemoryStore, folder: Path, seq: int, number: int, *, extends: bool) -> None:
+    """Two ranks save, the second one perhaps too late; then the oldest checkpoint goes."""
+    vault = StoreVault(store)
+    for rank in (0, 1):
+        source = folder / f"{seq}-{rank}"
+        for name in NAMES:
+            path = source / f"{name}-{rank}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{seq} {rank} {name}")
+    ranks = (0,) if extends else (0, 1)
+    name = layout.checkpoint_name(number)
+    what = Commitment(number=number, seq=seq, attempt=1, world_size=2, ranks=ranks, metrics={"seq": seq}, name=name)
+    for rank in ranks:
+        send(parcel(store, folder, seq, rank, name), Note(2, {"seq": seq}))
+    saved = vault.commit(what)
+    if extends:
+        send(parcel(store, folder, seq, 1, name), Note(2, {"seq": seq}))
+        vault.extend(saved.path, 1, seq, 1)
+    for old in vault.survey().kept[:-2]:
+        vault.discard(old.path)
+
+
+def parcel(store: MemoryStore, folder: Path, seq: int, rank: int, name: str) -> Parcel:
+    names = tuple(f"{each}-{rank}" for each in NAMES)
+    return Parcel(store, 1, seq, rank, folder / f"{seq}-{rank}", name, names, frozenset(names))
+
+
+def look(store: MemoryStore) -> list[int]:
+    """The reports of which there are checkpoints; every byte of each is right."""
+    found = StoreVault(store).survey()
+    assert not found.damaged
+    for saved in found.kept:
+        manifest, wrong = StoreVault(store).verify(saved.path.name)
+        assert wrong == []
+        for rank in manifest.ranks:
+            for name in NAMES:
+                content = store.at(f"{layout.CHECKPOINTS}/{saved.path.name}").read(f"{name}-{rank}")
+                assert content.decode() == f"{manifest.seq} {rank} {name}"
+    return [saved.manifest.seq for saved in found.kept]
+
+
+@pytest.mark.parametrize("extends", [False, True], ids=["together", "late"])
+def test_every_beginning_of_a_save(tmp_path: Path, extends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.storage.remote.sending.FILES_AT_ONCE", 1)  # one after the other, to be counted
+    for cut in range(200):
+        store = MemoryStore(Bucket()).at("run")
+        for seq in (0, 1):
+            save(store, tmp_path / f"{cut}", seq, seq, extends=extends)
+        assert look(store) == [0, 1]
+        store.bucket.left = cut
+        try:
+            save(store, tmp_path / f"{cut}", 2, 2, extends=extends)
+            whole = True
+        except Crash:
+            whole = False
+        store.bucket.left = None
+        offered = look(store)
+        assert offered[-1] in (1, 2), "at least the newest one is there"
+        recovered = StoreVault(store).recover(crashed=True)
+        assert [saved.manifest.seq for saved in recovered.kept] == look(store)
+        assert set(look(store)) >= set(offered), "recovery loses nothing"
+        _check_nothing_is_left(store)
+        if whole:
+            assert look(store) == [1, 2]
+            assert cut > 8
+            return
+    raise AssertionError("the save never came to its end")
+
+
+def _check_nothing_is_left(store: MemoryStore) -> None:
+    kept = {saved.path.name: saved.manifest for saved in StoreVault(store).survey().kept}
+    for key in store.sizes(layout.CHECKPOINTS):
+        _, name, *rest = key.split("/")
+        assert name in kept, f"{key} is of no checkpoint"
+        file: Any = "/".join(rest)
+        assert file == layout.MANIFEST or file in kept[name].files or len(kept[name].ranks) == 1, key
+
+
+def test_what_nobody_made_a_checkpoint_of_is_made_one(tmp_path: Path) -> None:
+    store = MemoryStore(Bucket()).at("run")
+    save(store, tmp_path, 0, 0, extends=False)
+    for rank in (0, 1):
+        (tmp_path / f"1-{rank}").mkdir()
+        for name in NAMES:
+            path = tmp_path / f"1-{rank}" / f"{name}-{rank}"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(f"1 {rank} {name}")
+    send(parcel(store, tmp_path, 1, 0, "checkpoint_000001"), Note(2, {"seq": 1}))
+    half = MemoryStore(Bucket(dict(store.bucket.objects)), store.prefix)
+    assert StoreVault(half).recover(crashed=True).notes == []
+    assert look(half) == [0], "one rank's files are no checkpoint"
+    send(parcel(store, tmp_path, 1, 1, "checkpoint_000001"), Note(2, {"seq": 1}))
+    (note,) = StoreVault(store).recover(crashed=True).notes
+    assert note == "checkpoint_000001 (report 1) was saved when the run was cut off, and is kept"
+    assert look(store) == [0, 1]
+    assert StoreVault(store).next_number() == 2
