@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from headway import train
+from headway.compat import air
 from headway.compat.air import Checkpoint, session
 from support import fit, plain_trainer
 
@@ -38,6 +40,22 @@ def test_reports_hold_what_was_filled_in() -> None:
     assert result.metrics_dataframe is not None
     assert list(result.metrics_dataframe["training_iteration"]) == [1, 2, 3]
     assert str(result.log_dir) == result.path
+
+
+def test_runs_are_named_and_nested_as_trials(tmp_path: Path) -> None:
+    made = air.DataParallelTrainer(
+        two_epochs, train_loop_config={"epochs": 4}, run_config=train.RunConfig(storage_path=tmp_path)
+    )
+    result = made.fit()
+    assert result.metrics is not None
+    assert result.metrics["done"] is True, "in the final one"
+    assert result.checkpoint is not None
+    experiment, trial, _, checkpoint = Path(result.checkpoint.path).relative_to(tmp_path).parts
+    date = r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d"
+    assert re.fullmatch(f"DataParallelTrainer_{date}", experiment)
+    assert re.fullmatch(f"DataParallelTrainer_[0-9a-f]{{5}}_00000_0_{date}", trial)
+    assert checkpoint == "checkpoint_000003"
+    assert result.checkpoint.get_internal_representation() == ("local_path", result.checkpoint.path)
 
 
 def test_what_goes_through_train_report_stays_as_it_is() -> None:

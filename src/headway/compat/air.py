@@ -13,17 +13,21 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from headway.core.config import RunConfig
 from headway.storage.checkpoint import Checkpoint
 from headway.train.functions import get_checkpoint, get_context, report
+from headway.train.result import Result
+from headway.train.trainer import DataParallelTrainer as _DataParallelTrainer
 from headway.worker.session import current
 
-__all__ = ["Checkpoint", "session"]
+__all__ = ["Checkpoint", "DataParallelTrainer", "Trials", "session"]
 
 _ID = "_current_checkpoint_id"
 
@@ -71,6 +75,30 @@ class Session:
 
 
 session = Session()
+
+
+class Trials(_DataParallelTrainer):
+    """A trainer whose runs are trials: named and nested as they were, and done when they are over.
+
+    ``TorchTrainer_2022-07-14_20-05-20/TorchTrainer_4913f_00000_0_2022-07-14_20-05-20/checkpoints/checkpoint_000003``
+    """
+
+    def fit(self) -> Result:
+        self._request = replace(self._request, run=_as_trial(self._request.run, self._request.kind))
+        result = super().fit()
+        if result.metrics is not None and "done" in result.metrics:
+            result.metrics["done"] = True
+        return result
+
+
+class DataParallelTrainer(Trials):
+    pass
+
+
+def _as_trial(config: RunConfig, kind: str) -> RunConfig:
+    date = time.strftime("%Y-%m-%d_%H-%M-%S")
+    storage = config.storage / (config.name or f"{kind}_{date}")
+    return replace(config, storage_path=storage, name=f"{kind}_{secrets.token_hex(3)[:5]}_00000_0_{date}")
 
 
 def _trial() -> _Trial:

@@ -6,6 +6,12 @@
       │── Report, Report, … ──────────────────▶│   metrics, perhaps files that already lie in staging;
       │                                        │   Saving goes before files, Staged after those that come later
       │◀───────────────────────── Committed ───│   that checkpoint is durable
+      │── Claim ──────────────────────────────▶│   (object stores) where do these files go, and which of them?
+      │◀─────────────────────────── Granted ───│   there, and these
+      │── Tracking ───────────────────────────▶│   my state saves itself
+      │◀────────────────────────── Approach ───│   where are you? go at most one report further
+      │── At ─────────────────────────────────▶│   here
+      │◀──────────────────────────── SaveAt ───│   save in this report, and perhaps leave
       │── Arrive ─────────────────────────────▶│   at a barrier or broadcast
       │◀─────────────────────────── Release ───│   all are here
       │── AskCheckpoints ─────────────────────▶│   which checkpoints are there, as soon as …
