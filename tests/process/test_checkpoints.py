@@ -329,3 +329,42 @@ def test_a_torch_checkpoint_gives_its_model_back() -> None:
     assert TorchCheckpoint.from_checkpoint(whole).get_model().in_features == 3
     with pytest.raises(train.StorageError, match="trust=True"):
         TorchCheckpoint(whole.path).get_model()
+
+
+def test_a_read_only_folder_is_said_and_a_result_is_read_from_it(tmp_path: Path) -> None:
+    """Rights do not stop root, so the process gives that privilege up first."""
+    result = run_with_checkpoints(storage_path=tmp_path / "runs", name="run")
+    script = write_script(
+        tmp_path,
+        f"""
+        import ctypes
+        header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+        rights = (ctypes.c_uint32 * 6)()
+        ctypes.CDLL(None).capget(header, rights)
+        for index in range(3):
+            rights[index] &= ~0b110  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+        ctypes.CDLL(None).capset(header, rights)
+        from headway import train
+        result = train.Result.from_path({result.path!r})
+        print(result.state, result.metrics, len(result.best_checkpoints), result.checkpoint.to_dict())
+        for name in ("run", "another"):
+            try:
+                config = train.RunConfig(name=name, storage_path={str(tmp_path / "runs")!r})
+                train.DataParallelTrainer(print, run_config=config).fit()
+            except train.ConfigError as error:
+                print(error)
+        """,
+    )
+    folders = [tmp_path / "runs", *(path for path in (tmp_path / "runs").rglob("*") if path.is_dir())]
+    files = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    for path in files:
+        path.chmod(0o444)
+    for path in folders:
+        path.chmod(0o555)
+    try:
+        done = python(script)
+    finally:
+        for path in folders:
+            path.chmod(0o755)
+    assert "FINISHED {'acc': 1} 4 {'step': 3}" in done.stdout, done.stderr
+    assert done.stdout.count("cannot be written (Permission denied): choose another") == 2, done.stdout + done.stderr
