@@ -44,7 +44,8 @@ SIGNATURES = {
     ),
     "train.FailureConfig": "(max_failures=0)",
     "train.CheckpointConfig": (
-        "(num_to_keep=None, checkpoint_score_attribute=None, checkpoint_score_order='max', every_reports=None)"
+        "(num_to_keep=None, checkpoint_score_attribute=None, checkpoint_score_order='max', every_reports=None, "
+        "every_s=None)"
     ),
     "train.track": "(**things)",
     "train.LoggingConfig": "(log_level='INFO')",

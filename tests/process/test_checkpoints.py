@@ -17,6 +17,7 @@ from headway.storage.record import Record
 from headway.storage.remote.store import open_store
 from headway.storage.remote.vault import StoreVault
 from headway.storage.vault import FolderVault
+from s3 import S3
 from support import Driver, fit, python, save, wait_until, write_script
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -137,15 +138,17 @@ def test_a_full_disk_ends_the_run_with_a_sentence_and_loses_nothing(monkeypatch:
 
 
 @pytest.mark.parametrize("storage", ["folder", "s3"])
-def test_kills_at_random_moments_lose_nothing(storage: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_kills_at_random_moments_lose_nothing(
+    storage: str, tmp_path: Path, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The short form of benchmarks/crash_checkpoints.py."""
     import random
 
-    request.getfixturevalue("monkeypatch").syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
     crashes = __import__("crash_checkpoints")
     ground = crashes.Ground(str(tmp_path), FolderVault(tmp_path / "run"), 0.005, 0.15)
     if storage == "s3":
-        url = f"{request.getfixturevalue('s3').url}/kills"
+        url = f"{s3.url}/kills"
         ground = crashes.Ground(url, StoreVault(open_store(f"{url}/run")), 0.05, 0.5)
     tally = crashes.lives(tmp_path, ground, random.Random(1), 6)
     assert (tally.lost, tally.wrong, tally.did_not_go_on) == (0, 0, 0)

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from headway import train
@@ -18,7 +19,7 @@ from headway.storage.remote import lease, objects, store
 from headway.storage.remote.copies import copy_of, is_held
 from headway.storage.remote.objects import ObjectStore
 from s3 import S3
-from support import Driver, fit, plain_trainer, save, write_script
+from support import Driver, fit, plain_trainer, python, save, wait_until, write_script
 
 ASYNC, NO_UPLOAD, SYNC = (train.CheckpointUploadMode(name) for name in ("ASYNC", "NO_UPLOAD", "SYNC"))
 
@@ -97,7 +98,7 @@ def test_a_dict_and_what_is_there_already(s3: S3) -> None:
 
         def upload(checkpoint: train.Checkpoint, name: str) -> train.Checkpoint:
             url = f"s3://{storage.build_checkpoint_path_from_name(name)}"
-            ObjectStore(url).put("file", b"by a function")
+            ObjectStore.parse(url).put("file", b"by a function")
             return train.Checkpoint(url)
 
         train.report({"n": 2}, train.Checkpoint.from_dict({}), checkpoint_upload_fn=upload, checkpoint_dir_name="fn")
@@ -198,7 +199,7 @@ def test_a_bad_day_of_the_server_is_survived(s3: S3, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(objects, "PART_DEADLINE_S", 2.0)
     monkeypatch.setattr(objects, "PART", 5 << 20)
     objects._client.cache_clear()
-    there = ObjectStore(f"{s3.url}/bad-day")
+    there = ObjectStore.parse(f"{s3.url}/bad-day")
     data = os.urandom(40 << 20)
     (tmp_path / "large").write_bytes(data)
     s3.faults(errors=0.2, drops=0.1, slow=0.1, slow_s=4.0, seed=3)
@@ -257,7 +258,9 @@ def test_after_a_crash_every_byte_is_looked_at(s3: S3, tmp_path: Path, capfd: py
         driver.process.send_signal(signal.SIGKILL)
         driver.process.wait()
     newest = max(key for key in s3.keys("runs/crashed/checkpoints/") if key.endswith("/.manifest.json")).split("/")[3]
-    s3.put(f"runs/crashed/checkpoints/{newest}/of-0", bytes(len(s3.get(f"runs/crashed/checkpoints/{newest}/of-0"))))
+    for key in s3.keys("runs/crashed/checkpoints/"):
+        if key.endswith("/of-0") and key.split("/")[3] >= newest:  # and those that were about to be one
+            s3.put(key, bytes(len(s3.get(key))))
     result = run(s3, "crashed", 1)
     assert f"{newest} is damaged and is not used" in capfd.readouterr().err
     assert result.checkpoint is not None
@@ -309,22 +312,165 @@ def test_a_run_is_open_once_also_across_machines(s3: S3, tmp_path: Path, monkeyp
     assert run(s3, "twice", 1).state == "FINISHED"
 
 
-def test_who_was_taken_over_writes_no_more(s3: S3) -> None:
-    there = ObjectStore(f"{s3.url}/leases")
+@pytest.mark.parametrize("still_held", [True, False])
+def test_who_was_taken_over_writes_no_more(s3: S3, still_held: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = ObjectStore.parse(f"{s3.url}/leases-{still_held}")
     first = lease.Lease(there)
     first.take()
+    first.check()
     stolen = {**json.loads(there.read(".lock")), "token": "another", "owner": "process 1 on another"}
     there.put(".lock", json.dumps(stolen).encode())
-    first.check()
-    first.renew()
-    with pytest.raises(train.StorageError, match="process 1 on another has taken this run over"):
+    if not still_held:
+        there.delete([".lock"])
+    monkeypatch.setattr(lease, "SAFE_S", -1.0)  # it has slept
+    with pytest.raises(lease.LeaseLost, match=r"another.* has taken this run over"):
         first.check()
+    first.renew()
     first.release()
-    assert there.read(".lock"), "it is not ours to remove"
+    assert (".lock" in there.sizes()) == still_held, "it is not ours, neither to remove nor to take back"
+
+
+def test_a_driver_that_slept_does_not_write_over_the_next_one(s3: S3, tmp_path: Path) -> None:
+    """Stopped for so long that another machine has gone on with its run; then it wakes up."""
+    script = _endless(s3, tmp_path, "slept")
+    quick = "from headway.storage.remote import lease\nlease.RENEW_S, lease.SAFE_S, lease.EXPIRE_S = 0.3, 0.6, 1.5\n"
+    script.write_text(quick + script.read_text().replace("fit()", "fit()  # noqa"))
+    other = tmp_path / "other.py"
+    other.write_text(
+        "import os, socket\nos.environ['HEADWAY_RESULTS'] += '-other'\nsocket.gethostname = lambda: 'other'\n"
+        + script.read_text().replace("range(10_000)", "range(10_000, 10_003)")
+    )
+    with Driver(script) as sleeper:
+        _wait_for_keys(s3, "runs/slept/checkpoints/checkpoint_000002/.manifest.json")
+        for process in [*psutil.Process(sleeper.process.pid).children(recursive=True), sleeper.process]:
+            process.send_signal(signal.SIGSTOP)
+        done = python(other)
+        assert done.returncode == 0, done.stderr
+        before = {key: s3.get(key) for key in s3.keys("runs/slept/")}
+        assert sorted(key for key in before if "/checkpoint_001" in key), "far from the numbers that it may use"
+        for process in [sleeper.process, *psutil.Process(sleeper.process.pid).children(recursive=True)]:
+            process.send_signal(signal.SIGCONT)
+        wait_until(lambda: sleeper.process.poll() is not None, 15)
+        assert "has taken this run over" in sleeper.output
+    after = {key: s3.get(key) for key in before}
+    assert after == before
+
+
+def test_names_with_special_letters_are_kept_apart(s3: S3) -> None:
+    def train_func() -> None:
+        for number in range(3):
+            with tempfile.TemporaryDirectory() as folder:
+                odd = {"a b": "1", "ü": "2", "50%": "3", "#x?": "4", "%20": "5", "empty": ""}
+                train.report(
+                    {"n": number}, save(folder, **odd, n=str(number)), checkpoint_dir_name=f"best#{number}?%20 x"
+                )
+
+    for name in ("exp#1", "exp#2"):
+        result = fit(train_func, name=name, storage_path=f"{s3.url}/odd/?region=us-east-1")
+        assert [metrics["n"] for _, metrics in result.best_checkpoints] == [0, 1, 2]
+        for checkpoint, metrics in result.best_checkpoints:
+            with checkpoint.as_directory() as folder:
+                found = {path.name: path.read_text() for path in Path(folder).iterdir()}
+            assert found.pop("n") == str(metrics["n"])
+            assert found == {"a b": "1", "ü": "2", "50%": "3", "#x?": "4", "%20": "5", "empty": ""}
+
+
+def test_half_of_the_first_checkpoint_is_no_checkpoint(s3: S3, tmp_path: Path) -> None:
+    """One rank has saved, the other has only begun, and everybody is killed."""
+    script = write_script(
+        tmp_path,
+        f"""
+        import os, signal, tempfile, time
+        from pathlib import Path
+        from headway import train
+
+        def train_func():
+            rank = train.get_context().get_world_rank()
+            with tempfile.TemporaryDirectory() as folder:
+                Path(folder, f"of-{{rank}}").write_text("x")
+                if rank == 1:
+                    from headway.storage.remote import objects
+                    objects.ObjectStore.upload = lambda *args: time.sleep(100)
+                train.report({{}}, train.Checkpoint.from_directory(folder))
+            time.sleep(100)
+
+        train.DataParallelTrainer(
+            train_func,
+            scaling_config=train.ScalingConfig(num_workers=2),
+            run_config=train.RunConfig(name="half", storage_path="{s3.url}/runs"),
+        ).fit()
+        """,
+    )
+    with Driver(script) as driver:
+        _wait_for_keys(s3, "runs/half/checkpoints/.staging/1.0.rank-0.json")
+        _wait_for_keys(s3, "runs/half/checkpoints/.staging/1.0.rank-1.begun")
+        driver.process.send_signal(signal.SIGKILL)
+        driver.process.wait()
+    assert run(s3, "half").return_value == 0, "there is nothing to go on from"
+
+
+def test_a_file_that_another_rank_was_to_put_there_is_missed(s3: S3) -> None:
+    def train_func() -> None:
+        rank = train.get_context().get_world_rank()
+        with tempfile.TemporaryDirectory() as folder:
+            checkpoint = save(folder, model="x", **{f"of-{rank}": "y"})
+            if rank == 0:
+                from headway.storage.remote import sending
+
+                sending._sent = lambda target, name, source: name != "model"  # it never comes there
+            else:
+                time.sleep(0.3)
+            train.report({}, checkpoint)
+
+    with pytest.raises(train.TrainingFailedError, match="model of rank 1 is missing: another rank was to put it there"):
+        fit(train_func, 2, name="missed", storage_path=f"{s3.url}/runs")
+    assert train.Result.from_path(f"{s3.url}/runs/missed").checkpoint is None
+
+
+def test_inline_with_a_function_of_ones_own_in_the_background(s3: S3) -> None:
+    def train_func() -> None:
+        storage = train.get_context().get_storage()
+
+        def upload(checkpoint: train.Checkpoint, name: str) -> train.Checkpoint:
+            url = f"s3://{storage.build_checkpoint_path_from_name(name)}"
+            ObjectStore.parse(url).put("file", b"by a function")
+            return train.Checkpoint(url)
+
+        for _ in range(3):
+            data = train.Checkpoint.from_dict({})
+            train.report({}, data, checkpoint_upload_fn=upload, checkpoint_upload_mode=ASYNC)
+            train.report({})
+            train.get_checkpoint()
+
+    result = fit(train_func, 0, name="inline-fn", storage_path=f"{s3.url}/runs")
+    assert len(result.best_checkpoints) == 3
+
+
+def test_what_has_no_manifest_is_no_checkpoint_of_a_run(s3: S3) -> None:
+    run(s3, "gone")
+    s3.client.delete_object(Bucket="bucket", Key="runs/gone/checkpoints/checkpoint_000001/.manifest.json")
+    with (
+        pytest.raises(train.StorageError, match="is no checkpoint: it has no manifest"),
+        train.Checkpoint(f"{s3.url}/runs/gone/checkpoints/checkpoint_000001").as_directory(),
+    ):
+        pass
+
+
+def test_nothing_is_left_at_home_by_who_was_killed(s3: S3) -> None:
+    def train_func() -> None:
+        marker = Path(train.get_context().get_trial_dir(), "once")
+        if not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        (marker.parent / ".dict-of-a-dead-one").mkdir()
+
+    fit(train_func, name="tidy", storage_path=f"{s3.url}/runs", max_failures=1)
+    result = fit(print, name="tidy", storage_path=f"{s3.url}/runs")
+    assert not list(Path(result.log_dir).glob(".dict*"))
 
 
 def test_a_copy_is_shared_and_goes_with_its_last_reader(s3: S3) -> None:
-    there = ObjectStore(f"{s3.url}/shared")
+    there = ObjectStore.parse(f"{s3.url}/shared")
     there.put("file", b"content")
     with copy_of(there) as first:
         with copy_of(there) as second:

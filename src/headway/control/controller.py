@@ -26,7 +26,7 @@ from headway.control.rounds import Closed, Round
 from headway.control.validations import Validations, Validator
 from headway.core.callback import TrainRunContext
 from headway.core.config import RunConfig, ScalingConfig
-from headway.core.errors import ConfigError, EngineError
+from headway.core.errors import ConfigError, EngineError, StorageError
 from headway.core.messages import Checkpoints, Finished, FromWorker, Ready, RunInfo, SaveAt, Start, Surroundings
 from headway.engine.base import Engine
 from headway.observe import words
@@ -35,6 +35,7 @@ from headway.storage import layout
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.commit import Saved
 from headway.storage.manifest import Manifest
+from headway.storage.remote.lease import LeaseLost
 from headway.storage.retention import value_of
 from headway.storage.rundir import RunDir
 
@@ -284,12 +285,13 @@ class Controller:
         self._ready.clear()
         self._index_of.clear()
         try:
+            self._rundir.vault.fence()
             num_workers = self._engine.check(self._plan.scaling)
             self._ledger.begin_attempt(attempt, first_seq)
             self._watcher.follow(num_workers)
             self._engine.launch(attempt, num_workers)
-        except (EngineError, ConfigError) as error:
-            failed = events.LaunchFailed(attempt, str(error))
+        except (EngineError, ConfigError, StorageError) as error:
+            failed = events.LaunchFailed(attempt, str(error), lost=isinstance(error, LeaseLost))
             if attempt == self._rundir.past_attempts + 1:
                 self._events.appendleft(failed)
             else:  # not in a tight circle: somebody may want to stop it

@@ -49,8 +49,11 @@ class Launched:
 
 @dataclass(frozen=True, slots=True)
 class LaunchFailed:
+    """``lost``: the run is in other hands."""
+
     attempt: int
     reason: str
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +67,12 @@ class CommitDone:
 
 @dataclass(frozen=True, slots=True)
 class CommitFailed:
+    """``lost``: the run is in other hands."""
+
     attempt: int
     seq: int
     reason: str
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

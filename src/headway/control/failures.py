@@ -49,6 +49,7 @@ def exception(failure: Failure) -> BaseException:
 
 _OURS: dict[str, type[HeadwayError]] = {
     "storage": StorageError,
+    "lost": StorageError,
     "start": EngineError,
     "program": HeadwayError,
     "died": WorkerDied,

@@ -26,6 +26,7 @@ from headway.core.messages import Claim, Granted, Known, Report
 from headway.core.validation import ReportedCheckpointStatus
 from headway.storage import layout
 from headway.storage.commit import Commitment, Saved
+from headway.storage.remote.lease import LeaseLost
 from headway.storage.retention import surplus, why_retired
 from headway.storage.rundir import RunDir
 from headway.storage.validations import Validation
@@ -126,19 +127,23 @@ class Ledger:
     def allot(self, rank: int, claim: Claim) -> Granted:
         """Where this rank's files go, and which of them it shall put there: no name is written twice."""
         allotted = self._allotted.get(claim.seq)
+        try:
+            self._vault.fence()
+        except StorageError as error:
+            return _refused(claim, str(error))
         if allotted is None:
             number = self._take_number()
             name = claim.name or layout.checkpoint_name(number)
             if name in {saved.path.name for saved in self.kept} | {each.name for each in self._allotted.values()}:
-                refusal = f"there is a checkpoint {name} already: every checkpoint needs a name of its own"
-                return Granted(seq=claim.seq, folder="", files=(), refusal=refusal)
+                return _refused(
+                    claim, f"there is a checkpoint {name} already: every checkpoint needs a name of its own"
+                )
             allotted = self._allotted[claim.seq] = Allotted(number, name)
         assert allotted.name is not None
         if claim.name not in (None, allotted.name):
-            refusal = f"the ranks call this checkpoint by different names: {allotted.name}, {claim.name}"
-            return Granted(seq=claim.seq, folder="", files=(), refusal=refusal)
+            return _refused(claim, f"the ranks call this checkpoint by different names: {allotted.name}, {claim.name}")
         mine = tuple(file for file in claim.files if allotted.owners.setdefault(file, rank) == rank)
-        return Granted(seq=claim.seq, folder=allotted.name, files=mine)
+        return Granted(index=claim.index, folder=allotted.name, files=mine)
 
     def _take_number(self) -> int:
         self._next_number += 1
@@ -246,7 +251,8 @@ class Ledger:
 
     def end_attempt(self, attempt: int) -> None:
         """Every worker has left, and storage has answered: what still lies in staging is of no use."""
-        self._jobs.put(functools.partial(self._vault.sweep, attempt))
+        names = {each.name for each in self._allotted.values() if each.name is not None}
+        self._jobs.put(functools.partial(self._vault.sweep, attempt, names - {saved.path.name for saved in self.kept}))
 
     # --- the committer's thread ---
 
@@ -281,9 +287,13 @@ class Ledger:
             saved = save()
         except Exception as error:  # whatever storage does to us, the run must hear of it
             reason = f"the checkpoint of report {seq} could not be committed: {error}"
-            self._post(CommitFailed(attempt, seq, reason))
+            self._post(CommitFailed(attempt, seq, reason, lost=isinstance(error, LeaseLost)))
         else:
             self._post(CommitDone(attempt, seq, saved))
+
+
+def _refused(claim: Claim, why: str) -> Granted:
+    return Granted(index=claim.index, folder="", files=(), refusal=why)
 
 
 def metrics_of(closing: Round) -> dict[str, Any]:

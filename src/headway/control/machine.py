@@ -81,7 +81,7 @@ from headway.storage.commit import Saved
 
 LINGER_S = 0.1  # after a rank raised: time for the others to say that they raised the same
 GRACE_S = 1.0  # after an interrupt: time for the user's own clean-up
-STOP_S = 30.0  # after a stop that was agreed on: time to come to that report, and to save
+STOP_S = 300.0  # after a stop that was agreed on: time to come to that report, and to save
 EXIT_S = 10.0  # after all functions returned: time for exit handlers
 
 
@@ -167,16 +167,16 @@ def _answered(run: Run, event: Answer) -> Step:
     match event:
         case Launched():
             return _launched(run, event)
-        case LaunchFailed(reason=reason):
-            return _failed(_with(run, workers=()), Failure("start", None, reason))
+        case LaunchFailed(reason=reason, lost=lost):
+            return _failed(_with(run, workers=()), Failure("lost" if lost else "start", None, reason))
         case CommitDone(seq=seq, saved=saved):
             told = Committed(seq=seq, path=str(saved.path))
             sends = tuple(Send(rank, told) for rank, worker in enumerate(run.workers or ()) if not worker.left)
             run, validate = _validate(_answered_by_storage(run, seq), saved)
             return _concluded(run, *sends, *validate)
-        case CommitFailed(seq=seq, reason=reason):
+        case CommitFailed(seq=seq, reason=reason, lost=lost):
             run = _answered_by_storage(run, seq)
-            return _failed(run, Failure("storage", None, reason), Kill())
+            return _failed(run, Failure("lost" if lost else "storage", None, reason), Kill())
         case CommitSkipped(seq=seq):
             return _concluded(_answered_by_storage(run, seq))
         case Deadline():

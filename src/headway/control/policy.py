@@ -9,8 +9,9 @@ from headway.core.messages import Exited, Failed
 
 # raised: the function raised · died: the process ended · start: it never came up · storage: a commit failed
 # program: the ranks contradict one another · misuse: the function called us wrongly; both would only be repeated
-FailureKind = Literal["raised", "died", "start", "storage", "program", "misuse"]
-FINAL: frozenset[FailureKind] = frozenset({"program", "misuse"})
+# lost: the run is in other hands
+FailureKind = Literal["raised", "died", "start", "storage", "program", "misuse", "lost"]
+FINAL: frozenset[FailureKind] = frozenset({"program", "misuse", "lost"})
 
 
 @dataclass(frozen=True, slots=True)

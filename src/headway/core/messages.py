@@ -114,6 +114,7 @@ class Claim:
     No name is written twice: the first rank that claims it puts the file there.
     """
 
+    index: int  # of the question
     seq: int
     name: str | None  # what the checkpoint shall be called, if the user cares
     files: tuple[str, ...]
@@ -210,7 +211,7 @@ class Committed:
 class Granted:
     """Put these of your files into this folder; or do not, and why."""
 
-    seq: int
+    index: int
     folder: str
     files: tuple[str, ...]
     refusal: str = ""

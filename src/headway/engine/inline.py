@@ -145,6 +145,8 @@ class InlineEngine:
 class _Link:
     """The worker's end: a call of the user's function goes straight into the controller and back."""
 
+    alone = True
+
     def __init__(self, engine: InlineEngine) -> None:
         self._engine = engine
 

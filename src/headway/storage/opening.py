@@ -17,7 +17,7 @@ from headway.core.errors import ConfigError, StorageError
 from headway.storage import layout
 from headway.storage.files import read_json, read_lines, write_json
 from headway.storage.remote.lease import Lease
-from headway.storage.remote.mirror import Mirror, fetch_record, forget, home_of
+from headway.storage.remote.mirror import Mirror, fetch_record, forget, home_of, tidy
 from headway.storage.remote.store import Store
 from headway.storage.remote.vault import StoreVault
 from headway.storage.rundir import RunDir
@@ -56,9 +56,7 @@ def _opened(path: Path, lock: TextIO, exists: bool, vault: Vault, mirror: Mirror
 
 def open_remote_run(store: Store, resume: Resume) -> RunDir:
     """The same in an object store; ``store`` begins at the run. What grows is written at home first."""
-    found = store.sizes()
-    exists = layout.DESCRIPTION in found
-    _check_resume(store.url, exists, bool(found), resume)
+    _look(store, resume)
     home = home_of(store)
     for folder in (layout.LOGS, layout.CHECKPOINTS):
         (home / folder).mkdir(parents=True, exist_ok=True)
@@ -67,15 +65,24 @@ def open_remote_run(store: Store, resume: Resume) -> RunDir:
         lease = Lease(store)
         lease.take()
         undo.callback(lease.release)
+        exists = _look(store, resume)  # somebody may have been here meanwhile
+        tidy(home)
         if exists:
             fetch_record(store, home)
         else:
             forget(home)
         mirror = Mirror(home, store, lease)
         undo.callback(mirror.close)
-        opened = _opened(home, lock, exists, StoreVault(store, lease.check), mirror)
+        opened = _opened(home, lock, exists, StoreVault(store, lease.check, lease.taken_over), mirror)
         undo.pop_all()
     return opened
+
+
+def _look(store: Store, resume: Resume) -> bool:
+    found = store.sizes().keys() - {layout.LOCK}
+    exists = layout.DESCRIPTION in found
+    _check_resume(store.url, exists, bool(found), resume)
+    return exists
 
 
 def create_remote_run(storage: Store, prefix: str) -> RunDir:

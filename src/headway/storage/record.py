@@ -126,8 +126,14 @@ def runs_in_store(storage: Store) -> list[Record]:
     names = {
         key.split("/")[0] for key in storage.sizes() if key.endswith(f"/{layout.DESCRIPTION}") and key.count("/") == 1
     }
-    found = [Record._in_store(storage.at(name)) for name in names]
-    return sorted(found, key=lambda record: -float(record.description["created"]))
+    found = []
+    for name in names:
+        record = Record._in_store(storage.at(name))
+        try:
+            found.append((float(record.description["created"]), record))
+        except (StorageError, KeyError, TypeError, ValueError):
+            continue
+    return [record for _, record in sorted(found, key=lambda each: -each[0])]
 
 
 def runs(storage: Path) -> list[Record]:

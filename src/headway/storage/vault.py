@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Protocol
@@ -24,6 +25,9 @@ class Vault(Protocol):
     @property
     def url(self) -> str:
         """Where the run is, for people."""
+
+    def fence(self) -> None:
+        """StorageError where the run is not ours any more: then nothing may be written."""
 
     def place(self, what: Commitment) -> PurePath: ...
 
@@ -48,8 +52,8 @@ class Vault(Protocol):
     def clear(self, attempt: int, seq: int, rank: int, folder: str | None) -> None:
         """A rank's files will not become a checkpoint; ``folder`` is where they lie, if that was allotted."""
 
-    def sweep(self, attempt: int) -> None:
-        """What this attempt has left is of no use any more."""
+    def sweep(self, attempt: int, names: Collection[str]) -> None:
+        """What this attempt has left is of no use any more; ``names`` are what was allotted to it."""
 
     def survey(self) -> Survey:
         """Look, and change nothing."""
@@ -78,6 +82,9 @@ class FolderVault:
     def url(self) -> str:
         return str(self.root)
 
+    def fence(self) -> None:
+        """A folder's lock cannot be lost."""
+
     def place(self, what: Commitment) -> Path:
         return self.root / layout.CHECKPOINTS / what.folder
 
@@ -104,7 +111,7 @@ class FolderVault:
     def clear(self, attempt: int, seq: int, rank: int, folder: str | None) -> None:
         Slot(self.root, attempt, seq, rank).clear()
 
-    def sweep(self, attempt: int) -> None:
+    def sweep(self, attempt: int, names: Collection[str]) -> None:
         staging.sweep(self.root, attempt)
 
     def survey(self) -> Survey:

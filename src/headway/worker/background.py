@@ -9,9 +9,15 @@ IN_FLIGHT = 2  # saves that may be on their way at the same time; the next one w
 
 
 class Background:
-    """``arrived(seq)`` and ``failed(error)`` are called from threads of our own."""
+    """``arrived(seq)`` and ``failed(error)`` are called from threads of our own.
 
-    def __init__(self, arrived: Callable[[int], None], failed: Callable[[BaseException], None]) -> None:
+    ``alone``: there can be no other thread, because the caller's is the controller's too; then it is done at once.
+    """
+
+    def __init__(
+        self, arrived: Callable[[int], None], failed: Callable[[BaseException], None], *, alone: bool = False
+    ) -> None:
+        self._alone = alone
         self._arrived = arrived
         self._failed = failed
         self._room = threading.Semaphore(IN_FLIGHT)
@@ -19,6 +25,9 @@ class Background:
         self._error: BaseException | None = None
 
     def run(self, work: Callable[[], None], seq: int) -> None:
+        if self._alone:
+            work()
+            return self._arrived(seq)
         self._room.acquire()
 
         def run() -> None:

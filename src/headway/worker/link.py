@@ -15,6 +15,8 @@ from headway.worker.interrupts import speaking
 
 
 class Link(Protocol):
+    alone: bool  # whether the thread that speaks is the controller's, too
+
     def send(self, message: ToController) -> None:
         """Hand a message over. Returns at once unless the wire is full. An interrupt in here would tear it."""
 
@@ -30,6 +32,8 @@ class SocketLink:
 
     The controller reads metrics in its own time; whatever else we say rings its bell.
     """
+
+    alone = False
 
     def __init__(self, wire: socket.socket, bell: int) -> None:
         self._wire = wire

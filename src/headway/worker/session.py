@@ -75,12 +75,13 @@ class Session:
         self._link = link
         self._next_seq = start.first_seq
         self._reporting = threading.Lock()
-        self._background = Background(self._arrived, failed)
+        self._background = Background(self._arrived, failed, alone=link.alone)
         self._arriving = threading.Lock()
         self._reported: set[int] = set()  # reports with files that the controller has been sent
         self._early: set[int] = set()  # files that were there before their report was
         self._first = start.checkpoint
         self._checkpoint: Checkpoint | None = None  # the newest since then that we had a part in
+        self._num_claims = 0
         self._granted: dict[int, Granted] = {}
         self._holding: contextlib.ExitStack | None = None  # on to this machine's copy of the first checkpoint
         self._pending: set[int] = set()  # reports of ours with files that are not committed yet
@@ -187,10 +188,13 @@ class Session:
 
     def _claim(self, seq: int, name: str | None, files: tuple[str, ...]) -> Granted:
         """Where our files go, and which of them."""
-        self._link.send(Claim(seq=seq, name=name, files=files))
+        with self._position:
+            index = self._num_claims
+            self._num_claims += 1
+        self._link.send(Claim(index=index, seq=seq, name=name, files=files))
         heed()
-        self._link.wait(lambda: seq in self._granted)
-        return self._granted.pop(seq)
+        self._link.wait(lambda: index in self._granted)
+        return self._granted.pop(index)
 
     def check_storage(self) -> None:
         """That we see what the driver sees. Its mark is the run's id, which is in ``run.json``."""
@@ -292,8 +296,8 @@ class Session:
                     self._save_at.add(seq)
                     self._leave_at = seq if leave else self._leave_at
                 self._limit = None
-            case Granted(seq=seq):
-                self._granted[seq] = message
+            case Granted(index=index):
+                self._granted[index] = message
             case Release(index=index, data=data):
                 self._released[index] = data
             case Checkpoints(index=index, found=found):

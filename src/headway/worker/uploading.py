@@ -51,7 +51,7 @@ class Uploader:
         self._background.check()
         kind, content = checkpoint.get_internal_representation()
         if wish.mode is CheckpointUploadMode.NO_UPLOAD:
-            self._adopt(content, seq, note)
+            self._adopt(checkpoint, seq, note)
         elif wish.upload is not None:
             return self._upload(checkpoint, seq, note, wish)
         elif kind == "uri":
@@ -69,23 +69,26 @@ class Uploader:
     def _save_folder(self, source: Path, seq: int, note: Note, wish: Wish) -> bool:
         check_source(source, self._spool if wish.may_take else None)
         if wish.mode is CheckpointUploadMode.SYNC:
-            names = self._send(source, seq, note, wish)
-            if wish.scratch:
-                shutil.rmtree(source, ignore_errors=True)
-            elif wish.may_take:
+            try:
+                names = self._send(source, seq, note, wish)
+            finally:
+                if wish.scratch:
+                    shutil.rmtree(source, ignore_errors=True)
+            if wish.may_take:
                 _remove(source, names)
             return True
-        aside = moved_aside(source) if wish.may_take else source
+        parcel = self._parcel(source, seq, wish)  # it may be refused: before anything is moved
+        if wish.may_take:
+            parcel = replace(parcel, source=_taken(source, parcel.names))
         if wish.scratch:
-            source.rmdir()
-        parcel = self._parcel(aside, seq, wish)
+            shutil.rmtree(source, ignore_errors=True)
 
         def work() -> None:
             try:
                 _sent_by_another_process(parcel, note)
             finally:
                 if wish.may_take:
-                    shutil.rmtree(aside, ignore_errors=True)
+                    shutil.rmtree(parcel.source, ignore_errors=True)
 
         self._background.run(work, seq)
         return False
@@ -111,8 +114,7 @@ class Uploader:
         assert upload is not None
 
         def work() -> None:
-            _, place = uploaded_by(upload, checkpoint, wish, seq).get_internal_representation()
-            self._adopt(place, seq, note)
+            self._adopt(uploaded_by(upload, checkpoint, wish, seq), seq, note)
 
         if wish.mode is CheckpointUploadMode.SYNC:
             work()
@@ -120,13 +122,27 @@ class Uploader:
         self._background.run(work, seq)
         return False
 
-    def _adopt(self, place: str, seq: int, note: Note) -> None:
+    def _adopt(self, checkpoint: Checkpoint, seq: int, note: Note) -> None:
         """Files that lie in the store already: they only get a manifest."""
+        kind, place = checkpoint.get_internal_representation()
+        if kind != "uri":
+            raise StorageError(f"{checkpoint!r} is not in {self._store.url}: only what is there needs no upload")
         name = check_adopted(self._store, place)
         granted = self._claim(seq, name, ())
         if granted.refusal:
             raise StorageError(granted.refusal)
         put_note(self._store, self._attempt, seq, self._rank, replace(note, name=name, adopted=name))
+
+
+def _taken(source: Path, names: tuple[str, ...]) -> Path:
+    """The caller's files, in a folder of our own beside theirs; links are followed while they still lead somewhere."""
+    for name in names:
+        path = source / name
+        if path.is_symlink():
+            content = path.resolve()
+            path.unlink()
+            shutil.copy(content, path)
+    return moved_aside(source)
 
 
 def _remove(source: Path, names: tuple[str, ...]) -> None:

@@ -13,6 +13,7 @@ from headway.storage.manifest import Manifest, Stored, parse_manifest
 from headway.storage.remote.store import Store
 
 FILES_AT_ONCE = 4
+SET_ASIDE = f"{layout.MANIFEST}{layout.DAMAGED}"  # what the manifest of a damaged one is called
 
 
 def damage(folder: Store, manifest: Manifest, sizes: Mapping[str, int], *, contents: bool) -> Iterator[str]:
@@ -40,10 +41,22 @@ def contents_of(folder: Store) -> dict[str, Stored]:
         data = folder.read(layout.MANIFEST)
     except FileNotFoundError:
         found = {name: Stored(size) for name, size in folder.sizes().items() if name not in layout.BESIDE}
+        if SET_ASIDE in found or _is_of_a_run(folder):
+            raise StorageError(f"{folder.url} is no checkpoint: it has no manifest (damaged, or not whole)") from None
         if not found:
             raise StorageError(f"checkpoint {folder.url} is not there (deleted, or of another store?)") from None
         return found
     return parse_manifest(f"{folder.url}/{layout.MANIFEST}", data).files
+
+
+def _is_of_a_run(folder: Store) -> bool:
+    """Whether this is where a run has its checkpoints: there, only a manifest makes one."""
+    if folder.up(1).path.rpartition("/")[2] != layout.CHECKPOINTS:
+        return False
+    try:
+        return bool(folder.up(2).read(layout.DESCRIPTION))
+    except FileNotFoundError:
+        return False
 
 
 def fetch(folder: Store, files: Mapping[str, Stored], target: Path) -> None:

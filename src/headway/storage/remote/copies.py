@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -37,6 +38,7 @@ def held(folder: Store) -> Iterator[None]:
     try:
         yield
     finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)  # a process that was forked meanwhile has a copy of the file
         os.close(lock)
         _sweep(place.parent)
 
@@ -46,7 +48,12 @@ def _sweep(copies: Path) -> None:
     for place in copies.glob("*"):
         with contextlib.suppress(OSError), open(place / "held") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(place, ignore_errors=True)
+            if os.stat(place / "held").st_ino == os.fstat(lock.fileno()).st_ino:
+                gone = place.with_name(f".{place.name}.{secrets.token_hex(4)}")  # nobody who comes now looks there
+                place.rename(gone)
+                shutil.rmtree(gone, ignore_errors=True)
+    for gone in copies.glob(".*.*"):  # of who was killed in the middle of that
+        shutil.rmtree(gone, ignore_errors=True)
     with contextlib.suppress(OSError):
         copies.rmdir()
 
@@ -67,7 +74,7 @@ def is_held(folder: Store) -> bool:
 
 
 def _place(folder: Store) -> Path:
-    which = hashlib.sha256(folder.url.encode()).hexdigest()[:24]
+    which = hashlib.sha256(folder.identity.encode()).hexdigest()[:24]
     return Path(tempfile.gettempdir(), f"headway-copies-{os.getuid()}", which)
 
 

@@ -29,6 +29,13 @@ class FilesystemStore:
         return self.root
 
     @property
+    def identity(self) -> str:
+        try:
+            return f"{self.url} {self.fs.to_json()}"
+        except Exception:  # a filesystem of the user's own need not have that
+            return self.url
+
+    @property
     def filesystem(self) -> Any:
         import pyarrow.fs
 
@@ -39,6 +46,9 @@ class FilesystemStore:
 
     def at(self, folder: str) -> FilesystemStore:
         return FilesystemStore(self.fs, posixpath.join(self.root, folder.strip("/")))
+
+    def up(self, levels: int) -> FilesystemStore:
+        return FilesystemStore(self.fs, "/".join(self.root.split("/")[:-levels]))
 
     def _key(self, key: str) -> str:
         return posixpath.join(self.root, key)
@@ -54,6 +64,7 @@ class FilesystemStore:
     @patiently("written")
     def create(self, key: str, data: bytes) -> bool:
         """Not in one step: most filesystems cannot. Who comes second by milliseconds is seen when it reads back."""
+        self.fs.invalidate_cache()
         if self.fs.exists(self._key(key)):
             return False
         self._parent(key)

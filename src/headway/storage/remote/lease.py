@@ -1,11 +1,11 @@
 """Who has a run in an object store open: an object that its owner renews, for there are no locks across machines.
 
-Who finds one that is not renewed for a while takes it over. Who finds that its own was taken over stops writing.
+Who finds one that is not renewed for a while takes it over. So who has renewed its own lately is safe; who has not,
+because it slept, must look before it writes anything, and if the lease is not its own any more, never writes again.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import secrets
@@ -13,6 +13,8 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from headway.core.errors import StorageError
@@ -22,6 +24,12 @@ from headway.storage.remote.store import Store
 
 RENEW_S = 5.0
 EXPIRE_S = 20.0  # without a renewal
+SAFE_S = 12.0  # so long after a renewal nobody can have taken the run over
+SETTLE_S = 1.0  # after taking over: time for who did the same
+
+
+class LeaseLost(StorageError):
+    """The run is in other hands: there is no other attempt."""
 
 
 class Lease:
@@ -34,39 +42,66 @@ class Lease:
             "token": secrets.token_hex(8),
             "host": socket.gethostname(),
             "boot": boot_id(),
+            "process": _process(os.getpid()),
             "pid": os.getpid(),
         }
         self._beat = 0
-        self._taken_by: str | None = None
+        self._renewed = 0.0
+        self._lost: str | None = None
+        self._renewing = threading.Lock()
+        self.taken_over = False  # from somebody who may still be at work, somewhere
 
     def take(self) -> None:
-        _await_end(self._store)
-        if not self._store.create(layout.LOCK, self._content()):
+        self.taken_over = _await_end(self._store)
+        began = _now()
+        if not self._store.create(layout.LOCK, self._content()) and not self._is_mine(read(self._store)):
             raise _is_open(self._store, read(self._store))
+        if self.taken_over:
+            time.sleep(SETTLE_S)
+            if not self._is_mine(found := read(self._store)):
+                raise _is_open(self._store, found)
+        self._renewed = began
+        self._thread = Repeating("headway-lease", RENEW_S, self.renew)
 
     def _content(self) -> bytes:
         return json.dumps({**self._mine, "beat": self._beat, "time": time.time()}).encode()
 
+    def _is_mine(self, found: dict[str, Any] | None) -> bool:
+        return found is not None and found.get("token") == self._mine["token"]
+
     def renew(self) -> None:
-        """Say that we are still here; finds out if the run was taken over."""
-        found = read(self._store)
-        if found is not None and found.get("token") != self._mine["token"]:
-            self._taken_by = str(found.get("owner"))
-            return
-        self._beat += 1
-        self._store.put(layout.LOCK, self._content())
+        """Say that we are still here; finds out if the run was taken over, and never takes it back."""
+        with self._renewing:
+            if self._lost is not None:
+                return
+            began = _now()
+            found = read(self._store)
+            if not self._is_mine(found):
+                self._lost = str((found or {}).get("owner", "another process, which is through with it,"))
+                return
+            self._beat += 1
+            self._store.put(layout.LOCK, self._content())
+            self._renewed = began
 
     def check(self) -> None:
-        """StorageError if the run is not ours any more: then we must not write another checkpoint."""
-        if self._taken_by is not None:
-            raise StorageError(
-                f"{self._taken_by} has taken this run over, because nothing was heard of us for {EXPIRE_S:.0f} seconds"
+        """LeaseLost if the run is not ours any more: then we must not write. Costs nothing if we renewed lately."""
+        if self._lost is None and _now() - self._renewed > SAFE_S:
+            self.renew()
+        if self._lost is not None:
+            raise LeaseLost(
+                f"{self._lost} has taken this run over, because nothing was heard of us for {EXPIRE_S:.0f} seconds"
             )
 
     def release(self) -> None:
-        found = read(self._store)
-        if found is not None and found.get("token") == self._mine["token"]:
-            self._store.delete([layout.LOCK])
+        self._thread.stop()
+        with self._renewing:
+            if self._lost is None and self._is_mine(read(self._store)):
+                self._store.delete([layout.LOCK])
+
+
+def _now() -> float:
+    """Goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def read(store: Store) -> dict[str, Any] | None:
@@ -84,21 +119,28 @@ def is_held(store: Store) -> bool:
     return found is not None and not _died_here(found) and abs(time.time() - found.get("time", 0)) < EXPIRE_S
 
 
-def _await_end(store: Store) -> None:
-    """Returns when nobody holds the lease; whoever renews it while we look is alive, and we are not wanted."""
+def _await_end(store: Store) -> bool:
+    """Returns when nobody holds the lease, and whether it had to be taken away from somebody unseen.
+
+    Whoever renews it while we look is alive, and we are not wanted.
+    """
     first = read(store)
-    if first is not None and not _died_here(first):
+    if first is None:
+        return False
+    if not _died_here(first):
         print(f"headway: run {store.url} was left open by {first.get('owner')}: is it alive?", file=sys.stderr)
     began = time.monotonic()
-    while first is not None and not _died_here(first) and time.monotonic() - began < EXPIRE_S:
+    while not _died_here(first) and time.monotonic() - began < EXPIRE_S:
         time.sleep(RENEW_S / 5)
         now = read(store)
         if now is None:
-            return
+            return False
         if now != first:
             raise _is_open(store, now)
-    if first is not None:
-        store.delete([layout.LOCK])
+    if read(store) != first:
+        raise _is_open(store, read(store))
+    store.delete([layout.LOCK])
+    return not _died_here(first)
 
 
 def _is_open(store: Store, found: dict[str, Any] | None) -> StorageError:
@@ -110,30 +152,36 @@ def _died_here(found: dict[str, Any]) -> bool:
     """Whether its owner was a process of this machine that is gone."""
     if (found.get("host"), found.get("boot")) != (socket.gethostname(), boot_id()):
         return False
+    namespace, _, _ = str(found.get("process")).partition(" ")
+    here, _, _ = _process(os.getpid()).partition(" ")
+    return namespace == here and _process(int(found.get("pid", 0))) != found.get("process")
+
+
+def _process(pid: int) -> str:
+    """What no other process has: where its number counts, and when it began."""
     try:
-        os.kill(int(found["pid"]), 0)
-    except (ProcessLookupError, KeyError, ValueError):
-        return True
-    except PermissionError:
-        return False
-    return False
+        began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        return f"{os.readlink('/proc/self/ns/pid')} {began}"
+    except (OSError, IndexError):
+        return ""
 
 
-class Renewal:
-    """A thread that renews a lease and does something else that must be done again and again."""
+class Repeating:
+    """A thread that does something again and again, whatever comes of it."""
 
-    def __init__(self, lease: Lease, work: Any) -> None:
-        self._lease = lease
+    def __init__(self, name: str, every_s: float, work: Callable[[], None]) -> None:
+        self._every_s = every_s
         self._work = work
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="headway-mirror", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._stop.wait(RENEW_S):
-            with contextlib.suppress(StorageError):  # the store is not there right now; the next time, perhaps
-                self._lease.renew()
+        while not self._stop.wait(self._every_s):
+            try:
                 self._work()
+            except Exception:  # the store is not there right now; the next time, perhaps
+                continue
 
     def stop(self) -> None:
         self._stop.set()

@@ -7,15 +7,17 @@ store has everything.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
+import shutil
+import threading
 import time
 from pathlib import Path
 
 from headway.core.config import results_folder
-from headway.core.errors import StorageError
 from headway.storage import layout
-from headway.storage.remote.lease import RENEW_S, Lease, Renewal
+from headway.storage.remote.lease import RENEW_S, Lease, Repeating
 from headway.storage.remote.store import Store
 
 SHARE = 20  # of the time that copying took, until it is done again: it must not become what we do
@@ -27,7 +29,7 @@ def home_of(store: Store) -> Path:
     """The folder of this machine where such a run is written down first."""
     storage, _, name = store.url.rpartition("/")
     slug = re.sub(r"[^A-Za-z0-9.-]+", "_", storage)[-60:].strip("_")
-    digest = hashlib.sha256(storage.encode()).hexdigest()[:8]
+    digest = hashlib.sha256(store.up(1).identity.encode()).hexdigest()[:8]
     return results_folder() / ".remote" / f"{slug}-{digest}" / name
 
 
@@ -42,6 +44,12 @@ def fetch_record(store: Store, home: Path) -> None:
         if name in _GROWING and path.is_file() and path.read_bytes().startswith(theirs):
             continue
         path.write_bytes(theirs)
+
+
+def tidy(home: Path) -> None:
+    """Take away what processes that were killed have left on its way to the store; we hold the lock."""
+    for path in (path for kind in (".dict-*", ".headway-save-*", ".tracked-*") for path in home.glob(kind)):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def forget(home: Path) -> None:
@@ -59,7 +67,8 @@ class Mirror:
         self._lease = lease
         self._seen: dict[str, tuple[int, int]] = {}
         self._next = 0.0
-        self._renewal = Renewal(lease, self._copy_at_times)
+        self._copying = threading.Lock()
+        self._thread = Repeating("headway-mirror", RENEW_S, self._copy_at_times)
 
     def _copy_at_times(self) -> None:
         if time.monotonic() >= self._next:
@@ -68,6 +77,11 @@ class Mirror:
             self._next = time.monotonic() + max(RENEW_S, SHARE * (time.monotonic() - began))
 
     def copy(self) -> None:
+        with self._copying:
+            self._lease.check()
+            self._copy()
+
+    def _copy(self) -> None:
         for path in (*(self._home / name for name in (layout.DESCRIPTION, *_GROWING)), *self._logs()):
             try:
                 status = path.stat()
@@ -76,18 +90,19 @@ class Mirror:
             state = (status.st_size, status.st_mtime_ns)
             name = path.relative_to(self._home).as_posix()
             if self._seen.get(name) != state:
-                self._store.upload(name, path)
-                self._seen[name] = state
+                with contextlib.suppress(FileNotFoundError):
+                    self._store.upload(name, path)
+                    self._seen[name] = state
 
     def _logs(self) -> list[Path]:
         return [path for path in sorted((self._home / layout.LOGS).glob("*")) if path.is_file()]
 
     def close(self) -> str | None:
         """Returns what went wrong, if anything did: the run itself is over, and all it has is here or there."""
-        self._renewal.stop()
+        self._thread.stop()
         try:
             self.copy()
             self._lease.release()
-        except StorageError as error:
+        except Exception as error:  # whatever it is, the run is over
             return f"journal and logs could not be copied to {self._store.url}: {error}; they are in {self._home}"
         return None

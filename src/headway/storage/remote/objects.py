@@ -27,29 +27,43 @@ _MISSING = (
 
 @dataclass(frozen=True)
 class ObjectStore:
-    """``address`` is that of a bucket and perhaps a folder in it: ``s3://bucket/runs``.
+    """``root`` is a bucket (``s3://bucket``), ``prefix`` a folder in it, as its keys have it.
 
-    A query is for options of obstore's, as ``?endpoint=http://127.0.0.1:9000&region=eu-1``; without any, they come from
-    the environment and from where the cloud's own tools find them.
+    ``query`` is for options of obstore's, as in ``endpoint=http://127.0.0.1:9000&region=eu-1``; without any, they come
+    from the environment and from where the cloud's own tools find them.
     """
 
-    address: str
+    root: str
+    prefix: str = ""
+    query: str = ""
+
+    @classmethod
+    def parse(cls, address: str) -> ObjectStore:
+        """``s3://bucket/runs?region=eu-1``."""
+        url, _, query = address.partition("?")
+        scheme, _, rest = url.partition("://")
+        bucket, _, prefix = rest.partition("/")
+        return cls(f"{scheme}://{bucket}", prefix.strip("/"), query)
 
     @property
     def url(self) -> str:
-        return self.address.partition("?")[0]
+        return f"{self.root}/{self.prefix}" if self.prefix else self.root
 
     @property
     def path(self) -> str:
         return self.url.partition("://")[2]
 
     @property
+    def identity(self) -> str:
+        return f"{self.url} {self.query} {object_store_endpoint() or ''}"
+
+    @property
     def filesystem(self) -> Any:
         import pyarrow.fs
 
-        options = _options(self.address)
-        if urlsplit(self.address).scheme not in ("s3", "s3a"):
-            return pyarrow.fs.FileSystem.from_uri(self.url)[0]
+        options = _options(self.root, self.query)
+        if urlsplit(self.root).scheme not in ("s3", "s3a"):
+            return pyarrow.fs.FileSystem.from_uri(self.root)[0]
         wanted = {
             "endpoint_override": options.get("endpoint"),
             "region": options.get("region"),
@@ -59,19 +73,28 @@ class ObjectStore:
         return pyarrow.fs.S3FileSystem(**{name: value for name, value in wanted.items() if value})
 
     def at(self, folder: str) -> ObjectStore:
-        base, mark, query = self.address.partition("?")
-        return ObjectStore(f"{base}/{folder.strip('/')}{mark}{query}")
+        return ObjectStore(self.root, self._key(folder.strip("/")), self.query)
+
+    def up(self, levels: int) -> ObjectStore:
+        return ObjectStore(self.root, "/".join(self.prefix.split("/")[:-levels]), self.query)
+
+    @property
+    def _client(self) -> Any:
+        return _client(self.root, self.query)
+
+    def _key(self, key: str) -> str:
+        return f"{self.prefix}/{key}" if self.prefix else key
 
     @patiently("written")
     def put(self, key: str, data: bytes) -> None:
-        _client(self.address).put(key, data)
+        self._client.put(self._key(key), data)
 
     @patiently("written")
     def create(self, key: str, data: bytes) -> bool:
         from obstore.exceptions import AlreadyExistsError
 
         try:
-            _client(self.address).put(key, data, mode="create")
+            self._client.put(self._key(key), data, mode="create")
         except (AlreadyExistsError, FileExistsError):
             return False
         return True
@@ -79,11 +102,11 @@ class ObjectStore:
     @patiently("written")
     def upload(self, key: str, path: Path) -> None:
         parts = max(PART, path.stat().st_size // 9000)  # S3 takes ten thousand of them
-        _client(self.address).put(key, path, chunk_size=parts, max_concurrency=CONCURRENCY)
+        self._client.put(self._key(key), path, chunk_size=parts, max_concurrency=CONCURRENCY)
 
     @patiently("read")
     def read(self, key: str) -> bytes:
-        return bytes(_client(self.address).get(key).bytes())
+        return bytes(self._client.get(self._key(key)).bytes())
 
     def download(self, key: str, path: Path, size: int) -> str:
         """Parts come side by side; they are summed in their order as soon as they are there."""
@@ -102,19 +125,20 @@ class ObjectStore:
 
     @patiently("read")
     def _part(self, key: str, start: int, end: int) -> Any:
-        return memoryview(_client(self.address).get_range(key, start=start, end=end))
+        return memoryview(self._client.get_range(self._key(key), start=start, end=end))
 
     @patiently("listed")
     def sizes(self, folder: str = "") -> dict[str, int]:
-        prefix = folder.strip("/") or None
-        pages = _client(self.address).list(prefix)
-        return {entry["path"]: int(entry["size"]) for page in pages for entry in page}
+        below = self._key(folder.strip("/")).strip("/")
+        cut = len(self.prefix) + 1 if self.prefix else 0
+        pages = self._client.list(below or None)
+        return {entry["path"][cut:]: int(entry["size"]) for page in pages for entry in page}
 
     @patiently("deleted")
     def delete(self, keys: Iterable[str]) -> None:
-        known = list(keys)
+        known = [self._key(key) for key in keys]
         for start in range(0, len(known), 1000):
-            _client(self.address).delete(known[start : start + 1000])
+            self._client.delete(known[start : start + 1000])
 
 
 _PROTOCOLS = {"s3a": "s3", "gcs": "gs", "az": "abfs", "azure": "abfs", "abfss": "abfs", "adl": "abfs"}
@@ -132,22 +156,21 @@ def _in_order(pool: ThreadPoolExecutor, fetch: Any, starts: Iterable[int]) -> It
 
 
 @functools.lru_cache(maxsize=64)
-def _client(address: str) -> Any:
+def _client(root: str, query: str) -> Any:
     if importlib.util.find_spec("obstore") is None:
-        raise ConfigError(_MISSING.format(url=address.partition("?")[0]))
+        raise ConfigError(_MISSING.format(url=root))
     from obstore.store import from_url
 
-    scheme, separator, rest = address.partition("?")[0].partition("://")
-    url = f"{_PROTOCOLS.get(scheme, scheme)}{separator}{rest}"
+    scheme, separator, rest = root.partition("://")
     try:
-        return from_url(url, **_options(address))
+        return from_url(f"{_PROTOCOLS.get(scheme, scheme)}{separator}{rest}", **_options(root, query))
     except Exception as error:
-        raise ConfigError(f"storage_path {address!r} cannot be opened: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"storage_path {root!r} cannot be opened: {str(error).splitlines()[0]}") from error
 
 
-def _options(address: str) -> dict[str, Any]:
-    options: dict[str, Any] = dict(parse_qsl(address.partition("?")[2]))
-    scheme = urlsplit(address).scheme
+def _options(root: str, query: str) -> dict[str, Any]:
+    options: dict[str, Any] = dict(parse_qsl(query))
+    scheme = urlsplit(root).scheme
     endpoint = options.get("endpoint") or (object_store_endpoint() if scheme in ("s3", "s3a") else None)
     client = {"timeout": timedelta(seconds=PART_DEADLINE_S), "connect_timeout": timedelta(seconds=10)}
     if endpoint is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePath, PurePosixPath
@@ -22,14 +22,13 @@ from headway.storage import layout
 from headway.storage.commit import Commitment, Saved
 from headway.storage.manifest import Manifest, NewerFormat, parse_manifest
 from headway.storage.recovery import Recovered, Survey, complete_rounds
-from headway.storage.remote.checking import damage
-from headway.storage.remote.sending import folder_key, get_note, parse_note
+from headway.storage.remote.checking import SET_ASIDE, damage
+from headway.storage.remote.sending import folder_key, parse_note
 from headway.storage.remote.store import Store
 from headway.storage.staging import Note
 from headway.storage.validations import Validation, parse_validation
 
-_SET_ASIDE = f"{layout.MANIFEST}{layout.DAMAGED}"
-_NOTE = re.compile(r"(\d+)\.(\d+)\.rank-(\d+)\.json")
+_NOTE = re.compile(r"(\d+)\.(\d+)\.rank-(\d+)\.(json|begun)")
 
 
 class Committer(Protocol):
@@ -47,6 +46,7 @@ class Listing:
 
     folders: dict[str, dict[str, int]]
     notes: dict[str, tuple[int, int, int]]  # key -> attempt, seq, rank
+    begun: dict[str, tuple[int, int, int]]  # the same of those that said that they begin
 
 
 def saved(store: Store, manifest: Manifest, validation: Validation | None) -> Saved:
@@ -64,7 +64,8 @@ def validation_of(folder: Store) -> Validation | None:
 
 def listing(store: Store) -> Listing:
     folders: dict[str, dict[str, int]] = defaultdict(dict)
-    notes = {}
+    notes: dict[str, tuple[int, int, int]] = {}
+    begun: dict[str, tuple[int, int, int]] = {}
     for key, size in store.sizes(layout.CHECKPOINTS).items():
         _, name, *rest = key.split("/")
         if not rest:
@@ -72,8 +73,9 @@ def listing(store: Store) -> Listing:
         if name != layout.STAGING:
             folders[name]["/".join(rest)] = size
         elif match := _NOTE.fullmatch(rest[0]):
-            notes[key] = (int(match[1]), int(match[2]), int(match[3]))
-    return Listing(dict(folders), notes)
+            said = notes if match[4] == "json" else begun
+            said[key] = (int(match[1]), int(match[2]), int(match[3]))
+    return Listing(dict(folders), notes, begun)
 
 
 def survey(store: Store, known: Listing | None = None) -> Survey:
@@ -133,7 +135,7 @@ def _commit_complete_saves(vault: Committer) -> Iterator[str]:
     for (attempt, seq, rank), note in notes.items():
         rounds[attempt, seq][rank] = note
     savers: dict[int, set[int]] = defaultdict(set)
-    for attempt, _, rank in notes:
+    for attempt, _, rank in (*notes, *known.begun.values()):
         savers[attempt].add(rank)
     for attempt, seq in complete_rounds(rounds, savers, kept[-1] if kept else None):
         said = rounds[attempt, seq]
@@ -156,23 +158,28 @@ def _commit_complete_saves(vault: Committer) -> Iterator[str]:
         yield f"{name} (report {seq}) was saved when the run was cut off, and is kept"
 
 
-def _all_there(known: Listing, notes: Iterable[Note]) -> bool:
-    """Whether every file is there that a rank had, or that it left to another."""
+def _all_there(known: Listing, notes: Collection[Note]) -> bool:
+    """Whether every file is there that a rank had or left to another, and none besides."""
     for note in notes:
         there = known.folders.get(note.adopted or note.name or "", {})
+        named = {name for each in notes for name in each.files}
         if any(name not in there for name in (*note.files, *note.left)):
             return False
+        if not note.adopted and set(there) - named - set(layout.BESIDE):
+            return False  # somebody was about to give more
     return True
 
 
-def sweep(store: Store, attempt: int | None = None) -> None:
-    """Folders without a manifest, and notes; of one attempt, only those that its notes name."""
+def sweep(store: Store, attempt: int | None = None, names: Collection[str] = ()) -> None:
+    """Folders without a manifest, and notes; of one attempt, only those of these names.
+
+    Of those, only numbered ones: the next attempt may be writing already to one that the user has named.
+    """
     known = listing(store)
-    notes = {key: place for key, place in known.notes.items() if attempt in (None, place[0])}
-    unfinished = [name for name, files in known.folders.items() if not {layout.MANIFEST, _SET_ASIDE} & set(files)]
+    notes = {key: place for key, place in {**known.notes, **known.begun}.items() if attempt in (None, place[0])}
+    unfinished = [name for name, files in known.folders.items() if not {layout.MANIFEST, SET_ASIDE} & set(files)]
     if attempt is not None:
-        named = {get_note(store, *place).name for place in notes.values()}
-        unfinished = [name for name in unfinished if name in named]
+        unfinished = [name for name in unfinished if name in names and layout.number(name) is not None]
     store.delete(notes)
     for name in unfinished:
         folder = store.at(folder_key(name))
@@ -205,6 +212,6 @@ def _refuse_newer(store: Store, name: str) -> None:
 
 def _set_aside(store: Store, name: str, wrong: str) -> str:
     folder = store.at(folder_key(name))
-    folder.put(_SET_ASIDE, folder.read(layout.MANIFEST))
+    folder.put(SET_ASIDE, folder.read(layout.MANIFEST))
     folder.delete([layout.MANIFEST])
-    return f"{name} is damaged and is not used ({wrong}); its manifest is now called {_SET_ASIDE}"
+    return f"{name} is damaged and is not used ({wrong}); its manifest is now called {SET_ASIDE}"

@@ -1,7 +1,8 @@
 """A rank's files on their way into an object store: straight to where they will stay, and a note when all are there.
 
 checkpoints/checkpoint_000003/…                 where they will stay
-checkpoints/.staging/<attempt>.<seq>.rank-<r>.json   what this rank has put there: its last word
+checkpoints/.staging/<attempt>.<seq>.rank-<r>.begun  that this rank will put something there
+checkpoints/.staging/<attempt>.<seq>.rank-<r>.json   what it has put there: its last word
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ def note_key(attempt: int, seq: int, rank: int) -> str:
     return f"{layout.CHECKPOINTS}/{layout.STAGING}/{attempt}.{seq}.rank-{rank}.json"
 
 
+def begun_key(attempt: int, seq: int, rank: int) -> str:
+    return note_key(attempt, seq, rank).removesuffix("json") + "begun"
+
+
 def folder_key(name: str) -> str:
     return f"{layout.CHECKPOINTS}/{name}"
 
@@ -57,6 +62,8 @@ def names_in(source: Path) -> tuple[str, ...]:
 def send(parcel: Parcel, note: Note) -> Note:
     """Everything is in the store when this returns, the note as well."""
     began = time.monotonic()
+    if note.world_size > 1:  # should we not come to the end, nobody takes the others' files for all
+        parcel.store.put(begun_key(parcel.attempt, parcel.seq, parcel.rank), b"")
     target = parcel.store.at(folder_key(parcel.folder))
     with ThreadPoolExecutor(2 * FILES_AT_ONCE) as pool:  # half of them travel, half of them are summed
         sums = {name: pool.submit(_stored, parcel.source / name) for name in parcel.names}

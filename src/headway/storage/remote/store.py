@@ -39,10 +39,17 @@ class Store(Protocol):
         """The same without its scheme: what ``filesystem`` calls it."""
 
     @property
+    def identity(self) -> str:
+        """What no other store has: the same url may mean different servers."""
+
+    @property
     def filesystem(self) -> Any:
         """A pyarrow filesystem that sees the same."""
 
     def at(self, folder: str) -> Self: ...
+
+    def up(self, levels: int) -> Self:
+        """So many folders above."""
 
     def put(self, key: str, data: bytes) -> None: ...
 
@@ -73,7 +80,7 @@ def open_store(path: str | os.PathLike[str], filesystem: Any = None) -> Store:
     if scheme_of(text) in _OBJECT_STORES:
         from headway.storage.remote.objects import ObjectStore
 
-        return ObjectStore(text.rstrip("/"))
+        return ObjectStore.parse(text)
     from headway.storage.remote.filesystems import opened
 
     return opened(text)
@@ -124,5 +131,5 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _short(error: Exception) -> str:
-    """The first line: some libraries add pages of debugging."""
-    return (str(error).strip() or repr(error)).splitlines()[0][:500]
+    """In one line: some libraries add pages of debugging."""
+    return " ".join((str(error).partition("\n\nDebug source")[0].strip() or repr(error)).split())[:500]

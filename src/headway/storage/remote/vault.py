@@ -6,21 +6,25 @@ renames, so a checkpoint that is not whole is a folder without a manifest, which
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath, PurePosixPath
 
+from headway.core.errors import StorageError
 from headway.storage import layout
 from headway.storage.commit import Clash, Commitment, Saved
 from headway.storage.manifest import Manifest, Stored, manifest_bytes, parse_manifest, versions
 from headway.storage.recovery import Recovered, Survey
 from headway.storage.remote import copies, recovery
 from headway.storage.remote.checking import damage
-from headway.storage.remote.sending import differing, folder_key, get_note, note_key
+from headway.storage.remote.sending import begun_key, differing, folder_key, get_note, note_key
 from headway.storage.remote.store import Store
 from headway.storage.staging import Note
 from headway.storage.validations import Validation, validation_bytes
+
+SERIES = 1000  # numbers that a new owner begins with are a multiple of it
 
 
 @dataclass(frozen=True)
@@ -28,8 +32,13 @@ class StoreVault:
     """``store`` begins at the run."""
 
     store: Store
-    fence: Callable[[], None] = field(default=lambda: None, compare=False)  # raises where the run is not ours any more
+    check_lease: Callable[[], None] = field(default=lambda: None, compare=False)
+    contested: bool = False  # whether a former owner may not know yet that it is one
     allots = True
+
+    def fence(self) -> None:
+        """LeaseLost where the run is in other hands."""
+        self.check_lease()
 
     @property
     def url(self) -> str:
@@ -66,15 +75,32 @@ class StoreVault:
 
     def _written(self, manifest: Manifest, notes: list[tuple[int, Note]], validation: Validation | None) -> Saved:
         """The one step that makes it a checkpoint; what was said on the way is of no use afterwards."""
-        self.fence()
         folder = self.store.at(folder_key(manifest.name))
+        self._check_files(folder, manifest, notes)
+        self.fence()
         if validation is not None:
             folder.put(layout.VALIDATION, validation_bytes(validation))
         folder.put(layout.MANIFEST, manifest_bytes(manifest))
-        self.store.delete([note_key(manifest.attempt, manifest.seq, rank) for rank, _ in notes])
+        with contextlib.suppress(StorageError):  # it is committed all the same; a sweep will find them
+            ranks = [rank for rank, _ in notes]
+            self.store.delete(
+                [key(manifest.attempt, manifest.seq, rank) for key in (note_key, begun_key) for rank in ranks]
+            )
         clashes = tuple(Clash(name, tuple(ranks)) for name, ranks in differing(notes).items())
         seconds = max(note.seconds for _, note in notes)
         return replace(recovery.saved(self.store, manifest, validation), clashes=clashes, seconds=seconds)
+
+    def _check_files(self, folder: Store, manifest: Manifest, notes: list[tuple[int, Note]]) -> None:
+        """What is promised must be there, whoever was to put it there."""
+        wrong = list(damage(folder, manifest, folder.sizes(), contents=False))
+        wrong += [
+            f"{name} of rank {rank} is missing: another rank was to put it there, and did not"
+            for rank, note in notes
+            for name in note.left
+            if name not in manifest.files
+        ]
+        if wrong:
+            raise StorageError(f"{folder.url} is not whole: {'; '.join(wrong)}")
 
     def _adopted(self, name: str) -> dict[str, Stored]:
         found = self.store.at(folder_key(name)).sizes()
@@ -95,11 +121,13 @@ class StoreVault:
 
     def discard(self, path: PurePath) -> None:
         """Its manifest first, so that it is never half there."""
+        self.fence()
         folder = self.store.at(folder_key(path.name))
         folder.delete([layout.MANIFEST])
         folder.delete(folder.sizes())
 
     def note_validation(self, path: PurePath, validation: Validation) -> None:
+        self.fence()
         folder = self.store.at(folder_key(path.name))
         if layout.MANIFEST in folder.sizes():
             folder.put(layout.VALIDATION, validation_bytes(validation))
@@ -110,12 +138,14 @@ class StoreVault:
 
     def clear(self, attempt: int, seq: int, rank: int, folder: str | None) -> None:
         """Files that will not become a checkpoint."""
-        self.store.delete([note_key(attempt, seq, rank)])
+        self.fence()
+        self.store.delete([note_key(attempt, seq, rank), begun_key(attempt, seq, rank)])
         if folder is not None and layout.MANIFEST not in (found := self.store.at(folder_key(folder)).sizes()):
             self.store.at(folder_key(folder)).delete(found)
 
-    def sweep(self, attempt: int) -> None:
-        recovery.sweep(self.store, attempt)
+    def sweep(self, attempt: int, names: Collection[str]) -> None:
+        self.fence()
+        recovery.sweep(self.store, attempt, names)
 
     def survey(self) -> Survey:
         return recovery.survey(self.store)
@@ -132,4 +162,6 @@ class StoreVault:
         return recovery.recover(self, crashed=crashed)
 
     def next_number(self) -> int:
-        return recovery.next_number(self.store)
+        """Where the run was taken from somebody who may still be uploading, far from the numbers that it may use."""
+        number = recovery.next_number(self.store)
+        return -(-(number + SERIES // 2) // SERIES) * SERIES if self.contested else number
