@@ -131,7 +131,7 @@ def test_half_a_checkpoint_of_ranks_that_save_together_is_not_offered() -> None:
 
 
 def test_files_do_not_wait_for_ever_for_ranks_that_never_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.control.controller.OVERDUE_S", 0.3)
+    monkeypatch.setattr("headway.control.timers.OVERDUE_S", 0.3)
 
     def train_func() -> None:
         if train.get_context().get_world_rank() == 0:

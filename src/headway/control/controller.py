@@ -9,7 +9,6 @@ import contextlib
 import os
 import socket
 import sys
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from headway.control.hooks import Hooks
 from headway.control.ledger import Complaint, Ledger
 from headway.control.policy import Failure
 from headway.control.rounds import Closed, Round
+from headway.control.timers import Timers
 from headway.control.validations import Validations, Validator
 from headway.core.callback import TrainRunContext
 from headway.core.config import RunConfig, ScalingConfig
@@ -39,8 +39,6 @@ from headway.storage.remote.lease import LeaseLost
 from headway.storage.retention import value_of
 from headway.storage.rundir import RunDir
 
-OVERDUE_S = 2.0  # how long files wait for ranks that never gave any
-LONG_OVERDUE_S = 60.0  # and for those that did in an earlier attempt, and do not in this one
 SLOW_UPLOAD_S = 2.0  # from here on a person wants to know how fast files travel
 RELAUNCH_S = 1.0  # before another launch where one has just failed
 
@@ -92,8 +90,7 @@ class Controller:
         self._pending = pending
         self._events: deque[Any] = deque()
         self._handling = False
-        self._timers: dict[type, tuple[float, events.Answer]] = {}
-        self._overdue: tuple[int, int] | None = None  # the round whose files are being waited with
+        self._timers = Timers()
         self._ready: dict[int, Ready] = {}
         self._index_of: list[int] = []  # rank -> index in the engine; they differ only where cards decide
         self._value: bytes | None = None
@@ -111,7 +108,8 @@ class Controller:
             self._deliver([events.Begin()])
             while self._ended is None:
                 self._engine.pump(self._patience())
-                self._ring()
+                if due := self._timers.rung():
+                    self._deliver(due)
         return Outcome(
             self._ended.state, self._value, self._ended.failures, self._run.attempt - self._rundir.past_attempts
         )
@@ -132,48 +130,13 @@ class Controller:
 
     def _patience(self) -> float | None:
         """How long nothing may happen before we look up."""
-        waits = [self._watcher.tick(self._glance())]
-        waits += [max(0.0, when - time.monotonic()) for when, _ in self._timers.values()]
+        waits = [self._watcher.tick(self._glance()), *self._timers.waits()]
         return min((wait for wait in waits if wait is not None), default=None)
-
-    def _ring(self) -> None:
-        now = time.monotonic()
-        self._deliver(())
-        due = [event for when, event in self._timers.values() if when <= now]
-        for event in due:
-            del self._timers[type(event)]
-            self._deliver([event])
-            if isinstance(event, events.Overdue) and not event.long:
-                self._set_timer(LONG_OVERDUE_S, replace(event, long=True))
-
-    def _due(self) -> None:
-        """Whether it is time to save; looked at with every event too, for an inline function lets no timer ring."""
-        timer = self._timers.get(events.SaveDue)
-        if timer is not None and timer[0] <= time.monotonic():
-            del self._timers[events.SaveDue]
-            self._events.append(timer[1])
-            self._save_later()
 
     def _save_later(self) -> None:
         every_s = self._plan.config.checkpoint_config.every_s
         if every_s is not None:
-            self._set_timer(every_s, events.SaveDue(self._run.attempt))
-
-    def _set_timer(self, after_s: float, event: events.Answer) -> None:
-        """Have this event delivered after a while; of each kind there is one."""
-        self._timers[type(event)] = (time.monotonic() + after_s, event)
-
-    def _watch_open_files(self) -> None:
-        """Files of a round that stays open wait for ranks that may never come; not for ever."""
-        seq = self._run.rounds.oldest_files
-        if seq is None:
-            self._timers.pop(events.Overdue, None)
-            self._overdue = None
-            return
-        if self._overdue == (self._run.attempt, seq):
-            return
-        self._overdue = (self._run.attempt, seq)
-        self._set_timer(OVERDUE_S, events.Overdue(*self._overdue))
+            self._timers.set(every_s, events.SaveDue(self._run.attempt))
 
     def _glance(self) -> Glance:
         run = self._run
@@ -187,13 +150,14 @@ class Controller:
         self._events.extend(events)
         if self._handling:
             return
-        self._due()
+        if due := self._timers.save_is_due():
+            self._events.append(due)
         self._handling = True
         try:
             while self._events:
                 self._handle(self._events.popleft())
             self._ledger.flush()
-            self._watch_open_files()
+            self._timers.watch_files(self._run.attempt, self._run.rounds.oldest_files)
             self._watcher.tick(self._glance())
         finally:
             self._handling = False
@@ -206,6 +170,8 @@ class Controller:
                 event = self._saved(event)
             case events.ValidationDone():
                 self._validated(event)
+            case events.SaveDue():
+                self._save_later()
             case Complaint(text=text):
                 return self._tell("storage", text, "WARNING")
         before = self._run.state
@@ -254,7 +220,7 @@ class Controller:
             case events.StartWorkers():
                 self._start_workers()
             case events.SetDeadline(after_s=after_s):
-                self._set_timer(after_s, events.Deadline(self._run.attempt))
+                self._timers.set(after_s, events.Deadline(self._run.attempt))
             case events.Interrupt():
                 self._tell("interrupt", "stopping" if self._engine.name == "inline" else "stopping the workers")
                 self._engine.interrupt()
@@ -295,7 +261,7 @@ class Controller:
             if attempt == self._rundir.past_attempts + 1:
                 self._events.appendleft(failed)
             else:  # not in a tight circle: somebody may want to stop it
-                self._set_timer(RELAUNCH_S, failed)
+                self._timers.set(RELAUNCH_S, failed)
         else:
             self._rundir.note("launched", attempt=attempt, num_workers=num_workers, first_seq=first_seq)
             if attempt == self._rundir.past_attempts + 1:

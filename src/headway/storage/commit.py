@@ -18,9 +18,9 @@ from headway.core.errors import StorageError
 from headway.storage import disk, layout
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.files import same_content, sizes
-from headway.storage.manifest import Manifest, flushed, read_manifest, versions, write_manifest
+from headway.storage.manifest import Manifest, Stored, flushed, read_manifest, versions, write_manifest
 from headway.storage.remote.store import Store
-from headway.storage.staging import Slot, read_note
+from headway.storage.staging import Note, Slot, read_note
 from headway.storage.validations import Validation, carry_over, lay_down
 
 
@@ -48,6 +48,23 @@ class Commitment:
     def folder(self) -> str:
         """What the checkpoint will be called."""
         return self.name or layout.checkpoint_name(self.number)
+
+    def manifest(self, note: Note | None, files: dict[str, Stored]) -> Manifest:
+        """What the checkpoint will say of itself; ``note`` is that of its first rank."""
+        return Manifest(
+            number=self.number,
+            name=self.folder,
+            seq=self.seq,
+            attempt=self.attempt,
+            world_size=self.world_size,
+            ranks=list(self.ranks),
+            metrics=self.metrics,
+            values=note.values if note is not None else {},
+            cursor=note.cursor if note is not None else {},
+            files=files,
+            time=time.time(),
+            versions=versions(),
+        )
 
     def path(self, run: Path) -> Path:
         """Where it will be, if that is a folder here."""
@@ -90,20 +107,7 @@ def commit(run: Path, what: Commitment) -> Saved:
         disk.remove(stale)
     clashes = () if whole == final else tuple(_merge([slot.folder for slot in slots], what.ranks))
     validation = lay_down(whole, _wish(slots))
-    manifest = Manifest(
-        number=what.number,
-        name=final.name,
-        seq=what.seq,
-        attempt=what.attempt,
-        world_size=what.world_size,
-        ranks=list(what.ranks),
-        metrics=what.metrics,
-        values=note.values if note is not None else {},
-        cursor=note.cursor if note is not None else {},
-        files=flushed(whole),
-        time=time.time(),
-        versions=versions(),
-    )
+    manifest = what.manifest(note, flushed(whole))
     write_manifest(whole, manifest)
     put_in_place(whole, final)
     for slot in slots:

@@ -56,20 +56,7 @@ class StoreVault:
         first = notes[0][1]
         if first.adopted:
             files = self._adopted(first.adopted)
-        manifest = Manifest(
-            number=what.number,
-            name=what.folder,
-            seq=what.seq,
-            attempt=what.attempt,
-            world_size=what.world_size,
-            ranks=list(what.ranks),
-            metrics=what.metrics,
-            values=first.values,
-            cursor=first.cursor,
-            files=dict(sorted(files.items())),
-            time=time.time(),
-            versions=versions(),
-        )
+        manifest = what.manifest(first, dict(sorted(files.items())))
         wish = next((note.validation for _, note in notes if note.validation is not None), None)
         return self._written(manifest, notes, Validation(**wish) if wish is not None else None)
 

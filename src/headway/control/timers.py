@@ -1,0 +1,52 @@
+"""What happens after a while: the controller's alarm clocks. Of each kind of event there is one."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from headway.control.events import Answer, Overdue, SaveDue
+
+OVERDUE_S = 2.0  # how long files wait for ranks that never gave any
+LONG_OVERDUE_S = 60.0  # and for those that did in an earlier attempt, and do not in this one
+
+
+class Timers:
+    def __init__(self) -> None:
+        self._set: dict[type, tuple[float, Answer]] = {}
+        self._waiting: tuple[int, int] | None = None  # the round whose files are being waited with
+
+    def set(self, after_s: float, event: Answer) -> None:
+        self._set[type(event)] = (time.monotonic() + after_s, event)
+
+    def waits(self) -> list[float]:
+        """How long each of them will wait."""
+        return [max(0.0, when - time.monotonic()) for when, _ in self._set.values()]
+
+    def rung(self) -> list[Answer]:
+        """Those that ring now."""
+        now = time.monotonic()
+        due = [event for when, event in self._set.values() if when <= now]
+        for event in due:
+            del self._set[type(event)]
+            if isinstance(event, Overdue) and not event.long:
+                self.set(LONG_OVERDUE_S, replace(event, long=True))
+        return due
+
+    def save_is_due(self) -> SaveDue | None:
+        """The one that does not wait for its turn: an inline function lets no clock ring."""
+        when, event = self._set.get(SaveDue, (0.0, None))
+        if event is None or when > time.monotonic():
+            return None
+        del self._set[SaveDue]
+        assert isinstance(event, SaveDue)
+        return event
+
+    def watch_files(self, attempt: int, seq: int | None) -> None:
+        """Files of a round that stays open wait for ranks that may never come; not for ever."""
+        if seq is None:
+            self._set.pop(Overdue, None)
+            self._waiting = None
+        elif self._waiting != (attempt, seq):
+            self._waiting = (attempt, seq)
+            self.set(OVERDUE_S, Overdue(attempt, seq))
