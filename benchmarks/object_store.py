@@ -44,27 +44,24 @@ class Bare:
         self._host = urlsplit(endpoint).netloc
         self._idle: list[http.client.HTTPConnection] = []
 
-    def request(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> bytes:
+    def request(
+        self, method: str, path: str, body: bytes | memoryview = b"", headers: dict[str, str] | None = None
+    ) -> tuple[bytes, str]:
+        """The answer, and the ETag of what was put."""
         connection = self._idle.pop() if self._idle else http.client.HTTPConnection(self._host)
         connection.request(method, f"/{BUCKET}/{path}", body, headers or {})
         answer = connection.getresponse()
         content = answer.read()
         assert answer.status < 300, (answer.status, content[:200])
-        self._etag = answer.getheader("ETag", "")
         self._idle.append(connection)
-        return content
+        return content, answer.getheader("ETag", "")
 
     def upload(self, key: str, data: memoryview) -> None:
-        upload = ElementTree.fromstring(self.request("POST", f"{key}?uploads")).findtext("{*}UploadId")
+        upload = ElementTree.fromstring(self.request("POST", f"{key}?uploads")[0]).findtext("{*}UploadId")
 
         def put(number: int) -> str:
             part = data[number * PART : (number + 1) * PART]
-            connection = self._idle.pop() if self._idle else http.client.HTTPConnection(self._host)
-            connection.request("PUT", f"/{BUCKET}/{key}?partNumber={number + 1}&uploadId={upload}", part)
-            answer = connection.getresponse()
-            answer.read()
-            self._idle.append(connection)
-            return str(answer.getheader("ETag"))
+            return self.request("PUT", f"{key}?partNumber={number + 1}&uploadId={upload}", part)[1]
 
         with ThreadPoolExecutor(CONCURRENCY) as pool:
             etags = list(pool.map(put, range(-(-len(data) // PART))))
@@ -78,7 +75,7 @@ class Bare:
         with path.open("wb") as file, ThreadPoolExecutor(CONCURRENCY) as pool:
 
             def get(start: int) -> int:
-                part = self.request("GET", key, headers={"Range": f"bytes={start}-{min(start + PART, size) - 1}"})
+                part, _ = self.request("GET", key, headers={"Range": f"bytes={start}-{min(start + PART, size) - 1}"})
                 return os.pwrite(file.fileno(), part, start)
 
             assert sum(pool.map(get, range(0, size, PART))) == size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -76,7 +75,3 @@ class S3:
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
         self.client.close()
-
-
-def environment(server: S3) -> dict[str, str]:
-    return {**os.environ, **server.env}

@@ -15,6 +15,9 @@ from typing import Any
 import psutil
 
 from headway import train
+from headway.storage.commit import Saved
+from headway.storage.manifest import Manifest
+from headway.storage.validations import Validation
 
 
 def fit(function: Any, num_workers: int = 1, **options: Any) -> train.Result:
@@ -95,3 +98,19 @@ def save(folder: str | os.PathLike[str], **files: str) -> train.Checkpoint:
     for name, text in files.items():
         Path(folder, name).write_text(text)
     return train.Checkpoint.from_directory(folder)
+
+
+def saved_as(number: int, *, validation: Validation | None = None, **metrics: Any) -> Saved:
+    """A checkpoint that only its manifest exists of, for whoever ranks them."""
+    manifest = Manifest(
+        number=number,
+        name=str(number),
+        seq=number,
+        attempt=1,
+        world_size=1,
+        ranks=[0],
+        metrics=metrics,
+        files={},
+        time=0.0,
+    )
+    return Saved(Path(f"/{number}"), manifest, validation=validation)

@@ -101,10 +101,10 @@ def shared(folder: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def is_read(folder: Path) -> bool:
-    """Whether somebody reads this folder right now."""
+def is_read(path: Path) -> bool:
+    """Whether somebody reads this folder right now, or holds this file."""
     try:
-        fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:

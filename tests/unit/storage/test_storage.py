@@ -16,13 +16,13 @@ from headway.storage.checkpoint import Checkpoint
 from headway.storage.commit import Commitment, Saved, commit, discard, extend
 from headway.storage.disk import exchange
 from headway.storage.files import Appender, read_lines, read_lines_backwards, write_json
-from headway.storage.manifest import Manifest
 from headway.storage.opening import create_run, is_open, open_run
 from headway.storage.record import Record, runs
 from headway.storage.recovery import committed, next_number, survey
 from headway.storage.retention import best, look_up, score, surplus
 from headway.storage.staging import Note, Slot, stage
 from headway.storage.vault import FolderVault
+from support import saved_as
 
 
 def staged(run: Path, rank: int, seq: int = 0, **files: str) -> None:
@@ -190,21 +190,6 @@ def test_the_newest_metrics_of_a_long_history(tmp_path: Path) -> None:
 # --- retention ---
 
 
-def saved(number: int, **metrics: object) -> Saved:
-    manifest = Manifest(
-        number=number,
-        name=str(number),
-        seq=number,
-        attempt=1,
-        world_size=1,
-        ranks=[0],
-        metrics=metrics,
-        files={},
-        time=0.0,
-    )
-    return Saved(Path(f"/{number}"), manifest)
-
-
 def numbers(items: list[Saved]) -> list[int]:
     return [item.manifest.number for item in items]
 
@@ -222,19 +207,19 @@ def test_metrics_are_found_by_nested_keys() -> None:
 def test_nan_and_missing_are_worst_in_both_orders() -> None:
     for order in ("min", "max"):
         for metrics in ({"x": math.nan}, {}, {"x": "?"}):
-            assert score(saved(0, **metrics), "x", order) == -math.inf
-    kept = [saved(0, x=1.0), saved(1, x=math.nan), saved(2, x=2.0), saved(3)]
+            assert score(saved_as(0, **metrics), "x", order) == -math.inf
+    kept = [saved_as(0, x=1.0), saved_as(1, x=math.nan), saved_as(2, x=2.0), saved_as(3)]
     assert numbers(best(kept, CheckpointConfig(2, "x", "min"))) == [2, 0]
     assert numbers(best(kept, CheckpointConfig(2, "x", "max"))) == [0, 2]
 
 
 def test_ties_go_to_the_later() -> None:
-    kept = [saved(0, x=1), saved(1, x=1), saved(2, x=1)]
+    kept = [saved_as(0, x=1), saved_as(1, x=1), saved_as(2, x=1)]
     assert numbers(best(kept, CheckpointConfig(2, "x"))) == [1, 2]
 
 
 def test_what_may_go_is_neither_best_nor_newest() -> None:
-    kept = [saved(0, x=9), saved(1, x=1), saved(2, x=2), saved(3, x=0)]
+    kept = [saved_as(0, x=9), saved_as(1, x=1), saved_as(2, x=2), saved_as(3, x=0)]
     assert numbers(surplus(kept, CheckpointConfig(1, "x"))) == [1, 2]
     assert surplus(kept, CheckpointConfig()) == []
     assert numbers(surplus(kept, CheckpointConfig(2))) == [0, 1]

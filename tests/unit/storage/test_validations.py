@@ -18,11 +18,12 @@ from headway.core.validation import ValidationTaskConfig
 from headway.storage import disk, layout
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.commit import Commitment, Saved, commit, extend
-from headway.storage.manifest import Manifest, damage
+from headway.storage.manifest import damage
 from headway.storage.recovery import committed, recover
 from headway.storage.retention import best, surplus, value_of, why_kept
 from headway.storage.staging import Note, Slot, check_source, stage
 from headway.storage.validations import Validation, pack, read_validation, unpack, wish, write_validation
+from support import saved_as
 
 VALIDATED = Status.VALIDATED
 
@@ -172,24 +173,9 @@ def test_no_crash_loses_a_wish_or_a_result(tmp_path: Path, monkeypatch: pytest.M
 # --- ranking ---
 
 
-def ranked(number: int, validation: Validation | None = None, **metrics: Any) -> Saved:
-    manifest = Manifest(
-        number=number,
-        name=str(number),
-        seq=number,
-        attempt=1,
-        world_size=1,
-        ranks=[0],
-        metrics=metrics,
-        files={},
-        time=0,
-    )
-    return Saved(Path(f"/{number}"), manifest, validation=validation)
-
-
 def test_a_validation_ranks_and_its_word_comes_first() -> None:
     told = Validation(status=VALIDATED, metrics={"loss": 9, "valid": {"loss": 3}})
-    saved = ranked(0, told, loss=1, step=4)
+    saved = saved_as(0, validation=told, loss=1, step=4)
     assert [value_of(saved, key) for key in ("loss", "valid/loss", "step", "none")] == [9, 3, 4, None]
     own = replace(saved, manifest=replace(saved.manifest, values={"loss": 5.0, "epoch": 2.0}))
     assert [value_of(own, key) for key in ("loss", "epoch")] == [9, 2.0]
@@ -197,12 +183,16 @@ def test_a_validation_ranks_and_its_word_comes_first() -> None:
 
 def test_failed_validations_keep_the_score_of_training() -> None:
     failed = Validation(status=Status.VALIDATION_FAILED, error="no")
-    kept = [ranked(0, Validation(status=VALIDATED, metrics={"x": 1}), x=9), ranked(1, failed, x=5), ranked(2, x=3)]
+    kept = [
+        saved_as(0, validation=Validation(status=VALIDATED, metrics={"x": 1}), x=9),
+        saved_as(1, validation=failed, x=5),
+        saved_as(2, x=3),
+    ]
     assert [saved.manifest.seq for saved in best(kept, CheckpointConfig(2, "x"))] == [2, 1]
 
 
 def test_what_awaits_its_validation_is_never_superfluous() -> None:
-    kept = [ranked(0, x=1), ranked(1, Validation(), x=0), ranked(2, x=5), ranked(3, x=2)]
+    kept = [saved_as(0, x=1), saved_as(1, validation=Validation(), x=0), saved_as(2, x=5), saved_as(3, x=2)]
     config = CheckpointConfig(1, "x")
     assert [saved.manifest.seq for saved in surplus(kept, config)] == [0]
     assert why_kept(kept, config)[Path("/1")] == "its validation is pending"

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+from headway.storage import disk
 from headway.storage.files import json_bytes
 from headway.storage.remote.checking import contents_of, fetch
 from headway.storage.remote.store import Store
@@ -60,17 +61,7 @@ def _sweep(copies: Path) -> None:
 
 def is_held(folder: Store) -> bool:
     """Whether somebody on this machine reads this checkpoint right now."""
-    try:
-        lock = os.open(_place(folder) / "held", os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
+    return disk.is_read(_place(folder) / "held")
 
 
 def _place(folder: Store) -> Path:
