@@ -46,7 +46,9 @@ def test_runs_are_named_and_nested_as_trials(tmp_path: Path) -> None:
     made = air.DataParallelTrainer(
         two_epochs, train_loop_config={"epochs": 4}, run_config=train.RunConfig(storage_path=tmp_path)
     )
+    made.fit()
     result = made.fit()
+    assert len(list(tmp_path.iterdir())) in (1, 2), "one beside the other, not one in the other"
     assert result.metrics is not None
     assert result.metrics["done"] is True, "in the final one"
     assert result.checkpoint is not None

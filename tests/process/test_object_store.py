@@ -18,6 +18,7 @@ from headway.cli import main as headway
 from headway.storage.remote import lease, objects, store
 from headway.storage.remote.copies import copy_of, is_held
 from headway.storage.remote.objects import ObjectStore
+from headway.storage.rundir import RunDir
 from s3 import S3
 from support import Driver, fit, plain_trainer, python, save, wait_until, write_script
 
@@ -104,6 +105,10 @@ def test_a_dict_and_what_is_there_already(s3: S3) -> None:
         train.report({"n": 2}, train.Checkpoint.from_dict({}), checkpoint_upload_fn=upload, checkpoint_dir_name="fn")
 
     result = fit(train_func, name="kinds", storage_path=f"{s3.url}/runs")
+    assert headway(["ckpt", "verify", f"{s3.url}/runs/kinds"]) == 0
+    s3.put("runs/kinds/checkpoints/mine/file", b"by Hand")
+    assert headway(["ckpt", "verify", f"{s3.url}/runs/kinds"]) == 1, "files of other hands are summed, too"
+    s3.put("runs/kinds/checkpoints/mine/file", b"by hand")
     first, mine, fn = (checkpoint for checkpoint, _ in result.best_checkpoints)
     assert first.to_dict() == {"n": 0, "list": [1, (2, 3)]}
     assert [Path(each.to_directory(), "file").read_bytes() for each in (mine, fn)] == [b"by hand", b"by a function"]
@@ -334,7 +339,7 @@ def test_a_driver_that_slept_does_not_write_over_the_next_one(s3: S3, tmp_path: 
     """Stopped for so long that another machine has gone on with its run; then it wakes up."""
     script = _endless(s3, tmp_path, "slept")
     quick = "from headway.storage.remote import lease\nlease.RENEW_S, lease.SAFE_S, lease.EXPIRE_S = 0.3, 0.6, 1.5\n"
-    script.write_text(quick + script.read_text().replace("fit()", "fit()  # noqa"))
+    script.write_text(quick + script.read_text())
     other = tmp_path / "other.py"
     other.write_text(
         "import os, socket\nos.environ['HEADWAY_RESULTS'] += '-other'\nsocket.gethostname = lambda: 'other'\n"
@@ -512,30 +517,16 @@ def test_a_local_filesystem_is_a_folder(tmp_path: Path) -> None:
     assert result.path == str(tmp_path / "run")
 
 
-def test_a_worker_that_sees_other_storage_says_so(tmp_path: Path) -> None:
-    def train_func() -> None:
-        raise AssertionError("never called")
+def test_a_worker_that_sees_other_storage_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    describe = RunDir.describe
 
-    trainer = plain_trainer(train_func, name="run", storage_path=tmp_path, worker_runtime_env={"env_vars": {"X": "1"}})
-    run = tmp_path / "run"
-
-    class Hide(train.UserCallback):
-        pass
-
-    import headway.storage.rundir as rundir
-
-    describe = rundir.RunDir.describe
-
-    def described(self: rundir.RunDir, asked: dict[str, Any]) -> None:
+    def described(self: RunDir, asked: dict[str, Any]) -> None:
         describe(self, asked)
-        (run / "run.json").write_text("{}")
+        (self.path / "run.json").write_text("{}")  # of another run, as on another machine
 
-    rundir.RunDir.describe = described  # type: ignore[method-assign]
-    try:
-        with pytest.raises(train.TrainingFailedError, match="does not see the run at"):
-            trainer.fit()
-    finally:
-        rundir.RunDir.describe = describe  # type: ignore[method-assign]
+    monkeypatch.setattr(RunDir, "describe", described)
+    with pytest.raises(train.TrainingFailedError, match=r"rank 0 on .* does not see the run at .*: choose a storage"):
+        fit(print, name="run", storage_path=tmp_path)
 
 
 def test_retries_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,6 +193,18 @@ def test_a_sharded_model_is_loaded_by_another_number_of_workers(tmp_path: Path) 
     assert fit(3) == pytest.approx(first, rel=1e-6)
 
 
+def test_several_reports_an_epoch_without_a_loader_are_warned_about(capfd: pytest.CaptureFixture[str]) -> None:
+    def without_a_loader() -> None:
+        state = train.track(model=prepare_model(nn.Linear(4, 1)))
+        for _ in state.epochs(2):
+            for step in range(3):
+                train.report({"step": step})
+
+    TorchTrainer(without_a_loader, scaling_config=train.ScalingConfig(0)).fit()
+    said = capfd.readouterr().err
+    assert "epoch 0 has several reports and train.track() follows no loader" in said
+
+
 def test_an_epoch_that_was_finished_is_not_begun_again(tmp_path: Path) -> None:
     """Reports at the end of an epoch, as most loops do."""
 

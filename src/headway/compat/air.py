@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import secrets
 import socket
@@ -21,13 +22,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headway.core.config import RunConfig
+from headway.core.errors import StorageError
 from headway.storage.checkpoint import Checkpoint
 from headway.train.functions import get_checkpoint, get_context, report
 from headway.train.result import Result
 from headway.train.trainer import DataParallelTrainer as _DataParallelTrainer
 from headway.worker.session import current
 
-__all__ = ["Checkpoint", "DataParallelTrainer", "Trials", "session"]
+__all__ = ["Checkpoint", "DataParallelTrainer", "session"]
 
 _ID = "_current_checkpoint_id"
 
@@ -77,28 +79,26 @@ class Session:
 session = Session()
 
 
-class Trials(_DataParallelTrainer):
-    """A trainer whose runs are trials: named and nested as they were, and done when they are over.
+class DataParallelTrainer(_DataParallelTrainer):
+    """Its runs are trials: named and nested as they were, and done when they are over.
 
     ``TorchTrainer_2022-07-14_20-05-20/TorchTrainer_4913f_00000_0_2022-07-14_20-05-20/checkpoints/checkpoint_000003``
     """
 
     def fit(self) -> Result:
-        self._request = replace(self._request, run=_as_trial(self._request.run, self._request.kind))
-        result = super().fit()
+        trial = copy.copy(self)
+        trial._request = replace(self._request, run=_as_trial(self._request.run, self._request.kind))
+        result = _DataParallelTrainer.fit(trial)
         if result.metrics is not None and "done" in result.metrics:
             result.metrics["done"] = True
         return result
 
 
-class DataParallelTrainer(Trials):
-    pass
-
-
 def _as_trial(config: RunConfig, kind: str) -> RunConfig:
     date = time.strftime("%Y-%m-%d_%H-%M-%S")
-    storage = config.storage / (config.name or f"{kind}_{date}")
-    return replace(config, storage_path=storage, name=f"{kind}_{secrets.token_hex(3)[:5]}_00000_0_{date}")
+    storage = str(config.storage) if config.is_local else os.fspath(config.storage_path or "").rstrip("/")
+    trial = f"{kind}_{secrets.token_hex(3)[:5]}_00000_0_{date}"
+    return replace(config, storage_path=f"{storage}/{config.name or f'{kind}_{date}'}", name=trial)
 
 
 def _trial() -> _Trial:
@@ -117,7 +117,7 @@ def _loaded_id() -> int:
         return 0
     try:
         return int(checkpoint.to_dict().get(_ID, 0))
-    except Exception:  # a folder: it has no such key
+    except StorageError:  # a folder: it has no such key
         return 0
 
 

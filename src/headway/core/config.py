@@ -299,7 +299,8 @@ class RunConfig:
 
     @property
     def storage(self) -> Path:
-        """The folder that holds runs, if it is a local one."""
+        """The folder that holds runs; only where it is a local one."""
+        assert self.is_local
         return results_folder() if self.storage_path is None else local_path(self.storage_path)
 
     @property

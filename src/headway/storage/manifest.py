@@ -27,7 +27,7 @@ class NewerFormat(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One file, as it was when it was committed. No sum: it was laid there by other hands than ours."""
+    """One file, as it was when it was committed. Without a sum: of a folder that never was."""
 
     size: int
     sha256: str = ""
@@ -129,5 +129,5 @@ def damage(folder: Path, manifest: Manifest, *, contents: bool) -> Iterator[str]
             yield f"{name} is missing"
         elif (size := path.stat().st_size) != stored.size:
             yield f"{name} has {size:,} bytes instead of {stored.size:,}"
-        elif contents and stored.sha256 and checksum(path) != stored.sha256:
+        elif contents and checksum(path) != stored.sha256:
             yield f"{name} has changed since it was committed (its checksum differs)"

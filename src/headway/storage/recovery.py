@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from headway.storage.commit import Commitment, Saved, commit, put_in_place
 from headway.storage.manifest import Manifest, NewerFormat, damage, read_manifest
 from headway.storage.staging import Note, Slot
 from headway.storage.validations import read_validation
+
+LARGE = 1 << 30  # bytes that take a moment to read
 
 
 @dataclass(frozen=True)
@@ -159,10 +162,18 @@ def _set_damaged_aside(run: Path, *, crashed: bool) -> Iterator[str]:
         _refuse_newer(Path(folder))
         yield _set_aside(Path(folder), wrong)
     for saved in reversed(found.kept if crashed else []):
+        say_reading(saved.manifest)
         wrong = "; ".join(damage(Path(saved.path), saved.manifest, contents=True))
         if not wrong:
             return
         yield _set_aside(Path(saved.path), wrong)
+
+
+def say_reading(manifest: Manifest) -> None:
+    """Who waits for this should know what for."""
+    if manifest.size > LARGE:
+        size = f"{manifest.size / 1e9:.1f} GB"
+        print(f"headway: the run was cut off; reading every byte of {manifest.name} ({size})", file=sys.stderr)
 
 
 def _refuse_newer(folder: Path) -> None:

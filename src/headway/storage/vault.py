@@ -19,10 +19,6 @@ class Vault(Protocol):
     """Only the controller's committer calls what changes anything."""
 
     @property
-    def allots(self) -> bool:
-        """Whether ranks must ask where their files go: they lie there from the start, and nothing is ever moved."""
-
-    @property
     def url(self) -> str:
         """Where the run is, for people."""
 
@@ -76,7 +72,6 @@ class FolderVault:
     """``root`` is the run's folder, or a place in memory like it."""
 
     root: Path
-    allots = False
 
     @property
     def url(self) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from crashes import Tape, after_every_crash
 
+from headway.cli import main
 from headway.core.errors import StorageError
 from headway.storage import disk, layout
 from headway.storage.commit import Commitment, Saved, commit, discard, extend
@@ -197,8 +198,10 @@ def harm(path: Path, how: str) -> None:
 
 
 def test_every_damage_to_every_file_is_found_and_the_newest_good_one_used(tmp_path: Path) -> None:
+    open_run(tmp_path / "run", "never").close()
     make(tmp_path / "run", 0)
     newest = make(tmp_path / "run", 1)
+    assert main(["ckpt", "verify", str(tmp_path / "run")]) == 0
     kinds = damages(newest.path)
     assert len(kinds) > 20
     for name, how in kinds:
@@ -206,12 +209,22 @@ def test_every_damage_to_every_file_is_found_and_the_newest_good_one_used(tmp_pa
         shutil.copytree(tmp_path / "run", run)
         folder = run / newest.path.relative_to(tmp_path / "run")
         harm(folder / name, how)
+        assert main(["ckpt", "verify", str(run)]) == 1, (name, how)
         recovered = recover(run, crashed=True)
         assert [saved.manifest.seq for saved in recovered.kept] == [0], (name, how)
         if (name, how) != (layout.MANIFEST, "remove"):  # then it is no checkpoint at all
             [note] = recovered.notes
             assert note.startswith("checkpoint_000001 is damaged and is not used (")
         shutil.rmtree(run)
+
+
+def test_reading_what_is_large_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tmp_path / "run", 0)
+    monkeypatch.setattr("headway.storage.recovery.LARGE", 0)
+    recover(tmp_path / "run", crashed=True)
+    assert "the run was cut off; reading every byte of checkpoint_000000" in capsys.readouterr().err
 
 
 def test_a_flipped_bit_after_an_orderly_end_is_found_when_asked_for(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +51,13 @@ class MemoryStore:
     def path(self) -> str:
         return f"bucket/{self.prefix}"
 
+    @property
+    def identity(self) -> str:
+        return self.url
+
+    def up(self, levels: int) -> MemoryStore:
+        raise NotImplementedError
+
     filesystem = None
 
     def at(self, folder: str) -> MemoryStore:
@@ -74,6 +82,9 @@ class MemoryStore:
     def download(self, key: str, path: Path, size: int) -> str:
         path.write_bytes(self.read(key))
         return checksum(path)
+
+    def checksum(self, key: str, size: int) -> str:
+        return hashlib.sha256(self.read(key)).hexdigest()
 
     def sizes(self, folder: str = "") -> dict[str, int]:
         below = f"{self.prefix}{folder}/" if folder else self.prefix

@@ -7,7 +7,7 @@ import hashlib
 import importlib.util
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -109,16 +109,23 @@ class ObjectStore:
         return bytes(self._client.get(self._key(key)).bytes())
 
     def download(self, key: str, path: Path, size: int) -> str:
+        with path.open("wb") as file:
+            file.truncate(size)
+            return self._read(key, size, lambda part, start: os.pwrite(file.fileno(), part, start))
+
+    def checksum(self, key: str, size: int) -> str:
+        return self._read(key, size, lambda part, start: None)
+
+    def _read(self, key: str, size: int, keep: Callable[[Any, int], object]) -> str:
         """Parts come side by side; they are summed in their order as soon as they are there."""
         digest = hashlib.sha256()
-        with path.open("wb") as file, ThreadPoolExecutor(CONCURRENCY) as pool:
-            file.truncate(size)
 
-            def fetch(start: int) -> Any:
-                part = self._part(key, start, min(start + PART, size))
-                os.pwrite(file.fileno(), part, start)
-                return part
+        def fetch(start: int) -> Any:
+            part = self._part(key, start, min(start + PART, size))
+            keep(part, start)
+            return part
 
+        with ThreadPoolExecutor(CONCURRENCY) as pool:
             for part in _in_order(pool, fetch, range(0, size, PART)):
                 digest.update(part)
         return digest.hexdigest()

@@ -21,7 +21,7 @@ from headway.core.errors import StorageError
 from headway.storage import layout
 from headway.storage.commit import Commitment, Saved
 from headway.storage.manifest import Manifest, NewerFormat, parse_manifest
-from headway.storage.recovery import Recovered, Survey, complete_rounds
+from headway.storage.recovery import Recovered, Survey, complete_rounds, say_reading
 from headway.storage.remote.checking import SET_ASIDE, damage
 from headway.storage.remote.sending import folder_key, parse_note
 from headway.storage.remote.store import Store
@@ -194,6 +194,7 @@ def _set_damaged_aside(store: Store, *, crashed: bool) -> Iterator[str]:
         yield _set_aside(store, path.name, wrong)
     for each in reversed(found.kept if crashed else []):
         folder = store.at(folder_key(each.path.name))
+        say_reading(each.manifest)
         wrong = "; ".join(damage(folder, each.manifest, known.folders[each.path.name], contents=True))
         if not wrong:
             return

@@ -63,6 +63,9 @@ class Store(Protocol):
     def download(self, key: str, path: Path, size: int) -> str:
         """Into a new file; its sha256."""
 
+    def checksum(self, key: str, size: int) -> str:
+        """Its sha256; every byte is read, and none kept."""
+
     def sizes(self, folder: str = "") -> dict[str, int]:
         """Every key below a folder (relative to the store, not to the folder), with its size."""
 

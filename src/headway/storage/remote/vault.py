@@ -18,7 +18,7 @@ from headway.storage.commit import Clash, Commitment, Saved
 from headway.storage.manifest import Manifest, Stored, manifest_bytes, parse_manifest, versions
 from headway.storage.recovery import Recovered, Survey
 from headway.storage.remote import copies, recovery
-from headway.storage.remote.checking import damage
+from headway.storage.remote.checking import damage, summed
 from headway.storage.remote.sending import begun_key, differing, folder_key, get_note, note_key
 from headway.storage.remote.store import Store
 from headway.storage.staging import Note
@@ -34,7 +34,6 @@ class StoreVault:
     store: Store
     check_lease: Callable[[], None] = field(default=lambda: None, compare=False)
     contested: bool = False  # whether a former owner may not know yet that it is one
-    allots = True
 
     def fence(self) -> None:
         """LeaseLost where the run is in other hands."""
@@ -90,8 +89,9 @@ class StoreVault:
             raise StorageError(f"{folder.url} is not whole: {'; '.join(wrong)}")
 
     def _adopted(self, name: str) -> dict[str, Stored]:
-        found = self.store.at(folder_key(name)).sizes()
-        return {name: Stored(size) for name, size in found.items() if name not in layout.BESIDE}
+        """Files that other hands have put there: we must read them to know what they hold."""
+        folder = self.store.at(folder_key(name))
+        return summed(folder, {file: size for file, size in folder.sizes().items() if file not in layout.BESIDE})
 
     def extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> Saved:
         """A larger manifest takes the place of the smaller one; no file that this one names was touched."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,12 +68,14 @@ class Tracked:
             for part in {name} | state.optimizers:
                 del self._others[part]
         self._epoch = 0
+        self._reports_of_epoch = 0
         self._random: dict[str, Any] | None = None  # to be set when the loop really goes on
 
     def epochs(self, number: int) -> Iterator[int]:
         """The epochs that are still to be done, out of so many."""
         for epoch in range(self._epoch, number):
             self._epoch = epoch
+            self._reports_of_epoch = 0
             if not self._loaders:
                 self._set_random_states()
             yield epoch
@@ -81,6 +84,7 @@ class Tracked:
     # --- saving ---
 
     def _save(self, seq: int, must: bool) -> tuple[Checkpoint, Wish] | None:
+        self._warn_without_a_loader()
         every = self._session.run.every_reports
         if not must and (every is None or (seq + 1) % every):
             return None
@@ -91,6 +95,16 @@ class Tracked:
             sharded.save(folder / FOLDER / f"{SHARDED}-{name}")
         self._write(folder, f"rank-{self._session.rank}", self._own())
         return Checkpoint(folder), Wish(delete_local=True, scratch=True, cursor=self._position())
+
+    def _warn_without_a_loader(self) -> None:
+        """Where nothing tells how far an epoch has come, a checkpoint counts as its end: that must be said."""
+        self._reports_of_epoch += 1
+        if self._reports_of_epoch == 2 and not self._loaders and self._session.rank == 0:
+            print(
+                f"headway: epoch {self._epoch} has several reports and train.track() follows no loader: a restart from "
+                "one of them goes on with the next epoch; name the prepared loader in train.track(...)",
+                file=sys.stderr,
+            )
 
     def _position(self) -> dict[str, Any]:
         """For people, and for the manifest: the epoch, and how many batches of it each loader has handed out."""
@@ -121,8 +135,9 @@ class Tracked:
             mine = folder / f"rank-{self._session.rank}"
             own = read_dict(mine if is_dict(mine) else folder / "rank-0", trust=checkpoint._trusted)
             self._load_sharded(folder, trust=checkpoint._trusted)
+            same_world = len(list(folder.glob("rank-*"))) == self._session.run.num_workers
         self._load(shared, path)
-        self._go_on(own, same_world=len(list(Path(path, FOLDER).glob("rank-*"))) == self._session.run.num_workers)
+        self._go_on(own, same_world=same_world)
 
     def _load_sharded(self, folder: Path, *, trust: bool) -> None:
         for name, sharded in self._sharded.items():
