@@ -18,7 +18,8 @@ from typing import Literal
 
 import psutil
 
-from headway.core.config import LoggingConfig, RunConfig, ScalingConfig, results_folder
+from headway.core.config import LoggingConfig, RunConfig, ScalingConfig
+from headway.core.environment import results_folder
 from headway.core.errors import HeadwayError
 from headway.engine import hardware
 from headway.observe import words

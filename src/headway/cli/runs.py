@@ -10,7 +10,7 @@ import rich.console
 import rich.table
 from rich.text import Text
 
-from headway.core.config import results_folder
+from headway.core.environment import results_folder
 from headway.core.errors import StorageError
 from headway.observe import words
 from headway.storage.record import Record, runs, runs_in_store

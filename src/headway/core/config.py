@@ -1,7 +1,7 @@
-"""What a user asks for, checked when it is built, and the few environment variables we read.
+"""What a user asks for, checked when it is built.
 
 Config objects are frozen and refuse nonsense at once, naming field, value and remedy, so that everything
-behind them may trust what it gets. Nothing else in Headway reads the environment.
+behind them may trust what it gets.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
+from headway.core.environment import results_folder, wanted_engine
 from headway.core.errors import ConfigError, UnknownOption
 
 Resume = Literal["auto", "never", "must"]
@@ -385,76 +386,11 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     return Path(text.partition("://")[2] if scheme_of(text) else text).expanduser().absolute()
 
 
-# --- the environment: every variable we read, and nobody else reads any ---
-
-
-def results_folder() -> Path:
-    """Where runs live when no storage_path was given: ``HEADWAY_RESULTS``, else ``~/headway_results``."""
-    return Path(os.environ.get("HEADWAY_RESULTS") or "~/headway_results").expanduser().absolute()
-
-
 def chosen_engine(scaling: ScalingConfig) -> str:
     """``"local"`` or ``"inline"``: what the config says, else ``HEADWAY_ENGINE``, else local."""
-    name = os.environ.get("HEADWAY_ENGINE", "auto") if scaling.engine == "auto" else scaling.engine
+    name = wanted_engine() if scaling.engine == "auto" else scaling.engine
     if name not in ENGINES:
         raise ConfigError(f"HEADWAY_ENGINE must be one of {', '.join(ENGINES)}, got {name!r}")
     if scaling.max_workers == 0:
         return "inline"
     return "local" if name == "auto" else name
-
-
-def object_store_endpoint() -> str | None:
-    """Where S3 is, if it is not Amazon's: ``AWS_ENDPOINT_URL_S3``, else ``AWS_ENDPOINT_URL``."""
-    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
-
-
-def has_aws_keys() -> bool:
-    """Whether the environment holds keys for S3, so that nobody need look for them elsewhere."""
-    return bool(os.environ.get("AWS_ACCESS_KEY_ID"))
-
-
-def in_worker() -> bool:
-    """Whether this process is a worker, or was started by one."""
-    return bool(os.environ.get("HEADWAY_WORKER"))
-
-
-def threads_set_by_user() -> bool:
-    """Whether the user decided on CPU threads (``OMP_NUM_THREADS``), so that we keep our hands off them."""
-    return bool(os.environ.get("OMP_NUM_THREADS"))
-
-
-def visible_gpus() -> list[str] | None:
-    """The user's own choice of cards (``CUDA_VISIBLE_DEVICES``), or None if there is none."""
-    text = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return None if text is None else [card.strip() for card in text.split(",") if card.strip()]
-
-
-@dataclass(frozen=True)
-class OuterRanks:
-    """Where an outer ``torchrun`` has put this process."""
-
-    rank: int
-    world_size: int
-    local_rank: int
-    local_world_size: int
-    node_rank: int
-    master_addr: str
-    master_port: int
-
-
-def outer_ranks() -> OuterRanks | None:
-    """Ranks given by an outer ``torchrun``, or None where there is none."""
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    if not all(os.environ.get(name) for name in names):
-        return None
-    rank, world_size, local_rank, local_world_size = (_number(name) for name in names[:4])
-    address, port = os.environ["MASTER_ADDR"], _number("MASTER_PORT")
-    node_rank = _number("GROUP_RANK") if os.environ.get("GROUP_RANK") else 0
-    return OuterRanks(rank, world_size, local_rank, local_world_size, node_rank, address, port)
-
-
-def _number(name: str) -> int:
-    try:
-        return int(os.environ[name])
-    except ValueError:
-        raise ConfigError(f"the environment variable {name} must be a number, got {os.environ[name]!r}") from None

@@ -6,7 +6,8 @@ import ctypes
 import os
 from pathlib import Path
 
-from headway.core.config import ScalingConfig, threads_set_by_user, visible_gpus
+from headway.core.config import ScalingConfig
+from headway.core.environment import threads_set_by_user, visible_gpus
 from headway.core.errors import ConfigError
 
 

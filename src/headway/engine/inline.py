@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from headway.core.config import ScalingConfig, outer_ranks
+from headway.core.config import ScalingConfig
+from headway.core.environment import outer_ranks
 from headway.core.errors import ConfigError
 from headway.core.messages import Abort, Exited, FromWorker, Place, Ready, Report, Start, ToController, ToWorker
 from headway.core.task import Task

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
-from headway.core.config import in_worker
+from headway.core.environment import in_worker
 from headway.engine.channel import shut
 from headway.engine.nursery import born_in_nursery
 

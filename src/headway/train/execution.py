@@ -26,7 +26,8 @@ from headway.control.events import State
 from headway.control.failures import exception, ordered, sentence, traceback_text
 from headway.control.validations import Validator
 from headway.core.callback import TrainRunContext, UserCallback
-from headway.core.config import RunConfig, chosen_engine, outer_ranks
+from headway.core.config import RunConfig, chosen_engine
+from headway.core.environment import outer_ranks
 from headway.core.errors import ConfigError, RemoteError, TrainingFailedError
 from headway.core.messages import Abort, StopRequested
 from headway.core.task import Task

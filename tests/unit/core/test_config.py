@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.core.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, chosen_engine, outer_ranks
+from headway.core.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, chosen_engine
+from headway.core.environment import outer_ranks
 
 
 def test_what_a_worker_needs() -> None:

@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-from headway.core.config import results_folder
+from headway.core.environment import results_folder
 from headway.storage import layout
 from headway.storage.remote.lease import RENEW_S, Lease, Repeating
 from headway.storage.remote.store import Store

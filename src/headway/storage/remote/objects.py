@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from headway.core.config import has_aws_keys, object_store_endpoint
+from headway.core.environment import has_aws_keys, object_store_endpoint
 from headway.core.errors import ConfigError
 from headway.storage.remote.store import CONCURRENCY, PART, PART_DEADLINE_S, patiently
 
