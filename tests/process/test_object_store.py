@@ -15,10 +15,12 @@ import pytest
 
 from headway import train
 from headway.cli import main as headway
+from headway.storage.record import Record
 from headway.storage.remote import lease, objects, store
 from headway.storage.remote.copies import copy_of, is_held
 from headway.storage.remote.objects import ObjectStore
 from headway.storage.rundir import RunDir
+from headway.storage.vault import FolderVault
 from s3 import S3
 from support import Driver, fit, plain_trainer, python, save, wait_until, write_script
 
@@ -173,6 +175,42 @@ def test_validations_of_a_run_in_a_store(s3: S3) -> None:
     best = again.get_best_checkpoint("accuracy", "max")
     assert best is not None
     assert best.to_dict() == {"step": 0}
+
+
+def test_how_fast_files_travel_is_told(
+    s3: S3, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("headway.control.controller.SLOW_UPLOAD_S", 0.0)
+    result = run(s3, "speed")
+    told = [line for line in capfd.readouterr().err.splitlines() if line.endswith("/s")]
+    assert len(told) == 3
+    assert told[0].startswith("headway: checkpoint_000000: ")
+    noted = [
+        event
+        for event in Record(result.log_dir, FolderVault(result.log_dir)).events()
+        if event["event"] == "checkpoint"
+    ]
+    assert all(event["seconds"] > 0 and event["bytes"] == 3 for event in noted)
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("gs://bucket/runs", "GCSStore"),
+        ("gcs://bucket/runs", "GCSStore"),
+        ("abfs://container@account.dfs.core.windows.net/runs", "AzureStore"),
+        ("abfss://container@account.dfs.core.windows.net/runs", "AzureStore"),
+        ("az://container/runs?account_name=account", "AzureStore"),
+        ("s3a://bucket/runs", "S3Store"),
+    ],
+)
+def test_addresses_of_other_clouds_are_understood(url: str, kind: str) -> None:
+    """Without a request: nothing of theirs can be reached here."""
+    there = ObjectStore.parse(url)
+    assert type(there._client).__name__ == kind
+    assert there.url == url.partition("?")[0]
+    assert there.at("run").path in ("bucket/runs/run", "container/runs/run")
+    assert there.at("run").up(1) == there
 
 
 def test_no_name_is_uploaded_twice_and_none_downloaded_twice(s3: S3) -> None:

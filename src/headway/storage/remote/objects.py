@@ -51,7 +51,8 @@ class ObjectStore:
 
     @property
     def path(self) -> str:
-        return self.url.partition("://")[2]
+        bucket = self.root.partition("://")[2].partition("@")[0]  # Azure: container@account
+        return f"{bucket}/{self.prefix}" if self.prefix else bucket
 
     @property
     def identity(self) -> str:
