@@ -78,7 +78,6 @@ class Mirror:
 
     def copy(self) -> None:
         with self._copying:
-            self._lease.check()
             self._copy()
 
     def _copy(self) -> None:
@@ -90,6 +89,7 @@ class Mirror:
             state = (status.st_size, status.st_mtime_ns)
             name = path.relative_to(self._home).as_posix()
             if self._seen.get(name) != state:
+                self._lease.check()
                 with contextlib.suppress(FileNotFoundError):
                     self._store.upload(name, path)
                     self._seen[name] = state
