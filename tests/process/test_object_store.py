@@ -391,7 +391,7 @@ def test_a_driver_that_slept_does_not_write_over_the_next_one(s3: S3, tmp_path: 
             process.send_signal(signal.SIGSTOP)
         done = python(other)
         assert done.returncode == 0, done.stderr
-        # What was on its way when it fell asleep arrives when it wakes up: at most a second manifest for the same files.
+        # What was on its way when it fell asleep arrives when it wakes up: at most a second manifest of the same files.
         before = {key: s3.get(key) for key in s3.keys("runs/slept/checkpoints/")}
         kept = _offered("slept", s3)
         assert sorted(key for key in before if "/checkpoint_001" in key), "far from the numbers that it may use"
