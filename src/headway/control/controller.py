@@ -9,6 +9,7 @@ import contextlib
 import os
 import socket
 import sys
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,30 +18,44 @@ from typing import Any, assert_never
 import cloudpickle
 
 from headway.control import events, machine, ranks
-from headway.control.failures import sentence, traceback_text
+from headway.control.chronicle import Chronicle
+from headway.control.diagnosis import Diagnosis
+from headway.control.failures import sentence
 from headway.control.hooks import Hooks
 from headway.control.ledger import Complaint, Ledger
-from headway.control.policy import Failure
+from headway.control.policy import Budgets, Failure
+from headway.control.postmortem import Witness
 from headway.control.rounds import Closed, Round
+from headway.control.run import Run, tracks
+from headway.control.stalls import Watch
 from headway.control.timers import Timers
 from headway.control.validations import Validations, Validator
 from headway.core.callback import TrainRunContext
 from headway.core.config import RunConfig, ScalingConfig
-from headway.core.errors import ConfigError, EngineError, StorageError
-from headway.core.messages import Checkpoints, Finished, FromWorker, Ready, RunInfo, SaveAt, Start, Surroundings
+from headway.core.errors import ConfigError, EngineError, PreemptionInfo, StorageError
+from headway.core.messages import (
+    Checkpoints,
+    Dump,
+    Exited,
+    Failed,
+    Finished,
+    FromWorker,
+    Preempting,
+    Preemption,
+    Ready,
+    RunInfo,
+    SaveAt,
+    Start,
+    Surroundings,
+)
 from headway.engine.base import Engine
+from headway.engine.vitals import Outside, Vital
 from headway.observe import words
 from headway.observe.watcher import Glance, Watcher
-from headway.storage import layout
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.commit import Saved
-from headway.storage.manifest import Manifest
 from headway.storage.remote.lease import LeaseLost
-from headway.storage.retention import value_of
 from headway.storage.rundir import RunDir
-
-SLOW_UPLOAD_S = 2.0  # from here on a person wants to know how fast files travel
-RELAUNCH_S = 1.0  # before another launch where one has just failed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +85,8 @@ class Outcome:
     value: bytes | None
     failures: tuple[Failure, ...]
     num_attempts: int
+    preemption: PreemptionInfo | None = None  # who was told to leave last, if anybody was
+    drain_timed_out: bool = False
 
 
 class Controller:
@@ -79,11 +96,22 @@ class Controller:
         self._rundir = rundir
         self._watcher = watcher
         self._ledger = Ledger(rundir, plan.config.checkpoint_config)
-        self._hooks = Hooks(plan.config.callbacks, plan.context, lambda text: self._tell("callback", text, "WARNING"))
+        self._chronicle = Chronicle(rundir, self._ledger, watcher, plan.config.checkpoint_config)
+        self._tell = self._chronicle.tell
+        self._hooks = Hooks(
+            plan.config.callbacks,
+            plan.context,
+            lambda text: engine.post(Complaint(text, "callback")),
+            at_once=engine.name == "inline",
+        )
+        self._watch = Watch(plan.config.failure_config, _Patients(engine, self), self._stalled)
+        self._witness = Witness(rundir.path, plan.task, lambda text: engine.post(Complaint(text, "failures")))
         self._validations = _validations(plan, engine, rundir)
         pending = [saved for saved in self._ledger.kept if saved.awaits_validation]
-        self._run = machine.Run(
-            plan.config.failure_config.max_failures,
+        limits = plan.config.failure_config
+        self._run = Run(
+            Budgets(limits.max_failures, limits.controller_failure_limit, limits.max_preemption_failures),
+            (max(1, plan.scaling.min_workers), max(1, plan.scaling.max_workers)),
             attempt=rundir.past_attempts,
             validating=frozenset(saved.path for saved in pending) if self._validations else frozenset(),
         )
@@ -92,10 +120,10 @@ class Controller:
         self._handling = False
         self._timers = Timers()
         self._ready: dict[int, Ready] = {}
-        self._index_of: list[int] = []  # rank -> index in the engine; they differ only where cards decide
+        self.index_of: list[int] = []  # rank -> index in the engine; they differ only where cards decide
         self._value: bytes | None = None
         self._ended: events.End | None = None
-        self._missed_score = False  # whether we have said that a checkpoint lacks the metric to rank it by
+        self._preemption: PreemptionInfo | None = None
         self._num_reports = 0  # of rank 0, those that were given anew included
         self._holding = contextlib.ExitStack()  # on to this machine's copy of the checkpoint that workers begin with
 
@@ -110,9 +138,21 @@ class Controller:
                 self._engine.pump(self._patience())
                 if due := self._timers.rung():
                     self._deliver(due)
+                self._look_around()
         return Outcome(
-            self._ended.state, self._value, self._ended.failures, self._run.attempt - self._rundir.past_attempts
+            self._ended.state,
+            self._value,
+            self._ended.failures,
+            self._run.attempt - self._rundir.past_attempts,
+            self._preemption,
+            self._run.late,
         )
+
+    def _look_around(self) -> None:
+        """What nobody tells us: that ranks stand still, and that a callback takes its time."""
+        self._watch.look(time.monotonic())
+        if slow := self._hooks.slow():
+            self._tell("callback", slow, "WARNING")
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[None]:
@@ -126,11 +166,19 @@ class Controller:
                 self._engine.close()
         finally:
             self._holding.close()
+            self._hooks.close(self._watcher.say)
+            self._witness.close()
             self._ledger.close()
 
     def _patience(self) -> float | None:
         """How long nothing may happen before we look up."""
-        waits = [self._watcher.tick(self._glance()), *self._timers.waits()]
+        now = time.monotonic()
+        waits = [
+            self._watcher.tick(self._glance()),
+            self._watch.wait_s(now),
+            self._hooks.wait_s(),
+            *self._timers.waits(),
+        ]
         return min((wait for wait in waits if wait is not None), default=None)
 
     def _save_later(self) -> None:
@@ -166,18 +214,24 @@ class Controller:
         match event:
             case FromWorker():
                 event = self._heard(event)
+            case Preempting(attempt=attempt, indices=indices, deadline_s=deadline_s):
+                if not self.index_of:
+                    return
+                event = events.Notified(attempt, frozenset(map(self.index_of.index, indices)), deadline_s)
             case events.CommitDone():
                 event = self._saved(event)
             case events.ValidationDone():
                 self._validated(event)
             case events.SaveDue():
                 self._save_later()
-            case Complaint(text=text):
-                return self._tell("storage", text, "WARNING")
+            case Complaint(text=text, about=about):
+                return self._tell(about, text, "WARNING")
         before = self._run.state
         self._run, actions = machine.step(self._run, event)
         if self._run.state is not before:
             self._rundir.note("state", state=self._run.state, attempt=self._run.attempt)
+            if self._run.state is not events.State.RUNNING:
+                self._watch.end()
             if self._run.state is events.State.VALIDATING:
                 count = words.count(len(self._run.validating), "validation")
                 self._tell("waiting", f"training is over; waiting for {count}")
@@ -191,11 +245,18 @@ class Controller:
             return event  # late: the machine will drop it
         if isinstance(message, Ready):
             self._ready[event.rank] = message
-        if not self._index_of:
+        if not self.index_of:
             return event
-        rank = self._index_of.index(event.rank)
-        if isinstance(message, Finished) and rank == 0:
-            self._value = message.value
+        rank = self.index_of.index(event.rank)
+        self._witness.heard(rank, message)
+        match message:
+            case Finished():
+                self._watch.over(rank)
+                self._value = message.value if rank == 0 else self._value
+            case Failed() | Exited():
+                self._watch.over(rank, left=isinstance(message, Exited))
+            case _:
+                self._watch.heard(rank, message, time.monotonic())
         return event if rank == event.rank else FromWorker(event.attempt, rank, message)
 
     # --- actions ---
@@ -208,13 +269,13 @@ class Controller:
             case events.Close(attempt=attempt, closed=closed, commit=commit):
                 self._close(attempt, closed, commit)
             case events.Allot(rank=rank, claim=claim):
-                self._engine.send(self._index_of[rank], self._ledger.allot(rank, claim))
+                self._engine.send(self.index_of[rank], self._ledger.allot(rank, claim))
             case events.Send(rank=rank, message=SaveAt(seq=seq, leave=True) as message):
                 if rank == 0:
-                    self._tell("stopping", f"stopping after report {seq}")
-                self._engine.send(self._index_of[rank], message)
+                    self._chronicle.departing(self._run.leaving, seq)
+                self._engine.send(self.index_of[rank], message)
             case events.Send(rank=rank, message=message):
-                self._engine.send(self._index_of[rank], message)
+                self._engine.send(self.index_of[rank], message)
             case events.Launch(attempt=attempt):
                 self._launch(attempt)
             case events.StartWorkers():
@@ -234,13 +295,17 @@ class Controller:
                 self._end_validations()
             case events.ShowCheckpoints(rank=rank, index=index):
                 answer = Checkpoints(index=index, found=self._ledger.known())
-                self._engine.send(self._index_of[rank], answer)
+                self._engine.send(self.index_of[rank], answer)
             case events.Withdraw(seq=seq, reason=reason):
                 if self._ledger.withdraw(seq):
                     text = f"the checkpoint of report {seq} is withdrawn: {reason}"
                     self._tell("withdrawn", text, "WARNING", seq=seq)
-            case events.Retried(failures=failures):
-                self._retried(failures)
+            case events.Announce(ranks=told, within_s=within_s):
+                self._announce(told, within_s)
+            case events.BeginLater(after_s=after_s):
+                self._timers.set(after_s, events.Begin())
+            case events.Retried():
+                self._retried(action)
             case events.End():
                 self._end(action)
             case _:
@@ -249,7 +314,7 @@ class Controller:
     def _launch(self, attempt: int) -> None:
         first_seq = self._ledger.next_seq
         self._ready.clear()
-        self._index_of.clear()
+        self.index_of.clear()
         try:
             self._rundir.vault.fence()
             num_workers = self._engine.check(self._plan.scaling)
@@ -258,31 +323,19 @@ class Controller:
             self._engine.launch(attempt, num_workers)
         except (EngineError, ConfigError, StorageError) as error:
             failed = events.LaunchFailed(attempt, str(error), lost=isinstance(error, LeaseLost))
-            if attempt == self._rundir.past_attempts + 1:
-                self._events.appendleft(failed)
-            else:  # not in a tight circle: somebody may want to stop it
-                self._timers.set(RELAUNCH_S, failed)
+            self._events.appendleft(failed)
         else:
-            self._rundir.note("launched", attempt=attempt, num_workers=num_workers, first_seq=first_seq)
-            if attempt == self._rundir.past_attempts + 1:
-                self._watcher.say(self._greeting(num_workers))
-                if self._plan.differences:
-                    self._tell("differences", f"what differs from last time: {'; '.join(self._plan.differences)}")
+            self._chronicle.launched(attempt, num_workers, first_seq, inline=self._engine.name == "inline")
+            if attempt == self._rundir.past_attempts + 1 and self._plan.differences:
+                self._tell("differences", f"what differs from last time: {'; '.join(self._plan.differences)}")
             # Ahead of all else: what the engine has to tell of these workers may already be in the queue.
             habits = self._ledger.habits(num_workers)
             self._events.appendleft(events.Launched(attempt, num_workers, first_seq, habits))
 
-    def _greeting(self, num_workers: int) -> str:
-        rundir, kept = self._rundir, self._ledger.kept
-        where = "in this process" if self._engine.name == "inline" else f"with {words.count(num_workers, 'worker')}"
-        begins = "goes on" if rundir.resumed else "begins"
-        source = f" from {kept[-1].path.name} (report {_position(kept[-1].manifest)})" if kept else ""
-        return f"run {rundir.path.name} {begins} {where}{source}; its files: {rundir.url}"
-
     def _start_workers(self) -> None:
         ready = [self._ready[index] for index in range(len(self._ready))]
-        self._index_of = ranks.order(ready)
-        ready = [ready[index] for index in self._index_of]
+        self.index_of = ranks.order(ready)
+        ready = [ready[index] for index in self.index_of]
         info = RunInfo(
             id=self._rundir.id,
             name=self._rundir.path.name,
@@ -304,7 +357,7 @@ class Controller:
             self._holding.enter_context(checkpoint.kept_here())
         num_threads = self._engine.threads_per_worker(len(ready))
         places = ranks.places(ready, num_threads=num_threads, master_port=_free_port())
-        for rank, (index, place) in enumerate(zip(self._index_of, places, strict=True)):
+        for rank, (index, place) in enumerate(zip(self.index_of, places, strict=True)):
             start = Start(
                 rank=rank,
                 place=place,
@@ -315,6 +368,8 @@ class Controller:
                 first_seq=self._ledger.next_seq,
             )
             self._engine.send(index, start)
+        self._watch.begin(len(ready), time.monotonic())
+        self._witness.begin(info.attempt, len(ready), self._ledger.next_seq, checkpoint)
         self._save_later()
 
     def _close(self, attempt: int, closed: Closed, commit: bool) -> None:
@@ -341,30 +396,9 @@ class Controller:
         """Count it in; the machine is to hear of it as the ledger knows it."""
         saved = self._ledger.committed(event.saved)
         self._save_later()
-        self._rundir.note("checkpoint", path=saved.path.name, seq=event.seq, attempt=event.attempt, **_speed(saved))
-        if saved.seconds >= SLOW_UPLOAD_S:
-            speed = f"{words.size(saved.manifest.size / saved.seconds)}/s"
-            size, took = words.size(saved.manifest.size), words.duration(saved.seconds)
-            self._tell("upload", f"{saved.path.name}: {size} in {took}, {speed}", "INFO")
-        for clash in saved.clashes:
-            who = words.ranks(clash.ranks)
-            text = (
-                f"{saved.path.name}: {who} gave different contents for {clash.file}; rank {clash.ranks[0]}'s was kept"
-            )
-            self._tell("clash", text, "WARNING", file=clash.file, ranks=clash.ranks)
+        self._chronicle.saved(event.seq, event.attempt, saved)
         self._hooks.saved(saved)
-        if not saved.awaits_validation:
-            self._look_for_score(saved)
         return replace(event, saved=saved)
-
-    def _look_for_score(self, saved: Saved) -> None:
-        """Say it once where a checkpoint lacks what it should be ranked by."""
-        key = self._plan.config.checkpoint_config.checkpoint_score_attribute
-        if key is not None and value_of(saved, key) is None and not self._missed_score:
-            self._missed_score = True
-            known = ", ".join(words.flat(saved.metrics)) or "none at all"
-            text = f"{saved.path.name} has no metric {key!r} to be ranked by: it counts as the worst (it has {known})"
-            self._tell("score", text, "WARNING")
 
     # --- validations ---
 
@@ -384,35 +418,53 @@ class Controller:
         self._validations.ask(saved)
 
     def _validated(self, event: events.ValidationDone) -> None:
-        name, validation = event.path.name, event.validation
-        saved = self._ledger.validated(event.path, validation)
-        fields: dict[str, Any] = {"path": name, "status": validation.status, "metrics": validation.metrics}
-        if validation.error:
-            log = layout.validation_log(self._rundir.path, name, "err")
-            text = f"the validation of {name} failed: {validation.error}; its output: {log}"
-            self._tell("validated", text, "WARNING", error=validation.error, **fields)
-        else:
-            told = words.metrics(validation.metrics)
-            self._tell("validated", f"{name} is validated{f': {told}' if told else ''}", **fields)
-        if saved is not None:
-            self._look_for_score(saved)
+        saved = self._ledger.validated(event.path, event.validation)
+        self._chronicle.validated(event.path.name, event.validation, saved)
 
     def _end_validations(self) -> None:
         if self._validations is not None:
             self._validations.end()
 
-    def _retried(self, failures: tuple[Failure, ...]) -> None:
-        attempt = self._run.attempt - 1
+    # --- trouble ---
+
+    def _stalled(self, diagnosis: Diagnosis | None, silent_s: float) -> None:
+        """What the watch has found; None: it is over."""
+        before = self._watch.current
+        if diagnosis is None:
+            who = words.ranks(before.ranks) if before is not None else "the run"
+            return self._tell("stall", f"{who} got on after {words.duration(silent_s)}", ranks=before and before.ranks)
+        limits = self._plan.config.failure_config
+        known = before is not None and (before.fault, before.ranks) == (diagnosis.fault, diagnosis.ranks)
+        if limits.stall_warn_s is not None and not known:
+            folder = self._witness.stalled(diagnosis)
+            text = f"no progress for {words.duration(silent_s)}: {diagnosis.text} (stacks: {folder})"
+            fields = {"fault": diagnosis.fault, "ranks": diagnosis.ranks, "silent_s": round(silent_s, 1)}
+            self._tell("stall", text, "WARNING", attempt=self._run.attempt, **fields)
+        if limits.stall_timeout_s is not None and silent_s >= limits.stall_timeout_s:
+            first = diagnosis.ranks[0] if len(diagnosis.ranks) == 1 else None
+            text = f"no progress for {words.duration(silent_s)}: {diagnosis.text}"
+            self._engine.post(events.Stalled(self._run.attempt, first, text))
+
+    def _announce(self, told: frozenset[int], within_s: float) -> None:
+        """Workers are told to leave: let all know, and the person who watches."""
+        hosts: dict[str, list[int]] = {}
+        for rank in sorted(told):
+            hosts.setdefault(self._ready[self.index_of[rank]].host, []).append(rank)
+        deadline_ms = int((time.time() + within_s) * 1000)
+        self._preemption = PreemptionInfo(deadline_ms, hosts)
+        for index in self.index_of:
+            self._engine.send(index, Preemption(deadline_ms=deadline_ms, ranks=hosts))
+        who = "this program" if self._run.leaving == "terminate" else words.ranks(told)
+        then = "" if tracks(self._run) else f"; going on until the next checkpoint, {within_s:.0f} s at most"
+        self._tell("preemption", f"{who} told to leave{then}", "WARNING", ranks=sorted(told), within_s=within_s)
+
+    def _retried(self, retried: events.Retried) -> None:
+        attempt = self._run.attempt - (self._run.state is events.State.STARTING)
         self._ledger.end_attempt(attempt)
-        self._hooks.failed(failures)
-        kept = self._ledger.kept
-        source = f"from {kept[-1].path.name}" if kept else "from the beginning: there is no checkpoint yet"
-        newest = self._ledger.newest_report
-        where = f"after report {newest.seq}" if newest else "before the first report"
-        text = f"attempt {attempt} ended {where}: {sentence(failures)}; restarting {source}"
-        self._tell("retry", text, "WARNING", attempt=attempt, cause=sentence(failures))
-        if traceback := traceback_text(failures):
-            self._watcher.say(traceback, level="WARNING")
+        if retried.failures:
+            self._hooks.failed(retried.failures)
+            self._witness.failed(attempt, retried.failures)
+        self._chronicle.retried(attempt, retried)
 
     def _end(self, action: events.End) -> None:
         self._ended = action
@@ -420,17 +472,26 @@ class Controller:
         self._ledger.flush()
         if action.failures:
             self._hooks.failed(action.failures)
+            self._witness.failed(self._run.attempt, action.failures)
         cause = sentence(action.failures) if action.failures else ""
         self._rundir.note("end", state=action.state, attempt=self._run.attempt, cause=cause)
 
-    def _tell(self, event: str, text: str, level: str = "INFO", **fields: Any) -> None:
-        self._rundir.note(event, text=text, **fields)
-        self._watcher.say(text, level=level)
 
+class _Patients:
+    """The ranks of a run, for those who look after them."""
 
-def _speed(saved: Saved) -> dict[str, float]:
-    """For the journal: how long the files of a checkpoint travelled, if they did."""
-    return {"seconds": round(saved.seconds, 3), "bytes": saved.manifest.size} if saved.seconds else {}
+    def __init__(self, engine: Engine, controller: Controller) -> None:
+        self._engine = engine
+        self._controller = controller
+
+    def ask(self, rank: int, index: int) -> None:
+        self._engine.send(self._controller.index_of[rank], Dump(index=index))
+
+    def vital(self, rank: int) -> Vital | None:
+        return self._engine.vital(self._controller.index_of[rank])
+
+    def outside(self, rank: int) -> Outside | None:
+        return self._engine.outside(self._controller.index_of[rank])
 
 
 def _validations(plan: Plan, engine: Engine, rundir: RunDir) -> Validations | None:
@@ -438,14 +499,6 @@ def _validations(plan: Plan, engine: Engine, rundir: RunDir) -> Validations | No
         return None
     surroundings = _surroundings({**plan.config.env_vars, **plan.validator.env_vars})
     return Validations(plan.validator, rundir.path, surroundings, engine.post)
-
-
-def _position(manifest: Manifest) -> str:
-    """``5``, or where in the data that was: ``5, epoch 1, 7 batches of loader``."""
-    cursor = manifest.cursor
-    epoch = [f"epoch {cursor['epoch']}"] if "epoch" in cursor else []
-    batches = [f"{words.count(n, 'batch', 'batches')} of {name}" for name, n in cursor.get("batches", {}).items()]
-    return ", ".join([str(manifest.seq), *epoch, *batches])
 
 
 def _free_port() -> int:

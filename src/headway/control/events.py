@@ -7,10 +7,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
+from typing import Literal
 
 from headway.control.policy import Failure
 from headway.control.rounds import UNKNOWN, Closed, Habits, Round
-from headway.core.messages import Abort, Claim, FromWorker, Report, StopRequested, ToWorker
+from headway.core.messages import Abort, Capacity, Claim, FromWorker, Report, StopRequested, Terminate, ToWorker
 from headway.storage.commit import Saved
 from headway.storage.validations import Validation
 
@@ -22,11 +23,12 @@ class State(StrEnum):
     STOPPING = "STOPPING"
     VALIDATING = "VALIDATING"
     FINISHED = "FINISHED"
+    PREEMPTED = "PREEMPTED"
     FAILED = "FAILED"
     ABORTED = "ABORTED"
 
 
-ENDS = frozenset({State.FINISHED, State.FAILED, State.ABORTED})
+ENDS = frozenset({State.FINISHED, State.PREEMPTED, State.FAILED, State.ABORTED})
 
 
 # --- what can happen ---
@@ -85,7 +87,7 @@ class CommitSkipped:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The time that STOPPING allowed is over."""
+    """The time that was allowed is over: to come up, to leave together, to stop."""
 
     attempt: int
 
@@ -107,6 +109,24 @@ class SaveDue:
 
 
 @dataclass(frozen=True, slots=True)
+class Notified:
+    """These ranks are told to leave, in so many seconds if that is known."""
+
+    attempt: int
+    ranks: frozenset[int]
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """The ranks have stood still for longer than the user allows; ``text`` says what they wait for."""
+
+    attempt: int
+    rank: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class ValidationDone:
     """The validation of this checkpoint is over, however it went. It belongs to the run, not to an attempt."""
 
@@ -114,8 +134,19 @@ class ValidationDone:
     validation: Validation
 
 
-Answer = Launched | LaunchFailed | CommitDone | CommitFailed | CommitSkipped | Deadline | Overdue | SaveDue
-Event = FromWorker | Begin | Abort | StopRequested | ValidationDone | Answer
+Answer = (
+    Launched
+    | LaunchFailed
+    | CommitDone
+    | CommitFailed
+    | CommitSkipped
+    | Deadline
+    | Overdue
+    | SaveDue
+    | Notified
+    | Stalled
+)
+Event = FromWorker | Begin | Abort | StopRequested | Terminate | Capacity | ValidationDone | Answer
 
 
 # --- what is done ---
@@ -214,10 +245,27 @@ class SetDeadline:
 
 
 @dataclass(frozen=True, slots=True)
-class Retried:
-    """This attempt is over and another begins."""
+class Announce:
+    """Tell all workers that these ranks are told to leave, and when."""
 
-    failures: tuple[Failure, ...]
+    ranks: frozenset[int]
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class BeginLater:
+    """Begin after a pause."""
+
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """This attempt is over and another will begin."""
+
+    failures: tuple[Failure, ...] = ()
+    why: Literal["fail", "preempt", "resize"] = "fail"
+    after_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +289,8 @@ Action = (
     | Interrupt
     | Kill
     | SetDeadline
+    | Announce
+    | BeginLater
     | Retried
     | End
 )

@@ -8,7 +8,15 @@ from collections.abc import Sequence
 import cloudpickle
 
 from headway.control.policy import Failure
-from headway.core.errors import EngineError, HeadwayError, RemoteError, StorageError, WorkerDied
+from headway.core.errors import (
+    EngineError,
+    HeadwayError,
+    PreemptionError,
+    RemoteError,
+    StorageError,
+    WorkerDied,
+    WorkerStalled,
+)
 from headway.core.messages import Exited, Failed
 from headway.observe import words
 
@@ -47,10 +55,28 @@ def exception(failure: Failure) -> BaseException:
             return _OURS[failure.kind](reason)
 
 
+_MEMORY = re.compile(r"out of memory|can't allocate memory|cannot allocate memory", re.IGNORECASE)
+
+
+def fault(failure: Failure) -> str:
+    """The class of a failure, in a word or three."""
+    match failure.cause:
+        case Failed(kind=kind, message=message):
+            return "out of memory" if kind == "MemoryError" or _MEMORY.search(message) else "exception"
+        case Exited(out_of_memory=True):
+            return "out of memory"
+        case Exited():
+            return "dead"
+        case _:
+            return failure.kind
+
+
 _OURS: dict[str, type[HeadwayError]] = {
     "storage": StorageError,
     "lost": StorageError,
     "start": EngineError,
+    "stalled": WorkerStalled,
+    "preempted": PreemptionError,
     "program": HeadwayError,
     "died": WorkerDied,
     "raised": RemoteError,

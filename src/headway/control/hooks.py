@@ -1,13 +1,15 @@
-"""The user's callbacks: told of rounds in order, and unable to hurt the run."""
+"""The user's callbacks: told of rounds in order, in a thread of their own; they cannot hurt the run, nor hold it up."""
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headway.control.aside import Aside
 from headway.control.failures import exception
 from headway.control.policy import Failure
 from headway.control.rounds import Round
@@ -26,13 +28,24 @@ class _Pending:
     checkpoint: Checkpoint | None = None
 
 
+SLOW_S = 5.0  # from here on a person wants to know whose callback it is
+
+
 class Hooks:
+    """``at_once``: they are called in the controller's own thread, where a function runs in this process."""
+
     def __init__(
-        self, callbacks: Sequence[UserCallback], context: TrainRunContext, complain: Callable[[str], None]
+        self,
+        callbacks: Sequence[UserCallback],
+        context: TrainRunContext,
+        complain: Callable[[str], None],
+        *,
+        at_once: bool = False,
     ) -> None:
         self._callbacks = callbacks
         self._context = context
         self._complain = complain
+        self._aside = None if at_once else Aside("headway-callbacks")
         self._pending: deque[_Pending] = deque()
         self._complaints: Counter[str] = Counter()
 
@@ -60,15 +73,36 @@ class Hooks:
             metrics = [None if report is None else json.loads(report.metrics) for report in told.round.reports]
             self._call("after_report", metrics, told.checkpoint)
 
+    def slow(self) -> str | None:
+        """What to say of a callback that takes its time, once."""
+        name = self._aside.slow(SLOW_S) if self._aside is not None else None
+        return name and f"callback {name} has been running for {SLOW_S:.0f} s; the run goes on without it"
+
+    def wait_s(self) -> float | None:
+        return self._aside.wait_s(SLOW_S) if self._aside is not None else None
+
+    def close(self, waiting: Callable[[str], None]) -> None:
+        """Returns when they have heard of everything."""
+        if self._aside is not None and not self._aside.close(SLOW_S):
+            waiting("the run is over; waiting for its callbacks")
+            self._aside.close()
+
     def _call(self, hook: str, *args: Any) -> None:
         for callback in self._callbacks:
-            try:
-                getattr(callback, hook)(self._context, *args)
-            except (Exception, SystemExit) as error:  # the user's code, in our process: name it and go on
-                name = f"{type(callback).__qualname__}.{hook}"
-                self._complaints[name] += 1
-                if self._complaints[name] == 1:
-                    text = f"callback {name} raised {type(error).__name__}: {error}; the run goes on"
-                    self._complain(f"{text}\n{folded(error).rstrip()}")
-                elif self._complaints[name] in (10, 100, 1000, 10_000):
-                    self._complain(f"callback {name} has raised {self._complaints[name]} times by now")
+            work = functools.partial(self._called, callback, hook, args)
+            if self._aside is None:
+                work()
+            else:
+                self._aside.do(f"{type(callback).__qualname__}.{hook}", work)
+
+    def _called(self, callback: UserCallback, hook: str, args: tuple[Any, ...]) -> None:
+        try:
+            getattr(callback, hook)(self._context, *args)
+        except (Exception, SystemExit) as error:  # the user's code, in our process: name it and go on
+            name = f"{type(callback).__qualname__}.{hook}"
+            self._complaints[name] += 1
+            if self._complaints[name] == 1:
+                text = f"callback {name} raised {type(error).__name__}: {error}; the run goes on"
+                self._complain(f"{text}\n{folded(error).rstrip()}")
+            elif self._complaints[name] in (10, 100, 1000, 10_000):
+                self._complain(f"callback {name} has raised {self._complaints[name]} times by now")

@@ -39,6 +39,7 @@ class Complaint:
     """Something that does not matter for the run went wrong, and should be said."""
 
     text: str
+    about: str = "storage"
 
 
 @dataclass

@@ -1,66 +1,77 @@
 """The heart: ``step(run, event) -> (run, actions)``. No clock, no process, no file in here.
 
-    WAITING ──Begin──▶ STARTING ──all Ready──▶ RUNNING ──all Finished / failure / abort──▶ STOPPING
-       ▲                  └────────failure, abort───────────────────────────────────────────▶ │
-       └───────────────────────── retry ── last Exited, last commit ── (VALIDATING) FINISHED|FAILED|ABORTED ┘
+    WAITING ──Begin──▶ STARTING ──all Ready──▶ RUNNING ──all Finished / failure / leave / abort──▶ STOPPING
+       ▲                  └────────failure, abort──────────────────────────────────────────────────▶ │
+       └──── retry, perhaps after a pause ── last Exited, last commit ── (VALIDATING) one of the ends ┘
 
-Everything that can happen is an event, everything we do about it an action. STOPPING carries why we stop and
-ends only when every process has left and storage has answered every commit. Validations belong to the run, not to an
-attempt: restarts leave them alone, and before it is FINISHED a run waits for them, as VALIDATING. Messages of an older
-attempt, and of a worker that has already left, are dropped. A test explores this module exhaustively.
+Everything that can happen is an event, everything we do about it an action. STOPPING carries why we stop and ends only
+when every process has left and storage has answered every commit: :mod:`headway.control.endings` is about that.
+Validations belong to the run, not to an attempt: restarts leave them alone, and before it is FINISHED a run waits for
+them, as VALIDATING. Messages of an older attempt, and of a worker that has already left, are dropped. A test explores
+this module exhaustively.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import PurePath
-from typing import Any, Literal, assert_never
+from dataclasses import replace
+from typing import assert_never
 
-from headway.control.agreements import Agreement
+from headway.control.endings import (
+    LINGER_S,
+    STOP_S,
+    agree,
+    agreed,
+    approached,
+    begin,
+    bereaved,
+    concluded,
+    depart,
+    disagreed,
+    failed,
+    is_asked,
+    kill,
+    leave,
+    saved,
+    told,
+)
 from headway.control.events import (
     ENDS,
     Action,
     Allot,
+    Announce,
     Answer,
     Begin,
-    Close,
     CommitDone,
     CommitFailed,
     CommitSkipped,
     Deadline,
     End,
-    EndValidations,
     Event,
-    Extend,
-    Interrupt,
     Kill,
-    Launch,
     Launched,
     LaunchFailed,
+    Notified,
     Overdue,
     Record,
-    Retried,
     SaveDue,
-    Send,
     SetDeadline,
     ShowCheckpoints,
+    Stalled,
     StartWorkers,
     State,
     Validate,
     ValidationDone,
-    Withdraw,
 )
 from headway.control.meetings import Meetings, Met, Missed
-from headway.control.policy import FINAL, Failure, FailureKind, Retry, decide
-from headway.control.questions import Questions
-from headway.control.rounds import Closed, Late, News, Rounds
-from headway.control.saves import Crossed
+from headway.control.policy import Failure, FailureKind
+from headway.control.rounds import Rounds
+from headway.control.run import Run, Step, Worker, changed, marked, present, to_all, tracks
 from headway.core.messages import (
     Abort,
-    Approach,
     Arrive,
     AskCheckpoints,
     At,
+    Capacity,
     Claim,
     Committed,
     Dismissed,
@@ -68,69 +79,23 @@ from headway.core.messages import (
     Failed,
     Finished,
     FromWorker,
+    Preempted,
+    Pulse,
     Ready,
     Release,
     Report,
-    SaveAt,
     Saving,
+    Stacks,
     Staged,
     StopRequested,
+    Terminate,
     Tracking,
 )
+from headway.observe import words
 from headway.storage.commit import Saved
 
-LINGER_S = 0.1  # after a rank raised: time for the others to say that they raised the same
-GRACE_S = 1.0  # after an interrupt: time for the user's own clean-up
-STOP_S = 300.0  # after a stop that was agreed on: time to come to that report, and to save
 EXIT_S = 10.0  # after all functions returned: time for exit handlers
-
-
-# Why we stop; a later reason replaces one that stands further left.
-Why = Literal["finish", "stop", "fail", "abort"]
-_WEIGHT: dict[Why | None, int] = {None: 0, "finish": 1, "stop": 2, "fail": 3, "abort": 4}
-
-
-# --- the state ---
-
-
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """What we know of one process: it is ready, its function is over, it has left."""
-
-    ready: bool = False
-    over: bool = False
-    left: bool = False
-
-
-_NO_ROUNDS = Rounds(0, ())
-_NO_MEETINGS = Meetings(0)
-_NO_QUESTIONS = Questions()
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    max_failures: int = 0
-    state: State = State.WAITING
-    attempt: int = 0
-    workers: tuple[Worker, ...] | None = None  # None: the launch has not been answered yet
-    rounds: Rounds = _NO_ROUNDS
-    meetings: Meetings = _NO_MEETINGS
-    num_commits: int = 0  # asked of storage and not answered yet
-    why: Why | None = None
-    killed: bool = False
-    failures: tuple[Failure, ...] = ()  # of this attempt, the first one first
-    num_failures: int = 0  # attempts that failed so far
-    questions: Questions = _NO_QUESTIONS
-    answered: int = -1  # the newest round that storage has answered
-    validating: frozenset[PurePath] = frozenset()  # checkpoints whose validation is asked for and not over
-    trackers: frozenset[int] = frozenset()  # ranks whose state saves itself
-    agreement: Agreement | None = None  # that is being looked for
-    num_agreements: int = 0
-    leaving: bool = False  # all ranks are to leave in the same report
-    hurried: bool = False  # the user wants out at once: validations are not waited for, nor begun
-
-
-Step = tuple[Run, tuple[Action, ...]]
+NOTICE_S = 30.0  # after a notice that does not say when: time to save and leave
 
 
 def step(run: Run, event: Event) -> Step:
@@ -146,21 +111,19 @@ def _stepped(run: Run, event: Event) -> Step:
         case FromWorker():
             return _heard(run, event)
         case Begin():
-            return _begin(run) if run.state is State.WAITING else (run, ())
+            return begin(run) if run.state is State.WAITING else (run, ())
         case Abort():
-            return _leave(run, "abort")
+            return leave(run, "abort")
         case StopRequested():
             return _stop(run)
+        case Terminate():
+            return _terminate(run)
+        case Capacity(num_workers=num_workers):
+            return _resized(changed(run, capacity=num_workers))
         case ValidationDone(path=path):
-            return _awaited(_with(run, validating=run.validating - {path}))
+            return _awaited(changed(run, validating=run.validating - {path}))
         case _:
             return _answered(run, event) if event.attempt == run.attempt else (run, ())
-
-
-def _begin(run: Run) -> Step:
-    attempt = run.attempt + 1
-    fresh = Run(run.max_failures, State.STARTING, attempt, num_failures=run.num_failures, validating=run.validating)
-    return fresh, (Launch(attempt),)
 
 
 def _answered(run: Run, event: Answer) -> Step:
@@ -168,43 +131,64 @@ def _answered(run: Run, event: Answer) -> Step:
         case Launched():
             return _launched(run, event)
         case LaunchFailed(reason=reason, lost=lost):
-            return _failed(_with(run, workers=()), Failure("lost" if lost else "start", None, reason))
+            return failed(changed(run, workers=()), Failure("lost" if lost else "start", None, reason))
         case CommitDone(seq=seq, saved=saved):
-            told = Committed(seq=seq, path=str(saved.path))
-            sends = tuple(Send(rank, told) for rank, worker in enumerate(run.workers or ()) if not worker.left)
-            run, validate = _validate(_answered_by_storage(run, seq), saved)
-            return _concluded(run, *sends, *validate)
+            return _committed(run, seq, saved)
         case CommitFailed(seq=seq, reason=reason, lost=lost):
             run = _answered_by_storage(run, seq)
-            return _failed(run, Failure("lost" if lost else "storage", None, reason), Kill())
+            return failed(run, Failure("lost" if lost else "storage", None, reason), Kill())
         case CommitSkipped(seq=seq):
-            return _concluded(_answered_by_storage(run, seq))
+            return concluded(_answered_by_storage(run, seq))
         case Deadline():
-            if run.state is State.RUNNING and run.leaving:
-                return _leave(run, "stop")  # they do not come to the report that was agreed on
-            return _kill(run) if run.state is State.STOPPING else (run, ())
+            return _late(run)
         case SaveDue():
-            wanted = run.agreement is None and not run.leaving and _tracks(run)
-            return _agree(run) if wanted else (run, ())
+            wanted = run.agreement is None and run.leaving is None and tracks(run)
+            return agree(run) if wanted else (run, ())
         case Overdue(seq=seq, long=long):
             rounds, news = run.rounds.overdue(seq, long=long)
-            return _told(_with(run, rounds=rounds), news)
+            return told(changed(run, rounds=rounds), news)
+        case Notified(ranks=ranks, deadline_s=deadline_s):
+            return _notified(run, ranks, deadline_s)
+        case Stalled(rank=rank, text=text):
+            stands = run.state is State.RUNNING
+            return failed(run, Failure("stalled", rank, text), Kill()) if stands else (run, ())
         case _:
             assert_never(event)
 
 
+def _committed(run: Run, seq: int, checkpoint: Saved) -> Step:
+    tellings = to_all(run, Committed(seq=seq, path=str(checkpoint.path)))
+    run, validate = _validate(_answered_by_storage(run, seq), checkpoint)
+    run, leaving = saved(run)
+    return concluded(run, *tellings, *validate, *leaving)
+
+
 def _answered_by_storage(run: Run, seq: int) -> Run:
-    return _with(run, num_commits=run.num_commits - 1, answered=max(seq, run.answered))
+    return changed(run, num_commits=run.num_commits - 1, answered=max(seq, run.answered))
 
 
 def _launched(run: Run, event: Launched) -> Step:
-    run = _with(
+    run = changed(
         run,
         workers=(Worker(),) * event.num_workers,
         rounds=Rounds.begin(event.num_workers, event.first_seq, event.habits),
         meetings=Meetings(event.num_workers),
     )
-    return _kill(run) if run.state is State.STOPPING else (run, ())
+    return kill(run) if run.state is State.STOPPING else (run, ())
+
+
+def _late(run: Run) -> Step:
+    """The time that was allowed is over."""
+    match run.state:
+        case State.STARTING:
+            missing = [rank for rank, worker in present(run) if not worker.ready]
+            return failed(run, Failure("start", None, f"{words.ranks(missing)} did not come up"), Kill())
+        case State.RUNNING if run.leaving is not None:
+            return leave(changed(run, late=True), run.leaving)
+        case State.STOPPING:
+            return kill(run)
+        case _:
+            return run, ()
 
 
 # --- what workers say ---
@@ -219,32 +203,33 @@ def _heard(run: Run, event: FromWorker) -> Step:
         case Report():
             return _reported(run, rank, message)
         case Saving():
-            return _with(run, rounds=run.rounds.begin_save(rank)), ()
+            return changed(run, rounds=run.rounds.begin_save(rank)), ()
         case Tracking():
-            return _with(run, trackers=run.trackers | {rank}), ()
+            return approached(changed(run, trackers=run.trackers | {rank}))
         case At(index=index, seq=seq):
-            agreement = run.agreement.answer(rank, index, seq) if run.agreement else None
-            return _agreed(_with(run, agreement=agreement))
+            return agreed(changed(run, agreement=run.agreement and run.agreement.answer(rank, index, seq)))
         case Claim():
-            return _with(run, rounds=run.rounds.begin_save(rank)), (Allot(rank, message),)
+            return changed(run, rounds=run.rounds.begin_save(rank)), (Allot(rank, message),)
         case Staged(seq=seq):
             rounds, news = run.rounds.staged(rank, seq)
-            return _told(_with(run, rounds=rounds), news)
+            return told(changed(run, rounds=rounds), news)
         case Ready():
             return _ready(run, rank)
         case Arrive():
             meetings, verdict = run.meetings.arrive(rank, message)
-            return _met(_with(run, meetings=meetings), verdict)
+            return _met(changed(run, meetings=meetings), verdict)
         case AskCheckpoints():
-            return _with(run, questions=run.questions.ask(rank, message)), ()
-        case Finished():
-            return _finished(run, rank)
+            return changed(run, questions=run.questions.ask(rank, message)), ()
+        case Pulse():
+            return run, ()
+        case Stacks():
+            return concluded(changed(run, dumped=run.dumped | {rank})) if run.why == "fail" else (run, ())
+        case Preempted(deadline_s=deadline_s):
+            return _notified(run, frozenset({rank}), deadline_s)
+        case Finished(early=early):
+            return _finished(run, rank, early=early)
         case Failed():
-            run = _mark(run, rank, replace(known[rank], over=True))
-            if run.why in ("stop", "abort"):
-                return run, ()  # it was interrupted, as we asked
-            kind: FailureKind = "misuse" if message.misuse else "raised"
-            return _failed(run, Failure(kind, rank, message), SetDeadline(LINGER_S))
+            return _raised(run, rank, message)
         case Exited():
             return _exited(run, rank, message)
         case _:
@@ -254,73 +239,57 @@ def _heard(run: Run, event: FromWorker) -> Step:
 def _reported(run: Run, rank: int, report: Report) -> Step:
     expected = run.rounds.passed[rank]
     if report.seq != expected:
-        if run.why in ("stop", "abort"):
+        if is_asked(run):
             return run, ()  # it was torn out of a report
         text = f"rank {rank} sent its report {report.seq} where {expected} was due: was it interrupted in report()?"
-        return _failed(run, Failure("raised", rank, text), Kill())
+        return failed(run, Failure("raised", rank, text), Kill())
     rounds, news = run.rounds.report(rank, report)
-    return _told(_with(run, rounds=rounds), news, Record(rank, report))
+    if report.seq >= run.furthest:
+        run = changed(run, furthest=report.seq + 1, progress=True)
+    return told(changed(run, rounds=rounds), news, Record(rank, report))
 
 
 def _ready(run: Run, rank: int) -> Step:
-    run = _mark(run, rank, Worker(ready=True))
-    if run.state is State.STARTING and all(worker.ready for worker in run.workers or ()):
-        return _with(run, state=State.RUNNING), (StartWorkers(run.attempt),)
-    return run, ()
+    run = marked(run, rank, Worker(ready=True))
+    if run.state is not State.STARTING or not all(worker.ready for worker in run.workers or ()):
+        return run, ()
+    run, resize = _resized(changed(run, state=State.RUNNING))
+    return run, (StartWorkers(run.attempt), *resize)
 
 
-def _finished(run: Run, rank: int) -> Step:
-    run = _mark(run, rank, Worker(ready=True, over=True))
+def _raised(run: Run, rank: int, message: Failed) -> Step:
+    run = marked(run, rank, replace((run.workers or ())[rank], over=True))
+    if is_asked(run):
+        return run, ()  # it was interrupted, as we asked
+    kind: FailureKind = "misuse" if message.misuse else "raised"
+    return failed(run, Failure(kind, rank, message), SetDeadline(LINGER_S))
+
+
+def _finished(run: Run, rank: int, *, early: bool) -> Step:
+    run = marked(run, rank, Worker(ready=True, over=True, early=early))
     rounds, news = run.rounds.end(rank)
-    run, actions = _told(_with(run, rounds=rounds), news)
+    run, actions = told(changed(run, rounds=rounds), news)
     if run.state is State.RUNNING:
         meetings, verdict = run.meetings.end(rank)
-        run, more = _met(_with(run, meetings=meetings), verdict)
-        run, freed = _disagreed(run)
+        run, more = _met(changed(run, meetings=meetings), verdict)
+        run, freed = disagreed(run)
         actions += (*more, *freed)
-    if run.state is State.RUNNING and all(worker.over for worker in run.workers or ()):
-        farewell = tuple(Send(rank, Dismissed()) for rank in range(len(run.workers or ())))
-        return _with(run, state=State.STOPPING, why="finish"), (*actions, *farewell, SetDeadline(EXIT_S))
+    workers = run.workers or ()
+    if run.state is State.RUNNING and all(worker.over for worker in workers):
+        why = (run.leaving or "finish") if any(worker.early for worker in workers) else "finish"
+        run = changed(run, state=State.STOPPING, why=why)
+        return run, (*actions, *to_all(run, Dismissed()), SetDeadline(EXIT_S))
     return run, actions
 
 
 def _exited(run: Run, rank: int, message: Exited) -> Step:
     worker = (run.workers or ())[rank]
-    run = _mark(run, rank, replace(worker, left=True))
-    if not worker.over and not run.killed and run.why not in ("stop", "abort"):
-        kind: Literal["start", "died"] = "died" if run.state is not State.STARTING else "start"
-        return _failed(run, Failure(kind, rank, message), Kill())
-    return _concluded(run)
-
-
-def _told(run: Run, news: tuple[News, ...], *actions: Action) -> Step:
-    """What the rounds have to say, as actions; a crossing also ends the attempt, and nothing more is committed."""
-    if not news or any(failure.kind == "program" for failure in run.failures):
-        return run, actions
-    crossed = [item for item in news if isinstance(item, Crossed)]
-    for item in news:
-        match item:
-            case Closed(round=closing, partial=partial):
-                commit = bool(closing.givers) and not partial
-                actions = (*actions, Close(run.attempt, item, commit))
-                run = _with(run, num_commits=run.num_commits + commit)
-            case Late(round=late):
-                actions = (*actions, Extend(run.attempt, late))
-                run = _with(run, num_commits=run.num_commits + 1)
-            case Crossed(suspects=suspects):
-                actions = (*actions, *(Withdraw(seq, _crossing(item)) for seq in suspects))
-    if not crossed:
-        return run, actions
-    run, more = _failed(run, Failure("program", None, _crossing(crossed[0])), Kill())
-    return run, (*actions, *more)
-
-
-def _crossing(crossed: Crossed) -> str:
-    a, b, which = crossed.a, crossed.b, f"checkpoint {crossed.nth}"
-    return (
-        f"checkpoints of ranks {b} and {a} cross: {which} of rank {b} came in its report {crossed.seq_b}, {which} of "
-        f"rank {a} in its report {crossed.seq_a}; let ranks that save do so in the same reports, counting all of them"
-    )
+    run = marked(run, rank, replace(worker, left=True))
+    if worker.over or run.killed or is_asked(run):
+        return concluded(run)
+    if run.state is State.STARTING:
+        return failed(run, Failure("start", rank, message), Kill())
+    return bereaved(run, Failure("died", rank, message))
 
 
 def _met(run: Run, verdict: Met | Missed | None) -> Step:
@@ -328,67 +297,71 @@ def _met(run: Run, verdict: Met | Missed | None) -> Step:
         case None:
             return run, ()
         case Met(index=index, data=data):
-            release = Release(index=index, data=data)
-            return run, tuple(Send(rank, release) for rank in range(len(run.workers or ())))
+            return run, to_all(run, Release(index=index, data=data))
         case Missed(reason=reason):
-            return _failed(run, Failure("program", None, reason), Kill())
+            return failed(run, Failure("program", None, reason), Kill())
         case _:
             assert_never(verdict)
 
 
-# --- saving, and leaving, in the same report ---
+# --- leaving ---
 
 
-def _tracks(run: Run) -> bool:
-    """Whether the state of every rank saves itself, and all are still at work."""
-    workers = run.workers or ()
-    at_work = run.state is State.RUNNING and not any(worker.over or worker.left for worker in workers)
-    return at_work and len(run.trackers) == len(workers)
+def _stop(run: Run) -> Step:
+    """Where state saves itself, all ranks save it in one report and leave; elsewhere they are interrupted."""
+    if run.leaving == "stop" or not tracks(run):
+        return leave(run, "stop")
+    return depart(run, "stop", STOP_S)
 
 
-def _agree(run: Run, *, leave: bool = False) -> Step:
-    """Find a number that nobody has passed; one that is being looked for already will do."""
-    if run.agreement is not None:
-        return _with(run, agreement=replace(run.agreement, leave=leave)), ()
-    agreement = Agreement(run.num_agreements, run.trackers, leave)
-    asks = tuple(Send(rank, Approach(index=agreement.index)) for rank in sorted(run.trackers))
-    return _with(run, agreement=agreement, num_agreements=run.num_agreements + 1), asks
+def _terminate(run: Run) -> Step:
+    """This program has to leave. State that saves itself is saved at once; other state, with the next checkpoint."""
+    if run.state is not State.RUNNING or run.leaving in ("terminate", "stop"):
+        return leave(run, "stop" if run.leaving == "stop" else "terminate")
+    run, actions = depart(run, "terminate", NOTICE_S)
+    return run, (Announce(frozenset(range(len(run.workers or ()))), NOTICE_S), *actions)
 
 
-def _agreed(run: Run) -> Step:
-    if run.agreement is None or run.agreement.seq is None:
+def _notified(run: Run, ranks: frozenset[int], deadline_s: float | None) -> Step:
+    """Some of the workers have to leave: all do, and go on elsewhere or without them."""
+    if run.state not in (State.STARTING, State.RUNNING) or ranks <= run.preempted:
         return run, ()
-    return _tell_all(run, SaveAt(seq=run.agreement.seq, leave=run.agreement.leave))
+    run = changed(run, preempted=run.preempted | ranks)
+    if run.state is State.STARTING:
+        return leave(run, "preempt")
+    within_s = NOTICE_S if deadline_s is None else deadline_s
+    run, actions = depart(run, "preempt", within_s)
+    return run, (Announce(run.preempted, within_s), *actions)
 
 
-def _disagreed(run: Run) -> Step:
-    """A rank is through before it said where it stood: there is no such number, and the others go on."""
-    return (run, ()) if run.agreement is None else _tell_all(run, SaveAt(seq=None))
-
-
-def _tell_all(run: Run, message: SaveAt) -> Step:
-    sends = tuple(Send(rank, message) for rank, worker in enumerate(run.workers or ()) if not worker.left)
-    return _with(run, agreement=None), sends
+def _resized(run: Run) -> Step:
+    """There is room for more workers, or for fewer: leave, in order to be that many. Nothing is lost for it."""
+    fewest, most = run.sizes
+    wanted = min(most, run.capacity) if run.capacity is not None else None
+    if wanted is None or wanted < fewest:
+        return run, ()
+    waits = run.state is State.WAITING and any(failure.kind == "start" for failure in run.failures)
+    if waits:
+        return begin(run)
+    fits = run.state is not State.RUNNING or run.leaving is not None or wanted == len(run.workers or ())
+    return (run, ()) if fits else depart(run, "resize", None)
 
 
 # --- validations, and who asks about them ---
 
 
-def _validate(run: Run, saved: Saved) -> Step:
+def _validate(run: Run, checkpoint: Saved) -> Step:
     """A checkpoint is there: begin its validation, if one is wanted and has not begun."""
-    if not saved.awaits_validation or saved.path in run.validating or run.hurried:
+    if not checkpoint.awaits_validation or checkpoint.path in run.validating or run.hurried:
         return run, ()
-    return _with(run, validating=run.validating | {saved.path}), (Validate(saved),)
+    return changed(run, validating=run.validating | {checkpoint.path}), (Validate(checkpoint),)
 
 
 def _awaited(run: Run) -> Step:
     """Leave VALIDATING once the last one is over."""
-    return _ended(run, State.FINISHED) if run.state is State.VALIDATING and not run.validating else (run, ())
-
-
-def _end_validations(run: Run) -> Step:
-    ended: tuple[Action, ...] = (EndValidations(),) if run.validating else ()
-    return _with(run, validating=frozenset(), hurried=True), ended
+    if run.state is not State.VALIDATING or run.validating:
+        return run, ()
+    return changed(run, state=State.FINISHED), (End(State.FINISHED, run.failures),)
 
 
 def _shown(run: Run, actions: tuple[Action, ...]) -> Step:
@@ -396,108 +369,6 @@ def _shown(run: Run, actions: tuple[Action, ...]) -> Step:
     questions, now = run.questions.settle(
         closed=run.rounds.first, answered=run.answered, quiet=not run.num_commits, validating=bool(run.validating)
     )
-    shows = tuple(ShowCheckpoints(rank, question.index) for rank, question in now.open if _is_here(run, rank))
-    return _with(run, questions=questions), (*actions, *shows)
-
-
-def _is_here(run: Run, rank: int) -> bool:
-    return not (run.workers or ())[rank].left
-
-
-# --- stopping ---
-
-
-def _failed(run: Run, failure: Failure, then: Kill | SetDeadline | None = None) -> Step:
-    """Note the failure and begin to stop; ``then`` is how soon the others go."""
-    actions: tuple[Action, ...] = ()
-    if isinstance(then, Kill) and not run.killed:
-        run, actions = _kill(run)
-    elif isinstance(then, SetDeadline) and run.state is not State.STOPPING:
-        actions = (then,)
-    run, ended = _concluded(_stopping(_with(run, failures=(*run.failures, failure)), "fail"))
-    return run, (*actions, *ended)
-
-
-def _stop(run: Run) -> Step:
-    """Where state saves itself, all ranks save it in one report and leave; elsewhere they are interrupted."""
-    if run.leaving or not _tracks(run):
-        return _leave(run, "stop")
-    run, asks = _agree(_with(run, max_failures=0, leaving=True), leave=True)
-    return run, (*asks, SetDeadline(STOP_S))
-
-
-def _leave(run: Run, why: Literal["stop", "abort"]) -> Step:
-    """The user wants out: first a polite interrupt, and on a second word the axe."""
-    actions: tuple[Action, ...] = ()
-    hurried: tuple[Action, ...] = ()
-    run = _with(run, max_failures=0)  # whatever goes wrong from now on, there is no other attempt
-    if why == "abort" or run.why == "stop":
-        run, hurried = _end_validations(run)
-    if run.state is State.VALIDATING:
-        if why == "stop" and not run.hurried:
-            return _with(run, why="stop"), ()
-        return _ended(run, State.ABORTED if why == "abort" else State.FINISHED, hurried)
-    if run.state is State.WAITING:
-        run = _with(run, workers=())
-    elif run.state is not State.STOPPING:
-        actions = (Interrupt(), SetDeadline(GRACE_S))
-    elif why == "abort" or run.why == "stop":
-        run, actions = _kill(run)
-    else:
-        return run, hurried  # it is ending anyway
-    run, ended = _concluded(_stopping(run, why))
-    return run, (*hurried, *actions, *ended)
-
-
-def _kill(run: Run) -> Step:
-    return _with(run, killed=True), (Kill(),)
-
-
-def _stopping(run: Run, why: Why) -> Run:
-    heavier = why if _WEIGHT[why] > _WEIGHT[run.why] else run.why
-    return _with(run, state=State.STOPPING, why=heavier)
-
-
-def _concluded(run: Run, *actions: Action) -> Step:
-    """Leave STOPPING once every process has left and storage has answered."""
-    if run.state is not State.STOPPING or run.workers is None or run.num_commits:
-        return run, actions
-    if not all(worker.left for worker in run.workers):
-        return run, actions
-    if run.rounds.open:
-        rounds, news = run.rounds.conclude()
-        run, actions = _told(_with(run, rounds=rounds), news, *actions)
-        if run.num_commits:
-            return run, actions
-    match run.why:
-        case "abort":
-            return _ended(run, State.ABORTED, actions)
-        case "fail":
-            return _after_failure(run, actions)
-        case _ if run.validating:
-            return _with(run, state=State.VALIDATING), actions
-        case _:
-            return _ended(run, State.FINISHED, actions)
-
-
-def _after_failure(run: Run, actions: tuple[Action, ...]) -> Step:
-    num_failures = run.num_failures + 1
-    worst = next((f for f in run.failures if f.kind in FINAL), run.failures[0])
-    if not isinstance(decide(worst, num_failures, run.max_failures), Retry):
-        run, ended = _end_validations(run)
-        return _ended(run, State.FAILED, (*actions, *ended))
-    again, launch = _begin(_with(run, state=State.WAITING, num_failures=num_failures))
-    return again, (*actions, Retried(run.failures), *launch)
-
-
-def _ended(run: Run, state: State, actions: tuple[Action, ...] = ()) -> Step:
-    return _with(run, state=state), (*actions, End(state, run.failures))
-
-
-def _mark(run: Run, rank: int, worker: Worker) -> Run:
-    workers = run.workers or ()
-    return _with(run, workers=(*workers[:rank], worker, *workers[rank + 1 :]))
-
-
-def _with(run: Run, **changes: Any) -> Run:
-    return replace(run, **changes)
+    here = {rank for rank, _ in present(run)}
+    shows = tuple(ShowCheckpoints(rank, question.index) for rank, question in now.open if rank in here)
+    return changed(run, questions=questions), (*actions, *shows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from headway.control.events import Answer, Overdue, SaveDue
+from headway.control.events import Answer, Begin, Overdue, SaveDue
 
 OVERDUE_S = 2.0  # how long files wait for ranks that never gave any
 LONG_OVERDUE_S = 60.0  # and for those that did in an earlier attempt, and do not in this one
@@ -13,17 +13,17 @@ LONG_OVERDUE_S = 60.0  # and for those that did in an earlier attempt, and do no
 
 class Timers:
     def __init__(self) -> None:
-        self._set: dict[type, tuple[float, Answer]] = {}
+        self._set: dict[type, tuple[float, Answer | Begin]] = {}
         self._waiting: tuple[int, int] | None = None  # the round whose files are being waited with
 
-    def set(self, after_s: float, event: Answer) -> None:
+    def set(self, after_s: float, event: Answer | Begin) -> None:
         self._set[type(event)] = (time.monotonic() + after_s, event)
 
     def waits(self) -> list[float]:
         """How long each of them will wait."""
         return [max(0.0, when - time.monotonic()) for when, _ in self._set.values()]
 
-    def rung(self) -> list[Answer]:
+    def rung(self) -> list[Answer | Begin]:
         """Those that ring now."""
         now = time.monotonic()
         due = [event for when, event in self._set.values() if when <= now]

@@ -182,18 +182,37 @@ def _check_resources(resources: object, use_gpu: bool) -> None:
 @known_options_only
 @dataclass(frozen=True)
 class FailureConfig:
-    """How many times a failed group of workers is started anew: 0 never, -1 without end.
+    """What a run survives: how often it starts anew after each kind of trouble; 0 is never, -1 without end.
+
+    ``max_failures``: workers that raise, die or stall. ``controller_failure_limit``: workers that never come up.
+    ``max_preemption_failures``: workers that are told to leave, by SIGTERM or by the cluster; never charged to the
+    other two. Who fails again and again without getting further is started anew after a growing pause.
+
+    ``stall_warn_s``: after how many seconds of silence we look for what the ranks are waiting for, and say it (None:
+    never). ``stall_timeout_s``: after how many a stall is a failure, and the workers are started anew (None: never).
 
     >>> FailureConfig(max_failures=3).max_failures
     3
     """
 
     max_failures: int = 0
+    controller_failure_limit: int = -1
+    max_preemption_failures: int = -1
+    stall_warn_s: float | None = 5.0
+    stall_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
-        n = self.max_failures
-        if not isinstance(n, int) or isinstance(n, bool) or n < -1:
-            raise ConfigError(f"max_failures must be -1 (without end), 0 or a positive number, got {n!r}")
+        for name in ("max_failures", "controller_failure_limit", "max_preemption_failures"):
+            n = getattr(self, name)
+            if not isinstance(n, int) or isinstance(n, bool) or n < -1:
+                raise ConfigError(f"{name} must be -1 (without end), 0 or a positive number, got {n!r}")
+        for name in ("stall_warn_s", "stall_timeout_s"):
+            _check_seconds(name, getattr(self, name))
+
+
+def _check_seconds(name: str, seconds: object) -> None:
+    if seconds is not None and (not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0):
+        raise ConfigError(f"{name} must be None or a positive number of seconds, got {seconds!r}")
 
 
 @known_options_only
@@ -224,9 +243,7 @@ class CheckpointConfig:
         every = self.every_reports
         if every is not None and (not isinstance(every, int) or isinstance(every, bool) or every < 1):
             raise ConfigError(f"every_reports must be None or a positive number, got {every!r}")
-        seconds = self.every_s
-        if seconds is not None and (not isinstance(seconds, int | float) or isinstance(seconds, bool) or seconds <= 0):
-            raise ConfigError(f"every_s must be None or a positive number of seconds, got {seconds!r}")
+        _check_seconds("every_s", self.every_s)
         key = self.checkpoint_score_attribute
         if key is not None and not isinstance(key, str):
             raise ConfigError(f"checkpoint_score_attribute must be the name of a metric, got {key!r}")

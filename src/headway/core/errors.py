@@ -8,12 +8,18 @@ HeadwayError
 ├── StorageError (RuntimeError)        a run directory or a checkpoint cannot be used
 ├── EngineError (RuntimeError)         processes could not be had
 ├── WorkerDied (RuntimeError)          a process ended before its function did
+├── WorkerStalled (RuntimeError)       a process stood still for longer than was allowed
 ├── RemoteError (RuntimeError)         stands in for a user's exception that cannot be rebuilt here
-└── TrainingFailedError (RuntimeError) the run ended FAILED; __cause__ is the user's own exception
+└── TrainingFailedError (RuntimeError) the run has not finished; __cause__ is what happened, .result what was reached
+    ├── WorkerGroupError               workers raised, died or stalled, more often than was allowed
+    ├── ControllerError                workers could not be had, or storage could not be written
+    └── PreemptionError                workers, or this program, were told to leave
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -53,8 +59,12 @@ class RemoteError(HeadwayError, RuntimeError):
     """Stands in for an exception of the training function whose own type cannot be rebuilt in this process."""
 
 
+class WorkerStalled(HeadwayError, RuntimeError):
+    """The workers stood still for longer than ``stall_timeout_s``; the text says what they waited for."""
+
+
 class TrainingFailedError(HeadwayError, RuntimeError):
-    """The run ended FAILED.
+    """The run ended without having finished.
 
     ``__cause__`` is the exception of the rank that failed first, in its own type wherever that can be rebuilt;
     ``result`` is the :class:`~headway.train.Result` of what was reached, with ``error`` set.
@@ -63,3 +73,67 @@ class TrainingFailedError(HeadwayError, RuntimeError):
     def __init__(self, message: str, result: Any = None) -> None:
         super().__init__(message)
         self.result = result
+
+    def __reduce__(self) -> Any:
+        """Pickled with all that it knows but the cause, which Python leaves behind, too."""
+        return type(self), self.args, dict(vars(self))
+
+
+class WorkerGroupError(TrainingFailedError):
+    """Workers raised, died or stalled. ``worker_failures``: the exception of each rank that failed."""
+
+    def __init__(
+        self, message: str, worker_failures: Mapping[int, BaseException] | None = None, result: Any = None
+    ) -> None:
+        super().__init__(message, result)
+        self.worker_failures = dict(worker_failures or {})
+
+
+class ControllerError(TrainingFailedError):
+    """What the workers could do nothing about. ``controller_failure`` is the exception."""
+
+    def __init__(
+        self, message: str | BaseException, controller_failure: BaseException | None = None, result: Any = None
+    ) -> None:
+        failure = message if isinstance(message, BaseException) else controller_failure
+        super().__init__(str(message), result)
+        self.controller_failure = failure
+
+
+class PreemptionError(TrainingFailedError):
+    """Workers, or this program, were told to leave. The same run again goes on where it was.
+
+    ``drain_timed_out``: the time was over before all had saved and left.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        preemption_info: PreemptionInfo | None = None,
+        drain_timed_out: bool = False,
+        result: Any = None,
+    ) -> None:
+        super().__init__(message, result)
+        self.preemption_info = preemption_info
+        self.drain_timed_out = drain_timed_out
+
+
+@dataclass(frozen=True)
+class PreemptionInfo:
+    """Who is told to leave, and until when.
+
+    >>> info = PreemptionInfo(deadline_ms=1_700_000_000_000, preempted_node_to_ranks={"node-a": [0, 1]})
+    >>> info.preempted_node_ids, info.preempted_ranks
+    (['node-a'], [0, 1])
+    """
+
+    deadline_ms: int | None = None
+    preempted_node_to_ranks: Mapping[str, list[int]] = field(default_factory=dict)
+
+    @property
+    def preempted_node_ids(self) -> list[str]:
+        return list(self.preempted_node_to_ranks)
+
+    @property
+    def preempted_ranks(self) -> list[int]:
+        return sorted(rank for ranks in self.preempted_node_to_ranks.values() for rank in ranks)

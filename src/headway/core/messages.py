@@ -12,6 +12,11 @@
       │◀────────────────────────── Approach ───│   where are you? go at most one report further
       │── At ─────────────────────────────────▶│   here
       │◀──────────────────────────── SaveAt ───│   save in this report, and perhaps leave
+      │── Pulse ──────────────────────────────▶│   how far I am: now and then, unasked
+      │◀────────────────────────────── Dump ───│   what are you doing?
+      │── Stacks ─────────────────────────────▶│   this
+      │── Preempted ──────────────────────────▶│   I am told to leave
+      │◀──────────────────────── Preemption ───│   some of you are told to leave
       │── Arrive ─────────────────────────────▶│   at a barrier or broadcast
       │◀─────────────────────────── Release ───│   all are here
       │── AskCheckpoints ─────────────────────▶│   which checkpoints are there, as soon as …
@@ -85,6 +90,7 @@ class Ready:
     pid: int
     gpus: tuple[str, ...] = ()
     place: Place | None = None
+    stacks: str = ""  # the file that its stacks go to on STACKS_SIGNAL, where it cannot answer
 
 
 class Report(NamedTuple):
@@ -141,6 +147,49 @@ class At:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Pulse:
+    """How far this rank is: numbers that grow as it gets on. ``phase``: it has said that silence is to be expected.
+
+    ``collectives``: operations of its process groups; ``common``: of the one that all ranks are in.
+    """
+
+    batches: int = 0
+    collectives: int = 0
+    common: int = 0
+    meetings: int = 0
+    phase: str = ""
+    in_loader: bool = False  # it waits for a batch
+    rss_bytes: int = 0
+
+
+class Frame(NamedTuple):
+    """One call on a stack. ``hint``: what kind of thing the line waits for, if that can be seen."""
+
+    file: str
+    line: int
+    function: str
+    users: bool = True  # of the user's own code, not of a library
+    hint: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stacks:
+    """The answer to Dump: the main thread's calls, the outermost first; all threads with their locals as text."""
+
+    index: int
+    pulse: Pulse
+    main: tuple[Frame, ...]
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preempted:
+    """This rank's process was told to leave (SIGTERM); ``deadline_s``: in so many seconds it will be ended."""
+
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Arrive:
     """This rank stands at its ``index``-th meeting point."""
 
@@ -163,9 +212,10 @@ class AskCheckpoints:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finished:
-    """The function returned; ``value`` is its pickled return value."""
+    """The function returned; ``value`` is its pickled return value. ``early``: it left in the report agreed on."""
 
     value: bytes
+    early: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,6 +230,7 @@ class Failed:
     traceback: str
     error: bytes | None = None
     misuse: bool = False
+    stacks: str = ""  # all threads with their locals, as they were when it raised
 
 
 # --- controller → worker ---
@@ -230,6 +281,21 @@ class SaveAt:
 
     seq: int | None
     leave: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dump:
+    """What are all your threads doing?"""
+
+    index: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preemption:
+    """These ranks are told to leave: until when (in ms since 1970), and which ranks on which machine."""
+
+    deadline_ms: int
+    ranks: dict[str, list[int]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -287,16 +353,34 @@ class Examined:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exited:
-    """The process left the run: exit code (negative: killed by that signal), or the engine's own words."""
+    """The process left the run: exit code (negative: killed by that signal), or the engine's own words.
+
+    ``out_of_memory``: whether the kernel has killed a process for its memory meanwhile; None where nobody knows.
+    """
 
     code: int | None = None
     reason: str = ""
+    out_of_memory: bool | None = None
 
 
 ToController = (
-    Ready | Tracking | At | Saving | Claim | Report | Staged | Arrive | AskCheckpoints | Finished | Failed | Exited
+    Ready
+    | Tracking
+    | At
+    | Saving
+    | Claim
+    | Report
+    | Staged
+    | Arrive
+    | AskCheckpoints
+    | Pulse
+    | Stacks
+    | Preempted
+    | Finished
+    | Failed
+    | Exited
 )
-ToWorker = Start | Approach | SaveAt | Committed | Granted | Release | Checkpoints | Dismissed
+ToWorker = Start | Approach | SaveAt | Dump | Preemption | Committed | Granted | Release | Checkpoints | Dismissed
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,3 +403,27 @@ class Abort:
 @dataclass(frozen=True, slots=True)
 class StopRequested:
     """End soon, keep what was reached, as FINISHED."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    """This program is told to leave (SIGTERM): save what can be saved and end as PREEMPTED. Said twice: at once."""
+
+
+# --- engine → controller ---
+
+
+@dataclass(frozen=True, slots=True)
+class Preempting:
+    """These workers (by their index) will be taken away, in so many seconds if that is known."""
+
+    attempt: int
+    indices: tuple[int, ...]
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """So many workers of this run's kind could run now."""
+
+    num_workers: int

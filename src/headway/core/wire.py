@@ -40,6 +40,11 @@ _KINDS: tuple[type[Any], ...] = (
     messages.Checkpoints,
     messages.Examine,
     messages.Examined,
+    messages.Pulse,
+    messages.Dump,
+    messages.Stacks,
+    messages.Preempted,
+    messages.Preemption,
 )
 _REPORT_FIELDS = struct.Struct("!qd??")
 _NUMBER = {kind: number for number, kind in enumerate(_KINDS)}

@@ -2,7 +2,8 @@
 
 An engine delivers processes and deaths; it decides nothing. It is driven by one thread, the controller's: events
 reach the controller only from inside :meth:`Engine.pump`, by the ``deliver`` that it was opened with. ``post`` is
-the one door for other threads.
+the one door for other threads. Beside what workers say it delivers :class:`~headway.core.messages.Preempting` and
+:class:`~headway.core.messages.Capacity`.
 
 - Workers are addressed by their index in the launch, 0 … n-1; ranks are the controller's business.
 - Every launched worker gets exactly one ``Exited``, after everything else it said.
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 
 from headway.core.config import ScalingConfig
 from headway.core.messages import ToWorker
+from headway.engine.vitals import Outside, Vital
 
 Deliver = Callable[[Sequence[Any]], None]
 
@@ -45,6 +47,12 @@ class Engine(Protocol):
 
     def kill(self) -> None:
         """End every process of the latest launch, with everything it started."""
+
+    def vital(self, index: int) -> Vital | None:
+        """What the system says of this worker's process; None where that cannot be known, or it is gone."""
+
+    def outside(self, index: int) -> Outside | None:
+        """Its stacks as they can be had without it; None where they cannot."""
 
     def pump(self, timeout_s: float | None) -> None:
         """Deliver what has happened; wait for something to happen, at most so long."""

@@ -24,7 +24,10 @@ class Channel:
         self.socket = wire
         self.rests: float | None = None
         self.watched = 0  # what the selector looks out for
+        self.stacks = ""  # the file that its stacks go to when it cannot tell them
         self.fault = ""  # what was wrong with it, in words
+        self.cut_off = False  # whether we have ended it for that
+        self.ends: float | None = None  # by when its process must have ended by itself
         self.left = False  # its Exited has been delivered
         self._frames = Frames()
         self._outgoing: collections.deque[memoryview] = collections.deque()

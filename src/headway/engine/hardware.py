@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from pathlib import Path
@@ -23,6 +24,16 @@ def num_cpus() -> int:
 
 def memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def num_oom_kills() -> int | None:
+    """How many processes the kernel has killed for their memory so far; None where it does not tell."""
+    for path in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
+        with contextlib.suppress(OSError, ValueError):
+            counts = dict(line.split(maxsplit=1) for line in Path(path).read_text().splitlines())
+            if "oom_kill" in counts:
+                return int(counts["oom_kill"])
+    return None
 
 
 def gpus() -> list[str]:

@@ -23,6 +23,7 @@ from headway.core.messages import Abort, Exited, FromWorker, Place, Ready, Repor
 from headway.core.task import Task
 from headway.engine import hardware
 from headway.engine.base import Deliver, worker_entry
+from headway.engine.vitals import Outside, Vital
 
 
 class InlineEngine:
@@ -71,6 +72,12 @@ class InlineEngine:
 
     def kill(self) -> None:
         self.interrupted = True
+
+    def vital(self, index: int) -> Vital | None:
+        return None
+
+    def outside(self, index: int) -> Outside | None:
+        return None
 
     def post(self, event: object) -> None:
         self._posted.put(event)
@@ -151,7 +158,7 @@ class _Link:
     def __init__(self, engine: InlineEngine) -> None:
         self._engine = engine
 
-    def send(self, message: ToController) -> None:
+    def send(self, message: ToController, *, ring: bool = True) -> None:
         with self._engine.our_code():
             self._engine.say(message)
             self._engine.deliver_posted(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import queue
 import selectors
@@ -14,17 +15,19 @@ import time
 from collections.abc import Sequence
 
 from headway.core.config import ScalingConfig
-from headway.core.errors import EngineError
-from headway.core.messages import Exited, FromWorker, Ready, ToWorker
+from headway.core.errors import ConfigError, EngineError
+from headway.core.messages import Capacity, Exited, FromWorker, Ready, ToWorker
 from headway.core.wire import WireError
 from headway.engine import hardware
 from headway.engine.base import Deliver
 from headway.engine.channel import Channel, shut
 from headway.engine.nurseries import NurseryProcess, open_session
 from headway.engine.nursery import MESSAGE_BYTES
+from headway.engine.vitals import Outside, Vital, vital
 
 REST_S = 0.05
 PATIENCE_S = 0.5
+HUNG_UP_S = 1.0  # after a worker has closed its end: time to end, too
 
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
@@ -45,10 +48,36 @@ class LocalEngine:
         self._session: socket.socket | None = None
         self._channels: list[Channel] = []
         self._attempt = 0
+        self._capacity = math.inf  # how many workers may run, if somebody has said so
+        self._crowded = False  # whether it is we who said so, because no more could be forked
+        self._looks: float | None = None  # when we look again how many could run, where that matters
+        self._oom_kills: int | None = None  # when we launched
         self._patience_ends: float | None = None  # by when the nursery must have killed whom we asked it to kill
 
     def check(self, scaling: ScalingConfig) -> int:
-        return hardware.room(scaling)
+        fits = min(hardware.room(scaling), self._capacity)
+        if fits < scaling.min_workers:
+            raise EngineError(f"only {fits:g} of {scaling.min_workers} workers can run now")
+        return int(fits)
+
+    def set_capacity(self, num_workers: int | None) -> None:
+        """At most so many workers may run, whatever the machine has room for; from any thread."""
+        self._capacity = math.inf if num_workers is None else num_workers
+        self._tell_capacity()
+
+    def _tell_capacity(self) -> None:
+        try:
+            fits = min(hardware.room(self._scaling), self._capacity)
+        except ConfigError:  # less than the fewest
+            fits = 0
+        self.post(Capacity(int(fits)))
+
+    def _look_at_hardware(self, now: float) -> None:
+        """Cards come and go, and processes that could not be forked may be by now."""
+        self._looks = now + self._scaling.elastic_resize_monitor_interval_s
+        self._capacity = math.inf if self._crowded else self._capacity
+        self._crowded = False
+        self._tell_capacity()
 
     def threads_per_worker(self, num_workers: int) -> int | None:
         return hardware.threads_per_worker(self._scaling, num_workers)
@@ -58,6 +87,8 @@ class LocalEngine:
         self._selector = selectors.DefaultSelector()
         self._bell = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # rung: something may have been posted already
         self._selector.register(self._bell, _READ)
+        if self._scaling.elasticity_enabled:
+            self._looks = time.monotonic() + self._scaling.elastic_resize_monitor_interval_s
         self._connect()
 
     def _connect(self) -> socket.socket:
@@ -72,6 +103,7 @@ class LocalEngine:
     def launch(self, attempt: int, num_workers: int) -> None:
         self._attempt = attempt
         self._patience_ends = None
+        self._oom_kills = hardware.num_oom_kills()
         self._drop_all()
         session = self._session or self._connect()
         assert self._bell is not None
@@ -117,6 +149,14 @@ class LocalEngine:
             with contextlib.suppress(OSError):  # a nursery that is gone took its workers along
                 self._session.send(json.dumps(request).encode())
 
+    def vital(self, index: int) -> Vital | None:
+        pid = self._channels[index].pid
+        return vital(pid) if pid is not None else None
+
+    def outside(self, index: int) -> Outside | None:
+        channel = self._channels[index]
+        return Outside(channel.pid, channel.stacks) if channel.pid is not None else None
+
     def post(self, event: object) -> None:
         self._posted.put(event)
         with self._ringing:
@@ -141,8 +181,13 @@ class LocalEngine:
         for channel in self._channels:
             if channel.rests is not None and channel.rests <= now:
                 self._read(channel)
+            if channel.ends is not None and channel.ends <= now and not channel.left:
+                channel.ends, channel.cut_off = None, True
+                self._signal(channel, signal.SIGKILL)
         if self._patience_ends is not None and self._patience_ends <= now:
             self._do_without_nursery()
+        if self._looks is not None and self._looks <= now:
+            self._look_at_hardware(now)
 
     def _do_without_nursery(self) -> None:
         """It is in the middle of a long import, or stopped: kill whom we know, and it too if it serves nobody else."""
@@ -156,8 +201,8 @@ class LocalEngine:
 
     def _next_look(self, timeout_s: float | None) -> float | None:
         ends = [channel.rests for channel in self._channels if channel.rests is not None]
-        if self._patience_ends is not None:
-            ends.append(self._patience_ends)
+        ends += [channel.ends for channel in self._channels if channel.ends is not None and not channel.left]
+        ends += [when for when in (self._patience_ends, self._looks) if when is not None]
         if not ends:
             return timeout_s
         left = max(0.0, min(ends) - time.monotonic())
@@ -199,19 +244,26 @@ class LocalEngine:
             self._watch(channel)
             return False
         except WireError as error:
-            channel.fault = f"spoke nonsense on its wire ({error}) and was ended"
+            channel.fault, channel.cut_off = f"spoke nonsense on its wire ({error}) and was ended", True
             self._signal(channel, signal.SIGKILL)
             messages = None
         if messages is None:
-            self._drop(channel)  # nothing more can come over it; the process's end is the nursery's to tell
+            self._hung_up(channel)
             return False
         channel.rests = time.monotonic() + REST_S if channel.may_rest else None
         self._watch(channel)
         if channel.pid is None:
-            channel.pid = next((message.pid for message in messages if isinstance(message, Ready)), None)
+            for ready in [message for message in messages if isinstance(message, Ready)]:
+                channel.pid, channel.stacks = ready.pid, ready.stacks
         if messages:
             self._deliver([FromWorker(self._attempt, channel.index, message) for message in messages])
         return True
+
+    def _hung_up(self, channel: Channel) -> None:
+        """Nothing more can come over it. The process's end is the nursery's to tell; but it must come soon."""
+        self._drop(channel)
+        channel.fault = channel.fault or "closed its connection to the controller and was ended"
+        channel.ends = time.monotonic() + HUNG_UP_S
 
     def _read_session(self) -> None:
         assert self._session is not None
@@ -223,7 +275,15 @@ class LocalEngine:
             return self._nursery_died(self._session)
         notice = json.loads(data)
         channel = self._channels[notice["exited"]]
-        self._exited(channel, Exited(code=notice.get("code"), reason=channel.fault or notice.get("reason", "")))
+        reason = channel.fault if channel.cut_off else notice.get("reason", "")
+        if "code" not in notice and self._scaling.elasticity_enabled:  # it could not even be forked: fewer, then
+            self._capacity, self._crowded = min(self._capacity, max(1, channel.index)), True
+        self._exited(channel, Exited(code=notice.get("code"), reason=reason, out_of_memory=self._out_of_memory()))
+
+    def _out_of_memory(self) -> bool | None:
+        """Whether the kernel has killed for memory since the launch."""
+        now = hardware.num_oom_kills()
+        return None if now is None or self._oom_kills is None else now > self._oom_kills
 
     def _exited(self, channel: Channel, message: Exited) -> None:
         """Exited comes after everything else the worker said, which still lies in our socket."""

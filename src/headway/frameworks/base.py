@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, cast
 
@@ -91,3 +92,9 @@ def join(
     module, _, name = config.entry.partition(":")
     entry = cast(Join, getattr(importlib.import_module(module), name))
     return entry(config, place, rendezvous, lasting=lasting)
+
+
+def num_collectives() -> tuple[int, int]:
+    """How many collective operations this process has begun: in all its groups, and in the one that all ranks share."""
+    module = sys.modules.get("headway.frameworks.torch")
+    return module.num_collectives() if module is not None else (0, 0)

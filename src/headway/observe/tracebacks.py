@@ -25,7 +25,7 @@ def folded(error: BaseException) -> str:
     Causes and contexts are kept. An error that no line of the user's led to is shown whole.
     """
     chain = _chain(error)
-    if not any(_is_users(frame) for each in chain for frame in traceback.extract_tb(each.__traceback__)):
+    if not any(is_users(frame.filename) for each in chain for frame in traceback.extract_tb(each.__traceback__)):
         return full(error)
     return "\n".join(_told(each) for each in reversed(chain))
 
@@ -35,8 +35,9 @@ def _told(error: BaseException) -> str:
     return (f"Traceback (most recent call last):\n{lines}" if lines else "") + _said(error)
 
 
-def _is_users(frame: traceback.FrameSummary) -> bool:
-    return not frame.filename.startswith(_OURS) and _library(frame.filename) is None
+def is_users(filename: str) -> bool:
+    """Whether this is the user's own code, and neither ours nor a library's."""
+    return not filename.startswith(_OURS) and _library(filename) is None
 
 
 def _chain(error: BaseException) -> list[BaseException]:

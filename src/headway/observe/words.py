@@ -30,7 +30,13 @@ def death(exited: Exited) -> str:
         return exited.reason or "vanished"
     if code < 0:
         name = signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"
-        return f"was killed ({name}{', out of memory?' if -code == signal.SIGKILL else ''})"
+        if -code != signal.SIGKILL or exited.out_of_memory is False:
+            return f"was killed ({name})"
+        return (
+            "was killed by the kernel: out of memory"
+            if exited.out_of_memory
+            else f"was killed ({name}, out of memory?)"
+        )
     return f"left with exit code {code} before its function returned"
 
 

@@ -7,6 +7,7 @@
   checkpoints/          checkpoint_000000/ … each with its files and .manifest.json
     .staging/           files on their way: see staging.py
   logs/                 rank-0.out, rank-0.err, …, validation-checkpoint_000000.out, …
+  failures/             attempt-001/ … what is known of each that failed: see failures.py
   first_checkpoint/     what resume_from_checkpoint gave, if it was a dict
   .lock                 held by the controller while the run is open
 """
@@ -28,6 +29,7 @@ BESIDE = (MANIFEST, METADATA, VALIDATION)  # in the folder of a checkpoint, and 
 DAMAGED = ".damaged"
 LOGS = "logs"
 FIRST = "first_checkpoint"
+FAILURES = "failures"
 LOCK = ".lock"
 
 

@@ -23,7 +23,7 @@ from headway.storage.remote.vault import StoreVault
 from headway.storage.rundir import RunDir
 from headway.storage.vault import FolderVault, Vault
 
-ENDED = ("FINISHED", "FAILED", "ABORTED")
+ENDED = ("FINISHED", "PREEMPTED", "FAILED", "ABORTED")
 
 
 def open_run(path: Path, resume: Resume) -> RunDir:

@@ -30,6 +30,7 @@ from headway.core.messages import (
     ToWorker,
 )
 from headway.engine.base import Deliver
+from headway.engine.vitals import Outside, Vital
 from headway.storage.staging import Slot
 
 SLOW_S = 5.0
@@ -118,6 +119,12 @@ class FakeEngine:
         for worker in self._workers:
             if worker.phase not in ("leaving", "gone"):
                 worker.phase, worker.code = "leaving", -9
+
+    def vital(self, index: int) -> Vital | None:
+        return None
+
+    def outside(self, index: int) -> Outside | None:
+        return None
 
     def post(self, event: object) -> None:
         self._posted.put(event)

@@ -21,14 +21,19 @@ from headway.core.config import (
 )
 from headway.core.errors import (
     ConfigError,
+    ControllerError,
     EngineError,
     HeadwayError,
     MetricsError,
+    PreemptionError,
+    PreemptionInfo,
     RemoteError,
     SessionError,
     StorageError,
     TrainingFailedError,
     WorkerDied,
+    WorkerGroupError,
+    WorkerStalled,
 )
 from headway.core.validation import (
     CheckpointConsistencyMode,
@@ -40,7 +45,15 @@ from headway.frameworks.base import BackendConfig
 from headway.storage.checkpoint import Checkpoint
 from headway.train import collective
 from headway.train.context import TrainContext
-from headway.train.functions import get_all_reported_checkpoints, get_checkpoint, get_context, report, track
+from headway.train.functions import (
+    get_all_reported_checkpoints,
+    get_checkpoint,
+    get_context,
+    get_preemption_info,
+    phase,
+    report,
+    track,
+)
 from headway.train.handle import Run
 from headway.train.reported import ReportedCheckpoint
 from headway.train.result import Result
@@ -53,12 +66,15 @@ __all__ = [
     "CheckpointConsistencyMode",
     "CheckpointUploadMode",
     "ConfigError",
+    "ControllerError",
     "DataParallelTrainer",
     "EngineError",
     "FailureConfig",
     "HeadwayError",
     "LoggingConfig",
     "MetricsError",
+    "PreemptionError",
+    "PreemptionInfo",
     "RemoteError",
     "ReportedCheckpoint",
     "ReportedCheckpointStatus",
@@ -75,10 +91,14 @@ __all__ = [
     "ValidationConfig",
     "ValidationTaskConfig",
     "WorkerDied",
+    "WorkerGroupError",
+    "WorkerStalled",
     "collective",
     "get_all_reported_checkpoints",
     "get_checkpoint",
     "get_context",
+    "get_preemption_info",
+    "phase",
     "report",
     "track",
 ]

@@ -10,11 +10,9 @@ import functools
 import hashlib
 import inspect
 import platform
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
@@ -28,8 +26,15 @@ from headway.control.validations import Validator
 from headway.core.callback import TrainRunContext, UserCallback
 from headway.core.config import RunConfig, chosen_engine
 from headway.core.environment import outer_ranks
-from headway.core.errors import ConfigError, RemoteError, TrainingFailedError
-from headway.core.messages import Abort, StopRequested
+from headway.core.errors import (
+    ConfigError,
+    ControllerError,
+    PreemptionError,
+    RemoteError,
+    TrainingFailedError,
+    WorkerGroupError,
+)
+from headway.core.messages import Abort, StopRequested, Terminate
 from headway.core.task import Task
 from headway.core.validation import ValidationConfig, ValidationTaskConfig
 from headway.engine.base import Engine
@@ -48,6 +53,9 @@ from headway.storage.rundir import RunDir
 from headway.train.parcel import bind, pack
 from headway.train.request import Request
 from headway.train.result import Result
+from headway.train.signals import ctrl_c, sigterm
+
+LONGEST_CAUSE = 1000
 
 
 class Execution:
@@ -69,10 +77,14 @@ class Execution:
     def abort(self) -> None:
         self._engine.post(Abort())
 
+    def terminate(self) -> None:
+        self._engine.post(Terminate())
+
     def run(self) -> Result:
-        """Run to the end. A failed run raises TrainingFailedError, an aborted one KeyboardInterrupt."""
+        """Run to the end. What has not finished raises TrainingFailedError, what was aborted KeyboardInterrupt."""
         began = time.monotonic()
-        with contextlib.closing(self._rundir), self._console, _ctrl_c(self.abort, self._engine):
+        signals = (ctrl_c(self.abort, self._engine), sigterm(self.terminate))
+        with contextlib.closing(self._rundir), self._console, signals[0], signals[1]:
             outcome = self._controller.run()
         if self._rundir.complaint:
             self._console.say(self._rundir.complaint, level="WARNING")
@@ -237,14 +249,20 @@ def _plain(value: Any) -> Any:
 def _farewell(outcome: Outcome, result: Result, seconds: float) -> str:
     kept = result.checkpoint
     reached = [words.metrics(result.metrics or {}), Path(kept.path).name if kept else "no checkpoint"]
-    verb = {State.FINISHED: "finished", State.ABORTED: "was aborted", State.FAILED: "failed"}[outcome.state]
+    verb = {State.FINISHED: "finished", State.ABORTED: "was aborted", State.FAILED: "failed"}.get(
+        outcome.state, "was told to leave, and left"
+    )
     cause = f": {sentence(outcome.failures)}" if outcome.state is State.FAILED else ""
     return f"{verb} after {words.duration(seconds)}{cause} ({', '.join(filter(None, reached))})"
 
 
 def _result(record: Record, outcome: Outcome) -> Result:
     value = _value(outcome.value) if outcome.value and outcome.state is State.FINISHED else None
-    error = exception(ordered(outcome.failures)[0]) if outcome.state is State.FAILED else None
+    error: BaseException | None = None
+    if outcome.state is State.FAILED:
+        error = exception(ordered(outcome.failures)[0])
+    elif outcome.state is State.PREEMPTED:
+        error = PreemptionError("this program was told to leave", outcome.preemption)
     if error is not None and (text := traceback_text(outcome.failures)):
         error.add_note(text)
     return Result(record, value, error, ours=True)
@@ -260,35 +278,17 @@ def _value(data: bytes) -> Any:
 
 
 def _failed(outcome: Outcome, result: Result) -> TrainingFailedError:
+    if outcome.state is State.PREEMPTED:
+        kept = Path(result.checkpoint.path).name if result.checkpoint else "the beginning"
+        text = f"this program was told to leave; the same run again goes on from {kept} ({result.path})"
+        return PreemptionError(text, outcome.preemption, outcome.drain_timed_out, result)
     attempts = "" if outcome.num_attempts == 1 else f" in attempt {outcome.num_attempts}"
-    text = f"the run failed{attempts}: {sentence(outcome.failures)} (every rank's output: {result.path}/logs)"
-    return TrainingFailedError(text, result)
-
-
-@contextlib.contextmanager
-def _ctrl_c(abort: Callable[[], None], engine: Engine) -> Iterator[None]:
-    """The first Ctrl-C asks for an orderly end, the second for a quick one, the third is Python's own.
-
-    A function that runs inline gets its KeyboardInterrupt, too; our own code never does. Only the main thread can be
-    asked.
-    """
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None):
-        yield
-        return
-    presses = 0
-
-    def pressed(number: int, frame: Any) -> None:
-        nonlocal presses
-        presses += 1
-        if presses > 2:
-            raise KeyboardInterrupt
-        abort()
-        if isinstance(engine, InlineEngine) and engine.in_user_code:
-            raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, pressed)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+    cause = words.shortened(sentence(outcome.failures), LONGEST_CAUSE)
+    text = f"the run failed{attempts}: {cause} (every rank's output: {result.path}/logs)"
+    first = ordered(outcome.failures)[0]
+    if first.kind == "preempted":
+        return PreemptionError(text, outcome.preemption, outcome.drain_timed_out, result)
+    if first.kind in ("start", "storage", "lost"):
+        return ControllerError(text, exception(first), result)
+    failures = {each.rank: exception(each) for each in reversed(outcome.failures) if each.rank is not None}
+    return WorkerGroupError(text, failures, result)

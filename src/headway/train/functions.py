@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headway.core.config import CheckpointUploadMode
-from headway.core.errors import ConfigError
+from headway.core.errors import ConfigError, PreemptionInfo
 from headway.core.validation import CheckpointConsistencyMode, ReportedCheckpointStatus, ValidationTaskConfig
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.validations import wish as validation_wish
@@ -104,6 +106,37 @@ def get_checkpoint() -> Checkpoint | None:
     None at the very beginning of a run.
     """
     return current("headway.train.get_checkpoint").newest_checkpoint()
+
+
+@contextlib.contextmanager
+def phase(name: str) -> Iterator[None]:
+    """Say that silence is to be expected: no report, no batch, no step, and nothing is wrong.
+
+    >>> import headway.train as train
+    >>> def train_func():
+    ...     with train.phase("tokenise"):
+    ...         pass  # takes minutes
+    >>> train.DataParallelTrainer(train_func, scaling_config=train.ScalingConfig(0)).fit().state
+    'FINISHED'
+    """
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"train.phase() takes the name of what goes on, got {name!r}")
+    with current("headway.train.phase").phase(name):
+        yield
+
+
+def get_preemption_info() -> PreemptionInfo | None:
+    """Whether workers are told to leave: which, and until when. All ranks must ask, and get the same answer.
+
+    State that ``train.track()`` follows is saved by itself then; this is for code that saves its own.
+    """
+    session = current("headway.train.get_preemption_info")
+    told = session.preemption
+    seen = json.dumps([told.deadline_ms, told.ranks] if told is not None else None).encode()
+    if session.run.num_workers > 1:
+        seen = session.meet("headway.train.get_preemption_info", seen)
+    found = json.loads(seen)
+    return None if found is None else PreemptionInfo(*found)
 
 
 def get_context() -> TrainContext:

@@ -17,8 +17,11 @@ from headway.worker.interrupts import speaking
 class Link(Protocol):
     alone: bool  # whether the thread that speaks is the controller's, too
 
-    def send(self, message: ToController) -> None:
-        """Hand a message over. Returns at once unless the wire is full. An interrupt in here would tear it."""
+    def send(self, message: ToController, *, ring: bool = True) -> None:
+        """Hand a message over. Returns at once unless the wire is full. An interrupt in here would tear it.
+
+        ``ring=False``: the controller need not read it at once.
+        """
 
     def report(self, seq: int, time: float, metrics: bytes, staged: bool, pending: bool) -> None:
         """The same for a Report."""
@@ -41,10 +44,11 @@ class SocketLink:
         self._news = threading.Condition()
         self._frames = Frames()
 
-    def send(self, message: ToController) -> None:
+    def send(self, message: ToController, *, ring: bool = True) -> None:
         with speaking:
             self._wire.sendall(encode(message))
-        os.eventfd_write(self._bell, 1)
+        if ring:
+            os.eventfd_write(self._bell, 1)
 
     def report(self, seq: int, time: float, metrics: bytes, staged: bool, pending: bool) -> None:
         with speaking:

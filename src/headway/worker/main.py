@@ -18,6 +18,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from multiprocessing import process
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +27,31 @@ import cloudpickle
 from headway.core.errors import ConfigError, MetricsError, SessionError
 from headway.core.messages import Failed, Finished, Place, Ready, RunInfo, Start, Surroundings
 from headway.core.task import Task
+from headway.engine.vitals import STACKS_SIGNAL
 from headway.frameworks.base import join
+from headway.observe.stacks import all_threads, of_error
 from headway.observe.tail import TRACEBACK_FOLLOWS
 from headway.observe.tracebacks import folded, full
 from headway.storage import layout
 from headway.worker.interrupts import look_after_interrupts
 from headway.worker.link import SocketLink
 from headway.worker.metrics import refuse_tensors
-from headway.worker.session import Session, active
+from headway.worker.notices import look_after_notices
+from headway.worker.pulse import beat
+from headway.worker.session import Leave, Session, active
 
 
 def main(wire: socket.socket, bell: int, gpus: list[str], rendezvous: str | None) -> None:
     """The whole life of a worker process. Never returns."""
     look_after_interrupts()
     link = SocketLink(wire, bell)
-    link.send(Ready(host=socket.gethostname(), pid=os.getpid(), gpus=tuple(gpus)))
+    stacks = write_stacks_on_signal()
+    link.send(Ready(host=socket.gethostname(), pid=os.getpid(), gpus=tuple(gpus), stacks=stacks))
     start = link.first()
     session = Session(start, link, lambda error: link.send(failure(error)))
     link.listen(session.receive)
+    look_after_notices(session.told_to_leave)
+    beat(session.progress, link, session.is_over)
     outcome = _become(start) or work(start, session, lambda: unpack(start.task), rendezvous=rendezvous)
     link.send(outcome)
     if isinstance(outcome, Failed):
@@ -71,7 +79,8 @@ def work(
     try:
         session.check_storage()
         with active(session):
-            task = unpack()
+            with session.progress.phase("importing the function"):
+                task = unpack()
             session.metadata = task.metadata
             with join(task.backend, start.place, rendezvous, lasting=lasting):
                 value = _packed_value(task.call())
@@ -95,7 +104,7 @@ def _left(leaving: SystemExit, session: Session, *, log: bool) -> Finished | Fai
         session.wait_for_saves()
     except Exception as error:  # of a save in the background
         return failure(error, log=log)
-    return Finished(value=cloudpickle.dumps(None))
+    return Finished(value=cloudpickle.dumps(None), early=isinstance(leaving, Leave))
 
 
 def _packed_value(value: object) -> bytes:
@@ -118,7 +127,14 @@ def failure(error: BaseException, *, log: bool = True) -> Failed:
     )
     message = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else str(error)
     misuse = isinstance(error, MetricsError | SessionError | ConfigError)
-    return Failed(kind=name, message=message, traceback=folded(error), error=_packed(error), misuse=misuse)
+    return Failed(
+        kind=name,
+        message=message,
+        traceback=folded(error),
+        error=_packed(error),
+        misuse=misuse,
+        stacks=of_error(error) + all_threads(),
+    )
 
 
 def _packed(error: BaseException) -> bytes | None:
@@ -129,6 +145,16 @@ def _packed(error: BaseException) -> bytes | None:
     except Exception:  # the user's own class: it may do anything here
         return None
     return data
+
+
+def write_stacks_on_signal() -> str:
+    """The file that all stacks go to on STACKS_SIGNAL, even when Python is stuck; it is swept when we have ended."""
+    folder = process.current_process()._config.get("tempdir")  # type: ignore[attr-defined]
+    if folder is None:
+        return ""
+    path = os.path.join(folder, "stacks")
+    faulthandler.register(STACKS_SIGNAL, open(path, "w"), all_threads=True)
+    return path
 
 
 def unpack(data: bytes) -> Task:

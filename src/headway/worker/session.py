@@ -25,16 +25,21 @@ from headway.core.messages import (
     Claim,
     Committed,
     Dismissed,
+    Dump,
     Granted,
     Known,
+    Preempted,
+    Preemption,
     Release,
     SaveAt,
     Saving,
+    Stacks,
     Staged,
     Start,
     ToWorker,
     Tracking,
 )
+from headway.observe.stacks import all_threads, main_thread
 from headway.storage import layout
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.remote.sending import folder_key
@@ -44,6 +49,7 @@ from headway.worker.background import Background
 from headway.worker.interrupts import heed, speaking
 from headway.worker.link import Link
 from headway.worker.metrics import encode_metrics
+from headway.worker.pulse import Progress
 from headway.worker.saving import Saver, Wish
 from headway.worker.uploading import Uploader
 
@@ -72,6 +78,8 @@ class Session:
         self.metadata: dict[str, Any] = {}  # the user's own
         self.autosave: Autosave | None = None  # what saves itself
         self.extras: dict[str, Any] = {}  # what a framework's helpers keep for this session
+        self.progress = Progress()
+        self.preemption: Preemption | None = None  # who is told to leave, if anybody
         self._link = link
         self._next_seq = start.first_seq
         self._reporting = threading.Lock()
@@ -119,7 +127,7 @@ class Session:
             if checkpoint is not None and not there:
                 self._told(seq)
         heed()
-        if seq == self._leave_at:
+        if self._leave_at is not None and seq >= self._leave_at:
             raise Leave(0)
 
     def _enter(self, seq: int) -> None:
@@ -150,7 +158,8 @@ class Session:
         heed()
         self._link.wait(lambda: len(self._pending) < IN_FLIGHT, THROTTLE_S)
         note = Note(self.run.num_workers, json.loads(metrics), validation=validation, cursor=wish.cursor)
-        there = self._saver.save(checkpoint, seq, note, wish)
+        with self.progress.phase("saving a checkpoint"):
+            there = self._saver.save(checkpoint, seq, note, wish)
         self._pending.add(seq)
         self._last_save = seq
         return there
@@ -218,6 +227,9 @@ class Session:
         self._link.send(Tracking())
         heed()
 
+    def is_over(self) -> bool:
+        return self._dismissed
+
     def wait_for_saves(self) -> None:
         """The function is over when its checkpoints are on the run's storage."""
         self._let_go()
@@ -274,10 +286,29 @@ class Session:
             raise SessionError(f"{kind} cannot reach ranks that torchrun has started: use torch.distributed there")
         index = self._num_meetings
         self._num_meetings += 1
+        self.progress.meetings += 1
         self._link.send(Arrive(index=index, kind=kind, data=data))
         heed()
         self._link.wait(lambda: index in self._released)
         return self._released.pop(index)
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Silence is to be expected in here; the controller hears of it at once."""
+        with self.progress.phase(name):
+            self._link.send(self.progress.pulse())
+            heed()
+            yield
+        self._link.send(self.progress.pulse())
+        heed()
+
+    def told_to_leave(self) -> None:
+        """This process has got SIGTERM; may be called by any thread."""
+        self._link.send(Preempted())
+
+    def _stacks(self, index: int) -> Stacks:
+        main, text = main_thread(), all_threads()
+        return Stacks(index=index, pulse=self.progress.pulse(), main=main, text=text)
 
     def wait_for_dismissal(self) -> None:
         self._link.wait(lambda: self._dismissed)
@@ -291,6 +322,10 @@ class Session:
                     self._checkpoint = self.committed(path)
             case Approach(index=index):
                 self._approach(index)
+            case Dump(index=index):
+                self._link.send(self._stacks(index))
+            case Preemption():
+                self.preemption = message
             case SaveAt(seq=seq, leave=leave):
                 if seq is not None:
                     self._save_at.add(seq)

@@ -7,7 +7,6 @@ all of them is finite, and the claims are checked on it. ``Limits`` bounds it: h
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,25 +20,34 @@ from headway.control.events import (
     Deadline,
     Launched,
     LaunchFailed,
+    Notified,
     Overdue,
     SaveDue,
+    Stalled,
     State,
     ValidationDone,
 )
-from headway.control.machine import Run
+from headway.control.policy import Budgets
+from headway.control.run import Run
 from headway.core.messages import (
     Abort,
     Approach,
     At,
+    Capacity,
     Dismissed,
+    Dump,
     Exited,
     Failed,
     Finished,
     FromWorker,
+    Preempted,
+    Pulse,
     Ready,
     Report,
     SaveAt,
+    Stacks,
     StopRequested,
+    Terminate,
     Tracking,
 )
 from headway.storage.commit import Saved
@@ -49,20 +57,30 @@ from headway.storage.validations import Validation
 READY = Ready(host="here", pid=1)
 RAISED = Failed(kind="ValueError", message="bad", traceback="")
 DIED = Exited(code=-9)
+STACKS = Stacks(index=-1, pulse=Pulse(), main=(), text="")
 
 
 @dataclass(frozen=True)
 class Limits:
     num_workers: int = 2
+    min_workers: int | None = None  # None: as many as num_workers
     max_failures: int = 1
+    max_starts: int = -1
+    max_preemptions: int = -1
     reports: int = 2  # per worker and attempt
     deaths: int = 0
     false_deaths: int = 0
     raises: int = 0
     commit_failures: int = 0
     launch_failures: int = 0
+    slow_starts: int = 0  # launches that do not come up in time
+    stalls: int = 0
+    notices: int = 0  # workers that are told to leave
+    terminates: int = 0  # the driver is
+    changes: int = 0  # of capacity
     aborts: int = 0
     stops: int = 0
+    answers: bool = False  # whether processes say what they were doing, when another has failed
     validations: bool = False  # whether every checkpoint is to be validated
     tracked: bool = False  # whether state saves itself, in reports that all ranks agree on
     dues: int = 0  # how often it is due
@@ -84,6 +102,9 @@ class Process:
     limit: int | None = None  # the first report that it must not begin
     save_at: frozenset[int] = frozenset()
     leave_at: int | None = None
+    early: bool = False  # it has left in the report that all agreed on
+    noticed: bool = False  # it is told to leave, and may be taken away
+    asked: bool = False  # what it is doing
 
 
 @dataclass(frozen=True)
@@ -98,6 +119,13 @@ class World:
     extended: frozenset[int] = frozenset()  # rounds that late files came to
     attempts: int = 0
     faults: int = 0
+    excuses: int = 0  # what may lead to another attempt and is charged to nobody's failures
+    starts: int = 0  # launches that came to nothing
+    notices: int = 0
+    capacity: int = 0
+    pausing: bool = False
+    late: bool = False  # a deadline has rung in this attempt
+    terminated: bool = False
     validating: frozenset[Path] = frozenset()
     aborted: bool = False
     stopped: bool = False
@@ -115,24 +143,30 @@ def expect(truth: bool, claim: str) -> None:
 
 
 Node = tuple[Run, World]
-Graph = dict[Node, list[tuple[Any, Node]]]
+Graph = list[list[tuple[Any, int]]]  # of each node, what can happen there and to which node it leads
 
 
-def explore(limits: Limits) -> Graph:
+def explore(limits: Limits) -> list[Node]:
     """Every state that can be reached, with all that can happen there; every claim is checked on the way."""
-    first = _after(Run(limits.max_failures), World(limits), events.Begin())
-    graph: Graph = {}
-    pending = deque([first])
-    while pending:
-        node = pending.popleft()
-        if node in graph:
-            continue
-        run, world = node
+    budgets = Budgets(limits.max_failures, limits.max_starts, limits.max_preemptions)
+    fewest = limits.num_workers if limits.min_workers is None else limits.min_workers
+    begun = Run(budgets, (fewest, limits.num_workers))
+    first = _after(begun, World(limits, capacity=limits.num_workers), events.Begin())
+    nodes: list[Node] = [first]
+    known: dict[Node, int] = {first: 0}
+    graph: Graph = []
+    for run, world in nodes:  # it grows as we go
         _check_fences(run)
-        graph[node] = [(event, _after(run, changed, event)) for event, changed in _possible(run, world)]
-        pending.extend(after for _, after in graph[node])
-    _check_an_end_is_always_reachable(graph)
-    return graph
+        edges = []
+        for event, changed in _possible(run, world):
+            after = _after(run, changed, event)
+            number = known.setdefault(after, len(nodes))
+            if number == len(nodes):
+                nodes.append(after)
+            edges.append((event, number))
+        graph.append(edges)
+    _check_an_end_is_always_reachable(nodes, graph)
+    return nodes
 
 
 # --- what may happen ---
@@ -147,8 +181,17 @@ def _possible(run: Run, world: World) -> Iterator[tuple[Any, World]]:
         yield from _process(run, world, index)
     if world.commits:
         yield from _storage(run, world)
-    if world.clock is not None:
-        yield Deadline(world.clock), replace(world, clock=None)
+    if world.clock is not None and run.state is not State.STARTING:
+        yield Deadline(world.clock), replace(world, clock=None, late=True)
+    if world.clock is not None and run.state is State.STARTING and world.processes and world.left.slow_starts:
+        yield Deadline(world.clock), replace(_spent(world, "slow_starts", start=True), clock=None)
+    if world.pausing:
+        yield events.Begin(), replace(world, pausing=False)
+    if world.left.changes:
+        for number in {1, world.left.num_workers} - {world.capacity}:
+            yield Capacity(number), replace(_spent(world, "changes"), capacity=number, excuses=world.excuses + 1)
+    if world.left.stalls and run.state is State.RUNNING:
+        yield Stalled(run.attempt, 0, "stands still"), _spent(world, "stalls", fault=True)
     if (seq := run.rounds.oldest_files) is not None:
         yield Overdue(run.attempt, seq), world
         yield Overdue(run.attempt, seq, long=True), world
@@ -156,6 +199,11 @@ def _possible(run: Run, world: World) -> Iterator[tuple[Any, World]]:
         yield ValidationDone(path, Validation()), replace(world, validating=world.validating - {path})
     if world.left.dues:
         yield SaveDue(run.attempt), _spent(world, "dues")
+    if world.left.notices and run.state is State.RUNNING:
+        noticed = _changed(_noticed(world), 1, noticed=True)
+        yield Notified(run.attempt, frozenset({1})), noticed
+    if world.left.terminates:
+        yield Terminate(), replace(_spent(world, "terminates"), terminated=True)
     if world.left.aborts:
         yield Abort(), replace(_spent(world, "aborts"), aborted=True)
     if world.left.stops:
@@ -163,10 +211,10 @@ def _possible(run: Run, world: World) -> Iterator[tuple[Any, World]]:
 
 
 def _launch(run: Run, world: World) -> Iterator[tuple[Any, World]]:
-    n = world.left.num_workers
+    n = min(world.left.num_workers, world.capacity)
     yield Launched(run.attempt, n, 0), replace(world, launching=False, processes=(Process(),) * n)
     if world.left.launch_failures:
-        failed = replace(_spent(world, "launch_failures", fault=True), launching=False, processes=())
+        failed = replace(_spent(world, "launch_failures", start=True), launching=False, processes=())
         yield LaunchFailed(run.attempt, "no room"), failed
 
 
@@ -178,6 +226,8 @@ def _process(run: Run, world: World, index: int) -> Iterator[tuple[Any, World]]:
 
     if me.phase == "gone":
         return
+    if me.asked and not me.told and left.answers:  # even where it hangs: a thread of its own answers
+        yield says(STACKS, asked=False)
     if me.told:  # a false notice of death: it lives on, and whatever it says is late
         yield says(Report(seq=me.reports, time=0.0, metrics=b"{}", staged=True))
         yield says(DIED)
@@ -191,10 +241,14 @@ def _process(run: Run, world: World, index: int) -> Iterator[tuple[Any, World]]:
     if me.phase == "failed" or (me.phase == "finished" and me.dismissed):
         yield says(Exited(code=me.phase == "failed"), phase="gone", told=True)
     expected = me.killed or world.interrupted or me.phase in ("finished", "failed")
+    starting = run.state is State.STARTING and not expected
+    fault = not expected and not starting and not me.noticed
+    if me.noticed and me.phase == "running":
+        yield says(DIED, world, phase="gone", told=True)
     if left.deaths:
-        yield says(DIED, _spent(world, "deaths", fault=not expected), phase="gone", told=True)
+        yield says(DIED, _spent(world, "deaths", fault=fault, start=starting), phase="gone", told=True)
     if left.false_deaths:
-        yield says(DIED, _spent(world, "false_deaths", fault=not expected), told=True)
+        yield says(DIED, _spent(world, "false_deaths", fault=fault, start=starting), told=True)
 
 
 def _speech(world: World, me: Process, says: Any) -> Iterator[tuple[Any, World]]:
@@ -208,8 +262,10 @@ def _speech(world: World, me: Process, says: Any) -> Iterator[tuple[Any, World]]
     if me.approached is not None:
         yield says(At(index=me.approached, seq=me.reports), approached=None, limit=me.reports + 1)
     if me.leave_at is not None and me.reports > me.leave_at:
-        yield says(Finished(value=b""), phase="finished", finished=True)
+        yield says(Finished(value=b"", early=True), phase="finished", finished=True, early=True)
         return
+    if world.left.notices and not me.noticed:
+        yield says(Preempted(), _noticed(world), noticed=True)
     waits = me.limit is not None and me.reports >= me.limit
     if me.reports < world.left.reports and not waits:
         saves = me.reports in me.save_at
@@ -239,9 +295,14 @@ def _saved(seq: int, *, validation: bool) -> Saved:
     return Saved(Path(f"checkpoint_{seq}"), manifest, validation=Validation() if validation else None)
 
 
-def _spent(world: World, what: str, *, fault: bool = False) -> World:
+def _noticed(world: World) -> World:
+    return replace(_spent(world, "notices"), excuses=world.excuses + 1, notices=world.notices + 1)
+
+
+def _spent(world: World, what: str, *, fault: bool = False, start: bool = False) -> World:
     left = replace(world.left, **{what: getattr(world.left, what) - 1})
-    return replace(world, left=left, faults=world.faults + fault)
+    faults, starts, excuses = world.faults + fault, world.starts + start, world.excuses + start
+    return replace(world, left=left, faults=faults, starts=starts, excuses=excuses)
 
 
 def _changed(world: World, index: int, **changes: Any) -> World:
@@ -264,7 +325,8 @@ def _act(run: Run, world: World, action: Any) -> World:
     match action:
         case events.Launch():
             _check_new_attempt(run, world)
-            fresh = replace(world, asked=(), extended=frozenset(), interrupted=False, clock=None)
+            fresh = replace(world, asked=(), extended=frozenset(), interrupted=False, clock=None, pausing=False)
+            fresh = replace(fresh, late=False, processes=())
             return replace(fresh, launching=True, attempts=world.attempts + 1)
         case events.StartWorkers():
             expect(all(p.phase == "ready" or p.told for p in world.processes), "workers start when all are ready")
@@ -292,6 +354,11 @@ def _act(run: Run, world: World, action: Any) -> World:
             expect(seq >= me.reports, "nobody has passed the report that was agreed on")
             agreed = {"save_at": me.save_at | {seq}, "leave_at": seq if leave else me.leave_at}
             return _changed(world, rank, limit=None, **agreed)
+        case events.Send(rank=rank, message=Dump()):
+            return _changed(world, rank, asked=world.left.answers)
+        case events.BeginLater(after_s=after_s):
+            expect(after_s > 0, "a pause takes a while")
+            return replace(world, pausing=True)
         case events.Send(rank=rank, message=Dismissed()):
             return _changed(world, rank, dismissed=True)
         case events.Interrupt():
@@ -300,8 +367,10 @@ def _act(run: Run, world: World, action: Any) -> World:
             return replace(world, processes=tuple(replace(p, killed=True) for p in world.processes))
         case events.SetDeadline():
             return replace(world, clock=run.attempt)
-        case events.Retried():
+        case events.Retried(why=why):
             _check_nothing_was_lost(world)
+            if why != "fail":
+                _check_orderly_leave(run, world, why)
             return world
         case events.End(state=state, failures=failures):
             _check_end(run, world, state, {failure.kind for failure in failures})
@@ -321,6 +390,10 @@ def _check_fences(run: Run) -> None:
         FromWorker(run.attempt, 7, DIED),
         FromWorker(run.attempt - 1, 1, RAISED),
         Launched(run.attempt - 1, 2, 0),
+        Stalled(run.attempt - 1, 0, "late"),
+        Notified(run.attempt - 1, frozenset({0})),
+        FromWorker(run.attempt - 1, 0, Preempted()),
+        FromWorker(run.attempt - 1, 0, STACKS),
         CommitFailed(run.attempt - 1, 0, "late"),
         Deadline(run.attempt - 1),
     ):
@@ -330,9 +403,15 @@ def _check_fences(run: Run) -> None:
 def _check_new_attempt(run: Run, world: World) -> None:
     expect(not world.aborted, "nothing is launched after an abort")
     expect(not world.stopped, "nothing is launched after a stop")
+    expect(not world.terminated, "nothing is launched after the driver was told to leave")
     expect(not world.commits, "an attempt begins when storage has answered")
-    expect(world.attempts <= world.faults, "an attempt is made anew only after a fault")
-    expect(world.attempts <= world.left.max_failures, "there are no more attempts than allowed")
+    expect(world.attempts <= world.faults + world.excuses, "an attempt is made anew only for a reason")
+    expect(world.attempts - world.excuses <= world.left.max_failures, "there are no more attempts than allowed")
+    if world.left.max_starts >= 0:
+        expect(world.starts <= world.left.max_starts, "there are no more starts than allowed")
+    if world.left.max_preemptions >= 0:
+        allowed = world.left.max_preemptions + world.faults + world.excuses - world.notices
+        expect(world.attempts <= allowed, "there are no more preemptions than allowed")
     for process in world.processes:
         expect(process.told, "an attempt begins when everybody has left")
         expect(process.phase == "gone" or process.killed, "whoever was declared dead falsely is killed")
@@ -346,6 +425,17 @@ def _check_nothing_was_lost(world: World) -> None:
             p.reports > seq or p.finished or (rank and not p.staged) for rank, p in enumerate(world.processes)
         ):
             expect(seq in world.asked or seq in world.extended, f"round {seq} was complete and is lost")
+
+
+def _check_orderly_leave(run: Run, world: World, why: str) -> None:
+    """Who was to leave left with its state saved, where it saves itself and there was time for it."""
+    expect(why != "resize" or bool(world.left.num_workers), "a resize")
+    killed = world.late or world.interrupted or any(not p.finished for p in world.processes)
+    if not world.left.tracked or killed:
+        return
+    places = {p.leave_at for p in world.processes if p.early}
+    expect(len(places) == 1, "all leave in the same report")
+    expect(places <= set(world.asked), "what they left with is committed")
 
 
 def _crossed(world: World) -> bool:
@@ -363,14 +453,20 @@ def _check_end(run: Run, world: World, state: State, kinds: set[str]) -> None:
     _check_nothing_was_lost(world)
     if world.aborted:
         return
-    if world.faults == 0 and "program" not in kinds:
-        expect(state is State.FINISHED, "a quiet run never fails")
-    if world.faults <= world.left.max_failures and "program" not in kinds and not world.stopped:
-        expect(state is State.FINISHED, "a death within budget is survived")
+    expect(state is not State.PREEMPTED or world.terminated, "a run is PREEMPTED only if its driver had to leave")
+    good = (State.FINISHED, State.PREEMPTED)
+    endless = world.left.max_starts < 0 or world.starts <= world.left.max_starts
+    endless = endless and (world.left.max_preemptions < 0 or world.notices <= world.left.max_preemptions)
+    if world.faults == 0 and not world.starts and not world.notices and "program" not in kinds:
+        expect(state in good, "a quiet run never fails")
+    within = world.faults <= world.left.max_failures and endless
+    if within and "program" not in kinds and not world.stopped and not world.terminated:
+        expect(state in good, "a death within budget is survived, and a preemption is never charged")
     if state is State.FINISHED and not world.interrupted:
         _check_all_saved_alike(world)
     if state is State.FINISHED and not world.stopped:
-        expect(all(p.finished for p in world.processes), "a run is FINISHED when every function has returned")
+        done = all(p.finished and not p.early for p in world.processes)
+        expect(done, "a run is FINISHED when every function has returned")
 
 
 def _check_all_saved_alike(world: World) -> None:
@@ -378,19 +474,19 @@ def _check_all_saved_alike(world: World) -> None:
         expect(len({p.staged for p in world.processes}) == 1, "all ranks save in the same reports")
 
 
-def _check_an_end_is_always_reachable(graph: Graph) -> None:
+def _check_an_end_is_always_reachable(nodes: list[Node], graph: Graph) -> None:
     """By what happens on its own: nobody has to press Ctrl-C."""
-    before: dict[Node, list[Node]] = {}
-    for node, edges in graph.items():
+    before: dict[int, list[int]] = {}
+    for node, edges in enumerate(graph):
         for event, after in edges:
-            if not isinstance(event, Abort | StopRequested):
+            if not isinstance(event, Abort | StopRequested | Terminate | Capacity | Notified):
                 before.setdefault(after, []).append(node)
-    reached = {node for node in graph if node[1].end is not None}
+    reached = {node for node, (_, world) in enumerate(nodes) if world.end is not None}
     pending = list(reached)
     while pending:
         for node in before.get(pending.pop(), ()):
             if node not in reached:
                 reached.add(node)
                 pending.append(node)
-    stuck = graph.keys() - reached
-    expect(not stuck, f"no deadlock: an end is always reachable ({len(stuck)} states are stuck)")
+    stuck = len(nodes) - len(reached)
+    expect(not stuck, f"no deadlock: an end is always reachable ({stuck} states are stuck)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headway.control.failures import exception, ordered, sentence, traceback_text
-from headway.control.policy import Failure, GiveUp, Retry, decide
+from headway.control.policy import Budgets, Failure, GiveUp, History, Retry, decide
 from headway.core.errors import RemoteError, StorageError, WorkerDied
 from headway.core.messages import Exited, Failed
 
@@ -47,12 +47,34 @@ def test_failures_become_exceptions() -> None:
 
 
 def test_the_policy_counts() -> None:
-    failure = raised(0, "bad")
-    assert decide(failure, 1, 0) == GiveUp()
-    assert decide(failure, 1, 1) == Retry()
-    assert decide(failure, 2, 1) == GiveUp()
-    assert decide(failure, 10_000, -1) == Retry()
-    assert decide(Failure("program", None, "crossed"), 1, -1) == GiveUp()
+    assert decide("raised", History(failures=1), Budgets(0)) == GiveUp()
+    assert decide("raised", History(failures=1), Budgets(1)) == Retry()
+    assert decide("died", History(failures=2), Budgets(1)) == GiveUp()
+    assert decide("stalled", History(failures=10_000), Budgets(-1)) == Retry()
+    assert decide("program", History(failures=1), Budgets(-1)) == GiveUp()
+
+
+def test_the_three_budgets_know_nothing_of_each_other() -> None:
+    history = History().charged("raised", progress=True)
+    history = history.charged("start", progress=True).charged("preempted", progress=True)
+    assert (history.failures, history.starts, history.preemptions) == (1, 1, 1)
+    budgets = Budgets(failures=1, starts=0, preemptions=1)
+    assert isinstance(decide("raised", history, budgets), Retry)
+    assert isinstance(decide("preempted", history, budgets), Retry)
+    assert decide("start", history, budgets) == GiveUp()
+
+
+def test_who_gets_nowhere_pauses_longer_and_longer_and_who_gets_on_does_not() -> None:
+    history, pauses = History(), []
+    for _ in range(9):
+        history = history.charged("died", progress=False)
+        verdict = decide("died", history, Budgets(-1))
+        assert isinstance(verdict, Retry)
+        pauses.append(verdict.after_s)
+    assert pauses == [0, 1, 2, 4, 8, 16, 32, 60, 60]
+    verdict = decide("died", history.charged("died", progress=True), Budgets(-1))
+    assert verdict == Retry(0)
+    assert decide("start", History().charged("start", progress=False), Budgets()) == Retry(1)
 
 
 def test_who_lost_its_connection_comes_after_what_became_of_the_other() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from exploration import ClaimBroken, Limits, explore
 
-from headway.control import events, machine
+from headway.control import endings, events, machine
 from headway.control.events import Kill, Send, State
-from headway.control.machine import Run
-from headway.control.policy import Retry
+from headway.control.policy import Failure, Retry
+from headway.control.run import WEIGHT, Run, Worker
 from headway.core.messages import Dismissed, Failed
 
 EXPLORATIONS = {
@@ -54,29 +54,35 @@ def test_every_claim_holds_in_every_state(name: str) -> None:
     assert len(graph) > 100
 
 
+def _patch(monkeypatch: pytest.MonkeyPatch, name: str, bug: Any) -> None:
+    """In both halves of the machine."""
+    for half in (machine, endings):
+        monkeypatch.setattr(half, name, bug, raising=False)
+
+
 # --- bugs that the claims must catch: what they would not catch, they would not prove ---
 
 
 def ends_before_the_last_exit(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    concluded = machine._concluded
+    concluded = endings.concluded
 
     def early(run: Run, *actions: Any) -> Any:
         if run.workers:
             run = replace(run, workers=(replace(run.workers[0], left=True), *run.workers[1:]))
         return concluded(run, *actions)
 
-    monkeypatch.setattr(machine, "_concluded", early)
+    _patch(monkeypatch, "concluded", early)
     return Limits(reports=1)
 
 
 def ends_before_storage_has_answered(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    concluded = machine._concluded
-    monkeypatch.setattr(machine, "_concluded", lambda run, *a: concluded(replace(run, num_commits=0), *a))
+    concluded = endings.concluded
+    _patch(monkeypatch, "concluded", lambda run, *a: concluded(replace(run, num_commits=0), *a))
     return Limits(reports=1)
 
 
 def does_not_kill_the_others(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    monkeypatch.setattr(machine, "_kill", lambda run: (replace(run, killed=True), ()))
+    _patch(monkeypatch, "kill", lambda run: (replace(run, killed=True), ()))
     return Limits(deaths=1)
 
 
@@ -109,12 +115,12 @@ def never_dismisses(monkeypatch: pytest.MonkeyPatch) -> Limits:
 
 
 def retries_without_end(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    monkeypatch.setattr(machine, "decide", lambda *args: Retry())
+    monkeypatch.setattr(endings, "decide", lambda *args: Retry())
     return Limits(deaths=2, reports=1)
 
 
 def gives_up_at_once(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    monkeypatch.setattr(machine, "decide", lambda *args: None)
+    monkeypatch.setattr(endings, "decide", lambda *args: None)
     return Limits(deaths=1, reports=1)
 
 
@@ -132,13 +138,13 @@ def charges_a_death_after_the_function_returned(monkeypatch: pytest.MonkeyPatch)
 
 
 def forgets_an_abort_when_the_attempt_fails(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    monkeypatch.setitem(machine._WEIGHT, "abort", 0)
+    monkeypatch.setitem(WEIGHT, "abort", 0)
     return Limits(aborts=1, deaths=1, reports=0)
 
 
 def retries_after_an_abort(monkeypatch: pytest.MonkeyPatch) -> Limits:
     def charged(run: Run, event: Any) -> Any:
-        again = replace(run, why="fail", failures=(machine.Failure("died", 0, "x"),)) if run.why == "abort" else run
+        again = replace(run, why="fail", failures=(Failure("died", 0, "x"),)) if run.why == "abort" else run
         return answered(again, event)
 
     answered = machine._answered
@@ -147,22 +153,22 @@ def retries_after_an_abort(monkeypatch: pytest.MonkeyPatch) -> Limits:
 
 
 def commits_a_round_twice(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    told = machine._told
+    told = endings.told
 
     def twice(run: Run, news: Any, *actions: Any) -> Any:
         return told(run, news * 2, *actions)
 
-    monkeypatch.setattr(machine, "_told", twice)
+    _patch(monkeypatch, "told", twice)
     return Limits(reports=1)
 
 
 def loses_the_round_that_a_death_completes(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    told = machine._told
+    told = endings.told
 
     def forgetful(run: Run, news: Any, *actions: Any) -> Any:
         return told(run, () if len(actions) == 0 else news, *actions)
 
-    monkeypatch.setattr(machine, "_told", forgetful)
+    _patch(monkeypatch, "told", forgetful)
     return Limits(reports=1)
 
 
@@ -171,7 +177,7 @@ def takes_an_interrupted_function_for_a_failure(monkeypatch: pytest.MonkeyPatch)
 
     def suspicious(run: Run, event: Any) -> Any:
         if isinstance(event.message, Failed) and run.why == "stop":
-            return machine._failed(run, machine.Failure("raised", event.rank, event.message), Kill())
+            return endings.failed(run, Failure("raised", event.rank, event.message), Kill())
         return heard(run, event)
 
     monkeypatch.setattr(machine, "_heard", suspicious)
@@ -180,7 +186,7 @@ def takes_an_interrupted_function_for_a_failure(monkeypatch: pytest.MonkeyPatch)
 
 def starts_before_all_are_ready(monkeypatch: pytest.MonkeyPatch) -> Limits:
     def eager(run: Run, rank: int) -> Any:
-        run = machine._mark(run, rank, machine.Worker(ready=True))
+        run = machine.marked(run, rank, Worker(ready=True))
         if run.state is State.STARTING:
             return replace(run, state=State.RUNNING), (events.StartWorkers(run.attempt),)
         return run, ()
@@ -202,14 +208,14 @@ def leaves_late_arrivals_alone(monkeypatch: pytest.MonkeyPatch) -> Limits:
 
 
 def ends_before_the_last_validation(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    concluded = machine._concluded
-    monkeypatch.setattr(machine, "_concluded", lambda run, *a: concluded(replace(run, validating=frozenset()), *a))
+    concluded = endings.concluded
+    _patch(monkeypatch, "concluded", lambda run, *a: concluded(replace(run, validating=frozenset()), *a))
     return Limits(reports=1, validations=True)
 
 
 def forgets_validations_in_a_restart(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    begin = machine._begin
-    monkeypatch.setattr(machine, "_begin", lambda run: begin(replace(run, validating=frozenset())))
+    begin = endings.begin
+    _patch(monkeypatch, "begin", lambda run: begin(replace(run, validating=frozenset())))
     return Limits(reports=1, deaths=1, validations=True)
 
 
@@ -225,36 +231,36 @@ def never_wakes_from_validating(monkeypatch: pytest.MonkeyPatch) -> Limits:
 
 
 def ends_validations_when_an_attempt_fails(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    after_failure = machine._after_failure
+    after_failure = endings._after_failure
 
     def impatient(run: Run, actions: Any) -> Any:
-        run, ended = machine._end_validations(run)
+        run, ended = endings.end_validations(run)
         return after_failure(run, (*actions, *ended))
 
-    monkeypatch.setattr(machine, "_after_failure", impatient)
+    monkeypatch.setattr(endings, "_after_failure", impatient)
     return Limits(reports=1, deaths=1, validations=True)
 
 
 def agrees_without_asking_everybody(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    agree = machine._agree
+    agree = endings.agree
 
     def hasty(run: Run, **options: Any) -> Any:
         run, actions = agree(run, **options)
         assert run.agreement is not None
         return replace(run, agreement=replace(run.agreement, waiting=run.agreement.waiting & {0})), actions
 
-    monkeypatch.setattr(machine, "_agree", hasty)
+    _patch(monkeypatch, "agree", hasty)
     return Limits(tracked=True, dues=1, reports=3)
 
 
 def waits_for_the_answer_of_one_that_is_through(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    monkeypatch.setattr(machine, "_disagreed", lambda run: (run, ()))
+    _patch(monkeypatch, "disagreed", lambda run: (run, ()))
     return Limits(tracked=True, dues=1, reports=2, max_failures=0)
 
 
 def tells_a_number_that_is_being_reported(monkeypatch: pytest.MonkeyPatch) -> Limits:
     number = property(lambda self: None if self.waiting else self.furthest)
-    monkeypatch.setattr(machine.Agreement, "seq", number)
+    monkeypatch.setattr(endings.Agreement, "seq", number)
     return Limits(tracked=True, dues=1, reports=3)
 
 

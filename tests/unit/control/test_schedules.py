@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headway.control import machine
+from headway.control import endings, machine, policy
 from headway.control.controller import Controller, Outcome, Plan
 from headway.control.events import State
 from headway.control.rounds import GIVER_WINDOW
@@ -27,9 +27,11 @@ from headway.testing.fake import DIE, FINISH, RAISE, FakeEngine, Say, Script
 
 @pytest.fixture(autouse=True, scope="module")
 def no_time_passes() -> Iterator[None]:
-    """A scripted rank that raises is followed at once."""
+    """A scripted rank that raises is followed at once, and nobody pauses before it tries again."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine, "LINGER_S", 0.001)
+        for half in (machine, endings):
+            patch.setattr(half, "LINGER_S", 0.001)
+        patch.setattr(policy, "PAUSE_S", 0.001)
         yield
 
 

@@ -56,6 +56,7 @@ def forget(home: Path) -> None:
     """What is here is of a run that the store does not have any more."""
     for path in (home / layout.DESCRIPTION, *(home / name for name in _GROWING), *(home / layout.LOGS).glob("*")):
         path.unlink(missing_ok=True)
+    shutil.rmtree(home / layout.FAILURES, ignore_errors=True)
 
 
 class Mirror:
@@ -95,7 +96,8 @@ class Mirror:
                     self._seen[name] = state
 
     def _logs(self) -> list[Path]:
-        return [path for path in sorted((self._home / layout.LOGS).glob("*")) if path.is_file()]
+        found = (path for folder in (layout.LOGS, layout.FAILURES) for path in sorted((self._home / folder).rglob("*")))
+        return [path for path in found if path.is_file()]
 
     def close(self) -> str | None:
         """Returns what went wrong, if anything did: the run itself is over, and all it has is here or there."""

@@ -7,7 +7,7 @@ draws, and that iterating moves the batches.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from headway.core.errors import ConfigError
 from headway.frameworks.torch import device_of
 from headway.train.torch.sharing import share
+from headway.worker.pulse import Progress
 from headway.worker.session import current
 
 
@@ -46,14 +47,39 @@ def prepare_data_loader(
     device = device_of(session.place)
     if move_to_device and device.type != "cpu":
         _deliver_to(prepared, device, ahead=auto_transfer)
+    _count(prepared, session.progress)
     return prepared
 
 
+def _count(loader: Any, progress: Progress) -> None:
+    """Let the run see how many batches this rank has taken, and whether it waits for one."""
+    _iterate(loader, lambda batches: _counted(iter(batches), progress))
+
+
+def _counted(batches: Iterator[Any], progress: Progress) -> Iterator[Any]:
+    end = object()
+    while True:
+        progress.in_loader = True
+        try:
+            batch = next(batches, end)
+        finally:
+            progress.in_loader = False
+        if batch is end:
+            return
+        progress.batches += 1
+        yield batch
+
+
 def _deliver_to(loader: Any, device: torch.device, *, ahead: bool) -> None:
-    """Make iterating this one loader move its batches: a subclass of its own class, with this one object in it."""
-    base = type(loader)
+    """Make iterating this one loader move its batches."""
     deliver = _one_ahead if ahead and device.type == "cuda" else _one_by_one
-    own = type(base.__name__, (base,), {"__iter__": lambda self: deliver(iter(base.__iter__(self)), device)})
+    _iterate(loader, lambda batches: deliver(iter(batches), device))
+
+
+def _iterate(loader: Any, through: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
+    """Have what this one loader gives go through a function: by a subclass of its own class, with one object in it."""
+    base = type(loader)
+    own = type(base.__name__, (base,), {"__iter__": lambda self: through(base.__iter__(self))})
     own.__module__, own.__qualname__ = base.__module__, base.__qualname__
     loader.__class__ = own
 

@@ -1,0 +1,104 @@
+"""What a rank does, told from the stack of its main thread. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Literal
+
+from headway.core.messages import Frame
+
+Kind = Literal["collective", "meeting", "loader", "lock", "sleep", "io", "child", "code"]
+
+# Where a main thread is when it is in the hands of torch.distributed, by the end of the file's path.
+_COLLECTIVES = (
+    "torch/distributed/distributed_c10d.py",
+    "torch/distributed/_functional_collectives.py",
+    "torch/distributed/utils.py",
+    "torch/distributed/rendezvous.py",
+    "torch/nn/parallel/distributed.py",
+)
+_WRAPPERS = {"wrapper", "inner", "_fn", "_time_logger", "__call__"}
+_BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")
+_LOADERS = ("torch/utils/data/",)
+_NETWORK = (
+    "/socket.py",
+    "/ssl.py",
+    "/http/client.py",
+    "/selectors.py",
+    "/urllib/request.py",
+    "/asyncio/base_events.py",
+)
+_CHILDREN = ("/subprocess.py",)
+_LOCKS = ("/threading.py", "/queue.py", "/concurrent/futures/_base.py")
+_OURS = "headway/worker/"
+
+
+@dataclass(frozen=True)
+class Doing:
+    """``what``: the operation by name; ``where``: the user's line that led to it."""
+
+    kind: Kind
+    what: str = ""
+    where: str = ""
+
+    @property
+    def said(self) -> str:
+        return f"{self.what or self.kind}{f' (called in {self.where})' if self.where else ''}"
+
+
+def doing(frames: Sequence[Frame], *, busy: bool, in_loader: bool = False) -> Doing:
+    """Innermost calls decide; the user's own innermost line says where."""
+    where = _where(frames)
+    if not frames:
+        return Doing("loader" if in_loader else "code", where=where)
+    for kind, what in _seen(frames, busy=busy, in_loader=in_loader):
+        return Doing(kind, what, where)
+    return Doing("code", where=where)
+
+
+def _seen(frames: Sequence[Frame], *, busy: bool, in_loader: bool) -> list[tuple[Kind, str]]:
+    inner = _after_users(frames)
+    found: list[tuple[Kind, str]] = []
+    if in_loader or any(part in frame.file for frame in frames for part in _LOADERS):
+        found.append(("loader", ""))
+    collective = [frame for frame in inner if _is_in(frame, _COLLECTIVES) and frame.function not in _WRAPPERS]
+    if collective:
+        found.append(("collective", _name(collective)))
+    leaf = frames[-1]
+    if not busy and leaf.file.endswith(_BACKWARD[0]) and leaf.function == _BACKWARD[1]:
+        found.append(("collective", "backward (all-reduce of gradients)"))
+    if any(_OURS in frame.file and frame.function in ("meet", "_enter") for frame in inner):
+        found.append(("meeting", "train.collective" if inner[0].function != "_enter" else "report"))
+    if leaf.hint in ("lock", "sleep", "io", "child"):
+        found.append((leaf.hint, ""))  # type: ignore[arg-type]
+    for files, kind in ((_CHILDREN, "child"), (_NETWORK, "io"), (_LOCKS, "lock")):
+        if any(_is_in(frame, files) for frame in inner):
+            found.append((kind, ""))  # type: ignore[arg-type]
+    return found
+
+
+def _name(collective: Sequence[Frame]) -> str:
+    """The outermost public function of torch.distributed; of DDP itself, what it is about to do."""
+    first = collective[0]
+    if first.file.endswith("nn/parallel/distributed.py"):
+        return f"DistributedDataParallel.{first.function}"
+    return first.function
+
+
+def _after_users(frames: Sequence[Frame]) -> list[Frame]:
+    """The calls that the user's innermost line has led to; that line itself is left out."""
+    last = max((i for i, frame in enumerate(frames) if frame.users), default=-1)
+    return list(frames[last + 1 :])
+
+
+def _where(frames: Sequence[Frame]) -> str:
+    users = [frame for frame in frames if frame.users]
+    if not users:
+        return f"{frames[-1].function} ({PurePath(frames[-1].file).name}:{frames[-1].line})" if frames else ""
+    return f"{users[-1].function} ({PurePath(users[-1].file).name}:{users[-1].line})"
+
+
+def _is_in(frame: Frame, files: Sequence[str]) -> bool:
+    return any(frame.file.endswith(file) for file in files)

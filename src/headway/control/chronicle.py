@@ -1,0 +1,128 @@
+"""What happens to a run, told: a line in the journal, and one sentence for the person who watches."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from headway.control.events import Retried
+from headway.control.failures import sentence, traceback_text
+from headway.control.ledger import Ledger
+from headway.control.run import Leaving
+from headway.core.config import CheckpointConfig
+from headway.observe import words
+from headway.observe.watcher import Watcher
+from headway.storage import layout
+from headway.storage.commit import Saved
+from headway.storage.manifest import Manifest
+from headway.storage.retention import value_of
+from headway.storage.rundir import RunDir
+from headway.storage.validations import Validation
+
+SLOW_UPLOAD_S = 2.0  # from here on a person wants to know how fast files travel
+
+
+class Chronicle:
+    def __init__(self, rundir: RunDir, ledger: Ledger, watcher: Watcher, config: CheckpointConfig) -> None:
+        self._rundir = rundir
+        self._ledger = ledger
+        self._watcher = watcher
+        self._score = config.checkpoint_score_attribute
+        self._missed_score = False  # whether we have said that a checkpoint lacks the metric to rank it by
+        self._num_workers: int | None = None  # of the attempt before
+
+    def tell(self, event: str, text: str, level: str = "INFO", **fields: Any) -> None:
+        self._rundir.note(event, text=text, **fields)
+        self._watcher.say(text, level=level)
+
+    # --- attempts ---
+
+    def launched(self, attempt: int, num_workers: int, first_seq: int, *, inline: bool) -> None:
+        self._rundir.note("launched", attempt=attempt, num_workers=num_workers, first_seq=first_seq)
+        before, self._num_workers = self._num_workers, num_workers
+        if before is None:
+            self._watcher.say(self._greeting(num_workers, inline=inline))
+        elif before != num_workers:
+            text = f"going on with {words.count(num_workers, 'worker')} (there were {before})"
+            self.tell("resized", text, attempt=attempt, num_workers=num_workers)
+
+    def _greeting(self, num_workers: int, *, inline: bool) -> str:
+        rundir, kept = self._rundir, self._ledger.kept
+        where = "in this process" if inline else f"with {words.count(num_workers, 'worker')}"
+        begins = "goes on" if rundir.resumed else "begins"
+        source = f" from {kept[-1].path.name} (report {_position(kept[-1].manifest)})" if kept else ""
+        return f"run {rundir.path.name} {begins} {where}{source}; its files: {rundir.url}"
+
+    def departing(self, leaving: Leaving | None, seq: int | None) -> None:
+        """All ranks have agreed on the report in which they leave."""
+        why = {
+            "terminate": "this program is told to leave: ",
+            "preempt": "workers are told to leave: ",
+            "resize": "the number of workers changes: ",
+        }.get(leaving or "", "")
+        self.tell("stopping", f"{why}stopping after report {seq}")
+
+    def retried(self, attempt: int, retried: Retried) -> None:
+        kept, newest = self._ledger.kept, self._ledger.newest_report
+        source = f"from {kept[-1].path.name}" if kept else "from the beginning: there is no checkpoint yet"
+        where = f"after report {newest.seq}" if newest else "before the first report"
+        if retried.why == "resize":
+            return self.tell("resize", f"attempt {attempt} left {where}; going on {source}", attempt=attempt)
+        cause = sentence(retried.failures)
+        pause = f" in {words.duration(retried.after_s)}" if retried.after_s else ""
+        text = f"attempt {attempt} ended {where}: {cause}; restarting{pause} {source}{self._lost()}"
+        level = "INFO" if retried.why == "preempt" else "WARNING"
+        self.tell("retry", text, level, attempt=attempt, cause=cause, why=retried.why, after_s=retried.after_s)
+        if traceback := traceback_text(retried.failures):
+            self._watcher.say(traceback, level="WARNING")
+
+    def _lost(self) -> str:
+        """How much work must be done again: the time since the newest checkpoint."""
+        kept, newest = self._ledger.kept, self._ledger.newest_report
+        if not kept or newest is None or newest.seq <= kept[-1].manifest.seq:
+            return ""
+        return f", {words.duration(max(0.0, time.time() - kept[-1].manifest.time))} of work lost"
+
+    # --- checkpoints ---
+
+    def saved(self, seq: int, attempt: int, saved: Saved) -> None:
+        speed = {"seconds": round(saved.seconds, 3), "bytes": saved.manifest.size} if saved.seconds else {}
+        self._rundir.note("checkpoint", path=saved.path.name, seq=seq, attempt=attempt, **speed)
+        if saved.seconds >= SLOW_UPLOAD_S:
+            size, took = words.size(saved.manifest.size), words.duration(saved.seconds)
+            text = f"{saved.path.name}: {size} in {took}, {words.size(saved.manifest.size / saved.seconds)}/s"
+            self.tell("upload", text)
+        for clash in saved.clashes:
+            kept = f"rank {clash.ranks[0]}'s was kept"
+            text = f"{saved.path.name}: {words.ranks(clash.ranks)} gave different contents for {clash.file}; {kept}"
+            self.tell("clash", text, "WARNING", file=clash.file, ranks=clash.ranks)
+        if not saved.awaits_validation:
+            self._look_for_score(saved)
+
+    def validated(self, name: str, validation: Validation, saved: Saved | None) -> None:
+        fields: dict[str, Any] = {"path": name, "status": validation.status, "metrics": validation.metrics}
+        if validation.error:
+            log = layout.validation_log(self._rundir.path, name, "err")
+            text = f"the validation of {name} failed: {validation.error}; its output: {log}"
+            self.tell("validated", text, "WARNING", error=validation.error, **fields)
+        else:
+            told = words.metrics(validation.metrics)
+            self.tell("validated", f"{name} is validated{f': {told}' if told else ''}", **fields)
+        if saved is not None:
+            self._look_for_score(saved)
+
+    def _look_for_score(self, saved: Saved) -> None:
+        """Say it once where a checkpoint lacks what it should be ranked by."""
+        if self._score is not None and value_of(saved, self._score) is None and not self._missed_score:
+            self._missed_score = True
+            known = ", ".join(words.flat(saved.metrics)) or "none at all"
+            ranked = f"has no metric {self._score!r} to be ranked by: it counts as the worst (it has {known})"
+            self.tell("score", f"{saved.path.name} {ranked}", "WARNING")
+
+
+def _position(manifest: Manifest) -> str:
+    """``5``, or where in the data that was: ``5, epoch 1, 7 batches of loader``."""
+    cursor = manifest.cursor
+    epoch = [f"epoch {cursor['epoch']}"] if "epoch" in cursor else []
+    batches = [f"{words.count(n, 'batch', 'batches')} of {name}" for name, n in cursor.get("batches", {}).items()]
+    return ", ".join([str(manifest.seq), *epoch, *batches])

@@ -1,0 +1,237 @@
+"""Why the ranks stand still: who is to blame, and for what. Pure.
+
+Three samples of every rank's stack, a second apart, and what the kernel says of its process. Ranks that *wait* (in a
+collective, at one of our meetings) wait for one that does not; what that one does is the class of the fault. Where all
+wait, they wait for each other: in different operations, or after different numbers of batches.
+
+Silence alone is no stall. A rank that is busy and for whom nobody waits, or that has said what it is about
+(``train.phase``), is left in peace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from headway.control.activity import Doing, doing
+from headway.core.messages import Frame, Pulse
+from headway.observe import words
+
+Fault = Literal[
+    "stopped",  # by a signal, or in a debugger
+    "dead",  # the process is gone
+    "busy",  # it computes in one place
+    "slow",  # it computes, in many places, and the others wait
+    "lock",
+    "sleep",
+    "loader",
+    "io",
+    "child",
+    "blocked",  # it waits for something that we do not know
+    "mismatch",  # different collectives on different ranks
+    "uneven",  # different numbers of batches
+    "collective",  # all in the same collective, and it does not end
+    "meeting",  # one of our own barriers
+]
+
+BUSY = 0.2  # of a core
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One look at one rank. ``main`` is empty where it did not answer and could not be seen."""
+
+    state: str = ""
+    cpu_s: float = 0.0
+    all_cpu_s: float = 0.0
+    time_s: float = 0.0
+    main: tuple[Frame, ...] = ()
+    answered: bool = True
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What is known of one rank. ``silent``: it has not got on for a while; ``over``: its function has returned."""
+
+    rank: int
+    silent: bool = True
+    samples: tuple[Sample, ...] = ()
+    pulse: Pulse = field(default_factory=Pulse)
+    over: bool = False
+
+    @property
+    def last(self) -> Sample:
+        return self.samples[-1]
+
+    @property
+    def stopped(self) -> bool:
+        return bool(self.samples) and all(sample.state in ("T", "t") for sample in self.samples)
+
+    @property
+    def dead(self) -> bool:
+        return bool(self.samples) and self.last.state in ("Z", "X")
+
+    @property
+    def busy(self) -> bool:
+        """Whether its main thread computes, or the whole process does so on a core and a half."""
+        first, last = self.samples[0], self.last
+        passed = last.time_s - first.time_s
+        if passed <= 0:
+            return False
+        return (last.cpu_s - first.cpu_s) / passed > BUSY or (last.all_cpu_s - first.all_cpu_s) / passed > 1.5
+
+    @property
+    def moves(self) -> bool:
+        """Whether it is now in one function and now in another."""
+        paths = {tuple((f.file, f.function) for f in sample.main) for sample in self.samples if sample.main}
+        return len(paths) > 1
+
+    @property
+    def doing(self) -> Doing:
+        return doing(self.last.main, busy=self.busy, in_loader=self.pulse.in_loader)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for other ranks, and for nothing else."""
+        return self.over or (self.doing.kind in ("collective", "meeting") and not self.moves and not self.stopped)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """``ranks`` are to blame; ``text`` explains it in a few sentences."""
+
+    fault: Fault
+    ranks: tuple[int, ...]
+    text: str
+    alone: bool = False  # nobody waits for them
+
+
+def diagnose(ranks: Sequence[Rank]) -> Diagnosis | None:
+    """None where nobody stands still, or silence was to be expected."""
+    seen = [rank for rank in ranks if rank.samples or rank.over]
+    if stopped := [rank for rank in seen if rank.stopped]:
+        return _found("stopped", stopped, seen, "stopped, by a signal or in a debugger")
+    if dead := [rank for rank in seen if rank.dead]:
+        return _found("dead", dead, seen, "dead, and nobody has said so")
+    waiting = [rank for rank in seen if rank.waits]
+    others = [rank for rank in seen if not rank.waits]
+    if others:
+        return _blamed(others, waiting, seen)
+    if waiting and not all(rank.over for rank in waiting):
+        return _waiting_for_each_other(waiting, seen)
+    return None
+
+
+def _blamed(others: Sequence[Rank], waiting: Sequence[Rank], seen: Sequence[Rank]) -> Diagnosis | None:
+    """Some ranks do something else than wait; the one that is furthest behind is what the waiting ones wait for."""
+    held = [rank for rank in waiting if not rank.over]
+    suspects = [rank for rank in others if not rank.pulse.phase and rank.silent]
+    if not suspects or (held and len(suspects) < len(others)):
+        return None  # they wait for one that gets on, or that has said what it is about
+    if held:
+        least = min(rank.pulse.common for rank in suspects)
+        behind = [rank for rank in suspects if rank.pulse.common == least]
+    else:
+        behind = [rank for rank in suspects if not rank.moves and not rank.busy]
+    if not behind:
+        return None
+    fault, what = _fault(behind[0])
+    same = [rank for rank in behind if _fault(rank)[0] == fault]
+    return _found(fault, same, seen, what)
+
+
+def _fault(rank: Rank) -> tuple[Fault, str]:
+    doing = rank.doing
+    where = f" in {doing.where}" if doing.where else ""
+    match doing.kind:
+        case "loader":
+            return "loader", f"waiting for its data loader{where}"
+        case "lock":
+            return "lock", f"waiting for a lock{where}, which nobody releases"
+        case "sleep":
+            return "sleep", f"asleep{where}"
+        case "io":
+            return "io", f"waiting for a file, a pipe or the network{where}"
+        case "child":
+            return "child", f"waiting for a process that it has started{where}"
+        case _ if rank.busy and rank.moves:
+            return "slow", f"still working{where}"
+        case _ if rank.busy:
+            return "busy", f"busy{where} and not getting on"
+        case _ if rank.last.state == "D":
+            return "io", f"waiting for a disk{where}"
+        case _ if rank.moves:
+            return "slow", f"still working{where}"
+        case _ if not rank.last.answered and not rank.last.main:
+            return "blocked", "not answering"
+        case _:
+            return "blocked", f"waiting for something{where}"
+
+
+def _waiting_for_each_other(waiting: Sequence[Rank], seen: Sequence[Rank]) -> Diagnosis | None:
+    held = [rank for rank in waiting if not rank.over]
+    over = [rank for rank in waiting if rank.over]
+    if over:
+        return _uneven(over, held, seen)
+    if all(rank.doing.kind == "meeting" for rank in held) and len({rank.pulse.meetings for rank in held}) == 1:
+        return None  # the controller releases them, or says what is wrong
+    batches = {rank.pulse.batches for rank in held}
+    operations = {rank.doing.what for rank in held}
+    if len(batches) > 1 and (len(operations) > 1 or len({rank.pulse.common for rank in held}) > 1):
+        fewest = min(batches)
+        return _uneven([rank for rank in held if rank.pulse.batches == fewest], held, seen)
+    if len(operations) > 1:
+        odd = _odd_ones(held)
+        said = ", ".join(f"{_who([rank])} in {rank.doing.said}" for rank in held)
+        where = "in different operations" if len(odd) == len(held) else "in another operation than the others"
+        return _found("mismatch", odd, seen, f"{where}: {said}", told=True)
+    least = min(rank.pulse.common for rank in held)
+    behind = [rank for rank in held if rank.pulse.common == least]
+    if len(behind) < len(held):
+        return _found("mismatch", behind, seen, f"{_behind(behind, held)} in {held[0].doing.said}", told=True)
+    return _found("collective", held, seen, f"all in {held[0].doing.said}, which does not end", told=True)
+
+
+def _behind(behind: Sequence[Rank], held: Sequence[Rank]) -> str:
+    most = max(rank.pulse.common for rank in held)
+    return f"at operation {behind[0].pulse.common}, the others are at {most}; all wait"
+
+
+def _uneven(fewer: Sequence[Rank], held: Sequence[Rank], seen: Sequence[Rank]) -> Diagnosis:
+    counts = ", ".join(f"rank {rank.rank} {rank.pulse.batches}" for rank in seen)
+    took = f" (batches taken: {counts})" if any(rank.pulse.batches for rank in seen) else ""
+    ended = "finished" if fewer[0].over else f"in {fewer[0].doing.said}"
+    others = [rank for rank in held if rank not in fewer]
+    still = f", while {_wait(others)} in {others[0].doing.said}" if others else ""
+    what = f"{ended}{still}: uneven numbers of batches, or of steps{took}"
+    return _found("uneven", fewer, seen, what, told=True)
+
+
+def _odd_ones(held: Sequence[Rank]) -> list[Rank]:
+    """Those in the operation that the fewest are in; where that is a tie, those who came less far."""
+    count = {what: sum(rank.doing.what == what for rank in held) for what in {rank.doing.what for rank in held}}
+    least = min(count.values())
+    odd = [rank for rank in held if count[rank.doing.what] == least]
+    if len(odd) == len(held):
+        fewest = min(rank.pulse.common for rank in held)
+        odd = [rank for rank in held if rank.pulse.common == fewest]
+    return odd
+
+
+def _wait(ranks: Sequence[Rank]) -> str:
+    return f"{_who(ranks)} wait{'s' if len(ranks) == 1 else ''}"
+
+
+def _who(ranks: Sequence[Rank]) -> str:
+    return words.ranks(rank.rank for rank in ranks)
+
+
+def _found(fault: Fault, blamed: Sequence[Rank], seen: Sequence[Rank], what: str, *, told: bool = False) -> Diagnosis:
+    numbers = tuple(rank.rank for rank in blamed)
+    held = [rank for rank in seen if rank.waits and not rank.over and rank.rank not in numbers]
+    verb = "is" if len(blamed) == 1 else "are"
+    text = f"{_who(blamed)} {verb} {what}"
+    if held and not told:
+        text += f"; {_wait(held)} in {held[0].doing.said} for {_who(blamed)}"
+    return Diagnosis(fault, numbers, text, alone=not held and len(seen) > len(blamed))

@@ -1,0 +1,204 @@
+"""Watches from outside whether the ranks get on, and finds out what holds them up when they do not.
+
+    progress ──▶ silence (stall_warn_s) ──▶ three looks at every rank, a second apart ──▶ a diagnosis, or none
+       ▲                                                                                      │
+       └──────────────── somebody gets on: it is over ◀── again after a while ◀───────────────┘
+
+Looking is asking the rank itself (Dump), and the system about its process; one that does not answer is looked at from
+outside. All of it belongs to the controller's thread, and none of it waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from headway.control.diagnosis import Diagnosis, Rank, Sample, diagnose
+from headway.core.config import FailureConfig
+from headway.core.messages import Pulse, Stacks, ToController
+from headway.engine.vitals import Outside, Vital
+from headway.observe.stacks import from_faulthandler
+
+NUM_LOOKS = 3
+BETWEEN_S = 1.0
+PATIENCE = 1.5  # times as long as the longest silence that ended by itself
+
+
+class Patients(Protocol):
+    """How the ranks can be looked at; by rank."""
+
+    def ask(self, rank: int, index: int) -> None: ...
+    def vital(self, rank: int) -> Vital | None: ...
+    def outside(self, rank: int) -> Outside | None: ...
+
+
+@dataclass
+class _Watched:
+    """One rank: when it got on last, and what was seen of it since we began to look."""
+
+    since: float
+    pulse: Pulse = field(default_factory=Pulse)
+    over: bool = False
+    left: bool = False
+    samples: list[Sample] = field(default_factory=list)
+    answer: Stacks | None = None
+    stacks: str = ""  # the newest that we have of it, as text
+    outside: Outside | None = None
+
+
+class Watch:
+    """``found`` is told a diagnosis when there is one and None when a stall is over; with how long it has lasted."""
+
+    def __init__(
+        self, config: FailureConfig, patients: Patients, found: Callable[[Diagnosis | None, float], None]
+    ) -> None:
+        waits = [s for s in (config.stall_warn_s, config.stall_timeout_s) if s is not None]
+        self._config = config
+        self._after_s = min(waits) if waits else None
+        self._patients = patients
+        self._found = found
+        self._ranks: list[_Watched] = []
+        self._next: float | None = None  # when we look again
+        self._num_looks = 0  # of this silence
+        self._index = 0
+        self._longest_s = 0.0  # silence that ended by itself
+        self.current: Diagnosis | None = None
+
+    def begin(self, num_workers: int, now: float) -> None:
+        """All ranks have been told to start."""
+        self._ranks = [_Watched(now) for _ in range(num_workers)]
+        self._rest(now)
+
+    def end(self) -> None:
+        self._ranks = []
+        self._next = None
+        self.current = None
+
+    # --- what comes in ---
+
+    def heard(self, rank: int, message: ToController, now: float) -> None:
+        if rank >= len(self._ranks):
+            return
+        watched = self._ranks[rank]
+        match message:
+            case Stacks(index=index):
+                watched.stacks = message.text
+                if index == self._index:
+                    watched.answer = message
+                if not _same(watched.pulse, message.pulse):
+                    self._got_on(watched, now)
+                watched.pulse = message.pulse
+            case Pulse():
+                if not _same(watched.pulse, message):
+                    self._got_on(watched, now)
+                watched.pulse = message
+            case _:
+                self._got_on(watched, now)
+
+    def over(self, rank: int, *, left: bool = False) -> None:
+        """Its function has returned, or its process has ended."""
+        if rank < len(self._ranks):
+            self._ranks[rank].over = True
+            self._ranks[rank].left = left
+
+    def stacks(self) -> dict[int, str]:
+        """What each rank was doing when we looked last."""
+        return {rank: watched.stacks for rank, watched in enumerate(self._ranks) if watched.stacks}
+
+    def pulses(self) -> list[Pulse]:
+        return [watched.pulse for watched in self._ranks]
+
+    def _got_on(self, watched: _Watched, now: float) -> None:
+        silent_s = now - watched.since
+        watched.since = now
+        if not self._num_looks and self.current is None:
+            return
+        if self.current is not None:
+            self._longest_s = max(self._longest_s, silent_s)
+            self._found(None, silent_s)
+            self.current = None
+        self._rest(now)
+
+    def _rest(self, now: float) -> None:
+        self._num_looks = 0
+        for watched in self._ranks:
+            watched.samples.clear()
+            watched.outside = None
+        self._next = now + self._threshold_s if self._after_s is not None else None
+
+    # --- looking ---
+
+    @property
+    def _threshold_s(self) -> float:
+        assert self._after_s is not None
+        return max(self._after_s, PATIENCE * self._longest_s)
+
+    def wait_s(self, now: float) -> float | None:
+        """How long until we want to look."""
+        return None if self._next is None or not self._ranks else max(0.0, self._next - now)
+
+    def look(self, now: float) -> None:
+        """To be called whenever ``wait_s`` is over; cheap at any other time."""
+        if self._next is None or now < self._next or not self._ranks:
+            return
+        if self._num_looks:
+            self._take_samples(now)
+        elif (silent_since := self._silent_since()) is None or now - silent_since < self._threshold_s:
+            self._next = (now if silent_since is None else silent_since) + self._threshold_s
+            return
+        if self._num_looks == NUM_LOOKS:
+            return self._conclude(now)
+        self._num_looks += 1
+        self._index += 1
+        for rank, watched in enumerate(self._ranks):
+            if not watched.left:
+                watched.answer = None
+                self._patients.ask(rank, self._index)
+        self._next = now + BETWEEN_S
+
+    def _silent_since(self) -> float | None:
+        """Since when the rank has been silent that has been for the longest time; phases are no silence."""
+        silent = [watched.since for watched in self._ranks if not watched.over and not watched.pulse.phase]
+        stopped = [watched.since for watched in self._ranks if not watched.over and watched.pulse.phase]
+        return min([*silent, *stopped], default=None)
+
+    def _take_samples(self, now: float) -> None:
+        for rank, watched in enumerate(self._ranks):
+            if watched.left:
+                continue
+            vital = self._patients.vital(rank) or Vital()
+            answer = watched.answer
+            main = answer.main if answer is not None else ()
+            if answer is None and watched.outside is not None:
+                written, seen = watched.outside.read()
+                main, watched.stacks = from_faulthandler(written), seen or written or watched.stacks
+                watched.outside = None
+            if answer is None and self._num_looks == NUM_LOOKS - 1:
+                watched.outside = self._patients.outside(rank)
+            sample = Sample(vital.state, vital.cpu_s, vital.all_cpu_s, now, main, answer is not None)
+            watched.samples.append(sample)
+
+    def _conclude(self, now: float) -> None:
+        ranks = [
+            Rank(number, now - each.since >= self._threshold_s, tuple(each.samples), each.pulse, each.over)
+            for number, each in enumerate(self._ranks)
+            if not each.left
+        ]
+        found = diagnose(ranks)
+        since = self._silent_since()
+        silent_s = now - since if since is not None else 0.0
+        if found is None and self.current is not None:
+            self._found(None, silent_s)
+        if found is not None:
+            self._found(found, silent_s)
+        self.current = found
+        self._rest(now)
+        again_s = self._config.stall_timeout_s
+        if found is not None and again_s is not None:
+            self._next = now + max(BETWEEN_S, min(self._threshold_s, again_s - silent_s))
+
+
+def _same(a: Pulse, b: Pulse) -> bool:
+    """Whether nothing has changed that tells of progress."""
+    return replace(a, rss_bytes=0, in_loader=False) == replace(b, rss_bytes=0, in_loader=False)

@@ -1,0 +1,90 @@
+"""What a line of code waits for, guessed from the objects that it names: a lock, a file, a nap.
+
+A thread that is inside a C function has no frame for it. But its innermost line names what it called; those names are
+looked up, without running anything of the user's, and the things that one can wait for are recognised by their type.
+"""
+
+from __future__ import annotations
+
+import _thread
+import builtins
+import inspect
+import io
+import linecache
+import os
+import queue
+import re
+import select
+import socket
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+_NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_NOTHING = object()
+
+_LOCKS = (
+    _thread.LockType,
+    _thread.RLock,
+    threading.Condition,
+    threading.Semaphore,
+    threading.Event,
+    threading.Barrier,
+    queue.Queue,
+    queue.SimpleQueue,
+)
+_CALLS: dict[int, str] = {
+    id(time.sleep): "sleep",
+    id(builtins.open): "io",
+    id(os.read): "io",
+    id(os.write): "io",
+    id(os.open): "io",
+    id(os.fsync): "io",
+    id(os.waitpid): "child",
+    id(os.wait): "child",
+    id(os.system): "child",
+    id(select.select): "io",
+}
+
+
+def hint(frame: FrameType) -> str:
+    """``"lock"``, ``"sleep"``, ``"io"``, ``"child"``, or nothing."""
+    text = linecache.getline(frame.f_code.co_filename, frame.f_lineno or 0)
+    found = [kind for name in _NAME.findall(text) for kind in _kinds(frame, name.split("."))]
+    return found[-1] if found else ""
+
+
+def _kinds(frame: FrameType, parts: list[str]) -> list[str]:
+    """What each prefix of a dotted name stands for: in ``self.lock.acquire`` it is the second that tells."""
+    thing: Any = _first(frame, parts[0])
+    found = [_kind(thing)]
+    for part in parts[1:]:
+        if thing is _NOTHING:
+            break
+        thing = _attribute(thing, part)
+        found.append(_kind(thing))
+    return [kind for kind in found if kind]
+
+
+def _first(frame: FrameType, name: str) -> Any:
+    for names in (frame.f_locals, frame.f_globals, vars(builtins)):
+        if name in names:
+            return names[name]
+    return _NOTHING
+
+
+def _attribute(thing: Any, name: str) -> Any:
+    """Without running a property or ``__getattr__``."""
+    try:
+        return inspect.getattr_static(thing, name)
+    except Exception:  # whatever a strange object does, it is just not known
+        return _NOTHING
+
+
+def _kind(thing: Any) -> str:
+    if isinstance(thing, _LOCKS):
+        return "lock"
+    if isinstance(thing, io.IOBase | socket.socket) or type(thing).__module__ == "multiprocessing.connection":
+        return "io"
+    return _CALLS.get(id(thing), "")

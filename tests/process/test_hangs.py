@@ -1,0 +1,140 @@
+"""A hang is explained: who is to blame, and for what. Real processes, real faults, shortened clocks."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway import train
+from headway.control import stalls
+from headway.storage import failures
+from headway.train.torch import TorchTrainer
+from support import wait_until
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import faults
+from faults import BAD_RANK, FAULTS
+
+
+@pytest.fixture(autouse=True)
+def short_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stalls, "BETWEEN_S", 0.4)
+
+
+def trainer(fault: str, folder: Path, **options: Any) -> TorchTrainer:
+    limits = train.FailureConfig(**{"stall_warn_s": 1.5, **options})
+    return TorchTrainer(
+        faults.run,
+        train_loop_config={"fault": fault, "marker": str(folder / "marker")},
+        scaling_config=train.ScalingConfig(FAULTS[fault].num_workers),
+        run_config=train.RunConfig(name="run", storage_path=folder, failure_config=limits),
+    )
+
+
+def events(run: Path, name: str) -> list[dict[str, Any]]:
+    lines = map(json.loads, (run / "events.jsonl").read_text().splitlines())
+    return [line for line in lines if line["event"] == name]
+
+
+@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.stall])
+def test_a_stall_names_the_culprit_and_the_class_of_the_fault(name: str, tmp_path: Path) -> None:
+    run = trainer(name, tmp_path).start()
+    wait_until(lambda: bool(events(run.path, "stall")), 20, lambda: "nobody has noticed")
+    run.stop()
+    run.result()
+    [stall] = events(run.path, "stall")[:1]
+    assert (stall["fault"], stall["ranks"]) == (FAULTS[name].expected[0], [BAD_RANK]), stall["text"]
+    [bundle] = failures.bundles(run.path)[:1]
+    assert failures.summary(bundle)["cause"] == stall["text"].partition(": ")[2].rpartition(" (stacks")[0]
+    assert "faults.py" in failures.stacks(bundle, 0)
+
+
+@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if not fault.stall])
+def test_a_failure_names_the_culprit_and_the_class_of_the_fault(name: str, tmp_path: Path) -> None:
+    with pytest.raises(train.WorkerGroupError) as caught:
+        trainer(name, tmp_path).fit()
+    assert BAD_RANK in caught.value.worker_failures
+    [bundle] = failures.bundles(tmp_path / "run")
+    found = failures.summary(bundle)
+    assert (found["fault"], found["rank"]) == (FAULTS[name].expected[0], BAD_RANK)
+
+
+def test_a_stall_that_lasts_too_long_is_a_failure_and_the_run_goes_on(tmp_path: Path) -> None:
+    result = trainer("deadlock on a lock", tmp_path, max_failures=1, stall_timeout_s=2.5).fit()
+    assert result.state == "FINISHED"
+    [retry] = events(tmp_path / "run", "retry")
+    assert "waiting for a lock" in retry["cause"]
+
+
+def test_without_a_retry_left_a_stall_raises_what_it_was(tmp_path: Path) -> None:
+    with pytest.raises(train.WorkerGroupError, match="rank 1 is asleep in sleep") as caught:
+        trainer("asleep", tmp_path, stall_timeout_s=2).fit()
+    assert isinstance(caught.value.__cause__, train.WorkerStalled)
+
+
+def test_what_goes_on_by_itself_is_said_too(tmp_path: Path) -> None:
+    def train_func() -> None:
+        for step in range(3):
+            train.report({"step": step})
+            if step == 1:
+                time.sleep(5)
+
+    run = train.DataParallelTrainer(
+        train_func,
+        run_config=train.RunConfig(
+            name="run", storage_path=tmp_path, failure_config=train.FailureConfig(stall_warn_s=1)
+        ),
+    ).start()
+    run.result()
+    first, *_, last = [stall["text"] for stall in events(run.path, "stall")]
+    assert "rank 0 is asleep in train_func" in first
+    assert last.startswith("rank 0 got on after ")
+
+
+def test_a_phase_is_silence_that_was_announced(tmp_path: Path) -> None:
+    def train_func() -> None:
+        train.report({})
+        if train.get_context().get_world_rank() == 0:
+            with train.phase("tokenise"):
+                time.sleep(4)
+        train.collective.barrier()
+        train.report({})
+
+    result = train.DataParallelTrainer(
+        train_func,
+        scaling_config=train.ScalingConfig(2),
+        run_config=train.RunConfig(
+            name="run", storage_path=tmp_path, failure_config=train.FailureConfig(stall_warn_s=1)
+        ),
+    ).fit()
+    assert events(Path(result.path), "stall") == []
+
+
+def test_no_alarm_where_training_is_bursty_but_gets_on(tmp_path: Path) -> None:
+    """Short steps, long ones, long ones in C, a rank that evaluates in many functions: nobody stands still."""
+
+    def train_func() -> None:
+        import torch
+
+        for step in range(6):
+            until = time.monotonic() + (2.5 if step % 2 else 0.05)
+            while time.monotonic() < until:
+                big = torch.ones(1200, 1200)
+                (big @ big).sum()
+            train.collective.barrier()
+            train.report({"step": step})
+
+    result = train.DataParallelTrainer(
+        train_func,
+        scaling_config=train.ScalingConfig(2),
+        run_config=train.RunConfig(
+            name="run", storage_path=tmp_path, failure_config=train.FailureConfig(stall_warn_s=1)
+        ),
+    ).fit()
+    assert events(Path(result.path), "stall") == []
