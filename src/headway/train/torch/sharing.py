@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from headway.core.errors import ConfigError
 from headway.core.messages import Place
-from headway.train.torch.dealing import batches_of, num_steps, rows_of
+from headway.train.torch.dealing import batches_of, next_step, num_steps
 
 
 def share(loader: Any, place: Place, seed: int) -> None:
@@ -50,10 +51,9 @@ class DealtSampler(DistributedSampler[Any]):
     """This rank's rows of an epoch. Epochs count by themselves until somebody calls ``set_epoch``."""
 
     def __init__(self, loader: Any, place: Place, seed: int) -> None:
-        drop_last = loader.drop_last
-        super().__init__(loader.dataset, place.world_size, place.rank, seed=seed, drop_last=drop_last)
+        super().__init__(loader.dataset, place.world_size, place.rank, seed=seed, drop_last=loader.drop_last)
         self._source: Sampler[int] = loader.sampler
-        self._batch_size: int = loader.batch_size or 1
+        self._global_batch: int = (loader.batch_size or 1) * place.world_size
         self._counts_itself = True
 
     def set_epoch(self, epoch: int) -> None:
@@ -61,32 +61,44 @@ class DealtSampler(DistributedSampler[Any]):
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
-        rows = self._rows(_order(self._source, self.seed + self.epoch))
-        self.epoch += self._counts_itself
-        return iter(rows)
+        return itertools.chain.from_iterable(self.batches())
 
     def __len__(self) -> int:
-        return len(self._rows(range(self._num_rows)))
+        return sum(map(len, self._dealt(range(self._num_rows))))
+
+    def batches(self, first: int = 0) -> Iterator[list[int]]:
+        """This rank's batches of the epoch; ``first`` rows of its order have been consumed before, by whomever."""
+        order = _order(self._source, self.seed + self.epoch)
+        self.epoch += self._counts_itself
+        return self._dealt(order, first)
 
     @property
     def num_steps(self) -> int:
-        return num_steps(self._num_rows, self._batch_size, self.num_replicas, drop_last=self.drop_last)
+        return num_steps(self._num_rows, self._global_batch, drop_last=self.drop_last)
+
+    def rows_after(self, rows: int, steps: int = 1) -> int:
+        """How many rows of the order are consumed after so many steps more."""
+        for _ in range(steps):
+            left = self._num_rows - rows
+            rows += next_step(left, self._global_batch, self.num_replicas, drop_last=self.drop_last)
+        return rows
 
     @property
     def _num_rows(self) -> int:
         return len(self._source)  # type: ignore[arg-type]
 
-    def _rows(self, order: Sequence[int]) -> list[int]:
-        return rows_of(order, self._batch_size, self.num_replicas, self.rank, drop_last=self.drop_last)
+    def _dealt(self, order: Sequence[int], first: int = 0) -> Iterator[list[int]]:
+        size, rank = self.num_replicas, self.rank
+        return batches_of(order, self._global_batch, size, rank, drop_last=self.drop_last, first=first)
 
 
 class DealtBatches(BatchSampler):
-    """A rank's rows cut into the number of batches that all ranks have."""
+    """A rank's rows in the batches that they are dealt in: as many on all ranks."""
 
     sampler: DealtSampler
 
     def __iter__(self) -> Iterator[list[int]]:
-        return batches_of(list(self.sampler), self.batch_size, self.sampler.num_steps)
+        return self.sampler.batches()
 
     def __len__(self) -> int:
         return self.sampler.num_steps
