@@ -17,6 +17,8 @@ from headway.core.errors import ConfigError
 from headway.core.messages import Place
 from headway.train.torch.dealing import batches_of, next_step, num_steps
 
+LONE = "_headway_lone"  # on a loader that was left alone because its worker is
+
 
 def share(loader: Any, place: Place, seed: int) -> None:
     """Replace what a loader draws by this rank's share of it. What shares already is left alone.
@@ -26,7 +28,18 @@ def share(loader: Any, place: Place, seed: int) -> None:
     if isinstance(loader.dataset, IterableDataset) or _shares_already(loader):
         return
     if place.world_size == 1 and type(loader.sampler) not in (SequentialSampler, RandomSampler):
+        vars(loader)[LONE] = place, seed
         return
+    _deal_out(loader, place, seed)
+
+
+def share_lone(loader: Any) -> None:
+    """Have a single worker's own sampler drawn as several workers would, so that they can go on where it is."""
+    if LONE in vars(loader):
+        _deal_out(loader, *vars(loader).pop(LONE))
+
+
+def _deal_out(loader: Any, place: Place, seed: int) -> None:
     drawn = loader.batch_sampler if loader.batch_size is None and loader.batch_sampler is not None else loader.sampler
     if not hasattr(drawn, "__len__"):
         raise ConfigError(
