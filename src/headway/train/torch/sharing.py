@@ -20,17 +20,20 @@ from headway.train.torch.dealing import batches_of, next_step, num_steps
 LONE = "_headway_lone"  # on a loader that was left alone because its worker is
 
 
-def share(loader: Any, place: Place, seed: int) -> None:
+def share(loader: Any, place: Place, seed: int, global_workers: int | None = None) -> None:
     """Replace what a loader draws by this rank's share of it. What shares already is left alone.
 
-    A single worker's share is everything; it only gains ``set_epoch``.
+    A single worker's share is everything; it only gains ``set_epoch``. With ``global_workers`` a step takes the rows
+    of so many workers, however many there are.
     """
     if isinstance(loader.dataset, IterableDataset) or _shares_already(loader):
         return
-    if place.world_size == 1 and type(loader.sampler) not in (SequentialSampler, RandomSampler):
+    if global_workers is not None:
+        _check_batch_size(loader)
+    elif place.world_size == 1 and type(loader.sampler) not in (SequentialSampler, RandomSampler):
         vars(loader)[LONE] = place, seed
         return
-    _deal_out(loader, place, seed)
+    _deal_out(loader, place, seed, global_workers)
 
 
 def share_lone(loader: Any) -> None:
@@ -39,7 +42,18 @@ def share_lone(loader: Any) -> None:
         _deal_out(loader, *vars(loader).pop(LONE))
 
 
-def _deal_out(loader: Any, place: Place, seed: int) -> None:
+def _check_batch_size(loader: Any) -> None:
+    if loader.batch_size is not None:
+        return
+    batches = loader.batch_sampler
+    found = "does not batch at all" if batches is None else f"has the batches of a {type(batches).__name__}"
+    raise ConfigError(
+        f"keep_global_batch=True makes batches larger where there are fewer workers, and this loader {found}: "
+        "give the DataLoader batch_size=... and a sampler, or leave keep_global_batch out"
+    )
+
+
+def _deal_out(loader: Any, place: Place, seed: int, global_workers: int | None = None) -> None:
     drawn = loader.batch_sampler if loader.batch_size is None and loader.batch_sampler is not None else loader.sampler
     if not hasattr(drawn, "__len__"):
         raise ConfigError(
@@ -49,7 +63,7 @@ def _deal_out(loader: Any, place: Place, seed: int) -> None:
     if loader.batch_sampler is not None and loader.batch_size is None:
         vars(loader)["batch_sampler"] = SharedBatches(loader.batch_sampler, place, seed)
         return
-    dealt = DealtSampler(loader, place, seed)
+    dealt = DealtSampler(loader, place, seed, global_workers)
     vars(loader)["sampler"] = dealt
     if loader.batch_size is not None:
         vars(loader)["batch_sampler"] = DealtBatches(dealt, loader.batch_size, loader.drop_last)
@@ -63,10 +77,11 @@ def _shares_already(loader: Any) -> bool:
 class DealtSampler(DistributedSampler[Any]):
     """This rank's rows of an epoch. Epochs count by themselves until somebody calls ``set_epoch``."""
 
-    def __init__(self, loader: Any, place: Place, seed: int) -> None:
+    def __init__(self, loader: Any, place: Place, seed: int, global_workers: int | None) -> None:
         super().__init__(loader.dataset, place.world_size, place.rank, seed=seed, drop_last=loader.drop_last)
         self._source: Sampler[int] = loader.sampler
-        self._global_batch: int = (loader.batch_size or 1) * place.world_size
+        # A launcher outside of us may have started more workers than we would have.
+        self._global_batch: int = (loader.batch_size or 1) * max(place.world_size, global_workers or 0)
         self._counts_itself = True
 
     def set_epoch(self, epoch: int) -> None:
