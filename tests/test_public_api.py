@@ -40,7 +40,8 @@ SIGNATURES = {
     "train.collective.barrier": "()",
     "train.collective.broadcast_from_rank_zero": "(data)",
     "train.ScalingConfig": (
-        "(num_workers=1, use_gpu=False, resources_per_worker=None, placement_strategy='PACK', engine='auto')"
+        "(num_workers=1, use_gpu=False, resources_per_worker=None, placement_strategy='PACK', engine='auto', "
+        "elastic_resize_monitor_interval_s=60.0, keep_global_batch=False)"
     ),
     "train.FailureConfig": "(max_failures=0)",
     "train.CheckpointConfig": (

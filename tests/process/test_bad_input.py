@@ -73,6 +73,19 @@ def test_resources_that_contradict_use_gpu() -> None:
         ScalingConfig(use_gpu=True, resources_per_worker={"GPU": 0})
 
 
+@pytest.mark.parametrize("seconds", [0, -1, "60", None, True, float("nan"), float("inf")])
+def test_a_bad_interval_for_looking_at_capacity(seconds: Any) -> None:
+    with expect_refusal("elastic_resize_monitor_interval_s must be a positive number of seconds, got") as caught:
+        ScalingConfig((1, 2), elastic_resize_monitor_interval_s=seconds)
+    assert repr(seconds) in str(caught.value)
+    assert "give num_workers one number" in str(caught.value)
+
+
+def test_a_global_batch_is_kept_or_not() -> None:
+    with expect_refusal("keep_global_batch must be True or False, got 1"):
+        ScalingConfig((1, 2), keep_global_batch=1)  # type: ignore[arg-type]
+
+
 def test_one_machine_cannot_be_several() -> None:
     scaling = ScalingConfig(2, placement_strategy="STRICT_SPREAD")
     with expect_refusal("wants 2 machines, this is one"):

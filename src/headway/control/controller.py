@@ -347,6 +347,7 @@ class Controller:
             every_reports=self._plan.config.checkpoint_config.every_reports,
             attempt=self._run.attempt,
             num_workers=len(ready),
+            global_workers=_global_workers(self._plan.scaling),
             resources=self._plan.scaling.worker_resources,
         )
         newest = self._ledger.kept[-1] if self._ledger.kept else None
@@ -499,6 +500,11 @@ def _validations(plan: Plan, engine: Engine, rundir: RunDir) -> Validations | No
         return None
     surroundings = _surroundings({**plan.config.env_vars, **plan.validator.env_vars})
     return Validations(plan.validator, rundir.path, surroundings, engine.post)
+
+
+def _global_workers(scaling: ScalingConfig) -> int | None:
+    """How many workers a step is made for, if it shall be the same step for any number of them."""
+    return scaling.max_workers if scaling.keep_global_batch and scaling.elasticity_enabled else None
 
 
 def _free_port() -> int:

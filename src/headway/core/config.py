@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -93,6 +94,10 @@ class ScalingConfig:
     as the machine has room for. ``engine``: ``"auto"``, ``"local"`` (processes on this machine) or ``"inline"``
     (this process, so that ``breakpoint()`` works).
 
+    ``elastic_resize_monitor_interval_s``: how soon at most a change of capacity is acted upon, in seconds.
+    ``keep_global_batch``: every step takes the rows of ``max`` workers, dealt among those there are; so a learning rate
+    and a number of steps stay right whatever their number is, and fewer workers need memory for larger batches.
+
     >>> ScalingConfig(num_workers=2).total_resources
     {'CPU': 2}
     """
@@ -102,6 +107,8 @@ class ScalingConfig:
     resources_per_worker: Mapping[str, float] | None = None
     placement_strategy: str = "PACK"
     engine: str = "auto"
+    elastic_resize_monitor_interval_s: float = 60.0
+    keep_global_batch: bool = False
 
     def __post_init__(self) -> None:
         _check_workers(self.num_workers)
@@ -114,6 +121,9 @@ class ScalingConfig:
             )
         if self.engine not in ENGINES:
             raise ConfigError(f"engine must be one of {', '.join(ENGINES)}, got {self.engine!r}")
+        _check_interval(self.elastic_resize_monitor_interval_s)
+        if not isinstance(self.keep_global_batch, bool):
+            raise ConfigError(f"keep_global_batch must be True or False, got {self.keep_global_batch!r}")
 
     @property
     def min_workers(self) -> int:
@@ -162,6 +172,14 @@ def _check_workers(n: object) -> None:
             raise ConfigError(f"{remedy} with 1 <= min <= max, got {n!r}")
     elif counts[0] < 0:
         raise ConfigError(f"{remedy}, got {n!r}")
+
+
+def _check_interval(seconds: object) -> None:
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds < math.inf:
+        raise ConfigError(
+            f"elastic_resize_monitor_interval_s must be a positive number of seconds, got {seconds!r}; "
+            "for a number of workers that stays, give num_workers one number"
+        )
 
 
 def _check_resources(resources: object, use_gpu: bool) -> None:

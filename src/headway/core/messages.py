@@ -66,6 +66,7 @@ class RunInfo:
     validates: bool = False  # whether there is a function to validate checkpoints with
     attempt: int
     num_workers: int
+    global_workers: int | None = None  # so many workers' rows make a step, however many there are; None: just theirs
     resources: dict[str, float] = field(default_factory=dict)
 
 

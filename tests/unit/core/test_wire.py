@@ -34,7 +34,7 @@ from headway.core.wire import Frames, WireError, encode
 START = Start(
     rank=1,
     place=Place(rank=1, world_size=2, local_rank=1, local_world_size=2, gpus=(0,), visible_gpus=("3",)),
-    run=RunInfo(id="a", name="b", path="/c", seed=7, attempt=2, num_workers=2),
+    run=RunInfo(id="a", name="b", path="/c", seed=7, attempt=2, num_workers=2, global_workers=4),
     surroundings=Surroundings(env={"A": "1"}, cwd="/", sys_path=("",)),
     task=b"x" * 100_000,
 )

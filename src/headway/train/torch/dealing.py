@@ -1,9 +1,14 @@
 """Which rows each rank gets in each step: every row once per epoch, the same number of steps for all. Pure.
 
-The global order is a function of (seed, epoch). Step ``s`` takes the next ``batch_size × world_size`` rows of it, dealt
-out one by one; the last step deals what is left, so that batches of one step differ by at most one row. Where that
-would leave a rank without a row, it keeps one back from its step before. Only where it cannot (fewer rows than workers,
-batches of one) is a row repeated.
+The global order is a function of (seed, epoch). Each step takes the next rows of it, ``global_batch`` of them, dealt
+out one by one: what was consumed after any step is the beginning of the order, so any number of workers can go on
+from there.
+
+    order      0 1 2 3 4 5 6 7 8        global_batch 4, three ranks
+    steps     |0 1 2|3 4 5|6 7 8|       4 + 4 + 1 would leave two ranks without a row in the last step
+
+Where the last step would have fewer rows than there are ranks, those before it leave it some. Only where they cannot
+(fewer rows than workers, batches of one) is a row repeated.
 """
 
 from __future__ import annotations
@@ -11,22 +16,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 
-def num_steps(num_rows: int, batch_size: int, world_size: int, *, drop_last: bool) -> int:
-    whole, left = divmod(num_rows, batch_size * world_size)
-    return whole if drop_last else whole + (left > 0)
+def num_steps(num_rows: int, global_batch: int, *, drop_last: bool) -> int:
+    return num_rows // global_batch if drop_last else -(-num_rows // global_batch)
 
 
-def rows_of(order: Sequence[int], batch_size: int, world_size: int, rank: int, *, drop_last: bool) -> list[int]:
-    """This rank's rows, in the order in which it sees them: at least one for every step."""
-    steps = num_steps(len(order), batch_size, world_size, drop_last=drop_last)
-    mine = list(order[: steps * batch_size * world_size][rank::world_size])
-    return mine if len(mine) >= steps else [*mine, order[rank % len(order)]]
+def next_step(num_left: int, global_batch: int, world_size: int, *, drop_last: bool) -> int:
+    """How many of the rows that are left the next step takes; 0 where there is none.
+
+    It looks at what is left and not at what was before, so that going on is the same as not having stopped.
+    """
+    if drop_last:
+        return global_batch if num_left >= global_batch else 0
+    later = num_steps(num_left, global_batch, drop_last=False) - 1
+    spared = num_left - later * world_size  # what the later steps can do without
+    return min(num_left, max(world_size, min(global_batch, spared)))
 
 
-def batches_of(mine: Sequence[int], batch_size: int, steps: int) -> Iterator[list[int]]:
-    """Cut a rank's rows into exactly ``steps`` batches, none of them empty."""
-    start = 0
-    for step in range(steps):
-        size = min(batch_size, len(mine) - start - (steps - step - 1))
-        yield list(mine[start : start + size])
-        start += size
+def batches_of(
+    order: Sequence[int], global_batch: int, world_size: int, rank: int, *, drop_last: bool, first: int = 0
+) -> Iterator[list[int]]:
+    """This rank's batches of what is left of an epoch from row ``first`` of its order on, none of them empty."""
+    while first < len(order):
+        size = next_step(len(order) - first, global_batch, world_size, drop_last=drop_last)
+        if not size:
+            return
+        step = order[first : first + size]
+        yield list(step[rank::world_size]) or [step[rank % size]]
+        first += size

@@ -36,6 +36,10 @@ def prepare_data_loader(
     generator, whose state may differ between workers. Iterable datasets, and loaders that have a DistributedSampler
     already, keep their own way of sharing.
 
+    With ``ScalingConfig(num_workers=(min, max), keep_global_batch=True)`` the batch size counts per worker of ``max``:
+    every step takes ``batch_size × max`` rows, dealt among the workers there are, whose batches differ by at most one
+    row. That needs a batch size; batches of your own are refused.
+
     With ``auto_transfer`` batches are copied to a CUDA device on a side stream, one ahead.
     """
     session = current("headway.train.torch.prepare_data_loader")
@@ -43,7 +47,7 @@ def prepare_data_loader(
         raise ConfigError(f"prepare_data_loader takes a torch DataLoader, got {type(data_loader).__name__}")
     prepared: DataLoader[Any] = copy.copy(data_loader)
     if add_dist_sampler:
-        share(prepared, session.place, session.extras.get("shuffle_seed", 0))
+        share(prepared, session.place, session.extras.get("shuffle_seed", 0), session.run.global_workers)
     device = device_of(session.place)
     if move_to_device and device.type != "cpu":
         _deliver_to(prepared, device, ahead=auto_transfer)

@@ -1,5 +1,8 @@
 """A prepared loader that knows where it is and can go on from there, without reading the batches before it.
 
+Where it is, is one number for all ranks: how many rows of the epoch's global order have been consumed. So another
+number of workers can go on from there, in the middle of an epoch.
+
 Rows travel through the sampler with their epoch, so that each fetch, in whatever process, can be seeded by (seed,
 epoch, row): augmentation is the same whoever fetches the row, and whenever.
 """
@@ -7,7 +10,6 @@ epoch, row): augmentation is the same whoever fetches the row, and whenever.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import random
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -17,7 +19,7 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from headway.core.errors import ConfigError
-from headway.train.torch.sharing import DealtBatches
+from headway.train.torch.sharing import DealtBatches, share_lone
 
 
 class Row(NamedTuple):
@@ -27,6 +29,7 @@ class Row(NamedTuple):
 
 def follow(loader: Any, seed: int, before_first_batch: Callable[[], None]) -> Cursor:
     """Make this loader, prepared by ``prepare_data_loader``, one that can go on."""
+    share_lone(loader)
     if not isinstance(loader.batch_sampler, DealtBatches):
         raise ConfigError(
             "train.track(loader=...) needs a loader from prepare_data_loader() that draws its batches row by row"
@@ -42,36 +45,50 @@ def follow(loader: Any, seed: int, before_first_batch: Callable[[], None]) -> Cu
 
 
 class Cursor:
-    """Where a loader is: which epoch, and how many batches of it were handed out."""
+    """Where a loader is: which epoch, how many batches of it were handed out, how many rows those were on all ranks."""
 
     def __init__(self, batches: DealtBatches, before_first_batch: Callable[[], None]) -> None:
         self._sampler = batches.sampler
         self._before_first_batch = before_first_batch
         self._epoch = 0
         self._position = 0
+        self._rows = 0
         self._finished = True
-        self.skip = 0  # batches of the coming epoch that were handed out before
+        self.first = 0  # rows of the coming epoch that were handed out before
 
     def state(self) -> dict[str, Any]:
-        return {"epoch": self._epoch, "position": self._position, "finished": self._finished}
+        return {
+            "epoch": self._epoch,
+            "position": self._position,
+            "rows": self._rows,
+            "finished": self._finished,
+        }
 
-    def go_on(self, state: dict[str, Any], *, mid_epoch: bool) -> None:
+    def go_on(self, state: dict[str, Any], *, same_world: bool) -> None:
         self._epoch, self._finished = state["epoch"], state["finished"]
         self._sampler.epoch = state["epoch"] + state["finished"]
-        self.skip = state["position"] if mid_epoch and not state["finished"] else 0
+        self._position, self._rows = self._reached(state, same_world=same_world)
+        self.first = self._rows
+
+    def _reached(self, state: dict[str, Any], *, same_world: bool) -> tuple[int, int]:
+        """Batches and rows of the epoch. Older states tell no rows: other workers begin such an epoch anew."""
+        position = state["position"]
+        if "rows" in state:
+            return position, state["rows"]
+        return (position, self._sampler.rows_after(0, steps=position)) if same_world else (0, 0)
 
     def handed_out(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """The batches of an epoch, counted as the loop gets them; random states are set just before it goes on."""
-        resumed = self.skip
-        if not resumed:
+        if not self.first:
             self._before_first_batch()
-        self._epoch, self._position, self._finished = self._sampler.epoch, resumed, False
-        batches = iter(begin())
-        for batch in batches:
+            self._position = 0
+        self._epoch, self._rows, self._finished = self._sampler.epoch, self.first, False
+        for batch in begin():
             self._before_first_batch()
             self._position += 1
+            self._rows = self._sampler.rows_after(self._rows)
             yield batch
-        self._position, self._finished = 0, True
+        self._position, self._rows, self._finished = 0, 0, True
 
 
 class _Tagged:
@@ -83,8 +100,8 @@ class _Tagged:
 
     def __iter__(self) -> Iterator[list[Row]]:
         epoch = self._batches.sampler.epoch
-        skip, self._cursor.skip = self._cursor.skip, 0
-        for batch in itertools.islice(iter(self._batches), skip, None):
+        first, self._cursor.first = self._cursor.first, 0
+        for batch in self._batches.sampler.batches(first):
             yield [Row(epoch, number) for number in batch]
 
     def __len__(self) -> int:

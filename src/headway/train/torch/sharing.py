@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,18 +15,45 @@ from torch.utils.data.distributed import DistributedSampler
 
 from headway.core.errors import ConfigError
 from headway.core.messages import Place
-from headway.train.torch.dealing import batches_of, num_steps, rows_of
+from headway.train.torch.dealing import batches_of, next_step, num_steps
+
+LONE = "_headway_lone"  # on a loader that was left alone because its worker is
 
 
-def share(loader: Any, place: Place, seed: int) -> None:
+def share(loader: Any, place: Place, seed: int, global_workers: int | None = None) -> None:
     """Replace what a loader draws by this rank's share of it. What shares already is left alone.
 
-    A single worker's share is everything; it only gains ``set_epoch``.
+    A single worker's share is everything; it only gains ``set_epoch``. With ``global_workers`` a step takes the rows
+    of so many workers, however many there are.
     """
     if isinstance(loader.dataset, IterableDataset) or _shares_already(loader):
         return
-    if place.world_size == 1 and type(loader.sampler) not in (SequentialSampler, RandomSampler):
+    if global_workers is not None:
+        _check_batch_size(loader)
+    elif place.world_size == 1 and type(loader.sampler) not in (SequentialSampler, RandomSampler):
+        vars(loader)[LONE] = place, seed
         return
+    _deal_out(loader, place, seed, global_workers)
+
+
+def share_lone(loader: Any) -> None:
+    """Have a single worker's own sampler drawn as several workers would, so that they can go on where it is."""
+    if LONE in vars(loader):
+        _deal_out(loader, *vars(loader).pop(LONE))
+
+
+def _check_batch_size(loader: Any) -> None:
+    if loader.batch_size is not None:
+        return
+    batches = loader.batch_sampler
+    found = "does not batch at all" if batches is None else f"has the batches of a {type(batches).__name__}"
+    raise ConfigError(
+        f"keep_global_batch=True makes batches larger where there are fewer workers, and this loader {found}: "
+        "give the DataLoader batch_size=... and a sampler, or leave keep_global_batch out"
+    )
+
+
+def _deal_out(loader: Any, place: Place, seed: int, global_workers: int | None = None) -> None:
     drawn = loader.batch_sampler if loader.batch_size is None and loader.batch_sampler is not None else loader.sampler
     if not hasattr(drawn, "__len__"):
         raise ConfigError(
@@ -35,7 +63,7 @@ def share(loader: Any, place: Place, seed: int) -> None:
     if loader.batch_sampler is not None and loader.batch_size is None:
         vars(loader)["batch_sampler"] = SharedBatches(loader.batch_sampler, place, seed)
         return
-    dealt = DealtSampler(loader, place, seed)
+    dealt = DealtSampler(loader, place, seed, global_workers)
     vars(loader)["sampler"] = dealt
     if loader.batch_size is not None:
         vars(loader)["batch_sampler"] = DealtBatches(dealt, loader.batch_size, loader.drop_last)
@@ -49,11 +77,11 @@ def _shares_already(loader: Any) -> bool:
 class DealtSampler(DistributedSampler[Any]):
     """This rank's rows of an epoch. Epochs count by themselves until somebody calls ``set_epoch``."""
 
-    def __init__(self, loader: Any, place: Place, seed: int) -> None:
-        drop_last = loader.drop_last
-        super().__init__(loader.dataset, place.world_size, place.rank, seed=seed, drop_last=drop_last)
+    def __init__(self, loader: Any, place: Place, seed: int, global_workers: int | None) -> None:
+        super().__init__(loader.dataset, place.world_size, place.rank, seed=seed, drop_last=loader.drop_last)
         self._source: Sampler[int] = loader.sampler
-        self._batch_size: int = loader.batch_size or 1
+        # A launcher outside of us may have started more workers than we would have.
+        self._global_batch: int = (loader.batch_size or 1) * max(place.world_size, global_workers or 0)
         self._counts_itself = True
 
     def set_epoch(self, epoch: int) -> None:
@@ -61,32 +89,44 @@ class DealtSampler(DistributedSampler[Any]):
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
-        rows = self._rows(_order(self._source, self.seed + self.epoch))
-        self.epoch += self._counts_itself
-        return iter(rows)
+        return itertools.chain.from_iterable(self.batches())
 
     def __len__(self) -> int:
-        return len(self._rows(range(self._num_rows)))
+        return sum(map(len, self._dealt(range(self._num_rows))))
+
+    def batches(self, first: int = 0) -> Iterator[list[int]]:
+        """This rank's batches of the epoch; ``first`` rows of its order have been consumed before, by whomever."""
+        order = _order(self._source, self.seed + self.epoch)
+        self.epoch += self._counts_itself
+        return self._dealt(order, first)
 
     @property
     def num_steps(self) -> int:
-        return num_steps(self._num_rows, self._batch_size, self.num_replicas, drop_last=self.drop_last)
+        return num_steps(self._num_rows, self._global_batch, drop_last=self.drop_last)
+
+    def rows_after(self, rows: int, steps: int = 1) -> int:
+        """How many rows of the order are consumed after so many steps more."""
+        for _ in range(steps):
+            left = self._num_rows - rows
+            rows += next_step(left, self._global_batch, self.num_replicas, drop_last=self.drop_last)
+        return rows
 
     @property
     def _num_rows(self) -> int:
         return len(self._source)  # type: ignore[arg-type]
 
-    def _rows(self, order: Sequence[int]) -> list[int]:
-        return rows_of(order, self._batch_size, self.num_replicas, self.rank, drop_last=self.drop_last)
+    def _dealt(self, order: Sequence[int], first: int = 0) -> Iterator[list[int]]:
+        size, rank = self.num_replicas, self.rank
+        return batches_of(order, self._global_batch, size, rank, drop_last=self.drop_last, first=first)
 
 
 class DealtBatches(BatchSampler):
-    """A rank's rows cut into the number of batches that all ranks have."""
+    """A rank's rows in the batches that they are dealt in: as many on all ranks."""
 
     sampler: DealtSampler
 
     def __iter__(self) -> Iterator[list[int]]:
-        return batches_of(list(self.sampler), self.batch_size, self.sampler.num_steps)
+        return self.sampler.batches()
 
     def __len__(self) -> int:
         return self.sampler.num_steps

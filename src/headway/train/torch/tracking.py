@@ -132,10 +132,10 @@ class Tracked:
                     f"{path} was not made by train.track(): load it yourself, or give the run a new name"
                 )
             shared = read_dict(folder / SHARED, trust=checkpoint._trusted)
-            mine = folder / f"rank-{self._session.rank}"
-            own = read_dict(mine if is_dict(mine) else folder / "rank-0", trust=checkpoint._trusted)
-            self._load_sharded(folder, trust=checkpoint._trusted)
             same_world = len(list(folder.glob("rank-*"))) == self._session.run.num_workers
+            mine = folder / f"rank-{self._session.rank if same_world else 0}"
+            own = read_dict(mine, trust=checkpoint._trusted)
+            self._load_sharded(folder, trust=checkpoint._trusted)
         self._load(shared, path)
         self._go_on(own, same_world=same_world)
 
@@ -155,12 +155,12 @@ class Tracked:
             _unwrapped(thing).load_state_dict(shared[name])
 
     def _go_on(self, own: dict[str, Any], *, same_world: bool) -> None:
-        """With another number of workers the shares are others: the epoch is begun anew."""
+        """Another number of workers goes on at the same row; random states belong to those who had them."""
         finished = all(state["finished"] for state in list(own["loaders"].values())[:1])
         self._epoch = own["epoch"] + finished
         for name, cursor in self._loaders.items():
             if name in own["loaders"]:
-                cursor.go_on(own["loaders"][name], mid_epoch=same_world)
+                cursor.go_on(own["loaders"][name], same_world=same_world)
         if same_world:
             self._random = own["random"]
 
