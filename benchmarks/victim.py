@@ -77,6 +77,9 @@ class Victim:
         os.kill(pid, signal.SIGKILL)
         return when
 
+    def close(self) -> None:
+        self._file.close()
+
 
 @contextlib.contextmanager
 def victim(command: Sequence[str], folder: Path, **env: str) -> Iterator[Victim]:
@@ -102,4 +105,4 @@ def victim(command: Sequence[str], folder: Path, **env: str) -> Iterator[Victim]
             process.wait(LEAVE_S)
         kill_all([*everybody, *tree(process.pid)])
         process.wait()
-        found._file.close()
+        found.close()
