@@ -115,6 +115,7 @@ def report(quiet: Tally, killed: Tally, slice_s: float) -> int:
         },
         "steps repeated": killed.repeated,
         "useful with kills / left alone": goodput,
+        "the same from the slices with kills alone": _account(killed, slice_s),
         "trouble": quiet.trouble + killed.trouble,
     }
     claims = {
@@ -126,6 +127,17 @@ def report(quiet: Tally, killed: Tally, slice_s: float) -> int:
 
 def _rate(tally: Tally, slice_s: float) -> float | None:
     return round(mean(tally.useful) / slice_s, 2) if tally.useful else None
+
+
+def _account(tally: Tally, slice_s: float) -> float | None:
+    """The share of the time that was not spent on going on, times the share of the steps that were not repeated.
+
+    What noise does to one kind of slice and not to the other is not in it.
+    """
+    if not tally.useful:
+        return None
+    useful, whole_s = sum(tally.useful), slice_s * len(tally.useful)
+    return round((1 - sum(tally.recoveries) / whole_s) * useful / (useful + tally.repeated), 4)
 
 
 if __name__ == "__main__":
