@@ -14,7 +14,6 @@ import contextlib
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,8 +22,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import psutil
-from common import program, publish
+from common import kill_all, program, publish, tree
 
 sys.path.insert(0, str(Path(__file__).parent / "programs"))
 from crash_driver import check
@@ -77,7 +75,8 @@ def life(folder: Path, ground: Ground, chance: random.Random, tally: Tally) -> N
         tally.did_not_go_on += 1
         print(f"DID NOT GO ON:\n{log.read_text()}", file=sys.stderr)
     time.sleep(chance.random() * ground.life_s)
-    kill_tree(driver)
+    kill_all(tree(driver.pid))
+    driver.wait()
     tally.kills += 1
     look(ground.vault, tally)
 
@@ -93,28 +92,6 @@ def _unfinished(vault: Vault) -> bool:
     assert isinstance(vault, StoreVault)
     found = listing(vault.store)
     return bool(found.notes) or any(layout.MANIFEST not in files for files in found.folders.values())
-
-
-def kill_tree(driver: subprocess.Popen[bytes]) -> None:
-    """All at once: nobody has time to clean up after another."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        everybody = [*psutil.Process(driver.pid).children(recursive=True), psutil.Process(driver.pid)]
-        for process in everybody:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.send_signal(signal.SIGSTOP)
-        for process in everybody:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        while any(_lives(process) for process in everybody):
-            time.sleep(0.002)
-    driver.wait()
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def look(vault: Vault, tally: Tally) -> None:

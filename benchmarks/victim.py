@@ -1,0 +1,108 @@
+"""A contestant whose workers are killed while it trains: watched step by step, ended with all that it has started.
+
+Every worker notes each step that it has finished (``clock.stepping`` of the programs), so that the same eyes see every
+contestant: who works now, how far it is, and when a process that was not there before has finished its first step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from common import kill_all, tree
+
+GLANCE_S = 0.02
+LEAVE_S = 20.0  # after Ctrl-C: time to leave in order
+
+
+class Mark(NamedTuple):
+    """The end of one step of one worker; step -1 is the first line of the training function."""
+
+    rank: int
+    pid: int
+    step: int
+    time: float
+
+
+class Victim:
+    def __init__(self, process: subprocess.Popen[bytes], marked: Path, output: Path) -> None:
+        self._process = process
+        self._output = output
+        self._file = marked.open()
+        self._half = ""
+        self._marks: list[Mark] = []
+
+    @property
+    def marks(self) -> list[Mark]:
+        """All that there are until now, in the order of their writing."""
+        *lines, self._half = (self._half + self._file.read()).split("\n")
+        for line in lines:
+            rank, pid, step, when = line.split()
+            self._marks.append(Mark(int(rank), int(pid), int(step), float(when)))
+        return self._marks
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text(errors="replace")
+
+    @property
+    def ended(self) -> str:
+        """A sentence, where the contestant has ended although nobody asked it to."""
+        code = self._process.poll()
+        return "" if code is None else f"it ended with code {code}"
+
+    def wait(self, until: Callable[[], bool], limit_s: float) -> bool:
+        """False when the time is over, or the contestant is, before that happens."""
+        deadline = time.monotonic() + limit_s
+        while not until():
+            if time.monotonic() > deadline or self.ended:
+                return False
+            time.sleep(GLANCE_S)
+        return True
+
+    def worker(self, rank: int) -> int:
+        """The process that has this rank now."""
+        return next(mark.pid for mark in reversed(self.marks) if mark.rank == rank)
+
+    def kill(self, rank: int) -> float:
+        """When that was."""
+        pid, when = self.worker(rank), time.time()
+        os.kill(pid, signal.SIGKILL)
+        return when
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@contextlib.contextmanager
+def victim(command: Sequence[str], folder: Path, **env: str) -> Iterator[Victim]:
+    """A contestant that is at work; in the end it is asked to leave, and then made to."""
+    place = Path(tempfile.mkdtemp(prefix="victim-", dir=folder))
+    marked, output = place / "marks", place / "output"
+    marked.touch()
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            command,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "BENCH_MARKS": str(marked), **env},
+            start_new_session=True,
+        )
+    found = Victim(process, marked, output)
+    try:
+        yield found
+    finally:
+        everybody = tree(process.pid)
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(LEAVE_S)
+        kill_all([*everybody, *tree(process.pid)])
+        process.wait()
+        found.close()
