@@ -11,11 +11,12 @@ import headway.train
 import headway.train.torch
 
 TRAIN = """
-BackendConfig Checkpoint CheckpointConfig CheckpointConsistencyMode CheckpointUploadMode ConfigError
-DataParallelTrainer EngineError FailureConfig HeadwayError LoggingConfig MetricsError RemoteError ReportedCheckpoint
-ReportedCheckpointStatus Result Run RunConfig ScalingConfig SessionError StorageError TrainContext TrainRunContext
-TrainingFailedError UserCallback ValidationConfig ValidationTaskConfig WorkerDied collective
-get_all_reported_checkpoints get_checkpoint get_context report track
+BackendConfig Checkpoint CheckpointConfig CheckpointConsistencyMode CheckpointUploadMode ConfigError ControllerError
+DataParallelTrainer EngineError FailureConfig HeadwayError LoggingConfig MetricsError PreemptionError PreemptionInfo
+RemoteError ReportedCheckpoint ReportedCheckpointStatus Result Run RunConfig ScalingConfig SessionError StorageError
+TrainContext TrainRunContext TrainingFailedError UserCallback ValidationConfig ValidationTaskConfig WorkerDied
+WorkerGroupError WorkerStalled collective get_all_reported_checkpoints get_checkpoint get_context get_preemption_info
+phase report track
 """.split()
 
 TORCH = """
@@ -43,7 +44,10 @@ SIGNATURES = {
         "(num_workers=1, use_gpu=False, resources_per_worker=None, placement_strategy='PACK', engine='auto', "
         "elastic_resize_monitor_interval_s=60.0, keep_global_batch=False)"
     ),
-    "train.FailureConfig": "(max_failures=0)",
+    "train.FailureConfig": (
+        "(max_failures=0, controller_failure_limit=-1, max_preemption_failures=-1, stall_warn_s=5.0, "
+        "stall_timeout_s=None)"
+    ),
     "train.CheckpointConfig": (
         "(num_to_keep=None, checkpoint_score_attribute=None, checkpoint_score_order='max', every_reports=None, "
         "every_s=None)"

@@ -21,6 +21,7 @@ from headway.core.messages import (
     Finished,
     FromWorker,
     Place,
+    Pulse,
     Ready,
     Report,
     RunInfo,
@@ -72,7 +73,8 @@ class Probe:
             self.engine.pump(0.1)
 
     def messages(self, index: int | None = None) -> list[Any]:
-        heard = [event for event in self.events if isinstance(event, FromWorker)]
+        """All but what a worker says by the clock."""
+        heard = [event for event in self.events if isinstance(event, FromWorker) and type(event.message) is not Pulse]
         return [event.message for event in heard if index is None or event.rank == index]
 
 

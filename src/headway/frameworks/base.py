@@ -30,8 +30,9 @@ class BackendConfig:
     warm: ClassVar[tuple[str, ...]] = ()  # modules that are imported next, when there is time
 
 
-# What the first DDP step would import lazily, about 0.7 s in all: small ones first, so that whoever asks for
-# workers in the meantime waits for one of them at most.
+# What the first DDP step would import lazily, about 0.7 s in all: small ones first, so that whoever asks for workers in
+# the meantime waits for one of them at most. The last three are ours and what tracked state needs: without them every
+# restart would import them anew, which was half of its time.
 TORCH_WARM = (
     "mpmath",
     "sympy",
@@ -43,6 +44,9 @@ TORCH_WARM = (
     "torch._inductor.utils",
     "torch._functorch._aot_autograd.runtime_wrappers",
     "torch._dynamo",
+    "safetensors.torch",
+    "headway.train.torch",
+    "headway.train.torch.tracking",
 )
 
 
