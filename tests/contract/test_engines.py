@@ -47,9 +47,11 @@ class Probe:
 
     def hear(self, events: Any) -> None:
         for event in events:
-            self.events.append(event)
             if isinstance(event, FromWorker):
                 self._answer(event)
+                if isinstance(event.message, Pulse):
+                    continue  # what a worker says by the clock
+            self.events.append(event)
 
     def _answer(self, event: FromWorker) -> None:
         if isinstance(event.message, Ready):
@@ -73,8 +75,7 @@ class Probe:
             self.engine.pump(0.1)
 
     def messages(self, index: int | None = None) -> list[Any]:
-        """All but what a worker says by the clock."""
-        heard = [event for event in self.events if isinstance(event, FromWorker) and type(event.message) is not Pulse]
+        heard = [event for event in self.events if isinstance(event, FromWorker)]
         return [event.message for event in heard if index is None or event.rank == index]
 
 

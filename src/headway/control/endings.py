@@ -245,7 +245,7 @@ def concluded(run: Run, *actions: Action) -> Step:
             return _again(changed(run, failures=(notice,)), "preempted", actions)
         case "resize":
             again, launch = begin(run)
-            return again, (*actions, Retried(why="resize"), *launch)
+            return again, (*actions, *_survivors(run), Retried(why="resize"), *launch)
         case _ if run.validating:
             return changed(run, state=State.VALIDATING), actions
         case _:
@@ -269,11 +269,17 @@ def _again(run: Run, kind: FailureKind, actions: tuple[Action, ...]) -> Step:
         run, ended = end_validations(run)
         return _ended(run, State.FAILED, (*actions, *ended))
     run = changed(run, state=State.WAITING, history=history)
+    actions += _survivors(run)
     retried = Retried(run.failures, "preempt" if kind == "preempted" else "fail", verdict.after_s)
     if verdict.after_s:
         return run, (*actions, retried, BeginLater(verdict.after_s))
     run, launch = begin(run)
     return run, (*actions, retried, *launch)
+
+
+def _survivors(run: Run) -> tuple[Action, ...]:
+    """All have left, as we were told; before others take their places, whoever was declared dead falsely goes."""
+    return () if run.killed else (Kill(),)
 
 
 def _ended(run: Run, state: State, actions: tuple[Action, ...] = ()) -> Step:

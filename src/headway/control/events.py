@@ -241,7 +241,9 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class SetDeadline:
-    after_s: float
+    """There is one: a new one replaces it, None takes it back."""
+
+    after_s: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,7 +254,7 @@ def _ready(run: Run, rank: int) -> Step:
     if run.state is not State.STARTING or not all(worker.ready for worker in run.workers or ()):
         return run, ()
     run, resize = _resized(changed(run, state=State.RUNNING))
-    return run, (StartWorkers(run.attempt), *resize)
+    return run, (StartWorkers(run.attempt), SetDeadline(None), *resize)
 
 
 def _raised(run: Run, rank: int, message: Failed) -> Step:

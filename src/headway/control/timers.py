@@ -16,8 +16,12 @@ class Timers:
         self._set: dict[type, tuple[float, Answer | Begin]] = {}
         self._waiting: tuple[int, int] | None = None  # the round whose files are being waited with
 
-    def set(self, after_s: float, event: Answer | Begin) -> None:
-        self._set[type(event)] = (time.monotonic() + after_s, event)
+    def set(self, after_s: float | None, event: Answer | Begin) -> None:
+        """None takes it back."""
+        if after_s is None:
+            self._set.pop(type(event), None)
+        else:
+            self._set[type(event)] = (time.monotonic() + after_s, event)
 
     def waits(self) -> list[float]:
         """How long each of them will wait."""

@@ -73,7 +73,7 @@ class Limits:
     raises: int = 0
     commit_failures: int = 0
     launch_failures: int = 0
-    slow_starts: int = 0  # launches that do not come up in time
+    slow_starts: int = 0  # launches with a process that never comes up
     stalls: int = 0
     notices: int = 0  # workers that are told to leave
     terminates: int = 0  # the driver is
@@ -90,7 +90,7 @@ class Limits:
 class Process:
     """``told``: the machine believes it has left. It may be wrong: a false notice of death."""
 
-    phase: str = "starting"  # ready, running, finished, failed, gone
+    phase: str = "starting"  # hung, ready, running, finished, failed, gone
     reports: int = 0
     staged: frozenset[int] = frozenset()
     finished: bool = False
@@ -125,6 +125,8 @@ class World:
     capacity: int = 0
     pausing: bool = False
     late: bool = False  # a deadline has rung in this attempt
+    stalled: bool = False  # nobody does anything any more, unless killed
+    committed: frozenset[int] = frozenset()  # of this attempt
     terminated: bool = False
     validating: frozenset[Path] = frozenset()
     aborted: bool = False
@@ -183,15 +185,15 @@ def _possible(run: Run, world: World) -> Iterator[tuple[Any, World]]:
         yield from _storage(run, world)
     if world.clock is not None and run.state is not State.STARTING:
         yield Deadline(world.clock), replace(world, clock=None, late=True)
-    if world.clock is not None and run.state is State.STARTING and world.processes and world.left.slow_starts:
-        yield Deadline(world.clock), replace(_spent(world, "slow_starts", start=True), clock=None)
+    if world.clock is not None and any(p.phase == "hung" for p in world.processes) and run.state is State.STARTING:
+        yield Deadline(world.clock), replace(world, clock=None)
     if world.pausing:
         yield events.Begin(), replace(world, pausing=False)
     if world.left.changes:
         for number in {1, world.left.num_workers} - {world.capacity}:
             yield Capacity(number), replace(_spent(world, "changes"), capacity=number, excuses=world.excuses + 1)
     if world.left.stalls and run.state is State.RUNNING:
-        yield Stalled(run.attempt, 0, "stands still"), _spent(world, "stalls", fault=True)
+        yield Stalled(run.attempt, 0, "stands still"), replace(_spent(world, "stalls", fault=True), stalled=True)
     if (seq := run.rounds.oldest_files) is not None:
         yield Overdue(run.attempt, seq), world
         yield Overdue(run.attempt, seq, long=True), world
@@ -213,6 +215,9 @@ def _possible(run: Run, world: World) -> Iterator[tuple[Any, World]]:
 def _launch(run: Run, world: World) -> Iterator[tuple[Any, World]]:
     n = min(world.left.num_workers, world.capacity)
     yield Launched(run.attempt, n, 0), replace(world, launching=False, processes=(Process(),) * n)
+    if world.left.slow_starts:
+        never = replace(_spent(world, "slow_starts", start=True), launching=False)
+        yield Launched(run.attempt, n, 0), replace(never, processes=(*(Process(),) * (n - 1), Process(phase="hung")))
     if world.left.launch_failures:
         failed = replace(_spent(world, "launch_failures", start=True), launching=False, processes=())
         yield LaunchFailed(run.attempt, "no room"), failed
@@ -233,7 +238,9 @@ def _process(run: Run, world: World, index: int) -> Iterator[tuple[Any, World]]:
         yield says(DIED)
         return
     # Once a peer has broken off, the others hang in a collective: nothing but SIGKILL gets them out.
-    stuck = any(p.phase in ("gone", "failed") and not p.finished for i, p in enumerate(world.processes) if i != index)
+    stuck = world.stalled or any(
+        p.phase in ("gone", "failed") and not p.finished for i, p in enumerate(world.processes) if i != index
+    )
     if not stuck:
         yield from _speech(world, me, says)
     if me.killed or (world.interrupted and not stuck):
@@ -282,10 +289,12 @@ def _speech(world: World, me: Process, says: Any) -> Iterator[tuple[Any, World]]
 def _storage(run: Run, world: World) -> Iterator[tuple[Any, World]]:
     seq, *rest = world.commits
     answered = replace(world, commits=tuple(rest))
-    yield CommitDone(run.attempt, seq, _saved(seq, validation=world.left.validations)), answered
+    done = replace(answered, committed=answered.committed | {seq})
+    yield CommitDone(run.attempt, seq, _saved(seq, validation=world.left.validations)), done
     if world.left.commit_failures:
         yield CommitFailed(run.attempt, seq, "disk full"), _spent(answered, "commit_failures", fault=True)
-    yield CommitSkipped(run.attempt, seq), answered
+    if not world.left.tracked:
+        yield CommitSkipped(run.attempt, seq), answered
 
 
 def _saved(seq: int, *, validation: bool) -> Saved:
@@ -326,7 +335,7 @@ def _act(run: Run, world: World, action: Any) -> World:
         case events.Launch():
             _check_new_attempt(run, world)
             fresh = replace(world, asked=(), extended=frozenset(), interrupted=False, clock=None, pausing=False)
-            fresh = replace(fresh, late=False, processes=())
+            fresh = replace(fresh, late=False, stalled=False, committed=frozenset(), processes=())
             return replace(fresh, launching=True, attempts=world.attempts + 1)
         case events.StartWorkers():
             expect(all(p.phase == "ready" or p.told for p in world.processes), "workers start when all are ready")
@@ -362,15 +371,17 @@ def _act(run: Run, world: World, action: Any) -> World:
         case events.Send(rank=rank, message=Dismissed()):
             return _changed(world, rank, dismissed=True)
         case events.Interrupt():
+            resize = run.why == "resize" and world.left.tracked
+            expect(not resize, "state that saves itself is not interrupted only to be more or fewer")
             return replace(world, interrupted=True)
         case events.Kill():
             return replace(world, processes=tuple(replace(p, killed=True) for p in world.processes))
-        case events.SetDeadline():
-            return replace(world, clock=run.attempt)
+        case events.SetDeadline(after_s=after_s):
+            return replace(world, clock=None if after_s is None else run.attempt)
         case events.Retried(why=why):
             _check_nothing_was_lost(world)
             if why != "fail":
-                _check_orderly_leave(run, world, why)
+                _check_orderly_leave(world)
             return world
         case events.End(state=state, failures=failures):
             _check_end(run, world, state, {failure.kind for failure in failures})
@@ -408,7 +419,8 @@ def _check_new_attempt(run: Run, world: World) -> None:
     expect(world.attempts <= world.faults + world.excuses, "an attempt is made anew only for a reason")
     expect(world.attempts - world.excuses <= world.left.max_failures, "there are no more attempts than allowed")
     if world.left.max_starts >= 0:
-        expect(world.starts <= world.left.max_starts, "there are no more starts than allowed")
+        allowed = world.left.max_starts + world.faults + world.excuses - world.starts
+        expect(world.attempts <= allowed, "there are no more starts than allowed")
     if world.left.max_preemptions >= 0:
         allowed = world.left.max_preemptions + world.faults + world.excuses - world.notices
         expect(world.attempts <= allowed, "there are no more preemptions than allowed")
@@ -427,15 +439,14 @@ def _check_nothing_was_lost(world: World) -> None:
             expect(seq in world.asked or seq in world.extended, f"round {seq} was complete and is lost")
 
 
-def _check_orderly_leave(run: Run, world: World, why: str) -> None:
+def _check_orderly_leave(world: World) -> None:
     """Who was to leave left with its state saved, where it saves itself and there was time for it."""
-    expect(why != "resize" or bool(world.left.num_workers), "a resize")
     killed = world.late or world.interrupted or any(not p.finished for p in world.processes)
     if not world.left.tracked or killed:
         return
     places = {p.leave_at for p in world.processes if p.early}
     expect(len(places) == 1, "all leave in the same report")
-    expect(places <= set(world.asked), "what they left with is committed")
+    expect(places <= world.committed, "what they left with is committed")
 
 
 def _crossed(world: World) -> bool:
@@ -449,6 +460,7 @@ def _check_end(run: Run, world: World, state: State, kinds: set[str]) -> None:
     expect(not world.commits and not world.launching, "an end is entered only when everything is answered")
     expect(not world.validating, "an end is entered only after the last validation")
     expect("program" not in kinds or _crossed(world), "ranks are said to contradict each other only where they do")
+    expect("program" not in kinds or not world.left.tracked, "where state saves itself, all save in the same reports")
     expect((state is State.ABORTED) == world.aborted, "a run is ABORTED if and only if somebody aborted it")
     _check_nothing_was_lost(world)
     if world.aborted:

@@ -13,7 +13,7 @@ from headway.control import endings, events, machine
 from headway.control.events import Kill, Send, State
 from headway.control.policy import Failure, Retry
 from headway.control.run import WEIGHT, Run, Worker
-from headway.core.messages import Dismissed, Failed
+from headway.core.messages import Dismissed, Failed, SaveAt
 
 EXPLORATIONS = {
     "quiet": Limits(reports=3, max_failures=0),
@@ -29,8 +29,8 @@ EXPLORATIONS = {
     "storage": Limits(commit_failures=2, deaths=1, reports=1),
     "launch": Limits(launch_failures=2, aborts=1, deaths=1, reports=1),
     "three workers": Limits(num_workers=3, deaths=1, reports=1),
-    "three deaths, two retries": Limits(max_failures=2, deaths=3, false_deaths=1, reports=1),
-    "deaths and raises": Limits(deaths=2, raises=1, reports=2),
+    "three deaths, two retries": Limits(max_failures=2, deaths=3, reports=1),
+    "deaths and raises": Limits(deaths=2, raises=1, reports=1),
     "everything the user can do": Limits(deaths=1, raises=1, aborts=1, stops=1, reports=1),
     "validations": Limits(validations=True, max_failures=0),
     "validations and a death": Limits(validations=True, deaths=2, reports=1),
@@ -40,6 +40,24 @@ EXPLORATIONS = {
     "an agreed stop": Limits(tracked=True, stops=2, reports=3, max_failures=0),
     "an agreed stop, a save and a raise": Limits(tracked=True, stops=1, dues=1, raises=1, reports=2, max_failures=0),
     "three ranks agree": Limits(num_workers=3, tracked=True, dues=1, reports=2, max_failures=0),
+    "back-off": Limits(max_failures=3, deaths=4, reports=0),
+    "start deadlines": Limits(slow_starts=2, launch_failures=1, deaths=1, max_starts=2, reports=0, aborts=1),
+    "stalls": Limits(stalls=2, deaths=1, reports=1),
+    "the others tell what they were doing": Limits(
+        deaths=1, raises=1, stalls=1, false_deaths=1, answers=True, reports=0
+    ),
+    "three tell what they were doing": Limits(num_workers=3, deaths=2, answers=True, reports=0),
+    "a worker must leave": Limits(notices=1, deaths=1, max_failures=0, reports=1),
+    "workers must leave, and save themselves": Limits(notices=1, tracked=True, reports=3, max_failures=0),
+    "more must leave than may": Limits(notices=2, tracked=True, max_preemptions=1, reports=1),
+    "the driver must leave": Limits(terminates=2, deaths=1, reports=1),
+    "the driver must leave, and state saves itself": Limits(terminates=1, tracked=True, raises=1, reports=2),
+    "a stop, a notice and the driver": Limits(stops=1, notices=1, terminates=1, tracked=True, reports=1),
+    "fewer and more": Limits(min_workers=1, changes=2, tracked=True, reports=2, max_failures=0),
+    "fewer and more, saved by hand": Limits(min_workers=1, changes=2, reports=2, max_failures=0),
+    "three, one, three": Limits(num_workers=3, min_workers=1, changes=2, tracked=True, reports=1, max_failures=0),
+    "a resize and a death": Limits(min_workers=1, changes=1, deaths=1, tracked=True, reports=2),
+    "a commit fails while they leave": Limits(commit_failures=1, notices=1, tracked=True, reports=2),
     "everything that can break": Limits(
         deaths=1, false_deaths=1, commit_failures=1, launch_failures=1, aborts=1, reports=1
     ),
@@ -105,8 +123,8 @@ def listens_to_older_attempts(monkeypatch: pytest.MonkeyPatch) -> Limits:
 def never_dismisses(monkeypatch: pytest.MonkeyPatch) -> Limits:
     finished = machine._finished
 
-    def silent(run: Run, rank: int) -> Any:
-        run, actions = finished(run, rank)
+    def silent(run: Run, rank: int, early: bool) -> Any:
+        run, actions = finished(run, rank, early=early)
         kept = [a for a in actions if not (isinstance(a, Send) and isinstance(a.message, Dismissed))]
         return run, tuple(a for a in kept if not isinstance(a, events.SetDeadline))
 
@@ -264,6 +282,105 @@ def tells_a_number_that_is_being_reported(monkeypatch: pytest.MonkeyPatch) -> Li
     return Limits(tracked=True, dues=1, reports=3)
 
 
+def charges_a_preemption_as_a_failure(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    again = endings._again
+    monkeypatch.setattr(endings, "_again", lambda run, kind, actions: again(run, "died", actions))
+    return Limits(notices=1, tracked=True, reports=1, max_failures=0)
+
+
+def charges_a_failed_start_as_a_failure(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    again = endings._again
+    monkeypatch.setattr(endings, "_again", lambda run, kind, actions: again(run, "died", actions))
+    return Limits(launch_failures=1, reports=0, max_failures=0)
+
+
+def never_wakes_from_a_pause(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    again = endings._again
+
+    def asleep(run: Run, kind: Any, actions: Any) -> Any:
+        run, done = again(run, kind, actions)
+        return run, tuple(action for action in done if not isinstance(action, events.BeginLater))
+
+    monkeypatch.setattr(endings, "_again", asleep)
+    return Limits(deaths=2, max_failures=2, reports=0)
+
+
+def waits_for_ever_for_one_that_never_comes_up(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    late = machine._late
+    monkeypatch.setattr(machine, "_late", lambda run: (run, ()) if run.state is State.STARTING else late(run))
+    return Limits(slow_starts=1, reports=0)
+
+
+def waits_for_ever_for_stacks(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    failed = endings.failed
+
+    def patient(run: Run, failure: Failure, then: Any = None) -> Any:
+        run, actions = failed(run, failure, then)
+        return run, tuple(action for action in actions if not isinstance(action, events.SetDeadline))
+
+    _patch(monkeypatch, "failed", patient)
+    return Limits(deaths=1, reports=0)
+
+
+def does_nothing_about_a_stall(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    answered = machine._answered
+
+    def calm(run: Run, event: Any) -> Any:
+        return (run, ()) if isinstance(event, events.Stalled) else answered(run, event)
+
+    monkeypatch.setattr(machine, "_answered", calm)
+    return Limits(stalls=1, reports=0)
+
+
+def begins_anew_though_the_driver_must_leave(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    monkeypatch.setattr(endings, "_wanting", lambda run, why: replace(run, leaving=why))
+    return Limits(terminates=1, raises=1, reports=0)
+
+
+def lets_one_rank_leave_a_report_later(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    agreed = endings.agreed
+
+    def skewed(run: Run) -> Any:
+        run, actions = agreed(run)
+        return run, tuple(
+            replace(a, message=replace(a.message, seq=a.message.seq + 1))
+            if isinstance(a, Send) and isinstance(a.message, SaveAt) and a.rank and a.message.seq is not None
+            else a
+            for a in actions
+        )
+
+    monkeypatch.setattr(machine, "agreed", skewed)
+    return Limits(notices=1, tracked=True, reports=4, max_failures=0)
+
+
+def interrupts_for_a_resize(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    monkeypatch.setattr(machine, "depart", lambda run, why, within_s: endings.leave(run, why))
+    return Limits(min_workers=1, changes=1, tracked=True, reports=1, max_failures=0)
+
+
+def goes_on_from_a_commit_that_failed(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    answered = machine._answered
+
+    def careless(run: Run, event: Any) -> Any:
+        if isinstance(event, events.CommitFailed):
+            return endings.concluded(machine._answered_by_storage(run, event.seq))
+        return answered(run, event)
+
+    monkeypatch.setattr(machine, "_answered", careless)
+    return Limits(commit_failures=1, notices=1, tracked=True, reports=2)
+
+
+def takes_leaving_for_finishing(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    finished = machine._finished
+    monkeypatch.setattr(machine, "_finished", lambda run, rank, early: finished(run, rank, early=False))
+    return Limits(notices=1, tracked=True, reports=2, max_failures=0)
+
+
+def lets_one_that_was_declared_dead_live_on(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    monkeypatch.setattr(endings, "_survivors", lambda run: ())
+    return Limits(raises=1, false_deaths=1, reports=0)
+
+
 BUGS: list[Callable[[pytest.MonkeyPatch], Limits]] = [
     ends_before_the_last_exit,
     ends_before_storage_has_answered,
@@ -289,6 +406,18 @@ BUGS: list[Callable[[pytest.MonkeyPatch], Limits]] = [
     agrees_without_asking_everybody,
     waits_for_the_answer_of_one_that_is_through,
     tells_a_number_that_is_being_reported,
+    charges_a_preemption_as_a_failure,
+    charges_a_failed_start_as_a_failure,
+    never_wakes_from_a_pause,
+    waits_for_ever_for_one_that_never_comes_up,
+    waits_for_ever_for_stacks,
+    does_nothing_about_a_stall,
+    begins_anew_though_the_driver_must_leave,
+    lets_one_rank_leave_a_report_later,
+    interrupts_for_a_resize,
+    goes_on_from_a_commit_that_failed,
+    takes_leaving_for_finishing,
+    lets_one_that_was_declared_dead_live_on,
 ]
 
 

@@ -1,0 +1,125 @@
+"""Fewer workers, and more again: is every sample seen once, and how soon do steps go on?
+
+    python benchmarks/elastic.py [--rounds 3]
+
+A tracked training on one to three workers while the engine's capacity goes 3 → 1 → 3, in the middle of an epoch. Every
+step reports the rows that it has trained on; a change is answered when a step has ended with the new number of workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import at_most, median, publish
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from headway import train
+from headway.train.torch import TorchTrainer, prepare_data_loader, prepare_model
+
+NUM_ROWS, NUM_EPOCHS, BATCH_SIZE = 480, 2, 4
+
+
+class Numbers(Dataset[int]):
+    def __len__(self) -> int:
+        return NUM_ROWS
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def train_func(config: dict[str, Any]) -> None:
+    loader = prepare_data_loader(DataLoader(Numbers(), batch_size=BATCH_SIZE, shuffle=True))
+    model = prepare_model(nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    state = train.track(model=model, optimizer=optimizer, loader=loader)
+    for epoch in state.epochs(NUM_EPOCHS):
+        for rows in loader:
+            optimizer.zero_grad()
+            model(rows.float().unsqueeze(1)).mean().backward()
+            optimizer.step()
+            time.sleep(config["step_s"])
+            world = train.get_context().get_world_size()
+            train.report({"epoch": epoch, "rows": rows.tolist(), "world": world, "time": time.time()})
+
+
+def elastic_run(folder: str | Path, changes: dict[int, int], step_s: float = 0.02) -> tuple[Path, list[float]]:
+    """Run it, and change the capacity after so many reports of rank 0; how long each change took to be answered."""
+    trainer = TorchTrainer(
+        train_func,
+        train_loop_config={"step_s": step_s},
+        scaling_config=train.ScalingConfig((1, 3)),
+        run_config=train.RunConfig(
+            name="elastic", storage_path=folder, checkpoint_config=train.CheckpointConfig(num_to_keep=2)
+        ),
+    )
+    run = trainer.start()
+    asked: list[tuple[float, int]] = []
+    took: list[float] = []
+    for number, report in enumerate(run.reports()):
+        if number in changes:
+            asked.append((time.time(), changes[number]))
+            run._execution._engine.set_capacity(changes[number])  # type: ignore[attr-defined]
+        if len(took) < len(asked) and report.metrics["world"] == asked[-1][1]:
+            took.append(report.metrics["time"] - asked[-1][0])
+    run.result()
+    return run.path, took
+
+
+def reports(run: Path) -> list[dict[str, Any]]:
+    """The last word of every rank on every report number: a later attempt replaces what came from its first one on."""
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()):
+        if "metrics" not in line:
+            found = {key: value for key, value in found.items() if key[1] < line["first_seq"]}
+        else:
+            found[line["rank"], line["seq"]] = line["metrics"]
+    return list(found.values())
+
+
+def seen(run: Path) -> dict[int, Counter[int]]:
+    """How often each row was trained on, by epoch."""
+    counts: dict[int, Counter[int]] = {}
+    for metrics in reports(run):
+        counts.setdefault(metrics["epoch"], Counter()).update(metrics["rows"])
+    return counts
+
+
+def is_exact(run: Path) -> bool:
+    once = Counter(range(NUM_ROWS))
+    return seen(run) == dict.fromkeys(range(NUM_EPOCHS), once)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Fewer workers, and more again.")
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    took: list[float] = []
+    exact = []
+    for _ in range(args.rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            run, seconds = elastic_run(folder, {10: 1, 60: 3})
+            took += seconds
+            exact.append(is_exact(run))
+    result = {
+        "seconds from a change of capacity to a step with the new number of workers": [round(s, 3) for s in took],
+        "median": median(took),
+        "every sample once per epoch": exact,
+    }
+    claims = {
+        "steps resume within a second of each change": len(took) == 2 * args.rounds and at_most(1.0, max(took)),
+        "every sample exactly once per epoch": all(exact),
+    }
+    return publish("elastic", result, claims)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

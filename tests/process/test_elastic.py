@@ -1,0 +1,176 @@
+"""As many workers as there is room for: fewer when there is less, more when there is more, and no sample lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway import train
+from headway.core.config import ScalingConfig
+from headway.engine.local import LocalEngine
+from headway.train.torch import TorchTrainer
+from support import wait_until
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import elastic
+
+
+def set_capacity(run: train.Run, num_workers: int) -> None:
+    run._execution._engine.set_capacity(num_workers)  # type: ignore[attr-defined]
+
+
+def launches(run: Path) -> list[int]:
+    import json
+
+    lines = map(json.loads, (run / "events.jsonl").read_text().splitlines())
+    return [line["num_workers"] for line in lines if line["event"] == "launched"]
+
+
+def test_three_then_one_then_three_workers_see_every_sample_once(tmp_path: Path) -> None:
+    run, took = elastic.elastic_run(tmp_path, {10: 1, 60: 3}, step_s=0.01)
+    assert launches(run) == [3, 1, 3]
+    assert elastic.is_exact(run)
+    assert len(took) == 2
+
+
+def test_a_worker_that_cannot_be_replaced_is_done_without(tmp_path: Path) -> None:
+    """Its process dies, and there is no room for another: a failure like any other, and then they are fewer."""
+
+    def train_func() -> None:
+        rank = train.get_context().get_world_rank()
+        for step in range(6):
+            train.report({"pid": os.getpid(), "world": train.get_context().get_world_size()}, save_step(step, rank))
+            time.sleep(0.05)
+
+    trainer = train.DataParallelTrainer(
+        train_func,
+        scaling_config=ScalingConfig((1, 2)),
+        run_config=train.RunConfig(
+            name="run", storage_path=tmp_path, failure_config=train.FailureConfig(max_failures=1)
+        ),
+    )
+    run = trainer.start()
+    victim = next(report for report in run.reports(rank=1))
+    run._execution._engine._capacity = 1  # type: ignore[attr-defined]
+    os.kill(victim.metrics["pid"], signal.SIGKILL)
+    assert run.result().metrics is not None
+    assert launches(run.path) == [2, 1]
+
+
+def save_step(step: int, rank: int) -> train.Checkpoint | None:
+    return train.Checkpoint.from_dict({"step": step}) if rank == 0 else None
+
+
+def test_state_that_is_saved_by_hand_grows_after_the_next_checkpoint(tmp_path: Path) -> None:
+    def train_func() -> None:
+        first = train.get_checkpoint()
+        begin = first.to_dict()["step"] + 1 if first else 0
+        rank = train.get_context().get_world_rank()
+        for step in range(begin, 12):
+            time.sleep(0.05)
+            checkpoint = save_step(step, rank) if step % 4 == 3 else None
+            train.report({"step": step, "world": train.get_context().get_world_size()}, checkpoint)
+
+    trainer = train.DataParallelTrainer(
+        train_func,
+        scaling_config=ScalingConfig((1, 2)),
+        run_config=train.RunConfig(name="run", storage_path=tmp_path),
+    )
+    run = trainer.start()
+    for report in run.reports():
+        if report.metrics["step"] == 1 and report.metrics["world"] == 2:
+            set_capacity(run, 1)
+    run.result()
+    assert launches(run.path) == [2, 1]
+    steps = [report["step"] for report in elastic.reports(run.path) if report["world"] == 1]
+    assert steps[0] == 4, "it went on right after the checkpoint"
+
+
+def test_where_there_is_no_room_it_waits_and_begins_when_there_is(tmp_path: Path) -> None:
+    def train_func() -> None:
+        rank = train.get_context().get_world_rank()
+        for step in range(5):
+            train.report({"pid": os.getpid()}, save_step(step, rank))
+            time.sleep(0.05)
+
+    trainer = train.DataParallelTrainer(
+        train_func,
+        scaling_config=ScalingConfig((2, 3)),
+        run_config=train.RunConfig(
+            name="run", storage_path=tmp_path, failure_config=train.FailureConfig(max_failures=1)
+        ),
+    )
+    run = trainer.start()
+    victim = next(report for report in run.reports(rank=1))
+    run._execution._engine._capacity = 1  # type: ignore[attr-defined]
+    os.kill(victim.metrics["pid"], signal.SIGKILL)
+    wait_until(lambda: "only 1 of 2 workers can run now" in (run.path / "events.jsonl").read_text())
+    assert run.running
+    set_capacity(run, 2)
+    run.result(timeout_s=30)
+    assert launches(run.path) == [3, 2]
+
+
+def test_what_could_not_be_forked_is_done_without_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nursery says so; the next launch is smaller, and later the engine looks again."""
+    scaling = ScalingConfig((1, 3), elastic_resize_monitor_interval_s=0.2)
+    engine = LocalEngine(scaling)
+    heard: list[Any] = []
+    engine.open(heard.extend)
+    try:
+        engine.launch(1, 3)
+        session = engine._session
+        assert session is not None
+        monkeypatch.setattr(
+            engine, "_session", _Says(session, {"exited": 2, "reason": "could not be forked: no memory"})
+        )
+        engine._read_session()
+        monkeypatch.setattr(engine, "_session", session)
+        assert engine.check(scaling) == 2
+        until = time.monotonic() + 5
+        while engine.check(scaling) != 3 and time.monotonic() < until:
+            engine.pump(0.1)
+        assert engine.check(scaling) == 3
+    finally:
+        engine.close()
+
+
+class _Says:
+    def __init__(self, session: Any, notice: dict[str, Any]) -> None:
+        self._session, self._notice = session, notice
+
+    def recv(self, size: int) -> bytes:
+        import json
+
+        return json.dumps(self._notice).encode()
+
+
+def test_a_thread_may_change_the_capacity(tmp_path: Path) -> None:
+    """As a cluster would: whenever it likes, again and again."""
+    trainer = TorchTrainer(
+        elastic.train_func,
+        train_loop_config={"step_s": 0.005},
+        scaling_config=ScalingConfig((1, 2)),
+        run_config=train.RunConfig(name="elastic", storage_path=tmp_path),
+    )
+    run = trainer.start()
+
+    def weather() -> None:
+        for number in (1, 2, 1, 2, 1, 2):
+            time.sleep(0.4)
+            if run.running:
+                set_capacity(run, number)
+
+    thread = threading.Thread(target=weather)
+    thread.start()
+    run.result(timeout_s=60)
+    thread.join()
+    assert elastic.is_exact(run.path)
