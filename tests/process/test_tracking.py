@@ -14,7 +14,7 @@ import numpy
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from headway import train
 from headway.storage.record import Record
@@ -258,3 +258,52 @@ def test_a_checkpoint_of_another_hand_is_not_taken_for_ours(tmp_path: Path) -> N
     TorchTrainer(by_hand, run_config=config).fit()
     with pytest.raises(train.TrainingFailedError, match=r"was not made by train.track\(\)"):
         TorchTrainer(tracked, run_config=config).fit()
+
+
+@pytest.mark.parametrize("where", ["before the first batch", "after a break", "before the first epoch"])
+def test_what_was_saved_between_epochs_goes_on_with_the_right_one(where: str, tmp_path: Path) -> None:
+    """No epoch is skipped whose first batch was not taken yet; none that was left by break is gone on with."""
+
+    def train_func() -> None:
+        loader = prepare_data_loader(DataLoader(TensorDataset(torch.arange(40)), batch_size=4, shuffle=True))
+        other = prepare_data_loader(DataLoader(TensorDataset(torch.arange(8)), batch_size=4, shuffle=True))
+        state = train.track(loader=loader, other=other)
+        train.report({"told": "before the first epoch"})
+        die("before the first epoch")
+        for epoch in state.epochs(3):
+            train.report({"told": "before the first batch"})
+            die("before the first batch" if epoch == 1 else "")
+            rows = []
+            for number, (batch,) in enumerate(loader):
+                rows.append(batch.tolist())
+                if number == 5:
+                    break
+            others = [batch.tolist() for (batch,) in other]
+            train.report({"epoch": epoch, "rows": rows, "others": others})
+            die("after a break" if epoch == 1 else "")
+
+    def die(here: str) -> None:
+        if here == where and not marker.exists():
+            train.get_all_reported_checkpoints(train.CheckpointConsistencyMode.COMMITTED)
+            marker.touch()
+            os._exit(1)
+
+    def told(name: str) -> list[dict[str, Any]]:
+        result = TorchTrainer(
+            train_func,
+            run_config=train.RunConfig(
+                name=name,
+                storage_path=tmp_path,
+                failure_config=train.FailureConfig(1),
+                checkpoint_config=train.CheckpointConfig(every_reports=1),
+            ),
+        ).fit()
+        reports = [row["metrics"] for row in Record.at(result.path).reports()]
+        return [report for report in reports if "told" not in report]
+
+    marker = tmp_path / "quiet"
+    marker.touch()
+    quiet = told("a quiet run")
+    marker = tmp_path / "died"
+    assert told("one that died") == quiet
+    assert marker.exists()

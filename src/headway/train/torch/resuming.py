@@ -50,10 +50,11 @@ class Cursor:
     def __init__(self, batches: DealtBatches, before_first_batch: Callable[[], None]) -> None:
         self._sampler = batches.sampler
         self._before_first_batch = before_first_batch
-        self._epoch = 0
+        self._epoch = -1  # none has begun
         self._position = 0
         self._rows = 0
         self._finished = True
+        self.num_finished = 0  # epochs, in this process
         self.first = 0  # rows of the coming epoch that were handed out before
 
     def state(self) -> dict[str, Any]:
@@ -83,12 +84,20 @@ class Cursor:
             self._before_first_batch()
             self._position = 0
         self._epoch, self._rows, self._finished = self._sampler.epoch, self.first, False
-        for batch in begin():
-            self._before_first_batch()
-            self._position += 1
-            self._rows = self._sampler.rows_after(self._rows)
-            yield batch
+        try:
+            for batch in begin():
+                self._before_first_batch()
+                self._position += 1
+                self._rows = self._sampler.rows_after(self._rows)
+                yield batch
+        except GeneratorExit:  # the loop was left by break: for it, this epoch is over
+            self._finish()
+            raise
+        self._finish()
+
+    def _finish(self) -> None:
         self._position, self._rows, self._finished = 0, 0, True
+        self.num_finished += 1
 
 
 class _Tagged:

@@ -68,6 +68,7 @@ class Tracked:
             for part in {name} | state.optimizers:
                 del self._others[part]
         self._epoch = 0
+        self._finished_before: int | None = None  # how often the first loader had come to its end as this epoch began
         self._reports_of_epoch = 0
         self._random: dict[str, Any] | None = None  # to be set when the loop really goes on
 
@@ -75,11 +76,17 @@ class Tracked:
         """The epochs that are still to be done, out of so many."""
         for epoch in range(self._epoch, number):
             self._epoch = epoch
+            self._finished_before = self._num_finished
             self._reports_of_epoch = 0
             if not self._loaders:
                 self._set_random_states()
             yield epoch
         self._epoch = number
+
+    @property
+    def _num_finished(self) -> int:
+        """How often the first loader has come to its end."""
+        return next((cursor.num_finished for cursor in self._loaders.values()), 0)
 
     # --- saving ---
 
@@ -113,7 +120,9 @@ class Tracked:
 
     def _own(self) -> dict[str, Any]:
         loaders = {name: cursor.state() for name, cursor in self._loaders.items()}
-        return {"epoch": self._epoch, "loaders": loaders, "random": _random_states()}
+        begun = self._finished_before is not None
+        done = begun and (not self._loaders or self._num_finished > (self._finished_before or 0))
+        return {"epoch": self._epoch, "done": done, "loaders": loaders, "random": _random_states()}
 
     def _write(self, folder: Path, part: str, data: dict[str, Any]) -> None:
         place = folder / FOLDER / part
@@ -157,7 +166,7 @@ class Tracked:
     def _go_on(self, own: dict[str, Any], *, same_world: bool) -> None:
         """Another number of workers goes on at the same row; random states belong to those who had them."""
         finished = all(state["finished"] for state in list(own["loaders"].values())[:1])
-        self._epoch = own["epoch"] + finished
+        self._epoch = own["epoch"] + own.get("done", finished)  # older states do not say
         for name, cursor in self._loaders.items():
             if name in own["loaders"]:
                 cursor.go_on(own["loaders"][name], same_world=same_world)
