@@ -52,7 +52,7 @@ def test_a_failure_is_told_once_and_the_users_traceback_comes_first(tmp_path: Pa
     assert done.stderr.count('number = {"zero": 0}["one"]') == 1, "the user's line stands there once"
     assert done.stderr.count("Traceback (most recent call last)") == 2, "the user's, and the one of fit()"
     first = done.stderr.index("KeyError: 'one'")
-    assert first < done.stderr.index("TrainingFailedError")
+    assert first < done.stderr.index("WorkerGroupError")
     assert "worker/main.py" not in done.stderr
 
 

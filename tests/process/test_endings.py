@@ -108,7 +108,7 @@ def test_a_killed_worker_is_named_with_its_signal() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(60)
 
-    assert "rank 1 was killed (SIGKILL, out of memory?)" in str(failing(train_func))
+    assert "rank 1 was killed (SIGKILL" in str(failing(train_func))
 
 
 def test_a_segfault_is_named_and_leaves_its_stack_in_the_log() -> None:

@@ -115,7 +115,7 @@ def test_ctrl_c_while_workers_start(tmp_path: Path) -> None:
     assert record().state == "ABORTED"
 
 
-@pytest.mark.parametrize("victim", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("victim", [signal.SIGKILL, signal.SIGQUIT, signal.SIGHUP])
 def test_the_death_of_the_driver_ends_everything(tmp_path: Path, victim: int) -> None:
     with Driver(write_script(tmp_path, TRAINING)) as driver:
         driver.wait_for("[r1] ready")
@@ -125,6 +125,17 @@ def test_the_death_of_the_driver_ends_everything(tmp_path: Path, victim: int) ->
         driver.process.wait(5)
         gone(processes, 2)
     assert record().state == "INTERRUPTED"
+
+
+def test_a_driver_that_is_told_to_leave_leaves_at_once_where_nothing_will_be_saved(tmp_path: Path) -> None:
+    with Driver(write_script(tmp_path, TRAINING)) as driver:
+        driver.wait_for("[r1] ready")
+        processes = driver.descendants()
+        driver.process.send_signal(signal.SIGTERM)
+        assert driver.process.wait(10) == 1
+        gone(processes, 2)
+        assert "PreemptionError: this program was told to leave" in driver.output
+    assert record().state == "PREEMPTED"
 
 
 def test_a_run_whose_driver_was_killed_goes_on_by_name(tmp_path: Path) -> None:

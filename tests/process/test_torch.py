@@ -259,7 +259,8 @@ def test_settings_are_kept() -> None:
             numbers(12), batch_size=3, num_workers=1, collate_fn=collate, generator=generator, persistent_workers=True
         )
         loader = prepare_data_loader(given)
-        assert type(loader) is type(given)
+        assert isinstance(loader, DataLoader)
+        assert type(loader).__qualname__ == type(given).__qualname__
         assert loader.num_workers == 1
         assert loader.generator is generator
         assert loader.dataset is given.dataset

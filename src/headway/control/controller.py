@@ -124,6 +124,7 @@ class Controller:
         self._value: bytes | None = None
         self._ended: events.End | None = None
         self._preemption: PreemptionInfo | None = None
+        self._troubled = False  # whether we have said that the journal cannot be written
         self._num_reports = 0  # of rank 0, those that were given anew included
         self._holding = contextlib.ExitStack()  # on to this machine's copy of the checkpoint that workers begin with
 
@@ -151,6 +152,10 @@ class Controller:
     def _look_around(self) -> None:
         """What nobody tells us: that ranks stand still, and that a callback takes its time."""
         self._watch.look(time.monotonic())
+        if (trouble := self._rundir.trouble) is not None and not self._troubled:
+            text = f"journal and metrics cannot be written ({trouble.strerror}): they are kept until they can"
+            self._watcher.say(text, level="WARNING")
+        self._troubled = trouble is not None
         if slow := self._hooks.slow():
             self._tell("callback", slow, "WARNING")
 

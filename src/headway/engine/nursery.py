@@ -160,6 +160,8 @@ class Nursery:
             session, worker = self._workers.pop(pid, (None, None))
             if session in self._sessions:
                 _tell(session, {"exited": worker, "code": code})
+            if not self._workers:
+                _end_strays()
 
     def _end(self) -> NoReturn:
         """The driver is gone: let nothing outlive it, strays included."""
@@ -175,6 +177,13 @@ class Nursery:
 
     def _temporary(self, pid: int) -> str:
         return os.path.join(self._folder, str(pid))
+
+
+def _end_strays() -> None:
+    """Nobody works here now: what is still our child was left by a worker, in a session of its own say."""
+    with contextlib.suppress(OSError):
+        for pid in _children():
+            _signal(pid, signal.SIGKILL)
 
 
 def _sweep_shared_memory(pid: int) -> None:

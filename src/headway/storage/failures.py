@@ -44,7 +44,8 @@ def write(run: Path, bundle: Bundle) -> Path:
     place = folder_of(run, bundle.name)
     fresh = place.with_name(f".{bundle.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True)
+    fresh.parent.mkdir(exist_ok=True)  # and not the run's own folder: if that is away, it must not be put there anew
+    fresh.mkdir()
     for rank, text in bundle.stacks.items():
         (fresh / f"rank-{rank}.stacks.txt").write_text(text)
     for rank in range(bundle.summary["num_workers"]):

@@ -124,18 +124,30 @@ def read_lines_backwards(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class Appender:
-    """A file of lines that only we append to. A torn line left by a crash is cut off first."""
+    """A file of lines that only we append to. A torn line left by a crash is cut off first.
+
+    Lines that cannot be written now (a full disk) are kept and written with the next ones: the run must not die of it.
+    """
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         _cut_torn_line(self._fd)
+        self._kept = b""
+        self.trouble: OSError | None = None  # why there are such lines
 
     def write(self, lines: bytes) -> None:
-        view = memoryview(lines)
-        while view:
-            view = view[os.write(self._fd, view) :]
+        view = memoryview(self._kept + lines if self._kept else lines)
+        try:
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError as error:
+            self._kept, self.trouble = bytes(view), error
+        else:
+            self._kept, self.trouble = b"", None
 
     def close(self) -> None:
+        if self._kept:
+            self.write(b"")
         os.close(self._fd)
 
 

@@ -108,6 +108,11 @@ class RunDir:
         line = json.dumps({"time": round(time.time(), 6), "event": event, **fields}, default=str)
         self._journal.write(line.encode() + b"\n")
 
+    @property
+    def trouble(self) -> OSError | None:
+        """Why journal or metrics cannot be written now; what should stand there is kept until they can."""
+        return self._journal.trouble or self._metrics.trouble
+
     def record(self, lines: bytes) -> None:
         """Whole lines for ``metrics.jsonl``."""
         self._metrics.write(lines)
@@ -115,8 +120,10 @@ class RunDir:
     def close(self) -> None:
         self._journal.close()
         self._metrics.close()
+        if self.trouble is not None:
+            self.complaint = f"the end of the journal and of the metrics could not be written: {self.trouble}"
         if self._mirror is not None:
-            self.complaint = self._mirror.close()
+            self.complaint = self._mirror.close() or self.complaint
         fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process that the user has forked may hold a copy of the file
         self._lock.close()
 

@@ -95,6 +95,9 @@ class Execution:
                 return result
             case State.ABORTED:
                 raise KeyboardInterrupt
+            case State.PREEMPTED:
+                result.error = _preempted(outcome, result)
+                raise result.error
             case _:
                 raise _failed(outcome, result) from result.error
 
@@ -258,11 +261,7 @@ def _farewell(outcome: Outcome, result: Result, seconds: float) -> str:
 
 def _result(record: Record, outcome: Outcome) -> Result:
     value = _value(outcome.value) if outcome.value and outcome.state is State.FINISHED else None
-    error: BaseException | None = None
-    if outcome.state is State.FAILED:
-        error = exception(ordered(outcome.failures)[0])
-    elif outcome.state is State.PREEMPTED:
-        error = PreemptionError("this program was told to leave", outcome.preemption)
+    error = exception(ordered(outcome.failures)[0]) if outcome.state is State.FAILED else None
     if error is not None and (text := traceback_text(outcome.failures)):
         error.add_note(text)
     return Result(record, value, error, ours=True)
@@ -277,11 +276,13 @@ def _value(data: bytes) -> Any:
         raise RemoteError(f"the run finished, but its return value cannot be read here: {error!r}") from error
 
 
+def _preempted(outcome: Outcome, result: Result) -> PreemptionError:
+    kept = Path(result.checkpoint.path).name if result.checkpoint else "the beginning"
+    text = f"this program was told to leave; the same run again goes on from {kept} ({result.path})"
+    return PreemptionError(text, outcome.preemption, outcome.drain_timed_out, result)
+
+
 def _failed(outcome: Outcome, result: Result) -> TrainingFailedError:
-    if outcome.state is State.PREEMPTED:
-        kept = Path(result.checkpoint.path).name if result.checkpoint else "the beginning"
-        text = f"this program was told to leave; the same run again goes on from {kept} ({result.path})"
-        return PreemptionError(text, outcome.preemption, outcome.drain_timed_out, result)
     attempts = "" if outcome.num_attempts == 1 else f" in attempt {outcome.num_attempts}"
     cause = words.shortened(sentence(outcome.failures), LONGEST_CAUSE)
     text = f"the run failed{attempts}: {cause} (every rank's output: {result.path}/logs)"

@@ -1,0 +1,376 @@
+"""Bad luck: storage that goes away, a full disk, slow callbacks, strays, garbage, jumping clocks, failures in pairs."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from headway import train
+from headway.control import hooks
+from headway.engine import nurseries
+from headway.storage import disk
+from headway.storage.record import Record
+from support import Driver, alive, fit, plain_trainer, wait_until, write_script
+
+
+def counting(num_steps: int, pause_s: float = 0.02, every: int = 1) -> Callable[[], int]:
+    """A function that counts, saves what it has counted, and goes on from there."""
+
+    def train_func() -> int:
+        first = train.get_checkpoint()
+        begin = first.to_dict()["step"] + 1 if first else 0
+        rank = train.get_context().get_world_rank()
+        for step in range(begin, num_steps):
+            time.sleep(pause_s)
+            checkpoint = train.Checkpoint.from_dict({"step": step}) if rank == 0 and step % every == 0 else None
+            train.report({"step": step, "pid": os.getpid()}, checkpoint)
+        return num_steps - begin
+
+    return train_func
+
+
+def events(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+
+
+def steps(run: Path) -> list[int]:
+    return [report["metrics"]["step"] for report in Record.at(run).reports()]
+
+
+def nursery_pids() -> list[int]:
+    return [nursery.pid for nursery in nurseries._nurseries.values()]
+
+
+# --- storage ---
+
+
+def test_a_run_folder_that_goes_away_and_comes_back_is_gone_on_with(tmp_path: Path) -> None:
+    run = plain_trainer(counting(30, 0.05), 2, name="run", storage_path=tmp_path, max_failures=-1).start()
+    next(run.reports())
+    run.path.rename(tmp_path / "away")
+    time.sleep(1)
+    assert not run.path.exists(), "nobody has put an empty one in its place"
+    (tmp_path / "away").rename(run.path)
+    run.result(timeout_s=60)
+    assert steps(run.path) == list(range(30))
+    assert len(Record.at(run.path).checkpoints()) == 30
+
+
+def test_a_disk_that_is_full_for_a_while_costs_nothing_but_a_warning(tmp_path: Path) -> None:
+    """The driver can write no more than so many bytes into a file; later it can again."""
+    code = """
+        import resource, threading, time
+        from headway import train
+
+        def train_func():
+            for step in range(60):
+                time.sleep(0.03)
+                train.report({"step": step, "filler": "x" * 200})
+
+        trainer = train.DataParallelTrainer(train_func, run_config=train.RunConfig(name="run", storage_path="runs"))
+        run = trainer.start()
+        for number, report in enumerate(run.reports()):
+            if number == 3:
+                soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, hard))
+                threading.Timer(0.8, resource.setrlimit, (resource.RLIMIT_FSIZE, (hard, hard))).start()
+        print("steps:", len(run.result().metrics_dataframe))
+    """
+    with Driver(write_script(tmp_path, code), cwd=tmp_path) as driver:
+        assert driver.process.wait(60) == 0, driver.output
+        assert "journal and metrics cannot be written (File too large)" in driver.output
+        assert "steps: 60" in driver.output
+
+
+def test_a_disk_that_stays_full_says_at_the_end_what_is_missing(tmp_path: Path) -> None:
+    code = """
+        import resource
+        from headway import train
+
+        def train_func():
+            for step in range(100):
+                train.report({"step": step, "filler": "x" * 200})
+
+        trainer = train.DataParallelTrainer(train_func, run_config=train.RunConfig(name="run", storage_path="runs"))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, 5_000))
+        print("state:", trainer.fit().return_value)
+    """
+    with Driver(write_script(tmp_path, code), cwd=tmp_path) as driver:
+        assert driver.process.wait(60) == 0, driver.output
+        assert "could not be written: [Errno 27]" in driver.output
+
+
+def test_a_commit_that_fails_is_a_failure_of_the_attempt_and_the_next_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush, left = disk.flush, [3]
+
+    def full(path: Path) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        flush(path)
+
+    run = plain_trainer(counting(12), 2, name="run", storage_path=tmp_path, max_failures=1).start()
+    next(run.reports())
+    monkeypatch.setattr(disk, "flush", full)
+    run.result(timeout_s=60)
+    assert steps(run.path) == list(range(12))
+    [retry] = [event for event in events(run.path) if event["event"] == "retry"]
+    assert "could not be committed: [Errno 28] No space left on device" in retry["cause"]
+
+
+def test_a_commit_that_fails_without_a_retry_left_is_the_controllers_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    trainer = plain_trainer(counting(12), 1, name="run", storage_path=tmp_path)
+    run = trainer.start()
+    next(run.reports())
+    monkeypatch.setattr(disk, "flush", full)
+    with pytest.raises(train.ControllerError, match="No space left on device") as caught:
+        run.result()
+    assert isinstance(caught.value.controller_failure, train.StorageError)
+
+
+# --- callbacks ---
+
+
+def test_a_callback_that_takes_its_time_is_named_and_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(hooks, "SLOW_S", 0.3)
+    heard: list[int] = []
+    ended: list[float] = []
+
+    class Slow(train.UserCallback):
+        def after_report(self, run_context: Any, metrics: Any, checkpoint: Any) -> None:
+            if not heard:
+                time.sleep(3)
+                ended.append(time.time())
+            heard.append(metrics[0]["step"])
+
+    result = fit(counting(30), 2, name="run", storage_path=tmp_path, callbacks=[Slow()])
+    finished = next(event["time"] for event in events(Path(result.path)) if event.get("state") == "FINISHED")
+    assert finished < ended[0], "the run did not wait for it"
+    assert heard == list(range(30)), "it has heard of everything, in order"
+    said = capfd.readouterr().err
+    assert "Slow.after_report has been running for 0 s; the run goes on without it" in said
+    assert "waiting for its callbacks" in said
+
+
+def test_a_callback_that_raises_is_named_and_the_run_goes_on(tmp_path: Path) -> None:
+    class Broken(train.UserCallback):
+        def after_report(self, run_context: Any, metrics: Any, checkpoint: Any) -> None:
+            raise KeyError("no such column")
+
+    result = fit(counting(5), name="run", storage_path=tmp_path, callbacks=[Broken()])
+    told = [event["text"] for event in events(Path(result.path)) if event["event"] == "callback"]
+    assert "Broken.after_report raised KeyError" in told[0]
+
+
+# --- processes ---
+
+
+@pytest.mark.parametrize("how", ["returns", "raises", "dies"])
+def test_children_that_a_worker_has_left_behind_end_with_the_attempt(how: str, tmp_path: Path) -> None:
+    """Even those that have a session of their own, which no signal to its group reaches."""
+    pids = tmp_path / "pids"
+
+    def train_func() -> None:
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                pids.write_text(str(os.getpid()))
+                time.sleep(1000)
+            os._exit(0)
+        while not pids.exists() or not pids.read_text():
+            time.sleep(0.01)
+        if how == "raises":
+            raise ValueError("over")
+        if how == "dies":
+            os._exit(9)
+
+    if how == "returns":
+        fit(train_func, name="run", storage_path=tmp_path)
+    else:
+        with pytest.raises(train.WorkerGroupError):
+            fit(train_func, name="run", storage_path=tmp_path)
+    pid = int(pids.read_text())
+    wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+
+
+def test_a_worker_that_closes_its_pipe_is_ended_and_named(tmp_path: Path) -> None:
+    def train_func() -> None:
+        if train.get_context().get_world_rank() == 1:
+            os.closerange(3, 256)
+        time.sleep(1000)
+
+    with pytest.raises(train.WorkerGroupError, match="rank 1 closed its connection to the controller and was ended"):
+        fit(train_func, 2, name="run", storage_path=tmp_path)
+
+
+def test_a_worker_that_sends_garbage_is_ended_and_named(tmp_path: Path) -> None:
+    def train_func() -> None:
+        if train.get_context().get_world_rank() == 1:
+            for fd in range(3, 64):
+                try:
+                    os.write(fd, b"garbage" * 10)
+                except OSError:
+                    continue
+        time.sleep(1000)
+
+    with pytest.raises(train.WorkerGroupError, match="rank 1 spoke nonsense"):
+        fit(train_func, 2, name="run", storage_path=tmp_path)
+
+
+@pytest.mark.parametrize("jump_s", [86_400.0, -86_400.0])
+def test_a_clock_that_jumps_changes_nothing(jump_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, begun = time.time, time.monotonic()
+    monkeypatch.setattr(time, "time", lambda: real() + (jump_s if time.monotonic() - begun > 0.4 else 0))
+    result = fit(counting(20, 0.05), 2, name="run", storage_path=tmp_path)
+    assert steps(Path(result.path)) == list(range(20))
+    again = fit(counting(25, 0.01), 2, name="run", storage_path=tmp_path)
+    assert again.return_value == 5
+
+
+# --- failures in pairs ---
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_two_deaths_at_once_are_one_failure(number: int, tmp_path: Path) -> None:
+    run = plain_trainer(counting(30), 2, name="run", storage_path=tmp_path, max_failures=1).start()
+    pids: set[int] = set()
+    for report in run.reports(rank=None):
+        pids.add(report.metrics["pid"])
+        if len(pids) == 2 and report.seq == 5:
+            break
+    for pid in pids:
+        os.kill(pid, number)
+    run.result(timeout_s=60)
+    assert steps(run.path) == list(range(30))
+    assert len([event for event in events(run.path) if event["event"] == "retry"]) == 1
+
+
+def test_a_failure_while_stopping_does_not_hold_it_up(tmp_path: Path) -> None:
+    def train_func() -> None:
+        try:
+            while True:
+                time.sleep(0.01)
+                train.report({"pid": os.getpid()})
+        finally:
+            os._exit(5)
+
+    run = plain_trainer(train_func, 2, name="run", storage_path=tmp_path, max_failures=3).start()
+    next(run.reports())
+    run.stop()
+    assert run.result(timeout_s=20).state == "FINISHED"
+
+
+def test_a_worker_that_is_killed_during_a_commit_loses_nothing_that_was_complete(tmp_path: Path) -> None:
+    slow = disk.flush
+    began = threading.Event()
+
+    def flush(path: Path) -> None:
+        began.set()
+        time.sleep(0.05)
+        slow(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(disk, "flush", flush)
+        run = plain_trainer(counting(10, every=3), 2, name="run", storage_path=tmp_path, max_failures=1).start()
+        pid = next(report for report in run.reports(rank=1)).metrics["pid"]
+        assert began.wait(10)
+        os.kill(pid, signal.SIGKILL)
+        run.result(timeout_s=60)
+    assert steps(run.path) == list(range(10))
+    names = [saved.path.name for saved in Record.at(run.path).checkpoints()]
+    assert len(names) == len(set(names)) >= 4
+
+
+# --- the nursery ---
+
+
+@pytest.mark.parametrize("moment", ["before it starts", "while they come up", "while they run", "while it stops"])
+def test_the_death_of_the_nursery_is_one_failure_like_others(moment: str, tmp_path: Path) -> None:
+    fit(lambda: None, name="warm-up", storage_path=tmp_path)
+    if moment == "before it starts":
+        for pid in nursery_pids():
+            os.kill(pid, signal.SIGKILL)
+    run = plain_trainer(counting(20, 0.05), 2, name="run", storage_path=tmp_path, max_failures=1).start()
+    if moment == "while they come up":
+        for pid in nursery_pids():
+            os.kill(pid, signal.SIGKILL)
+    if moment in ("while they run", "while it stops"):
+        next(run.reports())
+        if moment == "while it stops":
+            run.stop()
+        for pid in nursery_pids():
+            os.kill(pid, signal.SIGKILL)
+    result = run.result(timeout_s=60)
+    assert result.state == "FINISHED"
+    if moment != "while it stops":
+        assert steps(run.path) == list(range(20))
+
+
+def test_a_nursery_that_is_stopped_while_they_come_up_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers that never become ready: after a while the attempt is given up, and the next one has another nursery."""
+    from headway.control import endings
+
+    fit(lambda: None, name="warm-up", storage_path=tmp_path)
+    monkeypatch.setattr(endings, "START_S", 0.5)
+    stopped = [psutil.Process(pid) for pid in nursery_pids()]
+    for process in stopped:
+        process.suspend()
+    result = fit(counting(5), 2, name="run", storage_path=tmp_path)
+    assert steps(Path(result.path)) == list(range(5))
+    [retry] = [event for event in events(Path(result.path)) if event["event"] == "retry"]
+    assert "ranks 0 and 1 did not come up" in retry["cause"]
+    assert not alive(stopped)
+
+
+def test_workers_that_never_come_up_end_the_run_when_the_budget_for_starts_is_spent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headway.engine.local import LocalEngine
+
+    def refuse(self: LocalEngine, attempt: int, num_workers: int) -> None:
+        raise train.EngineError("no room on this machine")
+
+    monkeypatch.setattr(LocalEngine, "launch", refuse)
+    trainer = train.DataParallelTrainer(
+        counting(5),
+        run_config=train.RunConfig(
+            name="run",
+            storage_path=tmp_path,
+            failure_config=train.FailureConfig(max_failures=5, controller_failure_limit=1),
+        ),
+    )
+    with pytest.raises(train.ControllerError, match="in attempt 2: no room on this machine") as caught:
+        trainer.fit()
+    assert isinstance(caught.value.controller_failure, train.EngineError)
+
+
+def test_out_of_memory_is_called_by_its_name(tmp_path: Path) -> None:
+    def train_func() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+        bytearray(32 << 30)
+
+    with pytest.raises(train.WorkerGroupError, match="rank 0 raised MemoryError") as caught:
+        fit(train_func, name="run", storage_path=tmp_path)
+    assert isinstance(caught.value.__cause__, MemoryError)
