@@ -58,9 +58,7 @@ EXPLORATIONS = {
     "three, one, three": Limits(num_workers=3, min_workers=1, changes=2, tracked=True, reports=1, max_failures=0),
     "a resize and a death": Limits(min_workers=1, changes=1, deaths=1, tracked=True, reports=2),
     "a commit fails while they leave": Limits(commit_failures=1, notices=1, tracked=True, reports=2),
-    "everything that can break": Limits(
-        deaths=1, false_deaths=1, commit_failures=1, launch_failures=1, aborts=1, reports=1
-    ),
+    "everything that can break": Limits(deaths=1, false_deaths=1, commit_failures=1, launch_failures=1, reports=1),
 }
 
 
