@@ -28,6 +28,13 @@ def test_every_program_in_the_readme_runs(index: int, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("index", range(len(blocks((ROOT / "docs/faults.md").read_text(), "python"))))
+def test_every_program_on_the_page_about_faults_runs(index: int, tmp_path: Path) -> None:
+    program = blocks((ROOT / "docs/faults.md").read_text(), "python")[index]
+    done = python(write_script(tmp_path, program), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_readmes_two_commands_are_in_the_makefile() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for command in ("quickstart", "test"):

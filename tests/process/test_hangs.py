@@ -65,6 +65,13 @@ def test_a_failure_names_the_culprit_and_the_class_of_the_fault(name: str, tmp_p
     assert (found["fault"], found["rank"]) == (FAULTS[name].expected[0], BAD_RANK)
 
 
+def test_the_page_about_faults_names_every_class() -> None:
+    page = (Path(__file__).parents[2] / "docs/faults.md").read_text()
+    named = {line.split("|")[3].strip(" `") for line in page.splitlines() if line.startswith("|")}
+    assert {fault.expected[0] for fault in FAULTS.values()} <= named
+    assert len(FAULTS) >= 12
+
+
 def test_a_stall_that_lasts_too_long_is_a_failure_and_the_run_goes_on(tmp_path: Path) -> None:
     result = trainer("deadlock on a lock", tmp_path, max_failures=1, stall_timeout_s=2.5).fit()
     assert result.state == "FINISHED"

@@ -1,0 +1,146 @@
+"""Who is to blame, and for what: told from stacks, states and numbers alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headway.control.activity import doing
+from headway.control.diagnosis import Rank, Sample, diagnose
+from headway.core.messages import Frame, Pulse
+
+TRAIN = Frame("/home/you/train.py", 31, "train_func")
+BACKWARD = Frame("/site/torch/autograd/graph.py", 979, "_engine_run_backward", users=False)
+WRAPPER = Frame("/site/torch/distributed/c10d_logger.py", 83, "wrapper", users=False)
+ALL_REDUCE = Frame("/site/torch/distributed/distributed_c10d.py", 3000, "all_reduce", users=False)
+BROADCAST = Frame("/site/torch/distributed/distributed_c10d.py", 2900, "broadcast", users=False)
+MEET = Frame("/src/headway/worker/session.py", 260, "meet", users=False)
+
+IN_BACKWARD = (TRAIN, BACKWARD)
+IN_ALL_REDUCE = (TRAIN, WRAPPER, ALL_REDUCE)
+IN_BROADCAST = (TRAIN, WRAPPER, BROADCAST)
+
+
+def rank(
+    number: int,
+    *stacks: tuple[Frame, ...],
+    cpu: float = 0.0,
+    state: str = "S",
+    answered: bool = True,
+    silent: bool = True,
+    over: bool = False,
+    **pulse: Any,
+) -> Rank:
+    """Three looks, a second apart; one stack means that it did not move, ``cpu`` is its share of a core."""
+    seen = stacks * 3 if len(stacks) == 1 else stacks or ((),) * 3
+    samples = tuple(Sample(state, cpu * i, cpu * i, float(i), stack, answered) for i, stack in enumerate(seen))
+    return Rank(number, silent, samples, Pulse(**pulse), over)
+
+
+def at(function: str, hint: str = "", file: str = "/home/you/train.py") -> tuple[Frame, ...]:
+    return (TRAIN, Frame(file, 12, function, users=file.startswith("/home"), hint=hint))
+
+
+BLAMED = {
+    "lock": rank(1, at("load", "lock")),
+    "sleep": rank(1, at("nap", "sleep")),
+    "io": rank(1, at("read", "io")),
+    "child": rank(1, at("wait", file="/lib/python3.11/subprocess.py")),
+    "loader": rank(1, at("__next__", file="/site/torch/utils/data/dataloader.py")),
+    "busy": rank(1, at("spin"), cpu=1.0),
+    "slow": rank(1, at("sort"), at("multiply"), at("sort"), cpu=1.0),
+    "stopped": rank(1, at("spin"), state="T"),
+    "dead": rank(1, state="Z"),
+    "blocked": rank(1, at("something")),
+}
+
+
+@pytest.mark.parametrize("fault", BLAMED)
+def test_whoever_does_not_wait_is_what_the_others_wait_for(fault: str) -> None:
+    found = diagnose([rank(0, IN_BACKWARD, common=8), BLAMED[fault]])
+    assert found is not None
+    assert (found.fault, found.ranks) == (fault, (1,))
+    assert "rank 0 waits in backward (all-reduce of gradients) (called in train_func (train.py:31))" in found.text
+
+
+def test_of_several_that_do_something_else_the_one_furthest_behind_is_to_blame() -> None:
+    waiting = rank(0, IN_ALL_REDUCE, common=9)
+    found = diagnose([waiting, rank(1, at("load", "lock"), common=7), rank(2, at("nap", "sleep"), common=8)])
+    assert found is not None
+    assert (found.fault, found.ranks) == ("lock", (1,))
+
+
+def test_a_rank_in_another_collective_than_the_majority_is_to_blame() -> None:
+    found = diagnose([rank(0, IN_ALL_REDUCE), rank(1, IN_BROADCAST), rank(2, IN_ALL_REDUCE)])
+    assert found is not None
+    assert (found.fault, found.ranks) == ("mismatch", (1,))
+    assert "rank 1 in broadcast" in found.text
+
+
+def test_of_two_ranks_in_different_collectives_nobody_knows_who_is_right() -> None:
+    found = diagnose([rank(0, IN_ALL_REDUCE), rank(1, IN_BROADCAST)])
+    assert found is not None
+    assert (found.fault, found.ranks) == ("mismatch", (0, 1))
+    assert "in different operations" in found.text
+
+
+def test_the_same_collective_another_number_of_times_is_a_mismatch_too() -> None:
+    found = diagnose([rank(0, IN_ALL_REDUCE, common=12), rank(1, IN_ALL_REDUCE, common=11)])
+    assert found is not None
+    assert (found.fault, found.ranks) == ("mismatch", (1,))
+
+
+def test_who_has_finished_while_others_wait_had_fewer_batches() -> None:
+    found = diagnose([rank(0, IN_BACKWARD, batches=13), rank(1, over=True, batches=12)])
+    assert found is not None
+    assert (found.fault, found.ranks) == ("uneven", (1,))
+    assert "batches taken: rank 0 13, rank 1 12" in found.text
+
+
+def test_who_waits_elsewhere_after_fewer_batches_is_uneven_not_mistaken() -> None:
+    found = diagnose([rank(0, IN_BACKWARD, batches=13, common=40), rank(1, IN_BROADCAST, batches=12, common=40)])
+    assert found is not None
+    assert (found.fault, found.ranks) == ("uneven", (1,))
+
+
+def test_all_in_the_same_collective_that_does_not_end() -> None:
+    found = diagnose([rank(0, IN_ALL_REDUCE, common=5), rank(1, IN_ALL_REDUCE, common=5)])
+    assert found is not None
+    assert (found.fault, found.ranks) == ("collective", (0, 1))
+
+
+QUIET = {
+    "one that computes, and nobody waits for it": [rank(0, at("fit"), cpu=1.0)],
+    "all compute": [rank(0, at("fit"), cpu=1.0), rank(1, at("fit"), cpu=0.9)],
+    "one that moves": [rank(0, at("a", "sleep"), at("b"), at("a"))],
+    "a phase": [rank(0, IN_ALL_REDUCE), rank(1, at("nap", "sleep"), phase="tokenise")],
+    "one that gets on, and the others wait for it": [rank(0, IN_ALL_REDUCE), rank(1, at("x"), silent=False)],
+    "all at our own barrier": [rank(0, (TRAIN, MEET), meetings=3), rank(1, (TRAIN, MEET), meetings=3)],
+    "all have finished": [rank(0, over=True), rank(1, over=True)],
+    "backward, busy": [rank(0, IN_BACKWARD, cpu=1.0), rank(1, IN_BACKWARD, cpu=1.0)],
+}
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_no_stall(name: str) -> None:
+    assert diagnose(QUIET[name]) is None
+
+
+def test_a_stopped_process_is_a_stall_in_a_phase_too() -> None:
+    found = diagnose([rank(0, IN_ALL_REDUCE), rank(1, at("x"), state="T", phase="tokenise")])
+    assert found is not None
+    assert found.fault == "stopped"
+
+
+def test_the_users_innermost_line_says_where() -> None:
+    inner = Frame("/home/you/data.py", 7, "decode")
+    library = Frame("/lib/python3.11/threading.py", 320, "wait", users=False)
+    found = doing((TRAIN, inner, library), busy=False)
+    assert (found.kind, found.where) == ("lock", "decode (data.py:7)")
+
+
+def test_a_library_below_the_users_own_function_is_not_what_it_waits_in() -> None:
+    """A callback of the user's that is called by a loader, or by a thread pool, stands for itself."""
+    pool = Frame("/lib/python3.11/threading.py", 1, "run", users=False)
+    assert doing((pool, TRAIN), busy=True).kind == "code"
