@@ -2,14 +2,15 @@
 
     python benchmarks/hangs.py [--rounds 2] [--clean-minutes 10]
 
-For each fault: is the culprit rank right, is the class of the fault right, and how long after the fault was it said? Then
-clean but bursty training: short steps and long ones, computing in C and in Python, one rank alone in announced phases, slow
-saves. Not one alarm is allowed.
+For each fault: is the culprit rank right, is the class of the fault right, and how long after the fault was it said?
+Then clean but bursty training: short steps and long ones, computing in C and in Python, one rank alone in announced
+phases, slow saves. Not one alarm is allowed.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import tempfile
@@ -52,10 +53,8 @@ def inject(name: str, folder: Path) -> dict[str, Any]:
     said = time.time()
     if run.running:
         run.stop()
-    try:
+    with contextlib.suppress(train.TrainingFailedError):
         run.result()
-    except train.TrainingFailedError:
-        pass
     reports = [line["time"] for line in map(json.loads, (run.path / "metrics.jsonl").open()) if "metrics" in line]
     found = _found(run.path, stall=fault.stall)
     right = found is not None and found["fault"] in fault.expected and found["ranks"] == [BAD_RANK]
@@ -96,10 +95,8 @@ def bursty(config: dict[str, Any]) -> None:
             for _ in range(40):
                 model(torch.randn(64, 256)).sum().backward()
         model(torch.randn(64, 256)).sum().backward()
-        checkpoint = (
-            train.Checkpoint.from_dict({"weights": torch.zeros(1 << 22)}) if step % 10 == 0 and rank == 0 else None
-        )
-        train.report({"step": step}, checkpoint)
+        saves = step % 10 == 0 and rank == 0
+        train.report({"step": step}, train.Checkpoint.from_dict({"w": torch.zeros(1 << 22)}) if saves else None)
         step += 1
 
 

@@ -125,7 +125,7 @@ def diagnose(ranks: Sequence[Rank]) -> Diagnosis | None:
 
 def _blamed(others: Sequence[Rank], waiting: Sequence[Rank], seen: Sequence[Rank]) -> Diagnosis | None:
     """Some ranks do something else than wait; the one that is furthest behind is what the waiting ones wait for."""
-    held = [rank for rank in waiting if not rank.over]
+    held = [rank for rank in waiting if not rank.over and rank.silent]  # for as long as it takes to be a stall
     suspects = [rank for rank in others if not rank.pulse.phase and rank.silent]
     if not suspects or (held and len(suspects) < len(others)):
         return None  # they wait for one that gets on, or that has said what it is about
