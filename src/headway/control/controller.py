@@ -28,7 +28,7 @@ from headway.control.postmortem import Witness
 from headway.control.rounds import Closed, Round
 from headway.control.run import Run, tracks
 from headway.control.stalls import Watch
-from headway.control.timers import Timers
+from headway.control.timers import SlowStart, Timers
 from headway.control.validations import Validations, Validator
 from headway.core.callback import TrainRunContext
 from headway.core.config import RunConfig, ScalingConfig
@@ -56,6 +56,8 @@ from headway.storage.checkpoint import Checkpoint
 from headway.storage.commit import Saved
 from headway.storage.remote.lease import LeaseLost
 from headway.storage.rundir import RunDir
+
+SLOW_START_S = 10.0  # from here on a person wants to know who it is that does not come up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,6 +231,8 @@ class Controller:
                 self._validated(event)
             case events.SaveDue():
                 self._save_later()
+            case SlowStart(attempt=attempt):
+                return self._still_starting(attempt)
             case Complaint(text=text, about=about):
                 return self._tell(about, text, "WARNING")
         before = self._run.state
@@ -320,6 +324,7 @@ class Controller:
         first_seq = self._ledger.next_seq
         self._ready.clear()
         self.index_of.clear()
+        self._timers.set(SLOW_START_S, SlowStart(attempt))
         try:
             self._rundir.vault.fence()
             num_workers = self._engine.check(self._plan.scaling)
@@ -451,6 +456,13 @@ class Controller:
             text = f"no progress for {words.duration(silent_s)}: {diagnosis.text}"
             self._engine.post(events.Stalled(self._run.attempt, first, text))
 
+    def _still_starting(self, attempt: int) -> None:
+        run = self._run
+        if attempt == run.attempt and run.state is events.State.STARTING:
+            missing = [index for index in range(len(run.workers or ())) if index not in self._ready]
+            text = f"still waiting for {words.ranks(missing)} to come up" if missing else "still waiting for a launch"
+            self._tell("starting", text, "WARNING", attempt=attempt)
+
     def _announce(self, told: frozenset[int], within_s: float) -> None:
         """Workers are told to leave: let all know, and the person who watches."""
         hosts: dict[str, list[int]] = {}
@@ -460,7 +472,8 @@ class Controller:
         self._preemption = PreemptionInfo(deadline_ms, hosts)
         for index in self.index_of:
             self._engine.send(index, Preemption(deadline_ms=deadline_ms, ranks=hosts))
-        who = "this program" if self._run.leaving == "terminate" else words.ranks(told)
+        verb = "were" if len(told) > 1 else "was"
+        who = "this program was" if self._run.leaving == "terminate" else f"{words.ranks(told)} {verb}"
         then = "" if tracks(self._run) else f"; going on until the next checkpoint, {within_s:.0f} s at most"
         self._tell("preemption", f"{who} told to leave{then}", "WARNING", ranks=sorted(told), within_s=within_s)
 
@@ -480,6 +493,8 @@ class Controller:
             self._hooks.failed(action.failures)
             self._witness.failed(self._run.attempt, action.failures)
         cause = sentence(action.failures) if action.failures else ""
+        if action.state is events.State.PREEMPTED:
+            cause = "this program was told to leave"
         self._rundir.note("end", state=action.state, attempt=self._run.attempt, cause=cause)
 
 

@@ -1,6 +1,6 @@
 """Watches from outside whether the ranks get on, and finds out what holds them up when they do not.
 
-    progress ──▶ silence (stall_warn_s) ──▶ three looks at every rank, a second apart ──▶ a diagnosis, or none
+    progress ──▶ silence (stall_warn_s) ──▶ three looks at every rank, a moment apart ──▶ a diagnosis, or none
        ▲                                                                                      │
        └──────────────── somebody gets on: it is over ◀── again after a while ◀───────────────┘
 
@@ -21,7 +21,7 @@ from headway.engine.vitals import Outside, Vital
 from headway.observe.stacks import from_faulthandler
 
 NUM_LOOKS = 3
-BETWEEN_S = 1.0
+BETWEEN_S = 0.75
 PATIENCE = 1.5  # times as long as the longest silence that ended by itself
 
 
@@ -71,6 +71,8 @@ class Watch:
         self._rest(now)
 
     def end(self) -> None:
+        for watched in self._ranks:
+            _drop_outside(watched)
         self._ranks = []
         self._next = None
         self.current = None
@@ -124,7 +126,7 @@ class Watch:
         self._num_looks = 0
         for watched in self._ranks:
             watched.samples.clear()
-            watched.outside = None
+            _drop_outside(watched)
         self._next = now + self._threshold_s if self._after_s is not None else None
 
     # --- looking ---
@@ -158,10 +160,8 @@ class Watch:
         self._next = now + BETWEEN_S
 
     def _silent_since(self) -> float | None:
-        """Since when the rank has been silent that has been for the longest time; phases are no silence."""
-        silent = [watched.since for watched in self._ranks if not watched.over and not watched.pulse.phase]
-        stopped = [watched.since for watched in self._ranks if not watched.over and watched.pulse.phase]
-        return min([*silent, *stopped], default=None)
+        """Since when the rank has been silent that has been for the longest time; in a phase it may be stopped, too."""
+        return min((watched.since for watched in self._ranks if not watched.over), default=None)
 
     def _take_samples(self, now: float) -> None:
         for rank, watched in enumerate(self._ranks):
@@ -197,6 +197,12 @@ class Watch:
         again_s = self._config.stall_timeout_s
         if found is not None and again_s is not None:
             self._next = now + max(BETWEEN_S, min(self._threshold_s, again_s - silent_s))
+
+
+def _drop_outside(watched: _Watched) -> None:
+    if watched.outside is not None:
+        watched.outside.close()
+        watched.outside = None
 
 
 def _same(a: Pulse, b: Pulse) -> bool:

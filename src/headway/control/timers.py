@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from headway.control.events import Answer, Begin, Overdue, SaveDue
 
@@ -11,12 +11,22 @@ OVERDUE_S = 2.0  # how long files wait for ranks that never gave any
 LONG_OVERDUE_S = 60.0  # and for those that did in an earlier attempt, and do not in this one
 
 
+@dataclass(frozen=True, slots=True)
+class SlowStart:
+    """The workers of this attempt take their time to come up."""
+
+    attempt: int
+
+
+Alarm = Answer | Begin | SlowStart
+
+
 class Timers:
     def __init__(self) -> None:
-        self._set: dict[type, tuple[float, Answer | Begin]] = {}
+        self._set: dict[type, tuple[float, Alarm]] = {}
         self._waiting: tuple[int, int] | None = None  # the round whose files are being waited with
 
-    def set(self, after_s: float | None, event: Answer | Begin) -> None:
+    def set(self, after_s: float | None, event: Alarm) -> None:
         """None takes it back."""
         if after_s is None:
             self._set.pop(type(event), None)
@@ -27,7 +37,7 @@ class Timers:
         """How long each of them will wait."""
         return [max(0.0, when - time.monotonic()) for when, _ in self._set.values()]
 
-    def rung(self) -> list[Answer | Begin]:
+    def rung(self) -> list[Alarm]:
         """Those that ring now."""
         now = time.monotonic()
         due = [event for when, event in self._set.values() if when <= now]

@@ -75,6 +75,10 @@ class Outside:
         """What faulthandler wrote since, and what py-spy saw; empty where there is nothing."""
         return self._faulthandlers(), self._py_spys()
 
+    def close(self) -> None:
+        """Nobody wants to know any more."""
+        self._py_spys()
+
     def _faulthandlers(self) -> str:
         if self._file is None:
             return ""
@@ -84,11 +88,12 @@ class Outside:
             return ""
 
     def _py_spys(self) -> str:
-        if self._spy is None or self._output is None:
+        spy, self._spy = self._spy, None
+        if spy is None or self._output is None:
             return ""
-        if self._spy.poll() is None:
-            self._spy.kill()
-        self._spy.wait()
+        if spy.poll() is None:
+            spy.kill()
+        spy.wait()
         with self._output as output:
             output.seek(0)
             return output.read().decode(errors="replace")

@@ -16,6 +16,7 @@ from headway.observe.watcher import Glance
 from headway.storage import layout
 from headway.train.request import Request
 from headway.train.result import Result
+from headway.train.signals import heed_sigterm
 
 LEAVE_S = 5.0  # how long the end of the program waits for runs that it has left open
 
@@ -67,6 +68,7 @@ class Run:
         from headway.train.execution import prepare
 
         self._bell = _Bell()
+        heed_sigterm()
         self._execution = prepare(request, self._bell)
         self._over = False
         self._result: Result | None = None

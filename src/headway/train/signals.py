@@ -41,28 +41,37 @@ def ctrl_c(abort: Callable[[], None], engine: Engine) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+# Whom SIGTERM is told to: runs that are open, in whatever thread they are.
+_open: list[Callable[[], None]] = []
+_told = 0
+
+
 @contextlib.contextmanager
 def sigterm(terminate: Callable[[], None]) -> Iterator[None]:
-    """The first SIGTERM asks all workers to save and leave, the second to hurry; the third is the system's own.
-
-    A handler of the user's is left in its place.
-    """
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    told = 0
-
-    def asked(number: int, frame: Any) -> None:
-        nonlocal told
-        told += 1
-        if told > 2:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTERM)
-        terminate()
-
-    signal.signal(signal.SIGTERM, asked)
+    """While this is open, the first SIGTERM asks all workers to save and leave, the second to hurry."""
+    heed_sigterm()
+    _open.append(terminate)
     try:
         yield
     finally:
+        _open.remove(terminate)
+
+
+def heed_sigterm() -> None:
+    """From now on SIGTERM is told to the runs that are open, if there are any. A handler of the user's stays.
+
+    Only the main thread can be asked; so a run that is to go on in another one calls this before.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _asked)
+
+
+def _asked(number: int, frame: Any) -> None:
+    global _told
+    _told += 1
+    if not _open or _told > 2:  # nobody to tell, or nobody has heard: what the system does by itself
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+    for terminate in tuple(_open):
+        terminate()
