@@ -6,16 +6,11 @@ engine ── deliver ──▶ machine.step ──▶ actions ──▶ engine,
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, assert_never
-
-import cloudpickle
 
 from headway.control import events, machine, ranks
 from headway.control.chronicle import Chronicle
@@ -23,15 +18,15 @@ from headway.control.diagnosis import Diagnosis
 from headway.control.failures import sentence
 from headway.control.hooks import Hooks
 from headway.control.ledger import Complaint, Ledger
-from headway.control.policy import Budgets, Failure
+from headway.control.plan import Outcome, Plan
+from headway.control.policy import Budgets
 from headway.control.postmortem import Witness
 from headway.control.rounds import Closed, Round
 from headway.control.run import Run, tracks
 from headway.control.stalls import Watch
+from headway.control.starting import starts, surroundings
 from headway.control.timers import SlowStart, Timers
-from headway.control.validations import Validations, Validator
-from headway.core.callback import TrainRunContext
-from headway.core.config import RunConfig, ScalingConfig
+from headway.control.validations import Validations
 from headway.core.errors import ConfigError, EngineError, PreemptionInfo, StorageError
 from headway.core.messages import (
     Checkpoints,
@@ -43,52 +38,17 @@ from headway.core.messages import (
     Preempting,
     Preemption,
     Ready,
-    RunInfo,
     SaveAt,
-    Start,
-    Surroundings,
 )
 from headway.engine.base import Engine
 from headway.engine.vitals import Outside, Vital
 from headway.observe import words
 from headway.observe.watcher import Glance, Watcher
-from headway.storage.checkpoint import Checkpoint
 from headway.storage.commit import Saved
 from headway.storage.remote.lease import LeaseLost
 from headway.storage.rundir import RunDir
 
 SLOW_START_S = 10.0  # from here on a person wants to know who it is that does not come up
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Everything a run needs to know, decided before it begins."""
-
-    context: TrainRunContext
-    task: bytes
-    checkpoint: Checkpoint | None = None  # where to begin when the run has none of its own
-    differences: tuple[str, ...] = ()  # what is otherwise than when the run was opened last
-    validator: Validator | None = None
-
-    @property
-    def scaling(self) -> ScalingConfig:
-        return self.context.scaling_config
-
-    @property
-    def config(self) -> RunConfig:
-        return self.context.run_config
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended."""
-
-    state: events.State
-    value: bytes | None
-    failures: tuple[Failure, ...]
-    num_attempts: int
-    preemption: PreemptionInfo | None = None  # who was told to leave last, if anybody was
-    drain_timed_out: bool = False
 
 
 class Controller:
@@ -345,42 +305,24 @@ class Controller:
     def _start_workers(self) -> None:
         ready = [self._ready[index] for index in range(len(self._ready))]
         self.index_of = ranks.order(ready)
-        ready = [ready[index] for index in self.index_of]
-        info = RunInfo(
-            id=self._rundir.id,
-            name=self._rundir.path.name,
-            path=str(self._rundir.path),
-            seed=self._rundir.seed,
-            root=str(self._rundir.root),
-            store=cloudpickle.dumps(self._rundir.store) if self._rundir.store is not None else b"",
-            validates=self._validations is not None,
-            every_reports=self._plan.config.checkpoint_config.every_reports,
-            attempt=self._run.attempt,
-            num_workers=len(ready),
-            global_workers=_global_workers(self._plan.scaling),
-            resources=self._plan.scaling.worker_resources,
-        )
         newest = self._ledger.kept[-1] if self._ledger.kept else None
         checkpoint = newest.checkpoint(trust=True) if newest else self._plan.checkpoint
-        packed = cloudpickle.dumps(checkpoint) if checkpoint is not None else None
         self._holding.close()
         if checkpoint is not None:
             self._holding.enter_context(checkpoint.kept_here())
-        num_threads = self._engine.threads_per_worker(len(ready))
-        places = ranks.places(ready, num_threads=num_threads, master_port=_free_port())
-        for rank, (index, place) in enumerate(zip(self.index_of, places, strict=True)):
-            start = Start(
-                rank=rank,
-                place=place,
-                run=info,
-                surroundings=_surroundings({**ranks.environment(place), **self._plan.config.env_vars}),
-                task=self._plan.task,
-                checkpoint=packed,
-                first_seq=self._ledger.next_seq,
-            )
+        told = starts(
+            self._plan,
+            self._rundir,
+            [ready[index] for index in self.index_of],
+            attempt=self._run.attempt,
+            first_seq=self._ledger.next_seq,
+            checkpoint=checkpoint,
+            num_threads=self._engine.threads_per_worker(len(ready)),
+        )
+        for index, start in zip(self.index_of, told, strict=True):
             self._engine.send(index, start)
         self._watch.begin(len(ready), time.monotonic())
-        self._witness.begin(info.attempt, len(ready), self._ledger.next_seq, checkpoint)
+        self._witness.begin(self._run.attempt, len(ready), self._ledger.next_seq, checkpoint)
         self._save_later()
 
     def _close(self, attempt: int, closed: Closed, commit: bool) -> None:
@@ -518,23 +460,5 @@ class _Patients:
 def _validations(plan: Plan, engine: Engine, rundir: RunDir) -> Validations | None:
     if plan.validator is None:
         return None
-    surroundings = _surroundings({**plan.config.env_vars, **plan.validator.env_vars})
-    return Validations(plan.validator, rundir.path, surroundings, engine.post)
-
-
-def _global_workers(scaling: ScalingConfig) -> int | None:
-    """How many workers a step is made for, if it shall be the same step for any number of them."""
-    return scaling.max_workers if scaling.keep_global_batch and scaling.elasticity_enabled else None
-
-
-def _free_port() -> int:
-    """A port nobody uses now. Nothing of ours listens there: it is for code that insists on MASTER_PORT."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _surroundings(env: dict[str, str]) -> Surroundings:
-    """This process as it is now: the nursery was started long ago."""
-    return Surroundings(env={**os.environ, **env}, cwd=os.getcwd(), sys_path=tuple(sys.path), argv=tuple(sys.argv))
+    around = surroundings({**plan.config.env_vars, **plan.validator.env_vars})
+    return Validations(plan.validator, rundir.path, around, engine.post)

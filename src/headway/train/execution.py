@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import headway
-from headway.control.controller import Controller, Outcome, Plan
+from headway.control.controller import Controller
 from headway.control.events import State
 from headway.control.failures import exception, ordered, sentence, traceback_text
+from headway.control.plan import Outcome, Plan
 from headway.control.validations import Validator
 from headway.core.callback import TrainRunContext, UserCallback
 from headway.core.config import RunConfig, chosen_engine

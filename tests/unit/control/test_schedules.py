@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headway.control import endings, machine, policy
-from headway.control.controller import Controller, Outcome, Plan
+from headway.control.controller import Controller
 from headway.control.events import State
+from headway.control.plan import Outcome, Plan
 from headway.control.rounds import GIVER_WINDOW
 from headway.core.callback import TrainRunContext
 from headway.core.config import FailureConfig, RunConfig, ScalingConfig

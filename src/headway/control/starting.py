@@ -1,0 +1,75 @@
+"""What each worker is told when all are there: its place, its function, and where to go on."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Sequence
+
+import cloudpickle
+
+from headway.control import ranks
+from headway.control.plan import Plan
+from headway.core.config import ScalingConfig
+from headway.core.messages import Ready, RunInfo, Start, Surroundings
+from headway.storage.checkpoint import Checkpoint
+from headway.storage.rundir import RunDir
+
+
+def starts(
+    plan: Plan,
+    rundir: RunDir,
+    ready: Sequence[Ready],
+    *,
+    attempt: int,
+    first_seq: int,
+    checkpoint: Checkpoint | None,
+    num_threads: int | None,
+) -> list[Start]:
+    """One per rank; ``ready`` stands in rank order already."""
+    info = RunInfo(
+        id=rundir.id,
+        name=rundir.path.name,
+        path=str(rundir.path),
+        seed=rundir.seed,
+        root=str(rundir.root),
+        store=cloudpickle.dumps(rundir.store) if rundir.store is not None else b"",
+        validates=plan.validator is not None,
+        every_reports=plan.config.checkpoint_config.every_reports,
+        attempt=attempt,
+        num_workers=len(ready),
+        global_workers=_global_workers(plan.scaling),
+        resources=plan.scaling.worker_resources,
+    )
+    packed = cloudpickle.dumps(checkpoint) if checkpoint is not None else None
+    return [
+        Start(
+            rank=rank,
+            place=place,
+            run=info,
+            surroundings=surroundings({**ranks.environment(place), **plan.config.env_vars}),
+            task=plan.task,
+            checkpoint=packed,
+            first_seq=first_seq,
+        )
+        for rank, place in enumerate(ranks.places(ready, num_threads=num_threads, master_port=_free_port()))
+    ]
+
+
+def surroundings(env: dict[str, str]) -> Surroundings:
+    """This process as it is now: the nursery was started long ago."""
+    return Surroundings(env={**os.environ, **env}, cwd=os.getcwd(), sys_path=tuple(sys.path), argv=tuple(sys.argv))
+
+
+def _global_workers(scaling: ScalingConfig) -> int | None:
+    """How many workers a step is made for, if it shall be the same step for any number of them."""
+    return scaling.max_workers if scaling.keep_global_batch and scaling.elasticity_enabled else None
+
+
+def _free_port() -> int:
+    """A port nobody uses now. Nothing of ours listens there: it is for code that insists on MASTER_PORT."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
