@@ -23,6 +23,7 @@ import shutil
 import signal
 import socket
 import sys
+import time
 import warnings
 import weakref
 from multiprocessing import process
@@ -33,6 +34,7 @@ from headway.engine.base import WORKER, worker_entry
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 MESSAGE_BYTES = 1 << 16
+STRAYS_S = 1.0  # after the last worker: time for what it has left to end by itself, another nursery say
 
 
 _here: Nursery | None = None
@@ -50,6 +52,7 @@ class Nursery:
         self._warm = warm
         self._sessions: set[socket.socket] = set()
         self._workers: dict[int, tuple[socket.socket, int]] = {}  # pid -> its session, its index there
+        self._strays_go: float | None = None  # when those go that workers have left behind
         self._pid = os.getpid()
         self._prctl = ctypes.CDLL(None, use_errno=True).prctl
         self._prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -70,12 +73,25 @@ class Nursery:
         """Serve; in idle moments import one more module."""
         self._prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
         while True:
-            ready = self._selector.select(0 if self._warm else None)
+            ready = self._selector.select(0 if self._warm else self._until_strays_go())
             for key, _ in ready:
                 key.data()
-            if not ready:
+            if self._strays_go is not None and self._strays_go <= time.monotonic():
+                self._end_strays()
+            elif not ready and self._warm:
                 import_quietly(self._warm.pop(0))
                 set_down()
+
+    def _until_strays_go(self) -> float | None:
+        return None if self._strays_go is None else max(0.0, self._strays_go - time.monotonic())
+
+    def _end_strays(self) -> None:
+        """Nobody works here now: what is still our child was left by a worker, in a session of its own say."""
+        self._strays_go = None
+        if not self._workers:
+            with contextlib.suppress(OSError):
+                for pid in _children():
+                    _signal(pid, signal.SIGKILL)
 
     def _enter(self) -> None:
         """A new run comes in by the door."""
@@ -160,8 +176,8 @@ class Nursery:
             session, worker = self._workers.pop(pid, (None, None))
             if session in self._sessions:
                 _tell(session, {"exited": worker, "code": code})
-            if not self._workers:
-                _end_strays()
+        if not self._workers:
+            self._strays_go = time.monotonic() + STRAYS_S
 
     def _end(self) -> NoReturn:
         """The driver is gone: let nothing outlive it, strays included."""
@@ -177,13 +193,6 @@ class Nursery:
 
     def _temporary(self, pid: int) -> str:
         return os.path.join(self._folder, str(pid))
-
-
-def _end_strays() -> None:
-    """Nobody works here now: what is still our child was left by a worker, in a session of its own say."""
-    with contextlib.suppress(OSError):
-        for pid in _children():
-            _signal(pid, signal.SIGKILL)
 
 
 def _sweep_shared_memory(pid: int) -> None:
