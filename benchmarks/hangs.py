@@ -83,14 +83,16 @@ def bursty(config: dict[str, Any]) -> None:
             _compute(8.0)  # all ranks, in C
         elif kind == 5:
             _count(7.0)  # all ranks, in Python
-        elif kind == 7 and rank == 0:
-            with train.phase("evaluate"):
-                time.sleep(9)
+        elif kind == 7:
+            if rank == 0:
+                with train.phase("evaluate"):
+                    time.sleep(9)
         elif kind == 9:
             time.sleep(4)
-        elif kind == 11 and rank == 1:
-            with train.phase("tokenise"):
-                _count(8.0)
+        elif kind == 11:
+            if rank == 1:
+                with train.phase("tokenise"):
+                    _count(8.0)
         else:
             for _ in range(40):
                 model(torch.randn(64, 256)).sum().backward()

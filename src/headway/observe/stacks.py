@@ -22,6 +22,7 @@ LONGEST = 80  # characters of a value
 MOST_FRAMES = 60
 MOST_LOCALS = 30
 MOST_ITEMS = 4
+_WORKER = "headway/worker/main.py"
 
 
 def main_thread() -> tuple[Frame, ...]:
@@ -72,8 +73,8 @@ def _traceback(link: TracebackType | None) -> list[tuple[FrameType, int]]:
 
 def _told(frames: Sequence[tuple[FrameType, int]]) -> str:
     """From the user's first call on: what has led there is ours."""
-    users = [is_users(frame.f_code.co_filename) for frame, _ in frames]
-    first = users.index(True) if True in users else 0
+    ours = [i for i, (frame, _) in enumerate(frames) if frame.f_code.co_filename.endswith(_WORKER)]
+    first = ours[-1] + 1 if ours and ours[-1] + 1 < len(frames) else 0
     lines = []
     for frame, number in frames[first:][-MOST_FRAMES:]:
         code = frame.f_code
