@@ -110,7 +110,7 @@ def test_one_module_reads_the_environment() -> None:
     # The others set it, for workers and for user code; they decide nothing by it.
     assert readers == {
         "core.environment",
-        "control.controller",
+        "control.starting",
         "engine.inline",
         "frameworks.torch",
         "train.torch.device",

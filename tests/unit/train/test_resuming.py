@@ -44,7 +44,9 @@ class Group:
             yield [batch.tolist() for batch in step]
 
     def take(self, steps: int) -> list[list[list[int]]]:
-        return list(itertools.islice(self.epoch(), steps))
+        """So many steps of an epoch; the loop is not left, only nobody goes on with it."""
+        self._loop = self.epoch()
+        return list(itertools.islice(self._loop, steps))
 
     @property
     def state(self) -> State:
