@@ -14,6 +14,7 @@ import pytest
 
 from headway import train
 from headway.core.config import ScalingConfig
+from headway.core.messages import Preempting
 from headway.engine.local import LocalEngine
 from headway.train.torch import TorchTrainer
 from support import wait_until
@@ -173,4 +174,20 @@ def test_a_thread_may_change_the_capacity(tmp_path: Path) -> None:
     thread.start()
     run.result(timeout_s=60)
     thread.join()
+    assert elastic.is_exact(run.path)
+
+
+def test_a_notice_of_the_engine_is_heeded_and_charged_to_nobody(tmp_path: Path) -> None:
+    trainer = TorchTrainer(
+        elastic.train_func,
+        train_loop_config={"step_s": 0.01},
+        scaling_config=ScalingConfig(2),
+        run_config=train.RunConfig(name="elastic", storage_path=tmp_path),
+    )
+    run = trainer.start()
+    for report in run.reports():
+        if report.seq == 5:
+            run._execution._engine.post(Preempting(1, (1,), deadline_s=20))
+    run.result(timeout_s=60)
+    assert launches(run.path) == [2, 2]
     assert elastic.is_exact(run.path)
