@@ -229,6 +229,24 @@ def test_a_run_survives_the_death_of_the_nursery(tmp_path: Path) -> None:
     assert run.result().return_value == "done"
 
 
+def test_children_of_a_worker_end_with_it_even_without_a_nursery(tmp_path: Path) -> None:
+    def train_func() -> None:
+        import subprocess
+
+        if not (tmp_path / "pid").exists():
+            child = subprocess.Popen(["sleep", "1000"])
+            (tmp_path / "half").write_text(str(child.pid))
+            (tmp_path / "half").rename(tmp_path / "pid")
+            time.sleep(60)
+
+    run = plain_trainer(train_func, max_failures=1, storage_path=tmp_path / "runs").start()
+    wait_until(lambda: (tmp_path / "pid").exists())
+    os.kill(nurseries.nursery(()).pid, signal.SIGKILL)
+    assert run.result().state == "FINISHED"
+    pid = int((tmp_path / "pid").read_text())
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"), 2)
+
+
 def test_a_nursery_that_died_between_runs_is_replaced() -> None:
     fit(lambda: None)
     os.kill(nurseries.nursery(()).pid, signal.SIGKILL)
