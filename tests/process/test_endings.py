@@ -266,7 +266,8 @@ def test_a_worker_that_speaks_nonsense_is_ended() -> None:
     assert "spoke nonsense on its wire" in str(failing(train_func, 1))
 
 
-def test_a_segment_that_a_killed_loader_process_left_is_swept() -> None:
+@pytest.mark.parametrize("whose_death", ["of the worker", "of the nursery"])
+def test_a_segment_that_a_killed_loader_process_left_is_swept(whose_death: str) -> None:
     def train_func() -> None:
         pid = os.fork()
         if pid == 0:
@@ -275,9 +276,10 @@ def test_a_segment_that_a_killed_loader_process_left_is_swept() -> None:
             os._exit(0)
         while not Path(f"/dev/shm/torch_{pid}_4711_1").exists():
             time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid() if whose_death == "of the worker" else os.getppid(), signal.SIGKILL)
+        time.sleep(60)
 
-    with pytest.raises(train.TrainingFailedError, match="was killed"):
+    with pytest.raises(train.TrainingFailedError, match=r"was killed|died with"):
         fit(train_func)
     wait_until(lambda: not list(Path("/dev/shm").glob("torch_*_4711_1")), 3)
     assert not list(Path("/dev/shm").glob("torch_*_4711_1"))
