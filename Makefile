@@ -20,7 +20,7 @@ check: .venv/.setup
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --quiet tests/test_layers.py
 
-# Side by side with the peers; about three quarters of an hour. Results are kept in benchmarks/results.
+# Side by side with the peers; about an hour. Results are kept in benchmarks/results.
 bench: .venv/.bench
 	$(BIN)/python benchmarks/start.py
 	$(BIN)/python benchmarks/report.py
@@ -30,6 +30,8 @@ bench: .venv/.bench
 	$(BIN)/python benchmarks/crash_checkpoints.py
 	$(BIN)/python benchmarks/recover.py
 	$(BIN)/python benchmarks/goodput.py
+	$(BIN)/python benchmarks/chaos.py
+	$(BIN)/python benchmarks/preempt.py
 
 clean:
 	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache

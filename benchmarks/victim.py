@@ -53,10 +53,18 @@ class Victim:
         return self._output.read_text(errors="replace")
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def code(self) -> int | None:
+        """What it has ended with, if it has."""
+        return self._process.poll()
+
+    @property
     def ended(self) -> str:
         """A sentence, where the contestant has ended although nobody asked it to."""
-        code = self._process.poll()
-        return "" if code is None else f"it ended with code {code}"
+        return "" if self.code is None else f"it ended with code {self.code}"
 
     def wait(self, until: Callable[[], bool], limit_s: float) -> bool:
         """False when the time is over, or the contestant is, before that happens."""

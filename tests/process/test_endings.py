@@ -229,6 +229,24 @@ def test_a_run_survives_the_death_of_the_nursery(tmp_path: Path) -> None:
     assert run.result().return_value == "done"
 
 
+def test_children_of_a_worker_end_with_it_even_without_a_nursery(tmp_path: Path) -> None:
+    def train_func() -> None:
+        import subprocess
+
+        if not (tmp_path / "pid").exists():
+            child = subprocess.Popen(["sleep", "1000"])
+            (tmp_path / "half").write_text(str(child.pid))
+            (tmp_path / "half").rename(tmp_path / "pid")
+            time.sleep(60)
+
+    run = plain_trainer(train_func, max_failures=1, storage_path=tmp_path / "runs").start()
+    wait_until(lambda: (tmp_path / "pid").exists())
+    os.kill(nurseries.nursery(()).pid, signal.SIGKILL)
+    assert run.result().state == "FINISHED"
+    pid = int((tmp_path / "pid").read_text())
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"), 2)
+
+
 def test_a_nursery_that_died_between_runs_is_replaced() -> None:
     fit(lambda: None)
     os.kill(nurseries.nursery(()).pid, signal.SIGKILL)
@@ -248,7 +266,8 @@ def test_a_worker_that_speaks_nonsense_is_ended() -> None:
     assert "spoke nonsense on its wire" in str(failing(train_func, 1))
 
 
-def test_a_segment_that_a_killed_loader_process_left_is_swept() -> None:
+@pytest.mark.parametrize("whose_death", ["of the worker", "of the nursery"])
+def test_a_segment_that_a_killed_loader_process_left_is_swept(whose_death: str) -> None:
     def train_func() -> None:
         pid = os.fork()
         if pid == 0:
@@ -257,9 +276,10 @@ def test_a_segment_that_a_killed_loader_process_left_is_swept() -> None:
             os._exit(0)
         while not Path(f"/dev/shm/torch_{pid}_4711_1").exists():
             time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid() if whose_death == "of the worker" else os.getppid(), signal.SIGKILL)
+        time.sleep(60)
 
-    with pytest.raises(train.TrainingFailedError, match="was killed"):
+    with pytest.raises(train.TrainingFailedError, match=r"was killed|died with"):
         fit(train_func)
     wait_until(lambda: not list(Path("/dev/shm").glob("torch_*_4711_1")), 3)
     assert not list(Path("/dev/shm").glob("torch_*_4711_1"))

@@ -234,6 +234,34 @@ def test_an_epoch_that_was_finished_is_not_begun_again(tmp_path: Path) -> None:
     assert list(result.metrics_dataframe["epoch"]) == [0, 1, 2, 3]
 
 
+def test_a_save_that_was_cut_short_leaves_nothing_behind(tmp_path: Path) -> None:
+    class Deadly:
+        def state_dict(self) -> dict[str, int]:
+            if not (tmp_path / "once").exists():
+                (tmp_path / "once").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return {"a": 1}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            pass
+
+    def train_func() -> None:
+        train.track(deadly=Deadly())
+        train.report({})
+
+    config = train.RunConfig(
+        storage_path=tmp_path / "runs",
+        failure_config=train.FailureConfig(1),
+        checkpoint_config=train.CheckpointConfig(every_reports=1),
+    )
+    result = TorchTrainer(train_func, run_config=config).fit()
+    assert (tmp_path / "once").exists()
+    assert result.checkpoint is not None
+    known = {"run.json", "events.jsonl", "metrics.jsonl", "checkpoints", "logs", "failures", ".lock"}
+    assert {path.name for path in Path(result.path).iterdir()} <= known
+    assert not any(Path(result.path, "checkpoints", ".staging").glob("*"))
+
+
 def test_what_cannot_be_tracked_is_refused() -> None:
     def attempt(**things: Any) -> str:
         def train_func() -> None:

@@ -34,7 +34,9 @@ def sentence(failures: Sequence[Failure]) -> str:
 
 
 def traceback_text(failures: Sequence[Failure]) -> str:
-    """The user's own traceback of the rank that failed first."""
+    """The user's own traceback of the rank that failed first; empty where nothing has failed."""
+    if not failures:
+        return ""
     first = _folded(failures)[0]
     cause = first[0].cause
     if not isinstance(cause, Failed) or not cause.traceback:

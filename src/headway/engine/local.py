@@ -21,7 +21,7 @@ from headway.core.wire import WireError
 from headway.engine import hardware
 from headway.engine.base import Deliver
 from headway.engine.channel import Channel, shut
-from headway.engine.nurseries import NurseryProcess, open_session
+from headway.engine.nurseries import NurseryProcess, end_groups, open_session
 from headway.engine.nursery import MESSAGE_BYTES
 from headway.engine.vitals import Outside, Vital, vital
 
@@ -192,12 +192,13 @@ class LocalEngine:
     def _do_without_nursery(self) -> None:
         """It is in the middle of a long import, or stopped: kill whom we know, and it too if it serves nobody else."""
         self._patience_ends = None
-        for channel in self._channels:
-            if not channel.left and channel.pid is not None:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(channel.pid, signal.SIGKILL)
+        end_groups(self._known())
         if self._nursery is not None and self._nursery.num_sessions == 1 and not all(c.left for c in self._channels):
             self._nursery.kill()
+
+    def _known(self) -> set[int]:
+        """The processes of the workers that have not left. Each leads a group: all that it has started."""
+        return {channel.pid for channel in self._channels if not channel.left and channel.pid is not None}
 
     def _next_look(self, timeout_s: float | None) -> float | None:
         ends = [channel.rests for channel in self._channels if channel.rests is not None]
@@ -296,7 +297,9 @@ class LocalEngine:
         self._deliver([FromWorker(self._attempt, channel.index, message)])
 
     def _nursery_died(self, session: socket.socket) -> None:
+        """The kernel ends its workers; what those have started, loader processes say, is left to us."""
         self._close_session(session)
+        end_groups(self._known())
         for channel in self._channels:
             self._exited(channel, Exited(reason="died with the process that forks workers"))
 

@@ -9,21 +9,24 @@ import gc
 import glob
 import json
 import os
+import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from headway.core.environment import in_worker
 from headway.engine.channel import shut
-from headway.engine.nursery import born_in_nursery
+from headway.engine.nursery import born_in_nursery, sweep_shared_memory
 
 PREFIX = "headway-"
 YOUNG_S = 60.0
+DYING_S = 0.2  # what a process may take to be gone that has been killed
 
 
 class NurseryProcess:
@@ -105,6 +108,24 @@ def sweep_temporary_folders() -> None:
                 shutil.rmtree(path, ignore_errors=True)
             finally:
                 os.close(fd)
+
+
+def end_groups(leaders: Collection[int]) -> None:
+    """What their nursery would have done, had it not been killed: end workers with all that they have started."""
+    members: dict[int, int] = {}  # pid -> pidfd
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with contextlib.suppress(OSError):
+            if os.getpgid(pid) in leaders:
+                members[pid] = os.pidfd_open(pid)
+    for leader in leaders:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, signal.SIGKILL)
+    for pid, fd in members.items():
+        gone = select.poll()
+        gone.register(fd, select.POLLIN)
+        gone.poll(DYING_S * 1000)
+        os.close(fd)
+        sweep_shared_memory(pid)
 
 
 # One nursery per set of preloaded modules, for the life of this process: being there already is its whole point.

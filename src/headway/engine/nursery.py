@@ -172,7 +172,7 @@ class Nursery:
                 _signal(pid, signal.SIGKILL)
                 shutil.rmtree(self._temporary(pid), ignore_errors=True)
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            _sweep_shared_memory(pid)
+            sweep_shared_memory(pid)
             session, worker = self._workers.pop(pid, (None, None))
             if session in self._sessions:
                 _tell(session, {"exited": worker, "code": code})
@@ -187,7 +187,7 @@ class Nursery:
             while True:
                 for pid in _children():
                     _signal(pid, signal.SIGKILL)
-                _sweep_shared_memory(os.waitpid(-1, 0)[0])
+                sweep_shared_memory(os.waitpid(-1, 0)[0])
         shutil.rmtree(self._folder, ignore_errors=True)
         os._exit(0)
 
@@ -195,7 +195,7 @@ class Nursery:
         return os.path.join(self._folder, str(pid))
 
 
-def _sweep_shared_memory(pid: int) -> None:
+def sweep_shared_memory(pid: int) -> None:
     """torch makes a segment, passes it on and unlinks its name; a loader process that is killed in between cannot."""
     for path in glob.glob(f"/dev/shm/torch_{pid}_*"):
         with contextlib.suppress(OSError):

@@ -1,5 +1,6 @@
 """A rank's files on their way into the run directory, where only the controller makes checkpoints of them.
 
+.staging/3.own-x7g2/           being written, by us: what saves itself
 .staging/3.17.rank-0.part/     being copied
 .staging/3.17.rank-0.json      what its report said
 .staging/3.17.rank-0/          complete: all files of rank 0 for report 17 of attempt 3
@@ -10,6 +11,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -64,6 +66,12 @@ class Note:
     files: dict[str, Any] = field(default_factory=dict)  # in a store: what this rank has put there
     left: dict[str, Any] = field(default_factory=dict)  # and what it has not, because another rank puts it there
     seconds: float = 0.0  # how long that took
+
+
+def scratch(run: Path, attempt: int) -> Path:
+    """A folder for files that will be staged; should they never be, they go with what the attempt has left."""
+    disk.make_folder(layout.staging(run))
+    return Path(tempfile.mkdtemp(prefix=f"{attempt}.own-", dir=layout.staging(run)))
 
 
 def stage(source: Path, slot: Slot, note: Note, *, take: bool = False) -> None:

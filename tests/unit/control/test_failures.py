@@ -26,6 +26,7 @@ def test_the_first_failure_comes_first() -> None:
         "on rank 1 (rank 2 the same):\nTraceback of 1\nbad"
     )
     assert traceback_text([late]) == ""
+    assert traceback_text([]) == "", "who was told to leave has not failed"
 
 
 def test_deaths_say_how() -> None:

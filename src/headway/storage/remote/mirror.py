@@ -48,7 +48,8 @@ def fetch_record(store: Store, home: Path) -> None:
 
 def tidy(home: Path) -> None:
     """Take away what processes that were killed have left on its way to the store; we hold the lock."""
-    for path in (path for kind in (".dict-*", ".headway-save-*", ".tracked-*") for path in home.glob(kind)):
+    spools = (path for kind in (".dict-*", ".headway-save-*") for path in home.glob(kind))
+    for path in (layout.staging(home), *spools):
         shutil.rmtree(path, ignore_errors=True)
 
 

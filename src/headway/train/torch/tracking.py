@@ -19,7 +19,6 @@ from __future__ import annotations
 import os
 import random
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from torch.utils.data import DataLoader
 from headway.core.errors import ConfigError, StorageError
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.dicts import is_dict, read_dict, write_dict
+from headway.storage.staging import scratch
 from headway.train.torch.resuming import Cursor, follow
 from headway.train.torch.sharded import ShardedState, is_sharded
 from headway.worker.saving import Wish
@@ -95,7 +95,8 @@ class Tracked:
         every = self._session.run.every_reports
         if not must and (every is None or (seq + 1) % every):
             return None
-        folder = Path(tempfile.mkdtemp(prefix=".tracked-", dir=self._session.run.root or self._session.run.path))
+        run = self._session.run
+        folder = scratch(Path(run.root or run.path), run.attempt)
         if self._session.rank == 0:
             self._write(folder, SHARED, {name: _state_of(thing) for name, thing in self._others.items()})
         for name, sharded in self._sharded.items():

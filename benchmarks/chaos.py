@@ -1,0 +1,200 @@
+"""Can a training be brought down, or off its course? One run suffers faults of every sort, at any moment.
+
+    python benchmarks/chaos.py [--faults 200] [--seed 0]
+
+Two workers, DDP, tracked state, a checkpoint every five reports. Workers are killed, stopped for a while, made to
+raise and to exit, killed in the middle of a save, and killed together with the process that they are forked from. In
+the end every loss that was ever reported must be, bit for bit, that of a run which was left alone; it must never have
+stood still; and nothing of it may be left, no process and no file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from common import publish
+from history import Comparison, attempts, compare, events, seeded
+from training import METRICS, SEED, Hang, Training, Trouble, left_alone, stacks, tell, training
+
+GONE_S = 1.0  # by when a process must have ended that does not belong to the run any more
+
+
+@dataclass
+class Found:
+    faults: Counter[str] = field(default_factory=Counter)
+    attempts: int = 0
+    halves: int = 0  # checkpoints that were dropped because half of them was missing
+    hangs: int = 0
+    trouble: str = ""
+    orphans: list[str] = field(default_factory=list)
+    litter: list[str] = field(default_factory=list)
+    comparison: Comparison = field(default_factory=lambda: Comparison(0, 0, 0))
+
+
+# --- what it suffers ---
+
+
+def kill_a_worker(training: Training, chance: random.Random) -> None:
+    _send(chance.choice(training.workers()), signal.SIGKILL)
+
+
+def stop_a_worker(training: Training, chance: random.Random) -> None:
+    worker = chance.choice(training.workers())
+    _send(worker, signal.SIGSTOP)
+    time.sleep(chance.uniform(0.05, 1))
+    _send(worker, signal.SIGCONT)
+
+
+def make_one_raise(training: Training, chance: random.Random) -> None:
+    _order(training, chance, f"raise {chance.randrange(100)}")
+
+
+def make_one_exit(training: Training, chance: random.Random) -> None:
+    _order(training, chance, f"exit {chance.randrange(256)}")
+
+
+def kill_while_saving(training: Training, chance: random.Random) -> None:
+    staging = training.run / "checkpoints" / ".staging"
+    worker = chance.choice(training.workers())
+    training.wait(lambda: _begun(staging) or not worker.is_running(), 0.0005)
+    _send(worker, signal.SIGKILL)
+
+
+def kill_the_nursery(training: Training, chance: random.Random) -> None:
+    _send(training.nursery(), signal.SIGKILL)
+
+
+FAULTS = {
+    "a worker is killed": kill_a_worker,
+    "a worker is stopped for a while": stop_a_worker,
+    "the function raises": make_one_raise,
+    "the function calls os._exit": make_one_exit,
+    "a worker is killed during a save": kill_while_saving,
+    "the process that forks workers is killed": kill_the_nursery,
+}
+
+
+def _order(training: Training, chance: random.Random, what: str) -> None:
+    order = training.run.parent / f"order-{chance.choice((0, 1))}"
+    tell(order, what)
+    training.wait(lambda: not order.exists())
+
+
+def _begun(staging: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return bool(os.listdir(staging))
+    return False
+
+
+def _send(process: psutil.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
+
+
+# --- a run, and what is left of it ---
+
+
+def suffer(suffering: Training, faults: int, chance: random.Random, found: Found) -> None:
+    """Mostly it is let come further than ever before it is struck again; now and then it is not even let begin."""
+    kinds = [sorted(FAULTS)[number % len(FAULTS)] for number in range(faults)]
+    chance.shuffle(kinds)
+    suffering.go_further()
+    for kind in kinds:
+        time.sleep(chance.random() * 0.5)
+        if chance.random() < 0.8:
+            suffering.go_further()
+            found.orphans += settled(suffering.strays)
+            time.sleep(chance.random() * 0.1)
+        FAULTS[kind](suffering, chance)
+        found.faults[kind] += 1
+        if (number := found.faults.total()) % 20 == 0:
+            print(f"{number} faults, {suffering.furthest + 1} steps", file=sys.stderr, flush=True)
+    suffering.finish()
+
+
+def torment(folder: Path, faults: int, seed: int) -> Found:
+    """One run with so many faults; and then one without, of the same length."""
+    found, before = Found(), shared_memory()
+    run = seeded(folder / "chaos" / "run", SEED)
+    with training(run, folder) as suffering:
+        try:
+            suffer(suffering, faults, random.Random(seed), found)
+        except Trouble as trouble:
+            found.hangs += isinstance(trouble, Hang)
+            found.trouble = str(trouble)
+            runner = suffering.runner
+            print(f"{trouble}\n{runner.output[-5000:]}\n{stacks(runner.pid)}", file=sys.stderr)
+        else:
+            found.orphans += settled(suffering.strays)
+            found.litter = [*settled(lambda: shared_memory() - before), *litter(run)]
+    found.attempts = len(attempts(run))
+    found.halves = len(events(run, "partial"))
+    if not found.trouble:
+        quiet = left_alone(folder, (run.parent / "last").read_text())
+        found.comparison = compare(run, quiet, *METRICS)
+    return found
+
+
+def settled(look: Callable[[], set[str]]) -> list[str]:
+    """What is still there after a moment."""
+    until = time.monotonic() + GONE_S
+    while (left := look()) and time.monotonic() < until:
+        time.sleep(0.01)
+    return sorted(left)
+
+
+def shared_memory() -> set[str]:
+    return {name for name in os.listdir("/dev/shm") if name.startswith(("torch_", "headway"))}
+
+
+def litter(run: Path) -> list[str]:
+    """What lies in the folder of a run that is over, and does not belong there."""
+    known = {"run.json", "events.jsonl", "metrics.jsonl", "checkpoints", "logs", "failures", ".lock"}
+    staging = run / "checkpoints" / ".staging"
+    return [*(path.name for path in run.iterdir() if path.name not in known), *map(str, staging.glob("*"))]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Can a training be brought down, or off its course?")
+    parser.add_argument("--faults", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as folder:
+        found = torment(Path(folder), args.faults, args.seed)
+    result = {
+        "faults": dict(sorted(found.faults.items())),
+        "attempts": found.attempts,
+        "half checkpoints dropped": found.halves,
+        "losses compared": found.comparison.compared,
+        "losses that differ": found.comparison.different,
+        "reports missing": found.comparison.missing,
+        "hangs": found.hangs,
+        "trouble": found.trouble,
+        "orphans": found.orphans,
+        "files left": found.litter,
+        "seconds": round(time.monotonic() - began),
+    }
+    claims = {
+        "every loss is that of a run without faults, bit for bit": found.comparison.equal,
+        "it never stood still, and came to its end": not found.trouble,
+        "no process is left": not found.orphans,
+        "no file is left": not found.litter,
+    }
+    return publish("chaos", result, claims)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""Is anything lost when workers, or the whole program, are told to leave?
+
+    python benchmarks/preempt.py [--times 100] [--seed 0]
+
+SIGTERM comes at a random moment, one half of the times to one of the two workers, the other half to the program. In
+both cases all ranks must save in one report that they agree on, and leave. A program that lost a worker goes on by
+itself; one that was told to leave ends with PreemptionError, and goes on when it is started again. No report may be
+done twice or not at all, and the losses must be, bit for bit, those of a run that was left alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+from common import median, publish
+from history import Attempt, Comparison, attempts, compare, events, seeded
+from training import METRICS, SEED, Hang, Training, Trouble, left_alone, stacks, training
+
+from headway.storage.record import Record
+
+RANKS = (0, 1)
+Whom = Literal["a worker", "the program"]
+SAID = re.compile(r"PreemptionError: this program was told to leave; the same run again goes on from (\w+)")
+
+
+@dataclass
+class Found:
+    told: dict[Whom, int] = field(default_factory=lambda: {"a worker": 0, "the program": 0})
+    committed: int = 0  # times after which the last report of every rank had become a checkpoint
+    lost: int = 0  # reports that were done again
+    skipped: int = 0  # reports that nobody did
+    other_attempts: int = 0  # beyond those that began after somebody was told to leave
+    seconds: dict[Whom, list[float]] = field(default_factory=lambda: {"a worker": [], "the program": []})
+    hangs: int = 0
+    trouble: list[str] = field(default_factory=list)
+    comparison: Comparison = field(default_factory=lambda: Comparison(0, 0, 0))
+
+
+def endure(folder: Path, times: int, seed: int) -> Found:
+    """One run that is told to leave so often, and one that is not."""
+    found, chance = Found(), random.Random(seed)
+    run = seeded(folder / "preempted" / "run", SEED)
+    whom: list[Whom] = ["a worker", "the program"] * (times // 2)
+    chance.shuffle(whom)
+    try:
+        while live(run, folder, whom, chance, found):
+            pass
+        found.comparison = compare(run, left_alone(folder, (run.parent / "last").read_text()), *METRICS)
+    except Trouble as trouble:
+        found.hangs += isinstance(trouble, Hang)
+        found.trouble.append(str(trouble))
+    audit(run, found)
+    return found
+
+
+def live(run: Path, folder: Path, whom: list[Whom], chance: random.Random, found: Found) -> bool:
+    """One life of the program: until it is told to leave, or, if it never is again, to its end. True: it must go on."""
+    with training(run, folder) as life:
+        try:
+            life.go_further()
+            while whom:
+                time.sleep(chance.random() * 0.5)
+                next_one = whom.pop()
+                found.told[next_one] += 1
+                began = time.monotonic()
+                if next_one == "the program":
+                    tell_the_program(life, found)
+                else:
+                    tell_a_worker(life, chance.choice(RANKS))
+                found.seconds[next_one].append(time.monotonic() - began)
+                if next_one == "the program":
+                    return True
+            life.finish()
+        except Trouble as trouble:
+            print(f"{trouble}\n{life.runner.output[-5000:]}\n{stacks(life.runner.pid)}", file=sys.stderr)
+            raise
+    return False
+
+
+def tell_a_worker(life: Training, rank: int) -> None:
+    """Returns when two new ones have finished a step."""
+    dead = {life.runner.worker(rank) for rank in RANKS}
+    os.kill(life.runner.worker(rank), signal.SIGTERM)
+    life.wait(lambda: all(life.runner.worker(rank) not in dead for rank in RANKS))
+    life.go_further()
+
+
+def tell_the_program(life: Training, found: Found) -> None:
+    """Returns when it has left; what it says and leaves behind must tell the same story."""
+    os.kill(life.runner.pid, signal.SIGTERM)
+    life.wait_for_its_end()
+    said = SAID.search(life.runner.output)
+    *_, end = events(life.run, "end")
+    *_, newest = Record.at(life.run).checkpoints()
+    story = (life.runner.code, said and said[1], end["state"])
+    if story != (1, newest.path.name, "PREEMPTED"):
+        found.trouble.append(f"told to leave, it left with {story}, and {newest.path.name} is the newest")
+        print(f"{found.trouble[-1]}\n{life.runner.output[-5000:]}", file=sys.stderr)
+
+
+def audit(run: Path, found: Found) -> None:
+    """What the journal says of every attempt that was told to leave: all but the last."""
+    saved = {event["seq"] for event in events(run, "checkpoint")}
+    lives = attempts(run)
+    found.other_attempts = len(lives) - 1 - sum(found.told.values())
+    for before, after in pairwise(lives):
+        last = [before.newest(rank) for rank in RANKS]
+        found.committed += len(set(last)) == 1 and last[0] in saved
+        found.lost += sum(max(0, newest + 1 - after.first_seq) for newest in last)
+        found.skipped += sum(max(0, after.first_seq - newest - 1) for newest in last)
+    found.skipped += sum(_gaps(each) for each in lives)
+
+
+def _gaps(attempt: Attempt) -> int:
+    """Numbers between the first and the last that were not reported."""
+    return sum(attempt.newest(rank) + 1 - attempt.first_seq - len(attempt.reports[rank]) for rank in RANKS)
+
+
+def summary(seconds: Sequence[float]) -> dict[str, float | None]:
+    return {"median": median(seconds), "longest": round(max(seconds), 3) if seconds else None}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Is anything lost when workers, or the program, are told to leave?")
+    parser.add_argument("--times", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="preempt-", ignore_cleanup_errors=True) as folder:
+        found = endure(Path(folder), args.times, args.seed)
+    times = sum(found.told.values())
+    result = {
+        "told to leave": found.told,
+        "the last report of every rank was committed": found.committed,
+        "reports done twice": found.lost,
+        "reports never done": found.skipped,
+        "attempts that nobody asked for": found.other_attempts,
+        "losses compared": found.comparison.compared,
+        "losses that differ": found.comparison.different,
+        "reports missing": found.comparison.missing,
+        "hangs": found.hangs,
+        "trouble": found.trouble,
+        "seconds until new workers train": summary(found.seconds["a worker"]),
+        "seconds until the program has left": summary(found.seconds["the program"]),
+    }
+    claims = {
+        "every time a checkpoint at the agreed report": found.committed == times == args.times // 2 * 2,
+        "no step is lost": not found.lost and not found.skipped,
+        "every loss is that of a run which was left alone, bit for bit": found.comparison.equal,
+        "it always goes on, or says why it left": not found.trouble and not found.other_attempts,
+    }
+    return publish("preempt", result, claims)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""SIGTERM, to a worker or to the program: all save in one report and leave, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway import train
+from headway.storage.record import Record
+from support import Driver, save, wait_until, write_script
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import preempt
+import training
+
+
+def test_told_to_leave_again_and_again_a_run_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The short form of ``benchmarks/preempt.py``."""
+    monkeypatch.setattr(training, "AHEAD", 60)
+    found = preempt.endure(tmp_path, times=12, seed=1)
+    assert found.trouble == []
+    assert found.told == {"a worker": 6, "the program": 6}
+    assert found.committed == 12
+    assert (found.lost, found.skipped, found.other_attempts) == (0, 0, 0)
+    assert found.comparison.equal, found.comparison
+
+
+def trainer(function: Any, folder: Path, num_workers: int = 2, **limits: Any) -> train.DataParallelTrainer:
+    return train.DataParallelTrainer(
+        function,
+        train_loop_config={"folder": str(folder)},
+        scaling_config=train.ScalingConfig(num_workers),
+        run_config=train.RunConfig(
+            name="run", storage_path=folder / "runs", failure_config=train.FailureConfig(stall_warn_s=None, **limits)
+        ),
+    )
+
+
+def tell_worker(folder: Path, rank: int) -> None:
+    """To leave; its function has left its number."""
+    wait_until(lambda: (folder / f"pid-{rank}").exists())
+    os.kill(int((folder / f"pid-{rank}").read_text()), signal.SIGTERM)
+
+
+def leave_number(folder: str, rank: int) -> None:
+    Path(folder, f"half-{rank}").write_text(str(os.getpid()))
+    Path(folder, f"half-{rank}").rename(Path(folder, f"pid-{rank}"))
+
+
+def first_step() -> int:
+    checkpoint = train.get_checkpoint()
+    return int(Path(checkpoint.path, "step").read_text()) + 1 if checkpoint else 0
+
+
+def report_with_state(step: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        train.report({"step": step}, save(folder, step=str(step)))
+
+
+def test_a_loop_that_saves_its_own_state_is_told_in_time(tmp_path: Path) -> None:
+    def train_func(config: dict[str, Any]) -> int:
+        rank, first = train.get_context().get_world_rank(), first_step()
+        for step in range(first, first + 2 if first else 100_000):
+            time.sleep(0.01)
+            told = train.get_preemption_info()
+            if told is None:
+                train.report({"step": step})
+            else:
+                assert not first, "nobody is told twice"
+                seen = {**vars(told), "ranks": told.preempted_ranks, "step": step}
+                left_ms = (told.deadline_ms or 0) - time.time() * 1000
+                Path(config["folder"], f"told-{rank}").write_text(json.dumps([seen, left_ms]))
+                report_with_state(step)
+            leave_number(config["folder"], rank)
+        return first
+
+    run = trainer(train_func, tmp_path, max_failures=0).start()
+    tell_worker(tmp_path, 1)
+    result = run.result()
+    (told, left_ms), (told_1, left_ms_1) = (json.loads((tmp_path / f"told-{rank}").read_text()) for rank in (0, 1))
+    assert told == told_1, "all ranks hear the same, in the same step"
+    assert told["ranks"] == [1]
+    assert list(told["preempted_node_to_ranks"].values()) == [[1]]
+    assert 0 < min(left_ms, left_ms_1) <= max(left_ms, left_ms_1) <= 30_000
+    assert result.state == "FINISHED"
+    assert result.return_value > told["step"], "it went on from what the loop had saved"
+    [retry] = [event for event in Record.at(run.path).events() if event["event"] == "retry"]
+    assert retry["why"] == "preempt"
+
+
+def test_preemptions_have_a_budget_of_their_own(tmp_path: Path) -> None:
+    def train_func(config: dict[str, Any]) -> None:
+        for step in range(first_step(), 100_000):
+            time.sleep(0.01)
+            report_with_state(step)
+            leave_number(config["folder"], train.get_context().get_world_rank())
+
+    run = trainer(train_func, tmp_path, max_failures=-1, max_preemption_failures=0).start()
+    tell_worker(tmp_path, 0)
+    with pytest.raises(train.PreemptionError, match="rank 0 had to leave") as caught:
+        run.result()
+    error = caught.value
+    assert error.preemption_info is not None
+    assert error.preemption_info.preempted_ranks == [0]
+    assert error.drain_timed_out is False
+    assert error.result.checkpoint is not None
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.preemption_info) == (str(error), error.preemption_info)
+    assert again.result.checkpoint == error.result.checkpoint
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        train.PreemptionError("told", train.PreemptionInfo(17, {"here": [1]}), drain_timed_out=True, result="reached"),
+        train.WorkerGroupError("failed", {1: ValueError("bad row")}, result="reached"),
+        train.ControllerError("no room", OSError("full"), result="reached"),
+        train.ControllerError(OSError("full")),
+    ],
+)
+def test_errors_survive_pickle_with_all_that_they_know(error: train.TrainingFailedError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert {name: repr(value) for name, value in vars(again).items()} == {
+        name: repr(value) for name, value in vars(error).items()
+    }
+
+
+LOOP = """
+    import tempfile, time
+    from headway import train
+
+    def train_func():
+        for step in range(100_000):
+            time.sleep(0.02)
+            if SAVES and step % 40 == 39:
+                train.report({"step": step}, checkpoint=train.Checkpoint.from_dict({"step": step}))
+            else:
+                train.report({"step": step})
+            if step == 5:
+                print("ready", flush=True)
+
+    train.DataParallelTrainer(
+        train_func, scaling_config=train.ScalingConfig(2), run_config=train.RunConfig(name="run")
+    ).fit()
+"""
+
+
+def record() -> Record:
+    return Record.at(Path(os.environ["HEADWAY_RESULTS"], "run"))
+
+
+def test_a_program_that_saves_its_own_state_leaves_after_the_next_checkpoint(tmp_path: Path) -> None:
+    with Driver(write_script(tmp_path, LOOP.replace("SAVES", "True"))) as driver:
+        driver.wait_for("[r1] ready")
+        driver.process.send_signal(signal.SIGTERM)
+        assert driver.process.wait(10) == 1
+    assert "PreemptionError: this program was told to leave; the same run again goes on from" in driver.output
+    assert record().state == "PREEMPTED"
+    assert [saved.manifest.seq for saved in record().checkpoints()] == [39]
+
+
+def test_a_second_sigterm_ends_the_program_at_once(tmp_path: Path) -> None:
+    with Driver(write_script(tmp_path, LOOP.replace("SAVES", "False"))) as driver:
+        driver.wait_for("[r1] ready")
+        driver.process.send_signal(signal.SIGTERM)
+        driver.wait_for("going on until the next checkpoint, 30 s at most")
+        reached = len(record().reports())
+        wait_until(lambda: len(record().reports()) > reached + 3)
+        began = time.monotonic()
+        driver.process.send_signal(signal.SIGTERM)
+        assert driver.process.wait(10) == 1
+        assert time.monotonic() - began < 4
+    assert "PreemptionError: this program was told to leave; the same run again goes on from the beginning" in (
+        driver.output
+    )
+    assert record().state == "PREEMPTED"
