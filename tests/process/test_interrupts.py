@@ -127,10 +127,12 @@ def test_the_death_of_the_driver_ends_everything(tmp_path: Path, victim: int) ->
     assert record().state == "INTERRUPTED"
 
 
-def test_a_driver_that_is_told_to_leave_leaves_at_once_where_nothing_will_be_saved(tmp_path: Path) -> None:
+def test_a_driver_that_is_told_to_leave_twice_leaves_nothing_behind(tmp_path: Path) -> None:
     with Driver(write_script(tmp_path, TRAINING)) as driver:
         driver.wait_for("[r1] ready")
         processes = driver.descendants()
+        driver.process.send_signal(signal.SIGTERM)
+        driver.wait_for("going on until the next checkpoint")
         driver.process.send_signal(signal.SIGTERM)
         assert driver.process.wait(10) == 1
         gone(processes, 2)

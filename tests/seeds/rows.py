@@ -12,6 +12,9 @@ BAD = "tests/process/test_bad_reports.py::"
 AIR = "tests/process/test_air.py::"
 OBJECTS = "tests/process/test_object_store.py::"
 VALIDATION = "tests/process/test_validation.py::"
+ELASTIC = "tests/process/test_elastic.py::"
+PREEMPTION = "tests/process/test_preemption.py::"
+BAD_LUCK = "tests/process/test_bad_luck.py::"
 
 SHOWN = {
     # resuming
@@ -82,6 +85,22 @@ SHOWN = {
     "V52": VALIDATION + "test_a_validation_that_goes_wrong_never_fails_the_run",
     "V89": VALIDATION + "test_reported_checkpoints_are_given_when_they_are_committed_or_validated_or_when_time_is_over",
     "V90": VALIDATION + "test_a_killed_driver_leaves_no_process_and_the_pending_validation_is_taken_up_again",
+    # failures
+    "S52": "tests/process/test_endings.py::test_a_failure_within_budget_starts_anew_and_says_so",
+    "S53": "tests/process/test_bad_luck.py::test_two_deaths_at_once_are_one_failure",
+    "S54": ELASTIC + "test_three_then_one_then_three_workers_see_every_sample_once",
+    "S155": "tests/process/test_endings.py::test_failures_beyond_the_budget_end_the_run",
+    "S200": ELASTIC + "test_a_worker_that_cannot_be_replaced_is_done_without",
+    "V26": ELASTIC + "test_where_there_is_no_room_it_waits_and_begins_when_there_is",
+    "V33": ELASTIC + "test_what_could_not_be_forked_is_done_without_for_a_while",
+    "V43": "tests/unit/control/test_failures.py::test_the_policy_counts",
+    "V44": BAD_LUCK + "test_workers_that_never_come_up_end_the_run_when_the_budget_for_starts_is_spent",
+    "V45": "tests/unit/control/test_failures.py::test_the_three_budgets_know_nothing_of_each_other",
+    "V16": PREEMPTION + "test_a_loop_that_saves_its_own_state_is_told_in_time",
+    "V91": PREEMPTION + "test_errors_survive_pickle_with_all_that_they_know",
+    "V93": PREEMPTION + "test_a_loop_that_saves_its_own_state_is_told_in_time",
+    "V94": PREEMPTION + "test_preemptions_have_a_budget_of_their_own",
+    "V92": "tests/process/test_endings.py::test_equal_errors_of_several_ranks_are_one",
 }
 
 OPEN: dict[str, str] = {}

@@ -67,7 +67,6 @@ from headway.control.policy import Failure, FailureKind
 from headway.control.rounds import Rounds
 from headway.control.run import Run, Step, Worker, changed, marked, present, to_all, tracks
 from headway.core.messages import (
-    ASKS_FOR_NOTICES,
     Abort,
     Arrive,
     AskCheckpoints,
@@ -216,9 +215,9 @@ def _heard(run: Run, event: FromWorker) -> Step:
             return told(changed(run, rounds=rounds), news)
         case Ready():
             return _ready(run, rank)
-        case Arrive(kind=kind):
+        case Arrive():
             meetings, verdict = run.meetings.arrive(rank, message)
-            return _met(changed(run, meetings=meetings, heedful=run.heedful or kind == ASKS_FOR_NOTICES), verdict)
+            return _met(changed(run, meetings=meetings), verdict)
         case AskCheckpoints():
             return changed(run, questions=run.questions.ask(rank, message)), ()
         case Pulse():
@@ -316,12 +315,8 @@ def _stop(run: Run) -> Step:
 
 
 def _terminate(run: Run) -> Step:
-    """This program has to leave. State that saves itself is saved at once; other state, with the next checkpoint.
-
-    Where there was never one, and nobody asks for notices, there is nothing to wait for.
-    """
-    saves = tracks(run) or run.heedful or run.rounds.gave or run.rounds.expected
-    if run.state is not State.RUNNING or run.leaving in ("terminate", "stop") or not saves:
+    """This program has to leave. State that saves itself is saved at once; other state, with the next checkpoint."""
+    if run.state is not State.RUNNING or run.leaving in ("terminate", "stop"):
         return leave(run, "stop" if run.leaving == "stop" else "terminate")
     run, actions = depart(run, "terminate", NOTICE_S)
     return run, (Announce(frozenset(range(len(run.workers or ()))), NOTICE_S), *actions)

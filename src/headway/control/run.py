@@ -81,7 +81,6 @@ class Run:
     leaving: Leaving | None = None  # all ranks are to leave
     leave_at: int | None = None  # in this report
     preempted: frozenset[int] = frozenset()  # ranks that are told to leave
-    heedful: bool = False  # the function asks whether it is told to leave, and may save what it has
     late: bool = False  # the time to leave was over before all had left
     final: bool = False  # whatever goes wrong from now on, there is no other attempt
     hurried: bool = False  # the user wants out at once: validations are not waited for, nor begun

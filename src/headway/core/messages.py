@@ -190,9 +190,6 @@ class Preempted:
     deadline_s: float | None = None
 
 
-ASKS_FOR_NOTICES = "headway.train.get_preemption_info"  # the kind of such a meeting
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arrive:
     """This rank stands at its ``index``-th meeting point."""

@@ -68,8 +68,15 @@ class Note:
     seconds: float = 0.0  # how long that took
 
 
+def check_present(run: Path) -> None:
+    """A run's folder that has gone away, with its disk say, must not be made anew in the place where that was."""
+    if not run.is_dir():
+        raise StorageError(f"the run's folder {run} is not there any more: has its disk gone away?")
+
+
 def scratch(run: Path, attempt: int) -> Path:
     """A folder for files that will be staged; should they never be, they go with what the attempt has left."""
+    check_present(run)
     disk.make_folder(layout.staging(run))
     return Path(tempfile.mkdtemp(prefix=f"{attempt}.own-", dir=layout.staging(run)))
 
@@ -116,6 +123,7 @@ def settle(slot: Slot, note: Note) -> None:
 
 
 def _stage(fill: Callable[[], None], slot: Slot, note: Note) -> None:
+    check_present(slot.run)
     slot.clear()  # what a save left that was interrupted
     try:
         fill()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from headway.core.config import CheckpointUploadMode
 from headway.core.errors import ConfigError, PreemptionInfo
-from headway.core.messages import ASKS_FOR_NOTICES
 from headway.core.validation import CheckpointConsistencyMode, ReportedCheckpointStatus, ValidationTaskConfig
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.validations import wish as validation_wish
@@ -133,10 +132,12 @@ def get_preemption_info() -> PreemptionInfo | None:
 
     State that ``train.track()`` follows is saved by itself then; this is for code that saves its own.
     """
-    session = current(ASKS_FOR_NOTICES)
+    session = current("headway.train.get_preemption_info")
     told = session.preemption
     seen = json.dumps([told.deadline_ms, told.ranks] if told is not None else None).encode()
-    found = json.loads(session.meet(ASKS_FOR_NOTICES, seen))
+    if session.run.num_workers > 1:
+        seen = session.meet("headway.train.get_preemption_info", seen)
+    found = json.loads(seen)
     return None if found is None else PreemptionInfo(*found)
 
 
