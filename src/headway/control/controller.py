@@ -27,6 +27,7 @@ from headway.control.policy import Budgets, Failure
 from headway.control.postmortem import Witness
 from headway.control.rounds import Closed, Round
 from headway.control.run import Run, tracks
+from headway.control.scene import noted
 from headway.control.stalls import Watch
 from headway.control.timers import Timers
 from headway.control.validations import Validations, Validator
@@ -106,6 +107,7 @@ class Controller:
         )
         self._watch = Watch(plan.config.failure_config, _Patients(engine, self), self._stalled)
         self._witness = Witness(rundir.path, plan.task, lambda text: engine.post(Complaint(text, "failures")))
+        self._preload = tuple(plan.context.backend_config.preload) if plan.context.backend_config is not None else ()
         self._validations = _validations(plan, engine, rundir)
         pending = [saved for saved in self._ledger.kept if saved.awaits_validation]
         limits = plan.config.failure_config
@@ -358,19 +360,22 @@ class Controller:
             self._holding.enter_context(checkpoint.kept_here())
         num_threads = self._engine.threads_per_worker(len(ready))
         places = ranks.places(ready, num_threads=num_threads, master_port=_free_port())
-        for rank, (index, place) in enumerate(zip(self.index_of, places, strict=True)):
-            start = Start(
+        starts = [
+            Start(
                 rank=rank,
                 place=place,
                 run=info,
-                surroundings=_surroundings({**ranks.environment(place), **self._plan.config.env_vars}),
+                surroundings=surroundings({**ranks.environment(place), **self._plan.config.env_vars}),
                 task=self._plan.task,
                 checkpoint=packed,
                 first_seq=self._ledger.next_seq,
             )
+            for rank, place in enumerate(places)
+        ]
+        for index, start in zip(self.index_of, starts, strict=True):
             self._engine.send(index, start)
         self._watch.begin(len(ready), time.monotonic())
-        self._witness.begin(info.attempt, len(ready), self._ledger.next_seq, checkpoint)
+        self._witness.begin(starts[0], checkpoint, noted(starts, self._preload, self._plan.config.env_vars))
         self._save_later()
 
     def _close(self, attempt: int, closed: Closed, commit: bool) -> None:
@@ -498,8 +503,8 @@ class _Patients:
 def _validations(plan: Plan, engine: Engine, rundir: RunDir) -> Validations | None:
     if plan.validator is None:
         return None
-    surroundings = _surroundings({**plan.config.env_vars, **plan.validator.env_vars})
-    return Validations(plan.validator, rundir.path, surroundings, engine.post)
+    looks = surroundings({**plan.config.env_vars, **plan.validator.env_vars})
+    return Validations(plan.validator, rundir.path, looks, engine.post)
 
 
 def _global_workers(scaling: ScalingConfig) -> int | None:
@@ -515,6 +520,6 @@ def _free_port() -> int:
         return port
 
 
-def _surroundings(env: dict[str, str]) -> Surroundings:
+def surroundings(env: dict[str, str]) -> Surroundings:
     """This process as it is now: the nursery was started long ago."""
     return Surroundings(env={**os.environ, **env}, cwd=os.getcwd(), sys_path=tuple(sys.path), argv=tuple(sys.argv))
