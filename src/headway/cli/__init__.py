@@ -38,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_show(commands)
     _add_ckpt(commands)
     _add_why(commands)
+    _add_replay(commands)
     _add_doctor(commands)
     return parser
 
@@ -123,6 +124,22 @@ def _add_why(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--storage-path", help="the folder that holds it, for a name (default: ~/headway_results)")
     parser.add_argument("--all", action="store_true", help="every failure and every stall, not only the newest")
     parser.set_defaults(command=why)
+
+
+def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    def replay(args: argparse.Namespace) -> int:
+        from headway.cli.replay import replay
+
+        return replay(args)
+
+    parser = commands.add_parser("replay", help="run one rank of a failed attempt again, alone, in this process")
+    parser.add_argument("run", metavar="RUN", help="a run directory, or the name of a run")
+    parser.add_argument("--rank", type=int, help="which rank (default: the one that failed first)")
+    parser.add_argument("--attempt", type=int, help="which attempt (default: the newest that failed)")
+    parser.add_argument("--debug", action="store_true", help="open the debugger where the function raises")
+    parser.add_argument("--trust", action="store_true", help="run the function even if somebody else has packed it")
+    parser.add_argument("--storage-path", help="the folder that holds it, for a name (default: ~/headway_results)")
+    parser.set_defaults(command=replay)
 
 
 def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
