@@ -27,7 +27,7 @@ FLOORS = [
 
 # Third-party packages, and the only modules that may import them.
 OPTIONAL = {
-    "torch": {"frameworks.torch", "train.torch", "cli.quickstart"},
+    "torch": {"frameworks.torch", "frameworks.lonely", "train.torch", "cli.quickstart"},
     "sklearn": {"cli.quickstart"},
     "rich": {"observe.live", "cli.runs"},
     "psutil": {"cli.doctor"},

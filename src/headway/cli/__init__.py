@@ -37,6 +37,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_ls(commands)
     _add_show(commands)
     _add_ckpt(commands)
+    _add_why(commands)
+    _add_replay(commands)
     _add_doctor(commands)
     return parser
 
@@ -109,6 +111,35 @@ def _add_ckpt(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.add_argument("--storage-path", help="the folder that holds the run, for a name (default: ~/headway_results)")
     parser.add_argument("--force", action="store_true", help="rm: even the newest one")
     parser.set_defaults(command=ckpt)
+
+
+def _add_why(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    def why(args: argparse.Namespace) -> int:
+        from headway.cli.why import why
+
+        return why(args.run, args.storage_path, every=args.all)
+
+    parser = commands.add_parser("why", help="explain what has failed in a run, or stood still")
+    parser.add_argument("run", metavar="RUN", help="a run directory, or the name of a run")
+    parser.add_argument("--storage-path", help="the folder that holds it, for a name (default: ~/headway_results)")
+    parser.add_argument("--all", action="store_true", help="every failure and every stall, not only the newest")
+    parser.set_defaults(command=why)
+
+
+def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    def replay(args: argparse.Namespace) -> int:
+        from headway.cli.replay import replay
+
+        return replay(args)
+
+    parser = commands.add_parser("replay", help="run one rank of a failed attempt again, alone, in this process")
+    parser.add_argument("run", metavar="RUN", help="a run directory, or the name of a run")
+    parser.add_argument("--rank", type=int, help="which rank (default: the one that failed first)")
+    parser.add_argument("--attempt", type=int, help="which attempt (default: the newest that failed)")
+    parser.add_argument("--debug", action="store_true", help="open the debugger where the function raises")
+    parser.add_argument("--trust", action="store_true", help="run the function even if somebody else has packed it")
+    parser.add_argument("--storage-path", help="the folder that holds it, for a name (default: ~/headway_results)")
+    parser.set_defaults(command=replay)
 
 
 def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

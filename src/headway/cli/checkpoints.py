@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import PurePath
 
-from headway.cli.runs import clock, find, print_table, table
+from headway.cli.runs import find, print_table, table
 from headway.core.config import CheckpointConfig
 from headway.core.errors import ConfigError, StorageError
 from headway.core.validation import ReportedCheckpointStatus
@@ -44,7 +44,7 @@ def _ls(record: Record) -> int:
         rows.add_row(
             saved.path.name,
             str(manifest.seq),
-            clock(manifest.time),
+            words.clock(manifest.time),
             f"{who} of {manifest.world_size}",
             str(len(manifest.files)),
             words.size(manifest.size),

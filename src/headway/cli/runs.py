@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ def ls(storage_path: str | None) -> int:
         rows.add_row(
             Text(record.name),
             record.state,
-            clock(record.description["created"]),
+            words.clock(record.description["created"]),
             str(len(_launches(record))),
             str(len(record.checkpoints())),
             Text(words.metrics(metrics) if metrics else "-"),
@@ -47,7 +46,7 @@ def show(run: str, storage_path: str | None) -> int:
     print(f"run          {record.name}")
     print(f"state        {record.state}")
     print(f"path         {record.url}")
-    print(f"began        {clock(record.description['created'])}")
+    print(f"began        {words.clock(record.description['created'])}")
     print(f"function     {opening.get('function', '-')}")
     print(f"config       {opening.get('train_loop_config') or '-'}")
     print(f"reports      {len(reports)}")
@@ -71,7 +70,7 @@ def _print_attempts(record: Record) -> None:
         ending = endings.get(attempt, "")
         rows.add_row(
             str(attempt),
-            clock(launch["time"]),
+            words.clock(launch["time"]),
             str(launch["num_workers"]),
             str(launch["first_seq"]),
             Text(ending or "-"),
@@ -89,7 +88,7 @@ def _print_checkpoints(record: Record) -> None:
         manifest = saved.manifest
         size = words.size(manifest.size)
         metrics = words.metrics(saved.metrics)
-        rows.add_row(saved.path.name, str(manifest.seq), clock(manifest.time), size, Text(metrics))
+        rows.add_row(saved.path.name, str(manifest.seq), words.clock(manifest.time), size, Text(metrics))
     print()
     print_table(rows)
 
@@ -111,10 +110,6 @@ def _storage(storage_path: str | None) -> Path:
 
 def _launches(record: Record) -> list[dict[str, Any]]:
     return [event for event in record.events() if event["event"] == "launched"]
-
-
-def clock(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def table(*columns: str) -> rich.table.Table:

@@ -72,7 +72,9 @@ class Chronicle:
         pause = f" in {words.duration(retried.after_s)}" if retried.after_s else ""
         text = f"attempt {attempt} ended {where}: {cause}; restarting{pause} {source}{self._lost()}"
         level = "INFO" if retried.why == "preempt" else "WARNING"
-        self.tell("retry", text, level, attempt=attempt, cause=cause, why=retried.why, after_s=retried.after_s)
+        fields = {"cause": cause, "why": retried.why, "after_s": retried.after_s}
+        fields["checkpoint"] = kept[-1].path.name if kept else None
+        self.tell("retry", text, level, attempt=attempt, **fields)
         if traceback := traceback_text(retried.failures):
             self._watcher.say(traceback, level="WARNING")
 

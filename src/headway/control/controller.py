@@ -23,6 +23,7 @@ from headway.control.policy import Budgets
 from headway.control.postmortem import Witness
 from headway.control.rounds import Closed, Round
 from headway.control.run import Run, tracks
+from headway.control.scene import noted
 from headway.control.stalls import Watch
 from headway.control.starting import starts, surroundings
 from headway.control.timers import SlowStart, Timers
@@ -68,6 +69,7 @@ class Controller:
         )
         self._watch = Watch(plan.config.failure_config, _Patients(engine, self), self._stalled)
         self._witness = Witness(rundir.path, plan.task, lambda text: engine.post(Complaint(text, "failures")))
+        self._preload = tuple(plan.context.backend_config.preload) if plan.context.backend_config is not None else ()
         self._validations = _validations(plan, engine, rundir)
         pending = [saved for saved in self._ledger.kept if saved.awaits_validation]
         limits = plan.config.failure_config
@@ -322,7 +324,7 @@ class Controller:
         for index, start in zip(self.index_of, told, strict=True):
             self._engine.send(index, start)
         self._watch.begin(len(ready), time.monotonic())
-        self._witness.begin(self._run.attempt, len(ready), self._ledger.next_seq, checkpoint)
+        self._witness.begin(told[0], checkpoint, noted(told, self._preload, self._plan.config.env_vars))
         self._save_later()
 
     def _close(self, attempt: int, closed: Closed, commit: bool) -> None:

@@ -16,7 +16,7 @@ from headway.control.aside import Aside
 from headway.control.diagnosis import Diagnosis
 from headway.control.failures import fault, ordered, sentence
 from headway.control.policy import Failure
-from headway.core.messages import Failed, Pulse, Report, Stacks, ToController
+from headway.core.messages import Failed, Pulse, Report, Stacks, Start, ToController
 from headway.storage import failures as bundles
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.failures import Bundle
@@ -40,10 +40,15 @@ class Witness:
         self._reports: dict[int, int] = {}
         self._memory: dict[int, deque[tuple[float, int]]] = {}
 
-    def begin(self, attempt: int, num_workers: int, first_seq: int, checkpoint: Checkpoint | None) -> None:
-        """Workers are told to start: from here, with this."""
-        where = checkpoint.path if checkpoint is not None else None
-        self._attempt = {"attempt": attempt, "num_workers": num_workers, "first_seq": first_seq, "checkpoint": where}
+    def begin(self, start: Start, checkpoint: Checkpoint | None, scene: dict[str, Any]) -> None:
+        """Workers are told to start: from here, with this, in these surroundings."""
+        self._attempt = {
+            "attempt": start.run.attempt,
+            "num_workers": start.run.num_workers,
+            "first_seq": start.first_seq,
+            "checkpoint": checkpoint.get_internal_representation()[1] if checkpoint is not None else None,
+            "scene": scene,
+        }
         self._num_stalls = 0
         for known in (self._stacks, self._pulses, self._reports, self._memory):
             known.clear()
@@ -95,7 +100,7 @@ class Witness:
             "batches": {str(rank): pulse.batches for rank, pulse in sorted(self._pulses.items())},
             "phases": {str(rank): pulse.phase for rank, pulse in sorted(self._pulses.items()) if pulse.phase},
             "memory": {str(rank): list(history) for rank, history in sorted(self._memory.items())},
-            "versions": {"python": platform.python_version(), "headway": headway.__version__, **_versions()},
+            "versions": versions(),
         }
         bundle = Bundle(name, summary, dict(self._stacks), task)
         self._aside.do(name, lambda: self._written(bundle))
@@ -116,8 +121,9 @@ def _failure(failure: Failure) -> dict[str, Any]:
 
 
 @functools.cache
-def _versions() -> dict[str, str]:
-    found = {}
+def versions() -> dict[str, str]:
+    """Of what a failure may depend on."""
+    found = {"python": platform.python_version(), "headway": headway.__version__}
     for name in PACKAGES:
         try:
             found[name] = metadata.version(name)

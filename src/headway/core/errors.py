@@ -5,6 +5,7 @@ HeadwayError
 │   └── UnknownOption (TypeError)      a keyword that we do not have
 ├── MetricsError (ValueError)          a value handed to report() or returned cannot be kept
 ├── SessionError (RuntimeError)        a training function was called where no training runs
+│   └── AloneError                     one rank is run again, and needs what only the others have
 ├── StorageError (RuntimeError)        a run directory or a checkpoint cannot be used
 ├── EngineError (RuntimeError)         processes could not be had
 ├── WorkerDied (RuntimeError)          a process ended before its function did
@@ -41,6 +42,10 @@ class MetricsError(HeadwayError, ValueError):
 
 class SessionError(HeadwayError, RuntimeError):
     """A function that belongs inside a training function was called elsewhere."""
+
+
+class AloneError(SessionError):
+    """One rank is run again by itself, and needs what only the others have."""
 
 
 class StorageError(HeadwayError, RuntimeError):

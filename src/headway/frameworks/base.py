@@ -87,6 +87,26 @@ class TorchScriptConfig(BackendConfig):
     warm: ClassVar[tuple[str, ...]] = TORCH_WARM
 
 
+@dataclass(frozen=True)
+class LonelyConfig(BackendConfig):
+    """One rank in a world of many where the others are not; ``by_script``: its own code makes the group."""
+
+    by_script: bool = False
+
+    entry: ClassVar[str | None] = "headway.frameworks.lonely:joined"
+
+
+def alone(config: BackendConfig | None) -> BackendConfig | None:
+    """The same for a rank that is run without the others."""
+    match config:
+        case TorchConfig():
+            return LonelyConfig()
+        case TorchScriptConfig():
+            return LonelyConfig(by_script=True)
+        case _:
+            return config
+
+
 def join(
     config: BackendConfig | None, place: Place, rendezvous: str | None, *, lasting: bool
 ) -> contextlib.AbstractContextManager[None]:

@@ -32,7 +32,7 @@ def joined(config: TorchConfig, place: Place, rendezvous: str | None, *, lasting
     """The process group is there before the user's first line."""
     backend = config.backend or default_backend(place)
     before, hook = _rendezvous_handlers["env"], sys.excepthook
-    _prepare(place, rendezvous)
+    prepare(place, rendezvous)
     dist.init_process_group(backend, timeout=datetime.timedelta(seconds=config.timeout_s))
     if not lasting:
         _keep_groups()
@@ -48,7 +48,7 @@ def joined(config: TorchConfig, place: Place, rendezvous: str | None, *, lasting
 @contextlib.contextmanager
 def prepared(config: TorchScriptConfig, place: Place, rendezvous: str | None, *, lasting: bool) -> Iterator[None]:
     """The script calls ``init_process_group`` itself."""
-    _prepare(place, rendezvous)
+    prepare(place, rendezvous)
     _keep_groups()
     yield
 
@@ -92,16 +92,17 @@ def devices_of(place: Place) -> list[torch.device]:
     return [torch.device("cuda", index) for index in place.gpus] or [torch.device("cpu")]
 
 
-def _prepare(place: Place, rendezvous: str | None) -> None:
+def prepare(place: Place, rendezvous: str | None) -> None:
+    """What must be so before a group is made, whoever makes it."""
     _environment(place)
     if place.num_threads is not None:
         torch.set_num_threads(place.num_threads)
     if place.gpus:
         torch.cuda.set_device(device_of(place))
     if rendezvous is not None:
-        _meet_in(dist.FileStore(rendezvous, place.world_size), place)  # type: ignore[attr-defined]
+        meet_in(dist.FileStore(rendezvous, place.world_size), place)  # type: ignore[attr-defined]
     elif place.world_size == 1:
-        _meet_in(dist.HashStore(), place)  # type: ignore[attr-defined]
+        meet_in(dist.HashStore(), place)  # type: ignore[attr-defined]
 
 
 def _environment(place: Place) -> None:
@@ -115,7 +116,7 @@ def _environment(place: Place) -> None:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
 
 
-def _meet_in(store: Any, place: Place) -> None:
+def meet_in(store: Any, place: Place) -> None:
     """Let ``env://``, here and in the user's own code, mean this store; each meeting under a prefix of its own."""
     count = itertools.count()
 

@@ -76,7 +76,7 @@ def _last_lines(log: Path, stream: str) -> list[str]:
 
 def bundles(run: Path) -> list[Path]:
     """The folders there are, the oldest first."""
-    found = [path for path in (run / layout.FAILURES).glob("*/") if (path / SUMMARY).is_file()]
+    found = [path for path in (run / layout.FAILURES).glob("attempt-*/") if (path / SUMMARY).is_file()]
     return sorted(found, key=lambda path: summary(path)["time"])
 
 
@@ -92,10 +92,15 @@ def stacks(folder: Path, rank: int) -> str:
         return ""
 
 
+def can_replay(folder: Path) -> bool:
+    """Whether there is a function to run again; of a stall there is none, and of a run in its driver's process."""
+    return (folder / TASK).is_file()
+
+
 def task(folder: Path, *, trust: bool) -> bytes:
     """The packed function. A pickle can do anything when it is opened: by default only what is ours, and only ours."""
     path = folder / TASK
-    if not path.is_file():
+    if not can_replay(folder):
         raise StorageError(f"{folder} holds no function to run again")
     status = path.stat()
     foreign = status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -14,12 +14,12 @@ from typing import Any
 
 from headway.core.config import local_path
 from headway.core.errors import StorageError
-from headway.storage import layout
+from headway.storage import failures, layout
 from headway.storage.commit import Saved
 from headway.storage.files import read_json, read_lines, read_lines_backwards
 from headway.storage.opening import ENDED, is_open
 from headway.storage.remote import lease
-from headway.storage.remote.mirror import fetch_record
+from headway.storage.remote.mirror import fetch_failures, fetch_record
 from headway.storage.remote.store import Store, is_remote, open_store
 from headway.storage.remote.vault import StoreVault
 from headway.storage.vault import FolderVault, Vault
@@ -98,6 +98,12 @@ class Record:
     def checkpoints(self) -> list[Saved]:
         kept = [*self.vault.survey().kept, *(self.memory.survey().kept if self.memory else ())]
         return sorted(kept, key=lambda saved: saved.manifest.seq)
+
+    def failures(self) -> list[Path]:
+        """The folders of what has failed or stood still, the oldest first; of a run in a store, what tells of it."""
+        if isinstance(self.vault, StoreVault):
+            fetch_failures(self.vault.store, self.path)
+        return failures.bundles(self.path)
 
     def reports(self, rank: int = 0) -> list[dict[str, Any]]:
         """This rank's reports in order; what a later attempt went through again counts once, as it came last."""

@@ -13,6 +13,8 @@ from headway.worker.session import current
 
 T = TypeVar("T")
 
+BROADCAST = "broadcast_from_rank_zero()"
+
 
 def barrier() -> None:
     """Wait until all ranks are here."""
@@ -30,5 +32,5 @@ def broadcast_from_rank_zero(data: T) -> T:
     """
     session = current("headway.train.collective.broadcast_from_rank_zero")
     mine = pickle.dumps(data) if session.rank == 0 else b""
-    theirs: T = pickle.loads(session.meet("broadcast_from_rank_zero()", mine))
+    theirs: T = pickle.loads(session.meet(BROADCAST, mine))
     return theirs

@@ -53,9 +53,11 @@ def main(wire: socket.socket, bell: int, gpus: list[str], rendezvous: str | None
     look_after_notices(session.told_to_leave)
     beat(session.progress, link, session.is_over)
     outcome = _become(start) or work(start, session, lambda: unpack(start.task), rendezvous=rendezvous)
-    link.send(outcome)
     if isinstance(outcome, Failed):
+        link.send(session.progress.pulse(), ring=False)  # what is written down of us shall be how far we really were
+        link.send(outcome)
         leave(1)
+    link.send(outcome)
     with contextlib.suppress(KeyboardInterrupt):
         session.wait_for_dismissal()
     leave(0)
@@ -66,7 +68,7 @@ def _become(start: Start) -> Failed | None:
     try:
         settle(start.surroundings)
         write_to_logs(*(layout.log(Path(start.run.path), start.rank, stream) for stream in ("out", "err")))
-        _seed(start.run, start.place, start.first_seq)
+        seed(start.run, start.place, start.first_seq)
     except Exception as error:  # no such folder, no room for logs
         return failure(error)
     return None
@@ -190,15 +192,15 @@ def write_to_logs(out: Path, err: Path) -> None:
     faulthandler.enable()
 
 
-def _seed(run: RunInfo, place: Place, first_seq: int) -> None:
+def seed(run: RunInfo, place: Place, first_seq: int) -> None:
     """Forked siblings begin with equal random states: give each its own, the same again for the same start."""
     digest = hashlib.sha256(f"{run.seed}:{place.rank}:{first_seq}".encode()).digest()
-    seed = int.from_bytes(digest[:4], "big")
-    random.seed(seed)
+    number = int.from_bytes(digest[:4], "big")
+    random.seed(number)
     if numpy := sys.modules.get("numpy"):
-        numpy.random.seed(seed)
+        numpy.random.seed(number)
     if torch := sys.modules.get("torch"):
-        torch.manual_seed(seed)
+        torch.manual_seed(number)
 
 
 def leave(code: int) -> None:

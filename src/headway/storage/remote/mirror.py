@@ -17,6 +17,7 @@ from pathlib import Path
 
 from headway.core.environment import results_folder
 from headway.storage import layout
+from headway.storage.failures import SUMMARY
 from headway.storage.remote.lease import RENEW_S, Lease, Repeating
 from headway.storage.remote.store import Store
 
@@ -44,6 +45,14 @@ def fetch_record(store: Store, home: Path) -> None:
         if name in _GROWING and path.is_file() and path.read_bytes().startswith(theirs):
             continue
         path.write_bytes(theirs)
+
+
+def fetch_failures(store: Store, home: Path) -> None:
+    """Bring home what tells of each failure; stacks, logs and functions stay where they are."""
+    for key in store.sizes(layout.FAILURES):
+        if key.endswith(f"/{SUMMARY}"):
+            (home / key).parent.mkdir(parents=True, exist_ok=True)
+            (home / key).write_bytes(store.read(key))
 
 
 def tidy(home: Path) -> None:

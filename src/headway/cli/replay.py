@@ -1,0 +1,76 @@
+"""``headway replay``: one rank of a failed attempt, once more and alone, in this process."""
+
+from __future__ import annotations
+
+import argparse
+import pdb  # noqa: T100
+import sys
+from pathlib import PurePath
+
+from headway.cli.runs import find
+from headway.observe.tracebacks import folded
+from headway.train import replaying
+from headway.train.replaying import Ending, Replay
+
+
+def replay(args: argparse.Namespace) -> int:
+    again = replaying.find(find(args.run, args.storage_path), args.rank, args.attempt)
+    for line in _announced(again):
+        _say(line)
+    try:
+        ending = replaying.run(again, trust=args.trust, tell=_say, examine=_debug if args.debug else _nothing)
+    except KeyboardInterrupt as interrupt:
+        _say(f"interrupted here:\n{folded(interrupt).rstrip()}")
+        raise
+    _say(_verdict(again, ending))
+    if ending.failed is not None and not args.debug:
+        _say(ending.failed.traceback.rstrip())
+    return 1 if ending.failed is not None else 0
+
+
+def _announced(again: Replay) -> list[str]:
+    summary, num_workers = again.summary, again.summary["num_workers"]
+    source = PurePath(again.checkpoint.path).name if again.checkpoint is not None else "the beginning"
+    lines = [
+        f"rank {again.rank} of {num_workers} in attempt {summary['attempt']} of run {again.record.name} once more, "
+        f"from {source}, at report {again.first_seq}",
+        "the run is only read: reports are shown and thrown away, checkpoints too",
+        "functions of the script itself are as they were then, imported modules as they are now",
+    ]
+    if num_workers > 1:
+        lines.append(
+            "the other ranks are not here: collectives give what this rank would get if all had what it has, "
+            "so gradients are its own"
+        )
+    for each in summary["failures"]:
+        if each["rank"] == again.rank and each["kind"] == "died":
+            lines.append(f"then, {each['cause']}: if it does so again, this command ends with it")
+        elif each["kind"] == "stalled":
+            lines.append("then it stood still: if it does so again, Ctrl-C shows where")
+    return [*lines, *again.remarks]
+
+
+def _verdict(again: Replay, ending: Ending) -> str:
+    cause = ending.cause(again.rank)
+    if not cause:
+        further = f"it got further than then, and was ended in report {ending.stopped_at}"
+        return f"did not fail: {'the function returned' if ending.stopped_at is None else further}"
+    if cause == again.cause:
+        return f"reproduced: {cause}"
+    then = f"then, {again.cause}" if again.cause else f"then, rank {again.rank} was not among those that failed"
+    return f"failed, but not as it did then: {cause} ({then})"
+
+
+def _debug(error: BaseException) -> None:
+    _say(f"{folded(error).rstrip()}\nthe debugger is where it was raised: w, up, down, p NAME; q leaves it")
+    pdb.post_mortem(error.__traceback__)
+
+
+def _nothing(error: BaseException) -> None:
+    pass
+
+
+def _say(text: str) -> None:
+    """At once: the function may take this process with it."""
+    print(text, flush=True)
+    sys.stderr.flush()

@@ -1,0 +1,40 @@
+"""``headway why``: what has failed in a run, or stood still, explained."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from headway.cli.runs import find
+from headway.observe import words
+from headway.observe.explanation import Case, explained, state
+from headway.storage import failures
+from headway.storage.record import Record
+
+
+def why(run: str, storage_path: str | None, *, every: bool) -> int:
+    record = find(run, storage_path)
+    events = list(record.events())
+    how = state(record.name, record.state, events)
+    folders = record.failures()
+    if not folders:
+        print(f"{how}; nothing has failed")
+        return 0
+    print(how)
+    summaries = {folder: failures.summary(folder) for folder in folders}
+    for folder in folders if every else folders[-1:]:
+        attempt = summaries[folder]["attempt"]
+        stalls = [other for other in summaries.values() if other["attempt"] == attempt and "failures" not in other]
+        print(f"\n{explained(_case(record, folder), events, stalls[-1] if stalls else None)}")
+    if not every and len(folders) > 1:
+        more = words.count(len(folders) - 1, "earlier one")
+        print(f"\n{more}: headway why {shlex.quote(record.url)} --all")
+    return 0
+
+
+def _case(record: Record, folder: Path) -> Case:
+    summary = failures.summary(folder)
+    command = ["headway", "replay", record.url, "--rank", str(summary["rank"] or 0)]
+    command += ["--attempt", str(summary["attempt"])]
+    replay = shlex.join(command) if failures.can_replay(folder) else ""
+    return Case(summary, f"{record.url}/{folder.relative_to(record.path).as_posix()}", replay)

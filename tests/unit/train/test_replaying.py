@@ -1,0 +1,71 @@
+"""What is run again, and from where. Pure parts of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headway.control import scene
+from headway.core.errors import StorageError
+from headway.core.messages import Place, RunInfo, Start, Surroundings
+from headway.train.replaying import _on_this_machine, begin_with
+from support import saved_as
+
+RUN = Path("/runs/a")
+THEN = {"attempt": 2, "first_seq": 6, "checkpoint": "/elsewhere/checkpoints/5"}
+
+
+def test_it_begins_with_the_checkpoint_of_then_wherever_the_run_is_now() -> None:
+    first_seq, checkpoint, remark = begin_with(THEN, [saved_as(3), saved_as(5), saved_as(8)], RUN)
+    assert checkpoint is not None
+    assert (first_seq, checkpoint.path, remark) == (6, "/5", "")
+
+
+def test_if_that_is_gone_with_the_newest_that_is_older() -> None:
+    first_seq, checkpoint, remark = begin_with(THEN, [saved_as(2), saved_as(3), saved_as(8)], RUN)
+    assert checkpoint is not None
+    assert (first_seq, checkpoint.path) == (4, "/3")
+    assert remark == "5 is gone: beginning with 3, which is older"
+
+
+def test_if_none_is_left_it_does_not_begin() -> None:
+    with pytest.raises(StorageError, match="had begun with 5: it is gone, and none before it is left"):
+        begin_with(THEN, [saved_as(8)], RUN)
+
+
+def test_the_first_attempt_of_all_begins_with_nothing_or_what_it_was_given(tmp_path: Path) -> None:
+    assert begin_with({"first_seq": 0, "checkpoint": None}, [saved_as(1)], RUN) == (0, None, "")
+    _, given, _ = begin_with({"first_seq": 0, "checkpoint": str(tmp_path)}, [], RUN)
+    _, first, _ = begin_with({"first_seq": 0, "checkpoint": "/moved/first_checkpoint"}, [], RUN)
+    assert given is not None
+    assert first is not None
+    assert (given.path, given._trusted) == (str(tmp_path), False)
+    assert (first.path, first._trusted) == ("/runs/a/first_checkpoint", True)
+    with pytest.raises(StorageError, match="which is gone"):
+        begin_with({"first_seq": 0, "checkpoint": str(tmp_path / "none")}, [], RUN)
+
+
+PLACE = Place(rank=1, world_size=2, local_rank=1, local_world_size=2, gpus=(1,), visible_gpus=("2", "3"), num_threads=4)
+INFO = RunInfo(id="i", name="a", path="/runs/a", seed=7, attempt=2, num_workers=2, global_workers=4, every_reports=5)
+
+
+def test_a_scene_survives_json() -> None:
+    looks = Surroundings(env={"SECRET": "x"}, cwd="/here", sys_path=("/lib",), argv=("train.py",))
+    starts = [
+        Start(rank=rank, place=replace(PLACE, rank=rank), run=INFO, surroundings=looks, task=b"") for rank in (0, 1)
+    ]
+    text = json.dumps(scene.noted(starts, ["torch"], {"SECRET": "x"}))
+    assert '"x"' not in text
+    noted = json.loads(text)
+    assert scene.place(noted, 1) == PLACE
+    description = {"id": "i", "name": "a", "seed": 7}
+    assert scene.run_info(noted, description, attempt=2, path="/scratch") == replace(INFO, path="/scratch")
+
+
+def test_cards_are_those_of_then_or_whatever_there_is() -> None:
+    assert _on_this_machine(PLACE, ["0", "1", "2", "3"]) == PLACE
+    assert _on_this_machine(PLACE, ["0"]) == replace(PLACE, gpus=(0,), visible_gpus=("0",))
+    assert _on_this_machine(PLACE, []) == replace(PLACE, gpus=(), visible_gpus=())
