@@ -286,7 +286,8 @@ def _preempted(outcome: Outcome, result: Result) -> PreemptionError:
 def _failed(outcome: Outcome, result: Result) -> TrainingFailedError:
     attempts = "" if outcome.num_attempts == 1 else f" in attempt {outcome.num_attempts}"
     cause = words.shortened(sentence(outcome.failures), LONGEST_CAUSE)
-    text = f"the run failed{attempts}: {cause} (every rank's output: {result.path}/logs)"
+    where = f"every rank's output: {result.path}/logs; more: headway why {result.path}"
+    text = f"the run failed{attempts}: {cause} ({where})"
     first = ordered(outcome.failures)[0]
     if first.kind == "preempted":
         return PreemptionError(text, outcome.preemption, outcome.drain_timed_out, result)
