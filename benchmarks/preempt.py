@@ -48,11 +48,11 @@ class Found:
     comparison: Comparison = field(default_factory=lambda: Comparison(0, 0, 0))
 
 
-def endure(folder: Path, times: int, seed: int) -> Found:
-    """One run that is told to leave so often, and one that is not."""
+def endure(folder: Path, told: dict[Whom, int], seed: int) -> Found:
+    """One run whose workers and whose program are told to leave so often, and one that is left alone."""
     found, chance = Found(), random.Random(seed)
     run = seeded(folder / "preempted" / "run", SEED)
-    whom: list[Whom] = ["a worker", "the program"] * (times // 2)
+    whom = [each for each, times in told.items() for _ in range(times)]
     chance.shuffle(whom)
     try:
         while live(run, folder, whom, chance, found):
@@ -102,11 +102,11 @@ def tell_the_program(life: Training, found: Found) -> None:
     os.kill(life.runner.pid, signal.SIGTERM)
     life.wait_for_its_end()
     said = SAID.search(life.runner.output)
-    *_, end = events(life.run, "end")
-    *_, newest = Record.at(life.run).checkpoints()
-    story = (life.runner.code, said and said[1], end["state"])
-    if story != (1, newest.path.name, "PREEMPTED"):
-        found.trouble.append(f"told to leave, it left with {story}, and {newest.path.name} is the newest")
+    states = [event["state"] for event in events(life.run, "end")]
+    kept = [saved.path.name for saved in Record.at(life.run).checkpoints()]
+    story = (life.runner.code, [said[1]] if said else [], states[-1:])
+    if story != (1, kept[-1:], ["PREEMPTED"]):
+        found.trouble.append(f"told to leave, it left with {story}, and there are {kept}")
         print(f"{found.trouble[-1]}\n{life.runner.output[-5000:]}", file=sys.stderr)
 
 
@@ -138,8 +138,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="preempt-", ignore_cleanup_errors=True) as folder:
-        found = endure(Path(folder), args.times, args.seed)
-    times = sum(found.told.values())
+        told: dict[Whom, int] = {"a worker": args.times // 2, "the program": args.times - args.times // 2}
+        found = endure(Path(folder), told, args.seed)
     result = {
         "told to leave": found.told,
         "the last report of every rank was committed": found.committed,
@@ -155,7 +155,7 @@ def main() -> int:
         "seconds until the program has left": summary(found.seconds["the program"]),
     }
     claims = {
-        "every time a checkpoint at the agreed report": found.committed == times == args.times // 2 * 2,
+        "every time a checkpoint at the agreed report": found.committed == args.times,
         "no step is lost": not found.lost and not found.skipped,
         "every loss is that of a run which was left alone, bit for bit": found.comparison.equal,
         "it always goes on, or says why it left": not found.trouble and not found.other_attempts,

@@ -12,11 +12,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from headway import train
+from headway.engine import nurseries
 from headway.storage.record import Record
-from support import Driver, save, wait_until, write_script
+from support import Driver, fit, save, wait_until, write_script
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -27,10 +29,9 @@ import training
 def test_told_to_leave_again_and_again_a_run_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The short form of ``benchmarks/preempt.py``."""
     monkeypatch.setattr(training, "AHEAD", 60)
-    found = preempt.endure(tmp_path, times=12, seed=1)
+    found = preempt.endure(tmp_path, {"a worker": 6, "the program": 4}, seed=1)
     assert found.trouble == []
-    assert found.told == {"a worker": 6, "the program": 6}
-    assert found.committed == 12
+    assert found.committed == 10
     assert (found.lost, found.skipped, found.other_attempts) == (0, 0, 0)
     assert found.comparison.equal, found.comparison
 
@@ -70,7 +71,7 @@ def report_with_state(step: int) -> None:
 def test_a_loop_that_saves_its_own_state_is_told_in_time(tmp_path: Path) -> None:
     def train_func(config: dict[str, Any]) -> int:
         rank, first = train.get_context().get_world_rank(), first_step()
-        for step in range(first, first + 2 if first else 100_000):
+        for step in range(first, first + 2 if first else 1000):
             time.sleep(0.01)
             told = train.get_preemption_info()
             if told is None:
@@ -169,6 +170,38 @@ def test_a_program_that_saves_its_own_state_leaves_after_the_next_checkpoint(tmp
     assert "PreemptionError: this program was told to leave; the same run again goes on from" in driver.output
     assert record().state == "PREEMPTED"
     assert [saved.manifest.seq for saved in record().checkpoints()] == [39]
+
+
+def test_a_program_all_of_whose_processes_are_told_leaves_in_the_same_way(tmp_path: Path) -> None:
+    """As systemd does, and Slurm: not the program alone, but whatever belongs to it."""
+    with Driver(write_script(tmp_path, LOOP.replace("SAVES", "True"))) as driver:
+        driver.wait_for("[r1] ready")
+        for process in [psutil.Process(driver.process.pid), *driver.descendants()]:
+            process.send_signal(signal.SIGTERM)
+        assert driver.process.wait(10) == 1
+    assert record().state == "PREEMPTED"
+    assert [saved.manifest.seq for saved in record().checkpoints()] == [39]
+
+
+def test_a_worker_that_is_told_before_it_listens_hears_of_it_later(tmp_path: Path) -> None:
+    def train_func(config: dict[str, Any]) -> int:
+        first = first_step()
+        for step in range(first, first + 2 if first else 1000):
+            time.sleep(0.01)
+            report_with_state(step)
+        return first
+
+    fit(lambda: None)  # the nursery is there
+    nursery = psutil.Process(nurseries.nursery(()).pid)
+    wait_until(lambda: not nursery.children())
+    run = trainer(train_func, tmp_path, 1, max_failures=0).start()
+    until = time.monotonic() + 10
+    while not (workers := nursery.children()):
+        assert time.monotonic() < until
+    os.kill(workers[0].pid, signal.SIGTERM)
+    assert run.result().return_value > 0
+    [retry] = [event for event in Record.at(run.path).events() if event["event"] == "retry"]
+    assert retry["why"] == "preempt"
 
 
 def test_a_second_sigterm_ends_the_program_at_once(tmp_path: Path) -> None:

@@ -63,7 +63,9 @@ class Nursery:
             os._exit(0)  # it died before we could watch it
         self._children, self._bell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.pthread_sigmask(signal.SIG_SETMASK, [])  # whatever the driver has blocked
+        # Whatever the driver has blocked. SIGTERM is for it and for workers, who hear of it as soon as they can; what
+        # sends it to all processes of a program, as systemd and Slurm do, must not take the workers away by ending us.
+        signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGTERM])
         signal.set_wakeup_fd(self._bell, warn_on_full_buffer=False)
         self._selector.register(self._driver, selectors.EVENT_READ, self._end)
         self._selector.register(door, selectors.EVENT_READ, self._enter)
@@ -159,6 +161,7 @@ class Nursery:
         gc.enable()
         _keep_temporary_files_in(self._temporary(os.getpid()))
         if request["do"] == "ask":
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
             importlib.import_module(request["entry"]).main(socket.socket(fileno=fds[0]))
         channel, bell, store = fds
         worker_entry("main")(socket.socket(fileno=channel), bell, request["gpus"], f"/proc/self/fd/{store}")

@@ -20,6 +20,7 @@ def look_after_notices(told: Callable[[], None]) -> None:
     os.set_blocking(reader, True)
     signal.signal(signal.SIGTERM, _noticed)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # one may have come before we could listen
     os.register_at_fork(after_in_child=_be_nobody)
 
     def listen() -> None:
