@@ -6,7 +6,7 @@
 
 It is single-threaded, never touches a device and runs no user code, so that forking it is safe. When the driver's
 process ends, however it ends, or a run closes its session, every worker of it is killed with its whole process group.
-Were the nursery itself killed, the kernel kills the workers (PDEATHSIG).
+Were the nursery itself killed, the kernel kills the workers (PDEATHSIG), and the driver whatever those have started.
 """
 
 from __future__ import annotations
