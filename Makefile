@@ -32,6 +32,8 @@ bench: .venv/.bench
 	$(BIN)/python benchmarks/goodput.py
 	$(BIN)/python benchmarks/chaos.py
 	$(BIN)/python benchmarks/preempt.py
+	$(BIN)/python benchmarks/elastic.py
+	$(BIN)/python benchmarks/hangs.py
 
 clean:
 	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache
