@@ -64,7 +64,8 @@ def failed(run: Run, failure: Failure, then: Kill | SetDeadline | None = None) -
     if isinstance(then, Kill) and not run.killed:
         run, actions = kill(run)
     elif isinstance(then, SetDeadline) and run.state is not State.STOPPING:
-        actions = (*to_all(run, Dump(index=-1)), then)
+        asks = (Send(rank, Dump(index=-1)) for rank, worker in present(run) if not worker.over)
+        actions = (*asks, then)
     run, ended = concluded(_stopping(changed(run, failures=(*run.failures, failure)), "fail"))
     return run, (*actions, *ended)
 

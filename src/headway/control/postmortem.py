@@ -36,6 +36,7 @@ class Witness:
         self._num_stalls = 0
         self._attempt: dict[str, Any] = {"attempt": 0, "num_workers": 0}
         self._stacks: dict[int, str] = {}
+        self._raised: set[int] = set()
         self._pulses: dict[int, Pulse] = {}
         self._reports: dict[int, int] = {}
         self._memory: dict[int, deque[tuple[float, int]]] = {}
@@ -50,7 +51,7 @@ class Witness:
             "scene": scene,
         }
         self._num_stalls = 0
-        for known in (self._stacks, self._pulses, self._reports, self._memory):
+        for known in (self._stacks, self._raised, self._pulses, self._reports, self._memory):
             known.clear()
 
     def heard(self, rank: int, message: ToController) -> None:
@@ -60,10 +61,12 @@ class Witness:
             case Pulse():
                 self._note(rank, message)
             case Stacks(text=text, pulse=pulse):
-                self._stacks[rank] = text
+                if rank not in self._raised:  # where it raised counts, not what it did afterwards
+                    self._stacks[rank] = text
                 self._note(rank, pulse)
             case Failed(stacks=stacks):
                 self._stacks[rank] = stacks
+                self._raised.add(rank)
 
     def _note(self, rank: int, pulse: Pulse) -> None:
         self._pulses[rank] = pulse

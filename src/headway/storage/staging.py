@@ -123,7 +123,6 @@ def settle(slot: Slot, note: Note) -> None:
 
 
 def _stage(fill: Callable[[], None], slot: Slot, note: Note) -> None:
-    check_present(slot.run)
     slot.clear()  # what a save left that was interrupted
     try:
         fill()

@@ -16,7 +16,7 @@ from headway.core.config import CheckpointUploadMode
 from headway.core.errors import ConfigError, StorageError
 from headway.storage import layout
 from headway.storage.checkpoint import Checkpoint
-from headway.storage.staging import Note, Slot, adopt, check_source, settle, stage, stage_dict
+from headway.storage.staging import Note, Slot, adopt, check_present, check_source, settle, stage, stage_dict
 from headway.worker.background import Background
 
 
@@ -49,6 +49,7 @@ class Saver:
     def save(self, checkpoint: Checkpoint, seq: int, note: Note, wish: Wish) -> bool:
         """True when the files lie in staging, False when they are on their way there."""
         self._background.check()
+        check_present(self._run)
         slot = Slot(self._run, self._attempt, seq, self._rank)
         note = replace(note, name=wish.name)
         kind, content = checkpoint.get_internal_representation()
