@@ -187,7 +187,7 @@ def main() -> int:
         "files left": found.litter,
         "seconds": round(time.monotonic() - began),
     }
-    claims = {
+    claims: dict[str, bool | None] = {
         "every loss is that of a run without faults, bit for bit": found.comparison.equal,
         "it never stood still, and came to its end": not found.trouble,
         "no process is left": not found.orphans,

@@ -154,7 +154,7 @@ def main() -> int:
         "seconds until new workers train": summary(found.seconds["a worker"]),
         "seconds until the program has left": summary(found.seconds["the program"]),
     }
-    claims = {
+    claims: dict[str, bool | None] = {
         "every time a checkpoint at the agreed report": found.committed == args.times,
         "no step is lost": not found.lost and not found.skipped,
         "every loss is that of a run which was left alone, bit for bit": found.comparison.equal,
