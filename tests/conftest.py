@@ -64,7 +64,7 @@ def _processes() -> set[str]:
     for process in psutil.Process().children(recursive=True):
         try:
             if process.pid not in ours and "resource_tracker" not in " ".join(process.cmdline()):
-                found.add(f"{process.pid} {process.name()} {process.status()}")
+                found.add(f"{process.pid} {process.name()}")  # its state may change, and it is the same process
         except psutil.NoSuchProcess:
             continue
     return found
