@@ -27,7 +27,7 @@ from headway.control.events import (
     State,
     Withdraw,
 )
-from headway.control.policy import FINAL, Failure, FailureKind, Retry, decide
+from headway.control.policy import FINAL, Failure, FailureKind, Retry, decide, was_taken
 from headway.control.rounds import Closed, Late, News
 from headway.control.run import ASKED, WEIGHT, Leaving, Run, Step, Why, changed, present, to_all, tracks
 from headway.control.saves import Crossed
@@ -255,7 +255,7 @@ def concluded(run: Run, *actions: Action) -> Step:
 
 def _after_failure(run: Run, actions: tuple[Action, ...]) -> Step:
     kind = next((failure.kind for failure in run.failures if failure.kind in FINAL), run.failures[0].kind)
-    taken = any(failure.kind in ("died", "stalled") for failure in run.failures) and kind not in FINAL
+    taken = any(map(was_taken, run.failures)) and kind not in FINAL
     if taken and run.leaving == "terminate":
         run, ended = end_validations(run)
         return _ended(run, State.PREEMPTED, (*actions, *ended))

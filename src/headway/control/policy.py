@@ -32,6 +32,13 @@ class Failure:
     cause: Failed | Exited | str
 
 
+def was_taken(failure: Failure) -> bool:
+    """Whether its process, or one that it has started, was ended: what happens when all are told to leave at once."""
+    if failure.kind == "raised" and isinstance(failure.cause, Failed):
+        return "killed by signal: Terminated" in failure.cause.message  # torch, of a loader process
+    return failure.kind in ("died", "stalled")
+
+
 @dataclass(frozen=True, slots=True)
 class Budgets:
     """How often each kind of trouble is survived; -1 means without end."""

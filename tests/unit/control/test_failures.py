@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headway.control.failures import exception, ordered, sentence, traceback_text
-from headway.control.policy import Budgets, Failure, GiveUp, History, Retry, decide
+from headway.control.policy import Budgets, Failure, GiveUp, History, Retry, decide, was_taken
 from headway.core.errors import RemoteError, StorageError, WorkerDied
 from headway.core.messages import Exited, Failed
 
@@ -85,3 +85,10 @@ def test_who_lost_its_connection_comes_after_what_became_of_the_other() -> None:
     assert ordered(failures)[0].rank == 1
     assert traceback_text(failures) == ""
     assert sentence(failures[:1]).startswith("rank 0 raised RuntimeError: [gloo")
+
+
+def test_a_loader_process_that_was_told_to_leave_too_took_its_worker_along() -> None:
+    killed = "DataLoader worker (pid 7) is killed by signal: Terminated. "
+    assert was_taken(raised(0, killed))
+    assert not was_taken(raised(0, "a bad row"))
+    assert was_taken(Failure("died", 0, Exited(code=-15)))
