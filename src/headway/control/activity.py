@@ -30,9 +30,13 @@ _NETWORK = (
     "/urllib/request.py",
     "/asyncio/base_events.py",
 )
-_CHILDREN = ("/subprocess.py",)
-_LOCKS = ("/threading.py", "/queue.py", "/concurrent/futures/_base.py")
+_WAITS: dict[Kind, tuple[str, ...]] = {
+    "child": ("/subprocess.py",),
+    "io": _NETWORK,
+    "lock": ("/threading.py", "/queue.py", "/concurrent/futures/_base.py"),
+}
 _OURS = "headway/worker/"
+_MEETINGS = {"meet": "a barrier or broadcast", "_enter": "report"}  # by the function of ours that waits
 
 
 @dataclass(frozen=True)
@@ -48,35 +52,27 @@ class Doing:
         return f"{self.what or self.kind}{f' (called in {self.where})' if self.where else ''}"
 
 
-def doing(frames: Sequence[Frame], *, busy: bool, in_loader: bool = False) -> Doing:
-    """Innermost calls decide; the user's own innermost line says where."""
-    where = _where(frames)
-    if not frames:
-        return Doing("loader" if in_loader else "code", where=where)
-    for kind, what in _seen(frames, busy=busy, in_loader=in_loader):
-        return Doing(kind, what, where)
-    return Doing("code", where=where)
+def doing(frames: Sequence[Frame], *, idle: bool, in_loader: bool = False) -> Doing:
+    """Innermost calls decide; the user's own innermost line says where. ``idle``: no thread of it computes."""
+    kind, what = _kind(frames, idle=idle, in_loader=in_loader)
+    return Doing(kind, what, _where(frames))
 
 
-def _seen(frames: Sequence[Frame], *, busy: bool, in_loader: bool) -> list[tuple[Kind, str]]:
-    inner = _after_users(frames)
-    found: list[tuple[Kind, str]] = []
+def _kind(frames: Sequence[Frame], *, idle: bool, in_loader: bool) -> tuple[Kind, str]:
     if in_loader or any(part in frame.file for frame in frames for part in _LOADERS):
-        found.append(("loader", ""))
-    collective = [frame for frame in inner if _is_in(frame, _COLLECTIVES) and frame.function not in _WRAPPERS]
-    if collective:
-        found.append(("collective", _name(collective)))
-    leaf = frames[-1]
-    if not busy and leaf.file.endswith(_BACKWARD[0]) and leaf.function == _BACKWARD[1]:
-        found.append(("collective", "backward (all-reduce of gradients)"))
-    if any(_OURS in frame.file and frame.function in ("meet", "_enter") for frame in inner):
-        found.append(("meeting", "train.collective" if inner[0].function != "_enter" else "report"))
-    if leaf.hint in ("lock", "sleep", "io", "child"):
-        found.append((leaf.hint, ""))  # type: ignore[arg-type]
-    for files, kind in ((_CHILDREN, "child"), (_NETWORK, "io"), (_LOCKS, "lock")):
-        if any(_is_in(frame, files) for frame in inner):
-            found.append((kind, ""))  # type: ignore[arg-type]
-    return found
+        return "loader", ""
+    inner = _after_users(frames)
+    if collective := [frame for frame in inner if _is_in(frame, _COLLECTIVES) and frame.function not in _WRAPPERS]:
+        return "collective", _name(collective)
+    leaf = frames[-1] if frames else Frame("", 0, "")
+    if idle and leaf.file.endswith(_BACKWARD[0]) and leaf.function == _BACKWARD[1]:
+        return "collective", "backward (all-reduce of gradients)"
+    for frame in inner:
+        if _OURS in frame.file and frame.function in _MEETINGS:
+            return "meeting", _MEETINGS[frame.function]
+    if leaf.hint:
+        return leaf.hint, ""
+    return next((kind for kind, files in _WAITS.items() if any(_is_in(frame, files) for frame in inner)), "code"), ""
 
 
 def _name(collective: Sequence[Frame]) -> str:

@@ -184,8 +184,8 @@ class Controller:
             case FromWorker():
                 event = self._heard(event)
             case Preempting(attempt=attempt, indices=indices, deadline_s=deadline_s):
-                if not self.index_of:
-                    return
+                if attempt != self._run.attempt or not self.index_of:
+                    return  # of workers that have left, or have no rank yet
                 event = events.Notified(attempt, frozenset(map(self.index_of.index, indices)), deadline_s)
             case events.CommitDone():
                 event = self._saved(event)
@@ -391,7 +391,7 @@ class Controller:
         limits = self._plan.config.failure_config
         known = before is not None and (before.fault, before.ranks) == (diagnosis.fault, diagnosis.ranks)
         if limits.stall_warn_s is not None and not known:
-            folder = self._witness.stalled(diagnosis)
+            folder = self._witness.stalled(diagnosis, self._watch.stacks())
             text = f"no progress for {words.duration(silent_s)}: {diagnosis.text} (stacks: {folder})"
             fields = {"fault": diagnosis.fault, "ranks": diagnosis.ranks, "silent_s": round(silent_s, 1)}
             self._tell("stall", text, "WARNING", attempt=self._run.attempt, **fields)

@@ -1,6 +1,6 @@
 """Why the ranks stand still: who is to blame, and for what. Pure.
 
-Three samples of every rank's stack, a second apart, and what the kernel says of its process. Ranks that *wait* (in a
+Three samples of every rank's stack, a moment apart, and what the kernel says of its process. Ranks that *wait* (in a
 collective, at one of our meetings) wait for one that does not; what that one does is the class of the fault. Where all
 wait, they wait for each other: in different operations, or after different numbers of batches.
 
@@ -32,7 +32,6 @@ Fault = Literal[
     "mismatch",  # different collectives on different ranks
     "uneven",  # different numbers of batches
     "collective",  # all in the same collective, and it does not end
-    "meeting",  # one of our own barriers
 ]
 
 BUSY = 0.2  # of a core
@@ -40,7 +39,10 @@ BUSY = 0.2  # of a core
 
 @dataclass(frozen=True)
 class Sample:
-    """One look at one rank. ``main`` is empty where it did not answer and could not be seen."""
+    """One look at one rank. ``main`` is empty where it did not answer and could not be seen.
+
+    ``cpu_s``: what its main thread has used so far; ``all_cpu_s``: all its threads.
+    """
 
     state: str = ""
     cpu_s: float = 0.0
@@ -73,13 +75,23 @@ class Rank:
         return bool(self.samples) and self.last.state in ("Z", "X")
 
     @property
-    def busy(self) -> bool:
-        """Whether its main thread computes, or the whole process does so on a core and a half."""
-        first, last = self.samples[0], self.last
-        passed = last.time_s - first.time_s
-        if passed <= 0:
-            return False
-        return (last.cpu_s - first.cpu_s) / passed > BUSY or (last.all_cpu_s - first.all_cpu_s) / passed > 1.5
+    def computes(self) -> bool:
+        """Whether its main thread does."""
+        return self.last.cpu_s - self.samples[0].cpu_s > BUSY * self._passed_s
+
+    @property
+    def idle(self) -> bool:
+        """Whether none of its threads computes: a backward on a card, say, is the work of another one."""
+        return self.last.all_cpu_s - self.samples[0].all_cpu_s <= BUSY * self._passed_s
+
+    @property
+    def _passed_s(self) -> float:
+        return self.last.time_s - self.samples[0].time_s
+
+    @property
+    def stands(self) -> bool:
+        """Whether it does nothing at all, seen from outside and by its stack."""
+        return not self.moves and not self.computes and (self.idle or self.doing.kind != "code")
 
     @property
     def moves(self) -> bool:
@@ -89,7 +101,7 @@ class Rank:
 
     @property
     def doing(self) -> Doing:
-        return doing(self.last.main, busy=self.busy, in_loader=self.pulse.in_loader)
+        return doing(self.last.main, idle=self.idle, in_loader=self.pulse.in_loader)
 
     @property
     def waits(self) -> bool:
@@ -104,7 +116,6 @@ class Diagnosis:
     fault: Fault
     ranks: tuple[int, ...]
     text: str
-    alone: bool = False  # nobody waits for them
 
 
 def diagnose(ranks: Sequence[Rank]) -> Diagnosis | None:
@@ -116,6 +127,8 @@ def diagnose(ranks: Sequence[Rank]) -> Diagnosis | None:
         return _found("dead", dead, seen, "dead, and nobody has said so")
     waiting = [rank for rank in seen if rank.waits]
     others = [rank for rank in seen if not rank.waits]
+    if len(seen) == 1 and waiting:
+        return None  # there is nobody that it could wait for: it is its device
     if others:
         return _blamed(others, waiting, seen)
     if waiting and not all(rank.over for rank in waiting):
@@ -133,7 +146,7 @@ def _blamed(others: Sequence[Rank], waiting: Sequence[Rank], seen: Sequence[Rank
         least = min(rank.pulse.common for rank in suspects)
         behind = [rank for rank in suspects if rank.pulse.common == least]
     else:
-        behind = [rank for rank in suspects if not rank.moves and not rank.busy]
+        behind = [rank for rank in suspects if rank.stands]
     if not behind:
         return None
     fault, what = _fault(behind[0])
@@ -155,14 +168,12 @@ def _fault(rank: Rank) -> tuple[Fault, str]:
             return "io", f"waiting for a file, a pipe or the network{where}"
         case "child":
             return "child", f"waiting for a process that it has started{where}"
-        case _ if rank.busy and rank.moves:
+        case _ if rank.moves:
             return "slow", f"still working{where}"
-        case _ if rank.busy:
+        case _ if rank.computes or not rank.idle:
             return "busy", f"busy{where} and not getting on"
         case _ if rank.last.state == "D":
             return "io", f"waiting for a disk{where}"
-        case _ if rank.moves:
-            return "slow", f"still working{where}"
         case _ if not rank.last.answered and not rank.last.main:
             return "blocked", "not answering"
         case _:
@@ -234,4 +245,4 @@ def _found(fault: Fault, blamed: Sequence[Rank], seen: Sequence[Rank], what: str
     text = f"{_who(blamed)} {verb} {what}"
     if held and not told:
         text += f"; {_wait(held)} in {held[0].doing.said} for {_who(blamed)}"
-    return Diagnosis(fault, numbers, text, alone=not held and len(seen) > len(blamed))
+    return Diagnosis(fault, numbers, text)

@@ -6,7 +6,7 @@ import functools
 import platform
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -73,9 +73,10 @@ class Witness:
         history = self._memory.setdefault(rank, deque(maxlen=MEMORY_SAMPLES))
         history.append((round(time.time(), 1), pulse.rss_bytes))
 
-    def stalled(self, diagnosis: Diagnosis) -> Path:
-        """A stall is written down like a failure; where."""
+    def stalled(self, diagnosis: Diagnosis, stacks: Mapping[int, str]) -> Path:
+        """A stall is written down like a failure; where. ``stacks``: those of ranks that could not tell them, too."""
         self._num_stalls += 1
+        self._stacks.update(stacks)
         name = f"attempt-{self._attempt['attempt']:03d}-stall-{self._num_stalls}"
         found = {"kind": "stalled", "fault": diagnosis.fault, "rank": diagnosis.ranks[0], "ranks": diagnosis.ranks}
         self._write(name, {**found, "cause": diagnosis.text})

@@ -105,11 +105,8 @@ class Watch:
             self._ranks[rank].left = left
 
     def stacks(self) -> dict[int, str]:
-        """What each rank was doing when we looked last."""
+        """What each rank was doing when we looked last, told by itself or seen from outside."""
         return {rank: watched.stacks for rank, watched in enumerate(self._ranks) if watched.stacks}
-
-    def pulses(self) -> list[Pulse]:
-        return [watched.pulse for watched in self._ranks]
 
     def _got_on(self, watched: _Watched, now: float) -> None:
         silent_s = now - watched.since

@@ -32,7 +32,7 @@ User objects travel inside as opaque cloudpickle bytes; metrics travel as the JS
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,6 +163,9 @@ class Pulse:
     rss_bytes: int = 0
 
 
+Hint = Literal["", "lock", "sleep", "io", "child"]
+
+
 class Frame(NamedTuple):
     """One call on a stack. ``hint``: what kind of thing the line waits for, if that can be seen."""
 
@@ -170,7 +173,7 @@ class Frame(NamedTuple):
     line: int
     function: str
     users: bool = True  # of the user's own code, not of a library
-    hint: str = ""
+    hint: Hint = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

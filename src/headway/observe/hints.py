@@ -21,6 +21,8 @@ import time
 from types import FrameType
 from typing import Any
 
+from headway.core.messages import Hint
+
 _NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _NOTHING = object()
 
@@ -34,7 +36,7 @@ _LOCKS = (
     queue.Queue,
     queue.SimpleQueue,
 )
-_CALLS: dict[int, str] = {
+_CALLS: dict[int, Hint] = {
     id(time.sleep): "sleep",
     id(builtins.open): "io",
     id(os.read): "io",
@@ -48,14 +50,14 @@ _CALLS: dict[int, str] = {
 }
 
 
-def hint(frame: FrameType) -> str:
+def hint(frame: FrameType) -> Hint:
     """``"lock"``, ``"sleep"``, ``"io"``, ``"child"``, or nothing."""
     text = linecache.getline(frame.f_code.co_filename, frame.f_lineno or 0)
     found = [kind for name in _NAME.findall(text) for kind in _kinds(frame, name.split("."))]
     return found[-1] if found else ""
 
 
-def _kinds(frame: FrameType, parts: list[str]) -> list[str]:
+def _kinds(frame: FrameType, parts: list[str]) -> list[Hint]:
     """What each prefix of a dotted name stands for: in ``self.lock.acquire`` it is the second that tells."""
     thing: Any = _first(frame, parts[0])
     found = [_kind(thing)]
@@ -82,7 +84,7 @@ def _attribute(thing: Any, name: str) -> Any:
         return _NOTHING
 
 
-def _kind(thing: Any) -> str:
+def _kind(thing: Any) -> Hint:
     if isinstance(thing, _LOCKS):
         return "lock"
     if isinstance(thing, io.IOBase | socket.socket) or type(thing).__module__ == "multiprocessing.connection":

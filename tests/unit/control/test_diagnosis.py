@@ -26,15 +26,20 @@ def rank(
     number: int,
     *stacks: tuple[Frame, ...],
     cpu: float = 0.0,
+    threads: float = 0.0,
     state: str = "S",
     answered: bool = True,
     silent: bool = True,
     over: bool = False,
     **pulse: Any,
 ) -> Rank:
-    """Three looks, a second apart; one stack means that it did not move, ``cpu`` is its share of a core."""
+    """Three looks, a second apart; one stack means that it did not move.
+
+    ``cpu`` is its main thread's share of a core, ``threads`` what its others use.
+    """
     seen = stacks * 3 if len(stacks) == 1 else stacks or ((),) * 3
-    samples = tuple(Sample(state, cpu * i, cpu * i, float(i), stack, answered) for i, stack in enumerate(seen))
+    every = cpu + threads
+    samples = tuple(Sample(state, cpu * i, every * i, float(i), stack, answered) for i, stack in enumerate(seen))
     return Rank(number, silent, samples, Pulse(**pulse), over)
 
 
@@ -118,6 +123,11 @@ QUIET = {
     "one that gets on, and the others wait for it": [rank(0, IN_ALL_REDUCE), rank(1, at("x"), silent=False)],
     "all at our own barrier": [rank(0, (TRAIN, MEET), meetings=3), rank(1, (TRAIN, MEET), meetings=3)],
     "all have finished": [rank(0, over=True), rank(1, over=True)],
+    "a rank alone, whose device works through a long backward": [rank(0, IN_BACKWARD)],
+    "backward, and other threads of theirs compute": [
+        rank(0, IN_BACKWARD, threads=0.9, common=3),
+        rank(1, IN_BACKWARD, threads=0.9, common=3),
+    ],
     "backward, busy": [rank(0, IN_BACKWARD, cpu=1.0), rank(1, IN_BACKWARD, cpu=1.0)],
 }
 
@@ -136,11 +146,20 @@ def test_a_stopped_process_is_a_stall_in_a_phase_too() -> None:
 def test_the_users_innermost_line_says_where() -> None:
     inner = Frame("/home/you/data.py", 7, "decode")
     library = Frame("/lib/python3.11/threading.py", 320, "wait", users=False)
-    found = doing((TRAIN, inner, library), busy=False)
+    found = doing((TRAIN, inner, library), idle=True)
     assert (found.kind, found.where) == ("lock", "decode (data.py:7)")
+
+
+def test_who_waits_in_a_report_for_the_others_to_agree_is_said_to() -> None:
+    ours = [Frame(f"/src/headway/{file}", 1, name, users=False) for file, name in REPORTING]
+    assert doing((TRAIN, *ours), idle=True).what == "report"
+    assert doing((TRAIN, MEET), idle=True).what == "a barrier or broadcast"
+
+
+REPORTING = (("train/functions.py", "report"), ("worker/session.py", "report"), ("worker/session.py", "_enter"))
 
 
 def test_a_library_below_the_users_own_function_is_not_what_it_waits_in() -> None:
     """A callback of the user's that is called by a loader, or by a thread pool, stands for itself."""
     pool = Frame("/lib/python3.11/threading.py", 1, "run", users=False)
-    assert doing((pool, TRAIN), busy=True).kind == "code"
+    assert doing((pool, TRAIN), idle=False).kind == "code"
