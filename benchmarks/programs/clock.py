@@ -21,3 +21,16 @@ def stepping(rank: int) -> Callable[[int], None]:
 
     note(-1)
     return note
+
+
+class Count:
+    """Which step comes next: a thing of the user's own that is followed, too."""
+
+    def __init__(self) -> None:
+        self.next = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"next": self.next}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.next = state["next"]

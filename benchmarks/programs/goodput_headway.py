@@ -7,25 +7,12 @@ from headway import train
 from headway.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 
 import torch
-from clock import stepping
+from clock import Count, stepping
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 EPOCHS = 1_000_000  # nobody comes so far
-
-
-class Count:
-    """Which step comes next: a thing of the user's own that is followed, too."""
-
-    def __init__(self):
-        self.next = 0
-
-    def state_dict(self):
-        return {"next": self.next}
-
-    def load_state_dict(self, state):
-        self.next = state["next"]
 
 
 def train_func(config):

@@ -16,7 +16,7 @@ from headway import train
 from headway.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 
 import torch
-from clock import stepping
+from clock import Count, stepping
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -31,19 +31,6 @@ class Noisy(Dataset):
 
     def __getitem__(self, index):
         return torch.full((16,), index / 1000) + 0.1 * torch.randn(16), torch.tensor([float(index % 7)])
-
-
-class Count:
-    """Which step comes next: a thing of the user's own that is followed, too."""
-
-    def __init__(self):
-        self.next = 0
-
-    def state_dict(self):
-        return {"next": self.next}
-
-    def load_state_dict(self, state):
-        self.next = state["next"]
 
 
 def train_func(config):

@@ -42,6 +42,22 @@ def test_three_then_one_then_three_workers_see_every_sample_once(tmp_path: Path)
     assert len(took) == 2
 
 
+def start(function: Any, num_workers: tuple[int, int], folder: Path) -> Any:
+    failures = train.FailureConfig(max_failures=1)
+    return train.DataParallelTrainer(
+        function,
+        scaling_config=ScalingConfig(num_workers),
+        run_config=train.RunConfig(name="run", storage_path=folder, failure_config=failures),
+    ).start()
+
+
+def lose_a_worker(run: Any) -> None:
+    """Its process dies, and with it the room for more than one."""
+    victim = next(report for report in run.reports(rank=1))
+    run._execution._engine._capacity = 1
+    os.kill(victim.metrics["pid"], signal.SIGKILL)
+
+
 def test_a_worker_that_cannot_be_replaced_is_done_without(tmp_path: Path) -> None:
     """Its process dies, and there is no room for another: a failure like any other, and then they are fewer."""
 
@@ -51,17 +67,8 @@ def test_a_worker_that_cannot_be_replaced_is_done_without(tmp_path: Path) -> Non
             train.report({"pid": os.getpid(), "world": train.get_context().get_world_size()}, save_step(step, rank))
             time.sleep(0.05)
 
-    trainer = train.DataParallelTrainer(
-        train_func,
-        scaling_config=ScalingConfig((1, 2)),
-        run_config=train.RunConfig(
-            name="run", storage_path=tmp_path, failure_config=train.FailureConfig(max_failures=1)
-        ),
-    )
-    run = trainer.start()
-    victim = next(report for report in run.reports(rank=1))
-    run._execution._engine._capacity = 1  # type: ignore[attr-defined]
-    os.kill(victim.metrics["pid"], signal.SIGKILL)
+    run = start(train_func, (1, 2), tmp_path)
+    lose_a_worker(run)
     assert run.result().metrics is not None
     assert launches(run.path) == [2, 1]
 
@@ -80,12 +87,7 @@ def test_state_that_is_saved_by_hand_grows_after_the_next_checkpoint(tmp_path: P
             checkpoint = save_step(step, rank) if step % 4 == 3 else None
             train.report({"step": step, "world": train.get_context().get_world_size()}, checkpoint)
 
-    trainer = train.DataParallelTrainer(
-        train_func,
-        scaling_config=ScalingConfig((1, 2)),
-        run_config=train.RunConfig(name="run", storage_path=tmp_path),
-    )
-    run = trainer.start()
+    run = start(train_func, (1, 2), tmp_path)
     for report in run.reports():
         if report.metrics["step"] == 1 and report.metrics["world"] == 2:
             set_capacity(run, 1)
@@ -102,17 +104,8 @@ def test_where_there_is_no_room_it_waits_and_begins_when_there_is(tmp_path: Path
             train.report({"pid": os.getpid()}, save_step(step, rank))
             time.sleep(0.05)
 
-    trainer = train.DataParallelTrainer(
-        train_func,
-        scaling_config=ScalingConfig((2, 3)),
-        run_config=train.RunConfig(
-            name="run", storage_path=tmp_path, failure_config=train.FailureConfig(max_failures=1)
-        ),
-    )
-    run = trainer.start()
-    victim = next(report for report in run.reports(rank=1))
-    run._execution._engine._capacity = 1  # type: ignore[attr-defined]
-    os.kill(victim.metrics["pid"], signal.SIGKILL)
+    run = start(train_func, (2, 3), tmp_path)
+    lose_a_worker(run)
     wait_until(lambda: "only 1 of 2 workers can run now" in (run.path / "events.jsonl").read_text())
     assert run.running
     set_capacity(run, 2)

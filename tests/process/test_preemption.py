@@ -172,6 +172,17 @@ def test_a_program_that_saves_its_own_state_leaves_after_the_next_checkpoint(tmp
     assert [saved.manifest.seq for saved in record().checkpoints()] == [39]
 
 
+def test_a_program_that_watches_its_run_leaves_in_the_same_way(tmp_path: Path) -> None:
+    """``start()`` runs it in a thread, where nobody hears of signals."""
+    watching = LOOP.replace("SAVES", "True").replace(").fit()", ").start().result()")
+    with Driver(write_script(tmp_path, watching)) as driver:
+        driver.wait_for("[r1] ready")
+        driver.process.send_signal(signal.SIGTERM)
+        assert driver.process.wait(10) == 1
+    assert record().state == "PREEMPTED"
+    assert [saved.manifest.seq for saved in record().checkpoints()] == [39]
+
+
 def test_a_program_all_of_whose_processes_are_told_leaves_in_the_same_way(tmp_path: Path) -> None:
     """As systemd does, and Slurm: not the program alone, but whatever belongs to it."""
     with Driver(write_script(tmp_path, LOOP.replace("SAVES", "True"))) as driver:
