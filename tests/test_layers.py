@@ -20,7 +20,7 @@ FLOORS = [
     {"train"},
     {"control"},
     {"worker"},
-    {"frameworks", "observe"},
+    {"data", "frameworks", "observe"},
     {"testing"},
     {"engine", "storage"},
     {"core"},
@@ -28,16 +28,18 @@ FLOORS = [
 
 # Third-party packages, and the only modules that may import them.
 OPTIONAL = {
-    "torch": {"frameworks.torch", "frameworks.lonely", "train.torch", "cli.quickstart"},
+    "torch": {"frameworks.torch", "frameworks.lonely", "train.torch", "cli.quickstart", "data.torch", "data.devices"},
+    "tensorflow": {"data.tensorflow"},
+    "PIL": {"data.whole"},
     "sklearn": {"cli.quickstart"},
-    "rich": {"observe.live", "cli.runs"},
+    "rich": {"observe.live", "cli.runs", "data.progress"},
     "psutil": {"cli.doctor"},
-    "pandas": {"train.result"},
-    "pyarrow": {"train.result", "train.context", "storage.checkpoint", "storage.remote"},
+    "pandas": {"train.result", "data.chunks"},
+    "pyarrow": {"train.result", "train.context", "storage.checkpoint", "storage.remote", "data"},
     "obstore": {"storage.remote.objects"},
     "boto3": {"storage.remote.objects"},
     "fsspec": {"storage.remote.filesystems"},
-    "numpy": {"train.torch"},
+    "numpy": {"train.torch", "data"},
 }
 
 

@@ -7,16 +7,31 @@ from typing import Any
 
 import pytest
 
+import headway.data
 import headway.train
 import headway.train.torch
 
 TRAIN = """
 BackendConfig Checkpoint CheckpointConfig CheckpointConsistencyMode CheckpointUploadMode ConfigError ControllerError
-DataParallelTrainer EngineError FailureConfig HeadwayError LoggingConfig MetricsError PreemptionError PreemptionInfo
-RemoteError ReportedCheckpoint ReportedCheckpointStatus Result Run RunConfig ScalingConfig SessionError StorageError
-TrainContext TrainRunContext TrainingFailedError UserCallback ValidationConfig ValidationTaskConfig WorkerDied
-WorkerGroupError WorkerStalled collective get_all_reported_checkpoints get_checkpoint get_context get_preemption_info
-phase report track
+DataConfig DataError DataParallelTrainer EngineError FailureConfig HeadwayError LoggingConfig MetricsError
+PreemptionError PreemptionInfo RemoteError ReportedCheckpoint ReportedCheckpointStatus Result Run RunConfig
+ScalingConfig SessionError StorageError TrainContext TrainRunContext TrainingFailedError UserCallback
+ValidationConfig ValidationTaskConfig WorkerDied WorkerGroupError WorkerStalled collective
+get_all_reported_checkpoints get_checkpoint get_context get_dataset_shard get_preemption_info phase report track
+""".split()
+
+DATA = """
+ArrowBatchCollateFn DataContext DataError DataIterator Dataset ExecutionOptions GroupedData NumpyBatchCollateFn
+PandasBatchCollateFn from_arrow from_huggingface from_items from_numpy from_pandas from_torch range range_tensor
+read_binary_files read_csv read_images read_json read_numpy read_parquet read_text read_webdataset
+""".split()
+
+DATASET = """
+add_column columns count drop_columns filter flat_map get_context groupby iter_batches iter_rows iter_tf_batches
+iter_torch_batches limit map map_batches materialize max mean min num_blocks pipeline probe random_shuffle
+randomize_block_order rename_columns repartition repeat schema select_columns show size_bytes sort split
+split_at_indices split_proportionately stats std streaming_split sum take take_all take_batch to_arrow to_pandas
+to_tf to_torch train_test_split union unique window write_csv write_json write_parquet zip
 """.split()
 
 TORCH = """
@@ -53,10 +68,21 @@ SIGNATURES = {
         "every_s=None)"
     ),
     "train.track": "(**things)",
+    "train.get_dataset_shard": "(name=None)",
+    "train.DataConfig": "(datasets_to_split='all', execution_options=None, enable_shard_locality=True)",
+    "data.DataIterator.iter_batches": (
+        "(self, *, prefetch_batches=1, batch_size=256, batch_format='default', drop_last=False, "
+        "local_shuffle_buffer_size=None, local_shuffle_seed=None)"
+    ),
+    "data.DataIterator.iter_torch_batches": (
+        "(self, *, prefetch_batches=1, batch_size=256, dtypes=None, device='auto', collate_fn=None, drop_last=False, "
+        "local_shuffle_buffer_size=None, local_shuffle_seed=None, pin_memory=False)"
+    ),
     "train.LoggingConfig": "(log_level='INFO')",
     "train.DataParallelTrainer": (
         "(train_loop_per_worker, *, train_loop_config=None, backend_config=None, scaling_config=None, "
-        "run_config=None, resume_from_checkpoint=None, metadata=None, validation_config=None)"
+        "run_config=None, resume_from_checkpoint=None, metadata=None, validation_config=None, datasets=None, "
+        "dataset_config=None)"
     ),
     "train.Checkpoint": "(path, filesystem=None)",
     "train.Checkpoint.from_directory": "(path)",
@@ -71,7 +97,8 @@ SIGNATURES = {
     "train.Run.reports": "(self, rank=0)",
     "train.torch.TorchTrainer": (
         "(train_loop_per_worker, *, train_loop_config=None, torch_config=None, scaling_config=None, "
-        "run_config=None, resume_from_checkpoint=None, metadata=None, validation_config=None)"
+        "run_config=None, resume_from_checkpoint=None, metadata=None, validation_config=None, datasets=None, "
+        "dataset_config=None)"
     ),
     "train.torch.TorchConfig": "(backend=None, init_method='env', timeout_s=1800)",
     "train.torch.prepare_model": (
@@ -103,6 +130,12 @@ def test_the_names_of_train() -> None:
 def test_the_names_of_train_torch() -> None:
     assert sorted(headway.train.torch.__all__) == sorted(TORCH)
     assert all(hasattr(headway.train.torch, name) for name in TORCH)
+
+
+def test_the_names_of_data() -> None:
+    assert sorted(headway.data.__all__) == sorted(DATA)
+    assert all(hasattr(headway.data, name) for name in DATA)
+    assert sorted(name for name in dir(headway.data.Dataset) if not name.startswith("_")) == sorted(DATASET)
 
 
 @pytest.mark.parametrize("name", SIGNATURES)

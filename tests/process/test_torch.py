@@ -346,7 +346,7 @@ class Packed:
 
 
 def test_nested_batches_are_moved_whatever_they_are_made_of() -> None:
-    from headway.train.torch.loader import moved, tensors_in
+    from headway.data.devices import moved, tensors_in
 
     batch = {"a": [torch.ones(1), Pair(torch.ones(1), None)], "b": (Packed(torch.ones(1)), "text"), "c": None}
     there = moved(batch, torch.device("meta"))

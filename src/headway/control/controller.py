@@ -16,7 +16,9 @@ from headway.control import events, machine, ranks
 from headway.control.chronicle import Chronicle
 from headway.control.diagnosis import Diagnosis
 from headway.control.failures import sentence
+from headway.control.feeding import Feeding
 from headway.control.hooks import Hooks
+from headway.control.horizons import Horizons
 from headway.control.ledger import Complaint, Ledger
 from headway.control.plan import Outcome, Plan
 from headway.control.policy import Budgets
@@ -31,6 +33,7 @@ from headway.control.validations import Validations
 from headway.core.errors import ConfigError, EngineError, PreemptionInfo, StorageError
 from headway.core.messages import (
     Checkpoints,
+    DataFigures,
     Dump,
     Exited,
     Failed,
@@ -40,6 +43,7 @@ from headway.core.messages import (
     Preemption,
     Ready,
     SaveAt,
+    Steps,
 )
 from headway.engine.base import Engine
 from headway.engine.vitals import Outside, Vital
@@ -69,6 +73,8 @@ class Controller:
         )
         self._watch = Watch(plan.config.failure_config, _Patients(engine, self), self._stalled)
         self._witness = Witness(rundir.path, plan.task, lambda text: engine.post(Complaint(text, "failures")))
+        self._horizons = Horizons(0)
+        self._feeding = Feeding(rundir, lambda text: self._tell("data", text, "WARNING"))
         self._preload = tuple(plan.context.backend_config.preload) if plan.context.backend_config is not None else ()
         self._validations = _validations(plan, engine, rundir)
         pending = [saved for saved in self._ledger.kept if saved.awaits_validation]
@@ -226,9 +232,19 @@ class Controller:
                 self._value = message.value if rank == 0 else self._value
             case Failed() | Exited():
                 self._watch.over(rank, left=isinstance(message, Exited))
+            case Steps():
+                self._tell_horizon(rank, message)
+            case DataFigures(text=text):
+                self._feeding.heard(rank, text)
             case _:
                 self._watch.heard(rank, message, time.monotonic())
         return event if rank == event.rank else FromWorker(event.attempt, rank, message)
+
+    def _tell_horizon(self, rank: int, steps: Steps) -> None:
+        self._horizons, news = self._horizons.heard(rank, steps)
+        if news is not None:
+            for index in self.index_of:
+                self._engine.send(index, news)
 
     # --- actions ---
 
@@ -319,11 +335,14 @@ class Controller:
             attempt=self._run.attempt,
             first_seq=self._ledger.next_seq,
             checkpoint=checkpoint,
+            cursors=newest.manifest.cursor.get("datasets", {}) if newest else {},
             num_threads=self._engine.threads_per_worker(len(ready)),
         )
         for index, start in zip(self.index_of, told, strict=True):
             self._engine.send(index, start)
         self._watch.begin(len(ready), time.monotonic())
+        self._horizons = Horizons(len(ready))
+        self._feeding.begin(self._run.attempt)
         self._witness.begin(told[0], checkpoint, noted(told, self._preload, self._plan.config.env_vars))
         self._save_later()
 

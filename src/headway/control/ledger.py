@@ -164,6 +164,7 @@ class Ledger:
             ranks=closing.givers,
             metrics=metrics_of(closing),
             name=allotted.name,
+            cursors=cursors_of(closing),
         )
         self._places[closing.seq] = self._vault.place(what)
         self._jobs.put(functools.partial(self._answer, attempt, closing.seq, lambda: self._vault.commit(what)))
@@ -291,6 +292,21 @@ class Ledger:
             self._post(CommitFailed(attempt, seq, reason, lost=isinstance(error, LeaseLost)))
         else:
             self._post(CommitDone(attempt, seq, saved))
+
+
+def cursors_of(closing: Round) -> dict[str, Any]:
+    """Where each dataset is: one position for all ranks, or one for each where they differ."""
+    told = [json.loads(report.cursor) for report in closing.reports if report is not None and report.cursor]
+    whole = len(told) == len(closing.reports)
+    names = dict.fromkeys(name for each in told for name in each)
+    found: dict[str, Any] = {}
+    for name in names:
+        positions = [each.get(name) for each in told]
+        if all(position == positions[0] for position in positions):
+            found[name] = {"position": positions[0]}
+        else:
+            found[name] = {"positions": positions if whole else None}
+    return found
 
 
 def _refused(claim: Claim, why: str) -> Granted:

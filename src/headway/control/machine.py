@@ -74,6 +74,7 @@ from headway.core.messages import (
     Capacity,
     Claim,
     Committed,
+    DataFigures,
     Dismissed,
     Exited,
     Failed,
@@ -87,6 +88,7 @@ from headway.core.messages import (
     Saving,
     Stacks,
     Staged,
+    Steps,
     StopRequested,
     Terminate,
     Tracking,
@@ -220,7 +222,7 @@ def _heard(run: Run, event: FromWorker) -> Step:
             return _met(changed(run, meetings=meetings), verdict)
         case AskCheckpoints():
             return changed(run, questions=run.questions.ask(rank, message)), ()
-        case Pulse():
+        case Pulse() | Steps() | DataFigures():
             return run, ()
         case Stacks():
             return concluded(changed(run, dumped=run.dumped | {rank})) if run.why == "fail" else (run, ())

@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import cloudpickle
 
@@ -25,6 +26,7 @@ def starts(
     attempt: int,
     first_seq: int,
     checkpoint: Checkpoint | None,
+    cursors: dict[str, Any],
     num_threads: int | None,
 ) -> list[Start]:
     """One per rank; ``ready`` stands in rank order already."""
@@ -52,6 +54,7 @@ def starts(
             task=plan.task,
             checkpoint=packed,
             first_seq=first_seq,
+            cursors=cursors,
         )
         for rank, place in enumerate(ranks.places(ready, num_threads=num_threads, master_port=_free_port()))
     ]

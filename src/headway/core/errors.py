@@ -6,6 +6,7 @@ HeadwayError
 ├── MetricsError (ValueError)          a value handed to report() or returned cannot be kept
 ├── SessionError (RuntimeError)        a training function was called where no training runs
 │   └── AloneError                     one rank is run again, and needs what only the others have
+├── DataError (ValueError)              data is not what it must be
 ├── StorageError (RuntimeError)        a run directory or a checkpoint cannot be used
 ├── EngineError (RuntimeError)         processes could not be had
 ├── WorkerDied (RuntimeError)          a process ended before its function did
@@ -142,3 +143,7 @@ class PreemptionInfo:
     @property
     def preempted_ranks(self) -> list[int]:
         return sorted(rank for ranks in self.preempted_node_to_ranks.values() for rank in ranks)
+
+
+class DataError(HeadwayError, ValueError):
+    """Data is not what it must be: a file, a row, or what a function made of one."""

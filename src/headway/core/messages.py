@@ -19,6 +19,9 @@
       │◀──────────────────────── Preemption ───│   some of you are told to leave
       │── Arrive ─────────────────────────────▶│   at a barrier or broadcast
       │◀─────────────────────────── Release ───│   all are here
+      │── Steps ──────────────────────────────▶│   so many batches of an epoch I have, and perhaps no more
+      │◀─────────────────────────── Horizon ───│   so many have all of you
+      │── DataFigures ────────────────────────▶│   how my data pipelines do: now and then
       │── AskCheckpoints ─────────────────────▶│   which checkpoints are there, as soon as …
       │◀─────────────────────── Checkpoints ───│   these
       │── Finished | Failed ──────────────────▶│
@@ -107,6 +110,7 @@ class Report(NamedTuple):
     metrics: bytes
     staged: bool = False
     pending: bool = False
+    cursor: bytes = b""  # where in its datasets the rank is, as JSON
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,6 +207,23 @@ class Arrive:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Steps:
+    """This rank has at least ``count`` batches of an epoch of a dataset; ``ended``: and not one more."""
+
+    dataset: str
+    epoch: int
+    count: int
+    ended: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataFigures:
+    """What this rank's data pipelines have done so far, as JSON text."""
+
+    text: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class AskCheckpoints:
     """Which checkpoints are there, as soon as that of this rank's report ``after`` is; ``validated``: and every
     validation is over. The same ``index`` again replaces the question: a rank that has waited long enough asks for
@@ -254,6 +275,7 @@ class Start:
     task: bytes
     checkpoint: bytes | None = None  # a pickled Checkpoint
     first_seq: int = 0
+    cursors: dict[str, Any] = field(default_factory=dict)  # where each dataset goes on, as its checkpoint says
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -308,6 +330,16 @@ class Release:
 
     index: int
     data: bytes = b""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Horizon:
+    """Every rank has ``count`` batches of this epoch; ``last``: and one of them no more."""
+
+    dataset: str
+    epoch: int
+    count: int
+    last: bool
 
 
 class Known(NamedTuple):
@@ -377,6 +409,8 @@ ToController = (
     | Staged
     | Arrive
     | AskCheckpoints
+    | Steps
+    | DataFigures
     | Pulse
     | Stacks
     | Preempted
@@ -384,7 +418,9 @@ ToController = (
     | Failed
     | Exited
 )
-ToWorker = Start | Approach | SaveAt | Dump | Preemption | Committed | Granted | Release | Checkpoints | Dismissed
+ToWorker = (
+    Start | Approach | SaveAt | Dump | Preemption | Committed | Granted | Release | Horizon | Checkpoints | Dismissed
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,3 +14,4 @@ class Task:
     call: Callable[[], Any]
     backend: Any = None
     metadata: dict[str, Any] = field(default_factory=dict)
+    datasets: dict[str, Any] = field(default_factory=dict)

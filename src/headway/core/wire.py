@@ -15,7 +15,7 @@ from headway.core.errors import HeadwayError
 from headway.core.messages import Report
 
 _HEADER = struct.Struct("!BBI")
-_REPORT_FRAME = struct.Struct("!BBIqd??")
+_REPORT_FRAME = struct.Struct("!BBIqd??H")
 _MARK = 0x48
 _REPORT = 0
 _KINDS: tuple[type[Any], ...] = (
@@ -45,8 +45,11 @@ _KINDS: tuple[type[Any], ...] = (
     messages.Stacks,
     messages.Preempted,
     messages.Preemption,
+    messages.Steps,
+    messages.Horizon,
+    messages.DataFigures,
 )
-_REPORT_FIELDS = struct.Struct("!qd??")
+_REPORT_FIELDS = struct.Struct("!qd??H")
 _NUMBER = {kind: number for number, kind in enumerate(_KINDS)}
 _FIELDS: tuple[tuple[str, ...], ...] = tuple(tuple(kind.__slots__) for kind in _KINDS)
 
@@ -64,18 +67,19 @@ def encode(message: object) -> bytes:
     return _HEADER.pack(_MARK, number, len(body)) + body
 
 
-def encode_report(seq: int, time: float, metrics: bytes, staged: bool, pending: bool) -> bytes:
+def encode_report(seq: int, time: float, metrics: bytes, staged: bool, pending: bool, cursor: bytes = b"") -> bytes:
     """The frame of a Report. A training loop waits for this one, its caches cold: one call, no object."""
-    size = _REPORT_FIELDS.size + len(metrics)
-    return _REPORT_FRAME.pack(_MARK, _REPORT, size, seq, time, staged, pending) + metrics
+    size = _REPORT_FIELDS.size + len(cursor) + len(metrics)
+    return _REPORT_FRAME.pack(_MARK, _REPORT, size, seq, time, staged, pending, len(cursor)) + cursor + metrics
 
 
 def decode(number: int, body: memoryview) -> Any:
     """The message of one frame."""
     try:
         if number == _REPORT:
-            seq, time, staged, pending = _REPORT_FIELDS.unpack_from(body)
-            return Report(seq, time, bytes(body[_REPORT_FIELDS.size :]), staged, pending)
+            seq, time, staged, pending, length = _REPORT_FIELDS.unpack_from(body)
+            begin = _REPORT_FIELDS.size + length
+            return Report(seq, time, bytes(body[begin:]), staged, pending, bytes(body[begin - length : begin]))
         return _KINDS[number](**dict(zip(_FIELDS[number], pickle.loads(body), strict=True)))
     except Exception as error:  # whatever garbage does inside pickle, it is garbage
         raise WireError(f"not a message: {error!r}") from error

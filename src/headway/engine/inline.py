@@ -163,8 +163,8 @@ class _Link:
             self._engine.say(message)
             self._engine.deliver_posted(0)
 
-    def report(self, seq: int, time: float, metrics: bytes, staged: bool, pending: bool) -> None:
-        self.send(Report(seq, time, metrics, staged, pending))
+    def report(self, seq: int, time: float, metrics: bytes, staged: bool, pending: bool, cursor: bytes = b"") -> None:
+        self.send(Report(seq, time, metrics, staged, pending, cursor))
 
     def wait(self, done: Callable[[], bool], timeout_s: float | None = None) -> bool:
         until = math.inf if timeout_s is None else time.monotonic() + timeout_s

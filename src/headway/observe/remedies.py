@@ -33,7 +33,6 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     "collective": (
         "all ranks are in the same collective and it does not end: a network that drops packets, or a card that hangs",
     ),
-    "meeting": (_SAME_ORDER,),
     "loader": (
         "look at the dataset's line in the stacks of the rank that waits, and of its loader processes",
         "DataLoader(timeout=...) makes an exception of it",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -43,6 +43,7 @@ class Commitment:
     ranks: tuple[int, ...]
     metrics: dict[str, Any]
     name: str | None = None  # None: by its number
+    cursors: dict[str, Any] = field(default_factory=dict)  # where in its datasets each rank was
 
     @property
     def folder(self) -> str:
@@ -60,11 +61,16 @@ class Commitment:
             ranks=list(self.ranks),
             metrics=self.metrics,
             values=note.values if note is not None else {},
-            cursor=note.cursor if note is not None else {},
+            cursor=self._cursor(note),
             files=files,
             time=time.time(),
             versions=versions(),
         )
+
+    def _cursor(self, note: Note | None) -> dict[str, Any]:
+        """What the ranks have reported counts; a note stands in for it where nobody has heard them."""
+        noted = dict(note.cursor) if note is not None else {}
+        return {**noted, "datasets": self.cursors} if self.cursors else noted
 
     def path(self, run: Path) -> Path:
         """Where it will be, if that is a folder here."""

@@ -4,6 +4,7 @@
   run.json              what was asked for; one entry per opening
   events.jsonl          the journal: every transition with its cause
   metrics.jsonl         a line per (rank, seq), as it arrives; a marker line per attempt
+  data.jsonl            how the ranks' data pipelines did, every few seconds; only where there are datasets
   checkpoints/          checkpoint_000000/ … each with its files and .manifest.json
     .staging/           files on their way: see staging.py
   logs/                 rank-0.out, rank-0.err, …, validation-checkpoint_000000.out, …
@@ -20,6 +21,7 @@ FORMAT = 1
 DESCRIPTION = "run.json"
 JOURNAL = "events.jsonl"
 METRICS = "metrics.jsonl"
+DATA = "data.jsonl"
 CHECKPOINTS = "checkpoints"
 STAGING = ".staging"
 MANIFEST = ".manifest.json"

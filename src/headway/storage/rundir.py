@@ -48,6 +48,7 @@ class RunDir:
         self._description = description
         self._journal = Appender(path / layout.JOURNAL)
         self._metrics = Appender(path / layout.METRICS)
+        self._data: Appender | None = None  # most runs have no datasets
 
     @property
     def resumed(self) -> bool:
@@ -117,9 +118,17 @@ class RunDir:
         """Whole lines for ``metrics.jsonl``."""
         self._metrics.write(lines)
 
+    def append_data(self, line: bytes) -> None:
+        """A line for ``data.jsonl``."""
+        if self._data is None:
+            self._data = Appender(self.path / layout.DATA)
+        self._data.write(line)
+
     def close(self) -> None:
         self._journal.close()
         self._metrics.close()
+        if self._data is not None:
+            self._data.close()
         if self.trouble is not None:
             self.complaint = f"the end of the journal and of the metrics could not be written: {self.trouble}"
         if self._mirror is not None:

@@ -22,6 +22,7 @@ from headway.core.config import (
 from headway.core.errors import (
     ConfigError,
     ControllerError,
+    DataError,
     EngineError,
     HeadwayError,
     MetricsError,
@@ -49,12 +50,14 @@ from headway.train.functions import (
     get_all_reported_checkpoints,
     get_checkpoint,
     get_context,
+    get_dataset_shard,
     get_preemption_info,
     phase,
     report,
     track,
 )
 from headway.train.handle import Run
+from headway.train.ingest import DataConfig
 from headway.train.reported import ReportedCheckpoint
 from headway.train.result import Result
 from headway.train.trainer import DataParallelTrainer
@@ -67,6 +70,8 @@ __all__ = [
     "CheckpointUploadMode",
     "ConfigError",
     "ControllerError",
+    "DataConfig",
+    "DataError",
     "DataParallelTrainer",
     "EngineError",
     "FailureConfig",
@@ -97,6 +102,7 @@ __all__ = [
     "get_all_reported_checkpoints",
     "get_checkpoint",
     "get_context",
+    "get_dataset_shard",
     "get_preemption_info",
     "phase",
     "report",

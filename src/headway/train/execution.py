@@ -51,6 +51,7 @@ from headway.storage.opening import create_remote_run, create_run, open_remote_r
 from headway.storage.record import Record
 from headway.storage.remote.store import Store, open_store
 from headway.storage.rundir import RunDir
+from headway.train import ingest
 from headway.train.parcel import bind, pack
 from headway.train.request import Request
 from headway.train.result import Result
@@ -106,7 +107,8 @@ class Execution:
 def prepare(request: Request, *watchers: Watcher) -> Execution:
     """Check everything, take the run directory, build the parts."""
     call = bind(request.function, request.train_loop_config)
-    task = Task(call, request.backend, dict(request.metadata))
+    feeds = ingest.prepared(request.datasets, request.data, request.scaling)
+    task = Task(call, request.backend, dict(request.metadata), feeds)
     _check_callbacks(request.run)
     inline = chosen_engine(request.scaling) == "inline"
     engine = _engine(request, task, inline=inline)
@@ -115,7 +117,8 @@ def prepare(request: Request, *watchers: Watcher) -> Execution:
     validator = _validator(request.validation, request.backend or BackendConfig()) if request.validation else None
     with contextlib.ExitStack() as undo:
         rundir = undo.enter_context(contextlib.closing(_rundir(request)))
-        asked = _asked(request)
+        asked = _asked(request, feeds)
+        ingest.check_unchanged(feeds, rundir)
         differences = rundir.differences(asked)
         rundir.describe(asked)
         if request.run.checkpoint_config.num_to_keep == 0:
@@ -201,7 +204,7 @@ def _store(config: RunConfig) -> Store:
     return open_store(config.storage_path, config.storage_filesystem)
 
 
-def _asked(request: Request) -> dict[str, Any]:
+def _asked(request: Request, feeds: Mapping[str, ingest.Feed]) -> dict[str, Any]:
     """What stands in run.json: the request, as far as JSON can hold it."""
     return {
         "trainer": request.kind,
@@ -211,6 +214,7 @@ def _asked(request: Request) -> dict[str, Any]:
         "scaling_config": _plain(asdict(request.scaling)),
         "checkpoint_config": asdict(request.run.checkpoint_config),
         "failure_config": asdict(request.run.failure_config),
+        **({"datasets": ingest.described(feeds)} if feeds else {}),
         "argv": sys.argv,
         "versions": {"python": platform.python_version(), "headway": headway.__version__, **_versions("torch")},
     }

@@ -18,6 +18,7 @@ from headway.worker.saving import Wish
 from headway.worker.session import Session, current
 
 if TYPE_CHECKING:
+    from headway.data.iterator import DataIterator
     from headway.train.torch.tracking import Tracked
 
 
@@ -108,6 +109,26 @@ def get_checkpoint() -> Checkpoint | None:
     None at the very beginning of a run.
     """
     return current("headway.train.get_checkpoint").newest_checkpoint()
+
+
+def get_dataset_shard(name: str | None = None) -> DataIterator:
+    """This worker's part of a dataset that was given to the trainer.
+
+    Every iteration of it is an epoch. Where it is rides in every report: after a restart, it goes on there.
+
+    >>> import headway.data, headway.train as train
+    >>> def train_func():
+    ...     shard = train.get_dataset_shard("train")
+    ...     for epoch in range(2):
+    ...         rows = sum(len(batch["id"]) for batch in shard.iter_batches(batch_size=4))
+    ...         train.report({"rows": rows})
+    >>> datasets = {"train": headway.data.range(10)}
+    >>> train.DataParallelTrainer(train_func, datasets=datasets, scaling_config=train.ScalingConfig(2)).fit().metrics
+    {'rows': 5}
+    """
+    from headway.train.ingest import shard
+
+    return shard(current("headway.train.get_dataset_shard"), name)
 
 
 @contextlib.contextmanager

@@ -333,7 +333,7 @@ class _Alone:
             case _:
                 pass  # nobody listens
 
-    def report(self, seq: int, time: float, metrics: bytes, staged: bool, pending: bool) -> None:
+    def report(self, seq: int, time: float, metrics: bytes, staged: bool, pending: bool, cursor: bytes = b"") -> None:
         self._tell(f"report {seq}  {words.metrics(json.loads(metrics))}".rstrip())
         if staged:
             self._drop()

@@ -10,6 +10,7 @@ from headway.core.config import RunConfig, ScalingConfig
 from headway.core.validation import ValidationConfig
 from headway.frameworks.base import BackendConfig
 from headway.storage.checkpoint import Checkpoint
+from headway.train.ingest import DataConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,3 +26,5 @@ class Request:
     checkpoint: Checkpoint | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     validation: ValidationConfig | None = None
+    datasets: Mapping[str, Any] = field(default_factory=dict)
+    data: DataConfig = field(default_factory=DataConfig)

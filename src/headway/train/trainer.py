@@ -17,6 +17,7 @@ from headway.frameworks.base import BackendConfig
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.record import Record
 from headway.train.handle import Run
+from headway.train.ingest import DataConfig
 from headway.train.request import Request
 from headway.train.result import Result
 
@@ -25,7 +26,8 @@ class DataParallelTrainer:
     """Runs one function on several workers. The base of all trainers; without a backend the workers are just processes.
 
     ``train_loop_per_worker`` takes no parameter, or one: the ``train_loop_config``. ``validation_config`` is what
-    ``report(..., validation=True)`` has checkpoints validated with, while training goes on.
+    ``report(..., validation=True)`` has checkpoints validated with, while training goes on. ``datasets`` are dealt out
+    among the workers, which find their parts with ``train.get_dataset_shard(name)``.
 
     >>> from headway import train
     >>> def train_func(config):
@@ -49,7 +51,11 @@ class DataParallelTrainer:
         resume_from_checkpoint: Checkpoint | None = None,
         metadata: Mapping[str, Any] | None = None,
         validation_config: ValidationConfig | None = None,
+        datasets: Mapping[str, Any] | None = None,
+        dataset_config: DataConfig | None = None,
     ) -> None:
+        _check("datasets", datasets, Mapping)
+        _check("dataset_config", dataset_config, DataConfig)
         _check("backend_config", backend_config, BackendConfig)
         _check("scaling_config", scaling_config, ScalingConfig)
         _check("run_config", run_config, RunConfig)
@@ -69,6 +75,8 @@ class DataParallelTrainer:
             checkpoint=resume_from_checkpoint,
             metadata=metadata or {},
             validation=validation_config,
+            datasets=datasets or {},
+            data=dataset_config or DataConfig(),
         )
 
     @classmethod

@@ -23,7 +23,7 @@ class Link(Protocol):
         ``ring=False``: the controller need not read it at once.
         """
 
-    def report(self, seq: int, time: float, metrics: bytes, staged: bool, pending: bool) -> None:
+    def report(self, seq: int, time: float, metrics: bytes, staged: bool, pending: bool, cursor: bytes = b"") -> None:
         """The same for a Report."""
 
     def wait(self, done: Callable[[], bool], timeout_s: float | None = None) -> bool:
@@ -50,9 +50,9 @@ class SocketLink:
         if ring:
             os.eventfd_write(self._bell, 1)
 
-    def report(self, seq: int, time: float, metrics: bytes, staged: bool, pending: bool) -> None:
+    def report(self, seq: int, time: float, metrics: bytes, staged: bool, pending: bool, cursor: bytes = b"") -> None:
         with speaking:
-            self._wire.sendall(encode_report(seq, time, metrics, staged, pending))
+            self._wire.sendall(encode_report(seq, time, metrics, staged, pending, cursor))
         if staged:
             os.eventfd_write(self._bell, 1)
 

@@ -51,7 +51,7 @@ def main(wire: socket.socket, bell: int, gpus: list[str], rendezvous: str | None
     session = Session(start, link, lambda error: link.send(failure(error)))
     link.listen(session.receive)
     look_after_notices(session.told_to_leave)
-    beat(session.progress, link, session.is_over)
+    beat(session.progress, link, session.is_over, session.tell_figures)
     outcome = _become(start) or work(start, session, lambda: unpack(start.task), rendezvous=rendezvous)
     if isinstance(outcome, Failed):
         link.send(session.progress.pulse(), ring=False)  # what is written down of us shall be how far we really were
@@ -83,7 +83,7 @@ def work(
         with active(session):
             with session.progress.phase("importing the function"):
                 task = unpack()
-            session.metadata = task.metadata
+            session.metadata, session.datasets = task.metadata, task.datasets
             with join(task.backend, start.place, rendezvous, lasting=lasting):
                 value = _packed_value(task.call())
                 session.wait_for_saves()
@@ -96,6 +96,9 @@ def work(
         return _left(leaving, session, log=not lasting)
     except BaseException as error:  # the user's code: whatever it is, it is the answer
         return failure(error, log=not lasting)
+    finally:
+        for close in session.at_end:
+            close()
 
 
 def _left(leaving: SystemExit, session: Session, *, log: bool) -> Finished | Failed:

@@ -59,11 +59,11 @@ def _rss_bytes() -> int:
         return 0
 
 
-def beat(progress: Progress, link: Link, over: Callable[[], bool]) -> None:
-    """Tell it from now on, in a thread, until ``over()``."""
+def beat(progress: Progress, link: Link, over: Callable[[], bool], also: Callable[[], None] = lambda: None) -> None:
+    """Tell it from now on, in a thread, until ``over()``; ``also`` is called as often as we tell it at least."""
 
     def loop() -> None:
-        last, told = None, 0.0
+        last, told, also_told = None, 0.0, time.monotonic()
         while not over():
             pulse = progress.pulse()
             numbers = (pulse.batches, pulse.collectives, pulse.meetings, pulse.phase)
@@ -73,6 +73,10 @@ def beat(progress: Progress, link: Link, over: Callable[[], bool]) -> None:
                     link.send(pulse, ring=False)
                 except OSError:
                     return  # the controller is gone, and whoever started us ends us
+            if time.monotonic() - also_told >= AT_LEAST_EVERY_S:
+                also_told = time.monotonic()
+                with contextlib.suppress(OSError):
+                    also()
             time.sleep(EVERY_S)
 
     threading.Thread(target=loop, name="headway-pulse", daemon=True).start()

@@ -29,7 +29,8 @@ class Wish:
     delete_local: bool | None = None
     upload: Callable[[Checkpoint, str], Checkpoint] | None = None
     scratch: bool = False  # the folder itself is of no use afterwards
-    cursor: dict[str, Any] = field(default_factory=dict)  # where in the data we are
+    cursor: dict[str, Any] = field(default_factory=dict)  # where in the data we are, in words for people
+    positions: dict[str, Any] = field(default_factory=dict)  # and in numbers, for each dataset
 
     @property
     def may_take(self) -> bool:

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -24,9 +25,11 @@ from headway.core.messages import (
     Checkpoints,
     Claim,
     Committed,
+    DataFigures,
     Dismissed,
     Dump,
     Granted,
+    Horizon,
     Known,
     Preempted,
     Preemption,
@@ -36,6 +39,7 @@ from headway.core.messages import (
     Stacks,
     Staged,
     Start,
+    Steps,
     ToWorker,
     Tracking,
 )
@@ -78,6 +82,11 @@ class Session:
         self.metadata: dict[str, Any] = {}  # the user's own
         self.autosave: Autosave | None = None  # what saves itself
         self.extras: dict[str, Any] = {}  # what a framework's helpers keep for this session
+        self.datasets: dict[str, Any] = {}  # the user's own, as they were given to the trainer
+        self.cursors = start.cursors  # where they go on
+        self.positions: Callable[[], dict[str, Any]] = dict  # where they are
+        self.figures: Callable[[], dict[str, Any]] = dict  # how they do
+        self.at_end: list[Callable[[], None]] = []
         self.progress = Progress()
         self.preemption: Preemption | None = None  # who is told to leave, if anybody
         self._link = link
@@ -103,6 +112,7 @@ class Session:
         self._leave_at: int | None = None
         self._num_meetings = 0
         self._released: dict[int, bytes] = {}
+        self._horizons: dict[tuple[str, int], Horizon] = {}
         self._dismissed = False
 
     def report(
@@ -120,9 +130,12 @@ class Session:
             self._enter(seq)
             if checkpoint is None and self.autosave is not None:
                 checkpoint, wish = self.autosave(seq, seq in self._save_at) or (None, None)
+            positions = self.positions()
+            cursor = json.dumps(positions).encode() if positions else b""
+            wish = replace(wish or Wish(), positions=positions) if checkpoint is not None else wish
             there = checkpoint is not None and self._save(checkpoint, seq, text, wish or Wish(), validation)
             with speaking:
-                self._link.report(seq, time.time(), text, there, checkpoint is not None and not there)
+                self._link.report(seq, time.time(), text, there, checkpoint is not None and not there, cursor)
                 self._next_seq = seq + 1
             if checkpoint is not None and not there:
                 self._told(seq)
@@ -157,7 +170,7 @@ class Session:
         self._link.send(Saving())
         heed()
         self._link.wait(lambda: len(self._pending) < IN_FLIGHT, THROTTLE_S)
-        note = Note(self.run.num_workers, json.loads(metrics), validation=validation, cursor=wish.cursor)
+        note = Note(self.run.num_workers, json.loads(metrics), validation=validation, cursor=_noted(wish))
         with self.progress.phase("saving a checkpoint"):
             there = self._saver.save(checkpoint, seq, note, wish)
         self._pending.add(seq)
@@ -292,6 +305,29 @@ class Session:
         self._link.wait(lambda: index in self._released)
         return self._released.pop(index)
 
+    def has_batches(self, dataset: str, epoch: int, count: int, *, ended: bool) -> None:
+        """Tell the others how many batches of an epoch we have, as far as we know."""
+        self._link.send(Steps(dataset=dataset, epoch=epoch, count=count, ended=ended))
+        heed()
+
+    def all_have_batch(self, dataset: str, epoch: int, number: int) -> bool:
+        """Whether every rank has this one; waits until that is known."""
+        key = (dataset, epoch)
+
+        def known() -> bool:
+            horizon = self._horizons.get(key)
+            return horizon is not None and (horizon.count > number or horizon.last)
+
+        if not known():
+            self._link.wait(known)
+        return self._horizons[key].count > number
+
+    def tell_figures(self) -> None:
+        """How our data pipelines do; may be called by any thread."""
+        figures = self.figures()
+        if figures:
+            self._link.send(DataFigures(text=json.dumps(figures).encode()), ring=False)
+
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Silence is to be expected in here; the controller hears of it at once."""
@@ -338,10 +374,18 @@ class Session:
             case Checkpoints(index=index, found=found):
                 if index in self._answers:
                     self._answers[index] = found
+            case Horizon():
+                self._horizons[message.dataset, message.epoch] = message
             case Dismissed():
                 self._dismissed = True
             case Start():
                 raise AssertionError("a session is started once")
+
+
+def _noted(wish: Wish) -> dict[str, Any]:
+    """Where in the data we are, for whoever finds our files without having heard us."""
+    datasets = {name: {"position": position} for name, position in wish.positions.items()}
+    return {**wish.cursor, **({"datasets": datasets} if datasets else {})}
 
 
 @contextlib.contextmanager

@@ -7,13 +7,14 @@ draws, and that iterating moves the batches.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
 from headway.core.errors import ConfigError
+from headway.data.devices import one_ahead, one_by_one
 from headway.frameworks.torch import device_of
 from headway.train.torch.sharing import share
 from headway.worker.pulse import Progress
@@ -76,7 +77,7 @@ def _counted(batches: Iterator[Any], progress: Progress) -> Iterator[Any]:
 
 def _deliver_to(loader: Any, device: torch.device, *, ahead: bool) -> None:
     """Make iterating this one loader move its batches."""
-    deliver = _one_ahead if ahead and device.type == "cuda" else _one_by_one
+    deliver = one_ahead if ahead and device.type == "cuda" else one_by_one
     _iterate(loader, lambda batches: deliver(iter(batches), device))
 
 
@@ -86,63 +87,3 @@ def _iterate(loader: Any, through: Callable[[Iterator[Any]], Iterator[Any]]) -> 
     own = type(base.__name__, (base,), {"__iter__": lambda self: through(base.__iter__(self))})
     own.__module__, own.__qualname__ = base.__module__, base.__qualname__
     loader.__class__ = own
-
-
-def _one_by_one(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
-    for batch in batches:
-        yield moved(batch, device)
-
-
-def _one_ahead(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
-    """Copy the next batch on a side stream while the loop works on this one."""
-    side = torch.cuda.Stream(device)
-    end = object()
-
-    def fetch() -> Any:
-        batch = next(batches, end)
-        with torch.cuda.stream(side):
-            return batch if batch is end else moved(batch, device)
-
-    coming = fetch()
-    while coming is not end:
-        batch, main = coming, torch.cuda.current_stream(device)
-        main.wait_stream(side)
-        for tensor in tensors_in(batch):
-            if tensor.is_cuda:
-                tensor.record_stream(main)  # the allocator knows it only by the stream it was made on
-        coming = fetch()
-        yield batch
-
-
-def moved(batch: Any, device: torch.device) -> Any:
-    """The same batch with everything in it on the device, however deep it lies."""
-    if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
-    if callable(getattr(batch, "to", None)):
-        return batch.to(device)
-    if isinstance(batch, Mapping):
-        items = {key: moved(value, device) for key, value in batch.items()}
-        if type(batch) is dict:
-            return items
-        other: Any = copy.copy(batch)
-        other.update(items)
-        return other
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(moved(value, device) for value in batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)(moved(value, device) for value in batch)
-    return batch
-
-
-def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
-    """Every tensor of a batch; of an object that moved itself, those among its attributes."""
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, Mapping):
-        for value in batch.values():
-            yield from tensors_in(value)
-    elif isinstance(batch, list | tuple):
-        for value in batch:
-            yield from tensors_in(value)
-    elif callable(getattr(batch, "to", None)) and hasattr(batch, "__dict__"):
-        yield from tensors_in(vars(batch))

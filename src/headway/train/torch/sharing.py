@@ -15,7 +15,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from headway.core.errors import ConfigError
 from headway.core.messages import Place
-from headway.train.torch.dealing import batches_of, next_step, num_steps
+from headway.data.dealing import batches_of, next_step, num_steps
 
 LONE = "_headway_lone"  # on a loader that was left alone because its worker is
 

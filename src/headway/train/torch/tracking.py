@@ -78,15 +78,27 @@ class Tracked:
             self._epoch = epoch
             self._finished_before = self._num_finished
             self._reports_of_epoch = 0
-            if not self._loaders:
-                self._set_random_states()
+            self._when_it_goes_on()
             yield epoch
         self._epoch = number
 
+    def _when_it_goes_on(self) -> None:
+        """Random states are set just before the first batch: what comes before it may have drawn some."""
+        for stream in self._streams:
+            stream.before_first_batch = self._set_random_states
+        if not self._loaders and not self._streams:
+            self._set_random_states()
+
+    @property
+    def _streams(self) -> list[Any]:
+        """The datasets that this worker has asked for; where they are rides in every report by itself."""
+        return [shard._own for shard in self._session.extras.get("shards", {}).values()]
+
     @property
     def _num_finished(self) -> int:
-        """How often the first loader has come to its end."""
-        return next((cursor.num_finished for cursor in self._loaders.values()), 0)
+        """How often the first loader, or the first dataset, has come to its end."""
+        counted = [*self._loaders.values(), *self._streams]
+        return counted[0].num_finished if counted else 0
 
     # --- saving ---
 
@@ -107,12 +119,16 @@ class Tracked:
     def _warn_without_a_loader(self) -> None:
         """Where nothing tells how far an epoch has come, a checkpoint counts as its end: that must be said."""
         self._reports_of_epoch += 1
-        if self._reports_of_epoch == 2 and not self._loaders and self._session.rank == 0:
+        if self._reports_of_epoch == 2 and not self._follows_data and self._session.rank == 0:
             print(
                 f"headway: epoch {self._epoch} has several reports and train.track() follows no loader: a restart from "
                 "one of them goes on with the next epoch; name the prepared loader in train.track(...)",
                 file=sys.stderr,
             )
+
+    @property
+    def _follows_data(self) -> bool:
+        return bool(self._loaders or self._streams)
 
     def _position(self) -> dict[str, Any]:
         """For people, and for the manifest: the epoch, and how many batches of it each loader has handed out."""
@@ -122,7 +138,7 @@ class Tracked:
     def _own(self) -> dict[str, Any]:
         loaders = {name: cursor.state() for name, cursor in self._loaders.items()}
         begun = self._finished_before is not None
-        done = begun and (not self._loaders or self._num_finished > (self._finished_before or 0))
+        done = begun and (not self._follows_data or self._num_finished > (self._finished_before or 0))
         return {"epoch": self._epoch, "done": done, "loaders": loaders, "random": _random_states()}
 
     def _write(self, folder: Path, part: str, data: dict[str, Any]) -> None:

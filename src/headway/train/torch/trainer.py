@@ -10,6 +10,7 @@ from headway.core.errors import ConfigError
 from headway.core.validation import ValidationConfig
 from headway.frameworks.base import TorchConfig
 from headway.storage.checkpoint import Checkpoint
+from headway.train.ingest import DataConfig
 from headway.train.trainer import DataParallelTrainer
 
 
@@ -36,6 +37,8 @@ class TorchTrainer(DataParallelTrainer):
         resume_from_checkpoint: Checkpoint | None = None,
         metadata: Mapping[str, Any] | None = None,
         validation_config: ValidationConfig | None = None,
+        datasets: Mapping[str, Any] | None = None,
+        dataset_config: DataConfig | None = None,
     ) -> None:
         if torch_config is not None and not isinstance(torch_config, TorchConfig):
             raise ConfigError(f"torch_config must be a TorchConfig, got {torch_config!r}")
@@ -48,4 +51,6 @@ class TorchTrainer(DataParallelTrainer):
             resume_from_checkpoint=resume_from_checkpoint,
             metadata=metadata,
             validation_config=validation_config,
+            datasets=datasets,
+            dataset_config=dataset_config,
         )

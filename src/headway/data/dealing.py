@@ -43,3 +43,20 @@ def batches_of(
         step = order[first : first + size]
         yield list(step[rank::world_size]) or [step[rank % size]]
         first += size
+
+
+def num_even_steps(num_rows: int, global_batch: int, world_size: int, *, drop_last: bool) -> int:
+    """How many steps there are if none may leave a rank without a row, and no row may be repeated.
+
+    Where batches of one row would need that, the last step takes a few rows more than it was asked to.
+    """
+    steps = num_steps(num_rows, global_batch, drop_last=drop_last)
+    return steps if drop_last else min(steps, max(1, num_rows // world_size)) if num_rows else 0
+
+
+def next_even_step(num_left: int, global_batch: int, world_size: int, *, drop_last: bool) -> int:
+    """Like :func:`next_step`, without repetition."""
+    if drop_last:
+        return next_step(num_left, global_batch, world_size, drop_last=True)
+    later = num_even_steps(num_left, global_batch, world_size, drop_last=False) - 1
+    return num_left if later == 0 else max(world_size, min(global_batch, num_left - later * world_size))

@@ -1,0 +1,215 @@
+"""CSV, JSON lines and text: rows that nobody has counted yet.
+
+Their lines are counted once, as fast as the disk gives them, and each file is cut between lines into pieces that can
+be read by themselves. Where a row may span lines (quoted line breaks, which have to be asked for), or where a file is
+compressed, the whole file is a piece.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import pyarrow as pa
+
+from headway.core.errors import DataError
+from headway.data.files import Files
+from headway.data.source import Columns, Source, digest, select
+
+PIECE = 4 << 20  # bytes of a file, about
+COUNTERS = 8
+COMPRESSED = (".gz", ".bz2", ".zst", ".lz4", ".br")
+
+Kind = Literal["csv", "json", "text"]
+
+
+class Part(NamedTuple):
+    """Bytes of a file; ``stop`` is None for all of it."""
+
+    file: int
+    first: int
+    stop: int | None
+    num_rows: int
+    first_line: int
+
+
+@dataclass(frozen=True)
+class LineFiles(Source):
+    """``options`` go to Arrow's reader."""
+
+    files: Files
+    kind: Kind
+    options: Any = None
+    skip: bool = False
+
+    @functools.cached_property
+    def parts(self) -> tuple[Part, ...]:
+        with concurrent.futures.ThreadPoolExecutor(COUNTERS) as pool:
+            found = list(pool.map(self._parts_of, range(len(self.files.files))))
+        return tuple(part for parts in found for part in parts if part.num_rows)
+
+    def _parts_of(self, number: int) -> list[Part]:
+        path = self.files.files[number].path
+        whole = (
+            path.endswith(COMPRESSED)
+            or getattr((self.options or {}).get("parse_options"), "newlines_in_values", False)
+            or (self.options or {}).get("read_options") is not None
+        )
+        try:
+            if whole:
+                return [Part(number, 0, None, self._parsed(Part(number, 0, None, 0, 0), b"").num_rows, 0)]
+            return self._counted(number)
+        except (pa.ArrowInvalid, DataError) as error:
+            if self.skip:
+                return []
+            raise DataError(f"{path} cannot be read: {error}") from error
+
+    def _counted(self, number: int) -> list[Part]:
+        header = self.kind == "csv"
+        parts, at, lines = [], 0, 0
+        with self.files.open(number) as file:
+            rest = b""
+            while True:
+                data = rest + (block := file.read(PIECE))
+                cut = len(data) if not block else data.rfind(b"\n") + 1
+                rest = data[cut:]
+                if cut:
+                    rows = _num_lines(data[:cut])
+                    if header and rows:
+                        skipped = _header_size(data)
+                        parts.append(Part(number, at + skipped, at + cut, rows - 1, 1))
+                        header = False
+                    else:
+                        parts.append(Part(number, at, at + cut, rows, lines))
+                    lines += rows
+                    at += cut
+                if not block:
+                    return parts
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        return tuple(part.num_rows for part in self.parts)
+
+    @functools.cached_property
+    def schema(self) -> pa.Schema | None:
+        """From the first piece, as Arrow sees it: later pieces must fit."""
+        if self.kind == "text":
+            return pa.schema([("text", pa.string())])
+        if not self.parts:
+            return None
+        return self._parsed(self.parts[0], self._bytes(self.parts[0])).schema
+
+    @property
+    def exact(self) -> bool:
+        return not self.skip
+
+    def read(self, piece: int, columns: Columns = None) -> pa.Table:
+        part = self.parts[piece]
+        try:
+            table = self._parsed(part, self._bytes(part) if part.stop is not None else b"")
+            if self.schema is not None and table.schema != self.schema:
+                table = _cast(table, self.schema)
+            if table.num_rows != part.num_rows:
+                raise DataError(
+                    f"{part.num_rows:,} lines gave {table.num_rows:,} rows; a row that spans lines needs "
+                    "ParseOptions(newlines_in_values=True)"
+                )
+        except (pa.ArrowException, DataError, OSError) as error:
+            if self.skip and self.schema is not None:
+                return select(self.schema.empty_table(), columns)
+            raise DataError(f"{self.where(piece)} cannot be read: {error}") from error
+        return select(table, columns)
+
+    def _bytes(self, part: Part) -> bytes:
+        assert part.stop is not None
+        with self.files.open(part.file) as file:
+            file.seek(part.first)
+            data: bytes = file.read(part.stop - part.first)
+        return data
+
+    def _parsed(self, part: Part, data: bytes) -> pa.Table:
+        if part.stop is None:
+            with self.files.fs.open_input_stream(self.files.files[part.file].path) as file:
+                return self._parsed_as(pa.BufferReader(file.read()), names=None)
+        if self.kind == "csv":
+            return self._parsed_as(pa.BufferReader(data), names=self._names(part.file))
+        return self._parsed_as(pa.BufferReader(data), names=None)
+
+    def _parsed_as(self, stream: Any, names: list[str] | None) -> pa.Table:
+        options = dict(self.options or {})
+        if self.kind == "text":
+            text = stream.read().decode(options.get("encoding", "utf-8"))
+            lines = [line.rstrip("\r") for line in text.split("\n")]
+            return pa.table({"text": pa.array([line for line in lines if line.strip()], pa.string())})
+        if self.kind == "json":
+            from pyarrow import json
+
+            return json.read_json(stream, read_options=json.ReadOptions(use_threads=False, block_size=64 << 20))
+        from pyarrow import csv
+
+        chosen = options.get("read_options") or csv.ReadOptions(use_threads=False, column_names=names)
+        rest = {name: value for name, value in options.items() if name in ("parse_options", "convert_options")}
+        return csv.read_csv(stream, read_options=chosen, **rest)
+
+    @functools.lru_cache(maxsize=1024)  # noqa: B019 - a source lives as long as its dataset
+    def _names(self, number: int) -> list[str]:
+        """The header of a CSV file."""
+        from pyarrow import csv
+
+        with self.files.open(number) as file:
+            head = file.read(1 << 20)
+        data = head[: _header_size(head)]
+        rest = {"parse_options": self.options["parse_options"]} if "parse_options" in (self.options or {}) else {}
+        names: list[str] = csv.read_csv(pa.BufferReader(data), **rest).column_names
+        return names
+
+    def size(self, piece: int) -> int:
+        part = self.parts[piece]
+        return self.files.files[part.file].size * 4 if part.stop is None else part.stop - part.first
+
+    def where(self, piece: int) -> str:
+        part = self.parts[piece]
+        lines = f", lines {part.first_line + 1:,} to {part.first_line + part.num_rows:,}" if part.stop else ""
+        return f"{self.files.files[part.file].path}{lines}"
+
+    @property
+    def name(self) -> str:
+        return f"read_{self.kind}"
+
+    def fingerprint(self) -> str:
+        return digest(self.kind, self.files.fingerprint(), self.counts)
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.files.files))
+
+
+def _header_size(data: bytes) -> int:
+    """The bytes up to the end of the first line that has something in it."""
+    at = 0
+    while at < len(data):
+        end = data.find(b"\n", at)
+        end = len(data) if end < 0 else end + 1
+        if data[at:end].strip():
+            return end
+        at = end
+    return at
+
+
+def _num_lines(data: bytes) -> int:
+    """Lines that have something in them."""
+    lines = data.count(b"\n") + (not data.endswith(b"\n"))
+    if b"\n\n" not in data and b"\r" not in data and b" \n" not in data and not data.startswith(b"\n"):
+        return lines
+    return sum(1 for line in data.split(b"\n") if line.strip())
+
+
+def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    missing = set(schema.names) ^ set(table.column_names)
+    if missing:
+        raise DataError(f"it does not have the columns of the first file; they differ in {', '.join(sorted(missing))}")
+    try:
+        return table.select(schema.names).cast(schema)
+    except pa.ArrowException as error:
+        raise DataError(f"its columns have other types than those of the first rows: {error}") from error

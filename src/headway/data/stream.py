@@ -1,0 +1,248 @@
+"""One consumer's way through a dataset, epoch after epoch: which epoch comes next, and how far it has come.
+
+A training worker has one for each dataset; its position rides in every report, and another attempt begins with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from headway.core.errors import ConfigError, DataError
+from headway.data.chunks import Chunk
+from headway.data.context import DataContext
+from headway.data.ops import UserOp
+from headway.data.order import Order
+from headway.data.pipeline import Batch, Options, Pipeline, Position
+from headway.data.plan import Plan
+from headway.data.schedule import Schedule
+
+NOWHERE = Position(-1, done=True)  # no epoch has begun
+
+
+class Progress(Protocol):
+    """What wants to know that we get on."""
+
+    in_loader: bool
+    batches: int
+
+
+class Agreement(Protocol):
+    """How ranks find out which step is the last, where nobody can know before: see ``control.horizons``."""
+
+    def has(self, epoch: int, num_batches: int, *, ended: bool) -> None:
+        """This rank has so many batches; ``ended``: and no more."""
+
+    def may(self, epoch: int, number: int) -> bool:
+        """Whether every rank has batch ``number``; waits until that is known."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which part of the rows is ours."""
+
+    rank: int = 0
+    world_size: int = 1
+    global_workers: int | None = None  # so many workers' rows make a step, however many there are
+    local_world_size: int = 1
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How batches are to be. ``key`` is equal for equal wishes: then a running pipeline can be gone on with."""
+
+    batch_size: int | None = 256
+    finish: Callable[[Chunk], Any] = lambda chunk: chunk
+    deliver: Callable[[Iterator[Batch]], Iterator[Batch]] = lambda batches: batches
+    prefetch: int = 1
+    drop_last: bool = False
+    local_shuffle: int | None = None
+    local_seed: int | None = None
+    key: Hashable = None
+
+    def __post_init__(self) -> None:
+        if self.batch_size is not None and (not isinstance(self.batch_size, int) or self.batch_size < 1):
+            raise DataError(f"batch_size must be a positive number or None, got {self.batch_size!r}")
+        if self.prefetch < 0:
+            raise DataError(f"prefetch_batches must not be negative, got {self.prefetch!r}")
+        if self.local_shuffle is not None and self.local_shuffle < 1:
+            raise DataError(f"local_shuffle_buffer_size must be positive, got {self.local_shuffle!r}")
+
+
+@dataclass
+class Stream:
+    plan: Plan
+    order: Order
+    place: Place = Place()
+    context: DataContext = field(default_factory=DataContext.get_current)
+    name: str = ""
+    position: Position = NOWHERE  # how far the loop is
+    training: bool = False  # all ranks must make as many steps
+    lasting: bool = False  # epochs follow one another: the next one is begun before it is asked for
+    progress: Progress | None = None
+    agreement: Agreement | None = None
+    before_first_batch: Callable[[], None] = lambda: None
+    pipeline: Pipeline | None = None
+    _key: Hashable = None
+    _later: Order | None = None  # the order of the next epoch, where this one is another's
+    _iterating_s: float = 0.0
+    num_finished: int = 0  # epochs that this process has come to the end of
+
+    # --- what is known before ---
+
+    def schedule(self, wanted: Wanted) -> Schedule:
+        place, order = self.place, self.order
+        if wanted.local_shuffle is not None:
+            order = _locally_shuffled(order, wanted)
+        size = wanted.batch_size or -(-max(1, order.num_rows) // place.world_size)
+        whole = size * max(place.world_size, place.global_workers or 0)
+        drop_last = wanted.drop_last and wanted.batch_size is not None and self.plan.keeps_rows
+        return Schedule(order, place.rank, place.world_size, whole, drop_last)
+
+    def num_batches(self, wanted: Wanted) -> int:
+        """Of a whole epoch; TypeError where that cannot be known."""
+        if not self.plan.keeps_rows:
+            raise TypeError("the number of batches is not known before they are made: the dataset is filtered")
+        schedule = self.schedule(wanted)
+        if self.order.num_rows < self.place.world_size:
+            return sum(1 for _ in schedule.steps(0))
+        return schedule.num_steps
+
+    def coming(self) -> Position:
+        """Where the next iteration begins."""
+        return Position(self.position.epoch + 1) if self.position.done else self.position
+
+    def check(self) -> None:
+        rows = self.order.num_rows
+        if self.training and rows < self.place.world_size and self.plan.keeps_rows:
+            raise ConfigError(
+                f"dataset {self.name!r} has {rows:,} rows for {self.place.world_size} workers: every worker needs one "
+                "in every step; use fewer workers, or DataConfig(datasets_to_split=[...]) without it"
+            )
+
+    @property
+    def lanes(self) -> int:
+        """Of the order that we are in. Where rows are thrown away, only as many workers can go on."""
+        return self.order.lanes if self.plan.keeps_rows else self.place.world_size
+
+    def hold(self, lanes: int, window: int) -> None:
+        """Finish the epoch that was begun in the order that it was begun in."""
+        self._later, self.order = self.order, replace(self.order, lanes=lanes, window=window)
+
+    # --- iterating ---
+
+    def iterate(self, wanted: Wanted) -> Iterator[Any]:
+        """The batches of the next epoch. Leaving the loop early ends the epoch."""
+        self.check()
+        if self.position.done and self._later is not None:
+            self.order, self._later = self._later, None
+        begin = self.coming()
+        pipeline = self._pipeline(wanted, begin)
+        self.position = begin
+        batches = wanted.deliver(pipeline.epoch())
+        if self.agreement is not None and not self.plan.keeps_rows:
+            batches = _agreed(batches, begin.epoch, self.agreement, self.name)
+        if not begin.rows and not begin.skip:
+            self.before_first_batch()
+        began = time.perf_counter()
+        try:
+            for batch in self._counted(batches):
+                self.before_first_batch()
+                self.position = batch.after
+                yield batch.value
+        except GeneratorExit:  # the loop was left by break: for it, this epoch is over
+            pipeline.close()
+            raise
+        except BaseException:
+            pipeline.close()
+            raise
+        finally:
+            self._iterating_s += time.perf_counter() - began
+            if not self.position.done:
+                self.position = Position(begin.epoch, done=True)
+                self.num_finished += 1
+            if pipeline.coming == begin.epoch:  # the others have no more rows, and we have: what is left is left
+                pipeline.close()
+
+    def _pipeline(self, wanted: Wanted, begin: Position) -> Pipeline:
+        running = self.pipeline
+        if running is not None and not running.closed:
+            if self._key == wanted.key and wanted.key is not None and (running.coming, begin.rows) == (begin.epoch, 0):
+                return running
+            running.close()
+        place = self.place
+        options = Options(
+            batch_size=wanted.batch_size,
+            finish=wanted.finish,
+            prefetch=wanted.prefetch,
+            drop_last=wanted.drop_last,
+            budget=self.context.budget(place.local_world_size),
+            num_threads=self._num_threads(),
+            last_epoch=None if self.lasting else begin.epoch,
+        )
+        self._key = wanted.key
+        self.pipeline = Pipeline(self.plan, self.schedule(wanted), begin, options)
+        return self.pipeline
+
+    def _num_threads(self) -> int:
+        asked = [op.concurrency for op in self.plan.ops if isinstance(op, UserOp) and op.concurrency is not None]
+        return max([self.context.threads(self.place.local_world_size), *asked])
+
+    def _counted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        progress = self.progress
+        if progress is None:
+            yield from batches
+            return
+        end = object()
+        while True:
+            progress.in_loader = True
+            try:
+                batch: Any = next(batches, end)
+            finally:
+                progress.in_loader = False
+            if batch is end:
+                return
+            progress.batches += 1
+            yield batch
+
+    def close(self) -> None:
+        if self.pipeline is not None:
+            self.pipeline.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.close()
+
+
+def _locally_shuffled(order: Order, wanted: Wanted) -> Order:
+    """Rows of a buffer are shuffled: that is a window of the order, where it has none."""
+    assert wanted.local_shuffle is not None
+    seed = order.seed if wanted.local_seed is None else wanted.local_seed
+    if order.shuffle == "no":
+        return replace(order, shuffle="local", window=wanted.local_shuffle, seed=seed)
+    if order.shuffle == "blocks":
+        return replace(order, shuffle="window", window=wanted.local_shuffle)
+    return order if order.shuffle == "full" else replace(order, window=max(order.window, wanted.local_shuffle))
+
+
+def _agreed(batches: Iterator[Batch], epoch: int, agreement: Agreement, name: str) -> Iterator[Batch]:
+    """As many batches as every rank has. One is fetched ahead, so that nobody waits for the others' answer."""
+    end = object()
+    number, coming = 0, next(batches, end)
+    agreement.has(epoch, int(coming is not end), ended=coming is end)
+    while coming is not end:
+        batch: Any = coming
+        coming = next(batches, end)
+        agreement.has(epoch, number + 1 + (coming is not end), ended=coming is end)
+        if not agreement.may(epoch, number):
+            print(
+                f"headway: epoch {epoch} of dataset {name!r} ends after {number:,} batches, because another rank has "
+                "no more rows; rows that this rank still has are left out of it",
+                flush=True,
+            )
+            return
+        yield batch
+        number += 1

@@ -1,0 +1,216 @@
+"""Arrays as columns of tables: Arrow's own tensors where all have one shape, a type of ours where they do not.
+
+A column of images of one size is Arrow's ``fixed_shape_tensor``: other programs read it, and NumPy sees it without a
+copy. Arrow has nothing for arrays of different shapes, so there is ``RaggedTensor``: flat values and a shape per row.
+``PyObjects`` holds what no column can; it lives in memory only, and nothing of it is ever written to a file.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headway.core.errors import DataError
+
+RAY_TENSOR = b"ray.data.arrow_tensor"  # what the peer calls its own, in files that it has written
+
+
+class RaggedTensor(pa.ExtensionType):  # type: ignore[misc]
+    """Arrays of one dtype and of different shapes."""
+
+    def __init__(self, value_type: pa.DataType) -> None:
+        self.value_type = value_type
+        storage = pa.struct({"values": pa.large_list(value_type), "shape": pa.list_(pa.int64())})
+        super().__init__(storage, "headway.ragged_tensor")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> RaggedTensor:
+        return cls(storage.field("values").type.value_type)
+
+
+class PyObjects(pa.ExtensionType):  # type: ignore[misc]
+    """Any Python objects, pickled. Files do not hold them."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.large_binary(), "headway.objects")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> PyObjects:
+        raise DataError("a file that holds pickled objects is not opened: nobody knows what they would do")
+
+
+pa.register_extension_type(RaggedTensor(pa.uint8()))
+
+
+def column_of(array: np.ndarray[Any, Any]) -> pa.Array:
+    """A NumPy array as a column: its first axis counts the rows."""
+    if array.ndim == 0:
+        raise DataError("a column must have a first axis that counts its rows; this array has none")
+    if array.dtype == object:
+        return _objects(list(array))
+    if array.ndim == 1:
+        return pa.array(array)
+    if array.dtype.kind in "UMmSV":
+        return pa.array(array.tolist())
+    if array.size == 0 or array.dtype == bool:
+        return _fixed(array)
+    return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(array))
+
+
+def _fixed(array: np.ndarray[Any, Any]) -> pa.Array:
+    """The same for what Arrow's own function does not take: empty arrays, and bits."""
+    kind = pa.fixed_shape_tensor(pa.from_numpy_dtype(array.dtype), array.shape[1:])
+    size = int(np.prod(array.shape[1:]))
+    storage = pa.FixedSizeListArray.from_arrays(pa.array(array.reshape(-1)), size)
+    return pa.ExtensionArray.from_storage(kind, storage)
+
+
+def _objects(values: list[Any]) -> pa.Array:
+    if any(isinstance(value, np.ndarray) for value in values):
+        return ragged(values)
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        return pa.ExtensionArray.from_storage(PyObjects(), pa.array(map(pickle.dumps, values), pa.large_binary()))
+
+
+def ragged(values: Sequence[Any]) -> pa.Array:
+    """Arrays of one dtype as a column; of one shape, if they have one."""
+    arrays = [np.asarray(value) for value in values]
+    if len({(array.shape, array.dtype) for array in arrays}) == 1 and arrays[0].ndim > 0:
+        return column_of(np.stack(arrays))
+    dtype = np.result_type(*arrays)
+    if dtype.kind in "OUMmSV":
+        return pa.array([array.tolist() for array in arrays])
+    flat = np.concatenate([array.reshape(-1).astype(dtype, copy=False) for array in arrays])
+    offsets = np.cumsum([0, *(array.size for array in arrays)], dtype=np.int64)
+    storage = pa.StructArray.from_arrays(
+        [
+            pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(flat)),
+            pa.array([list(array.shape) for array in arrays], pa.list_(pa.int64())),
+        ],
+        names=["values", "shape"],
+    )
+    return pa.ExtensionArray.from_storage(RaggedTensor(pa.from_numpy_dtype(dtype)), storage)
+
+
+def view_of(column: pa.Array) -> np.ndarray[Any, Any] | None:
+    """The column as an array without a copy of its own, where it has one: numbers and tensors of one shape."""
+    if column.null_count:
+        return None
+    kind = column.type
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return _tensor_view(column, kind)
+    if pa.types.is_fixed_size_list(kind) and _is_plain(kind.value_type):
+        size = kind.list_size
+        flat = column.values.slice(column.offset * size, len(column) * size)
+        return None if flat.null_count else np.asarray(flat).reshape(len(column), size)
+    if _is_plain(kind) or pa.types.is_temporal(kind):
+        try:
+            return np.asarray(column.to_numpy(zero_copy_only=True))
+        except pa.ArrowInvalid:
+            return None
+    return None
+
+
+def _tensor_view(column: pa.Array, kind: pa.FixedShapeTensorType) -> np.ndarray[Any, Any]:
+    if len(column) and not pa.types.is_boolean(kind.value_type):
+        return np.asarray(column.to_numpy_ndarray())
+    flat = column.storage.flatten().to_numpy(zero_copy_only=False)
+    return np.asarray(flat).reshape(len(column), *kind.shape)
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def array_of(column: pa.Array) -> np.ndarray[Any, Any]:
+    """The column as an array, whatever it takes. Lists of one length become one array; others one per row."""
+    view = view_of(column)
+    if view is not None:
+        return view
+    kind = column.type
+    if isinstance(kind, RaggedTensor):
+        return _array_per_row(
+            [np.asarray(row["values"].values).reshape(row["shape"].as_py()) for row in column.storage]
+        )
+    if isinstance(kind, PyObjects):
+        return _array_per_row([pickle.loads(value.as_py()) for value in column.storage])
+    if pa.types.is_dictionary(kind):
+        return array_of(column.dictionary_decode())
+    if isinstance(kind, pa.BaseExtensionType):
+        return array_of(column.storage)
+    if _is_list(kind) and not column.null_count:
+        return _lists(column)
+    if pa.types.is_struct(kind) or pa.types.is_map(kind):
+        return _array_per_row(column.to_pylist())
+    return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _lists(column: pa.Array) -> np.ndarray[Any, Any]:
+    lengths = np.asarray(pa.compute.list_value_length(column)) if len(column) else np.zeros(0, np.int64)
+    values = array_of(column.flatten())
+    if not len(lengths) or (lengths == lengths[0]).all():
+        length = int(lengths[0]) if len(lengths) else 0
+        return values.reshape(len(column), length, *values.shape[1:])
+    return _array_per_row(np.split(values, np.cumsum(lengths)[:-1]))
+
+
+def _array_per_row(values: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """One object per row, even where NumPy would see one array in all of them."""
+    array = np.empty(len(values), dtype=object)
+    for number, value in enumerate(values):
+        array[number] = value
+    return array
+
+
+def stacked(values: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """What a function returned for each row, as one array; one object per row where shapes differ."""
+    first = values[0]
+    if hasattr(first, "shape") and hasattr(first, "__array__") and np.ndim(first):
+        return _stacked_arrays(values)
+    if isinstance(first, list | tuple | dict | set):
+        return _array_per_row(list(values))
+    if isinstance(first, str | bytes) or first is None:
+        return _array_per_row(list(values))
+    array = np.asarray(values)
+    return array if array.ndim == 1 else _array_per_row(list(values))
+
+
+def _stacked_arrays(values: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """Row by row into one array: half the time of ``np.stack``, which makes a list of them first."""
+    first = np.asarray(values[0])
+    stacked = np.empty((len(values), *first.shape), first.dtype)
+    for number, value in enumerate(values):
+        array = np.asarray(value)
+        if array.shape != first.shape or array.dtype != first.dtype:
+            return _array_per_row([np.asarray(value) for value in values])
+        stacked[number] = array
+    return stacked
+
+
+def without_foreign_types(table: pa.Table) -> pa.Table:
+    """Tensors that the peer wrote, as ours: they are lists with a shape in the column's metadata."""
+    for number, field in enumerate(table.schema):
+        metadata = field.metadata or {}
+        if metadata.get(b"ARROW:extension:name", b"").startswith(RAY_TENSOR):
+            shape = json.loads(metadata[b"ARROW:extension:metadata"])
+            if isinstance(shape, list):
+                values = array_of(table.column(number).combine_chunks())
+                table = table.set_column(number, field.name, column_of(values.reshape(len(values), *shape)))
+    return table

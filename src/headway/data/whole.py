@@ -1,0 +1,268 @@
+"""Files that are read as a whole: images, NumPy arrays, bytes, and tar files of samples (WebDataset)."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import os
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from headway.core.errors import DataError
+from headway.data.chunks import chunk_of_rows, table_of
+from headway.data.files import Files
+from headway.data.memory import cut
+from headway.data.source import Columns, Source, digest, select
+
+IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tiff", ".tif", ".webp")
+FILES = 64  # of a piece, at most
+BYTES = 8 << 20
+
+Kind = Literal["image", "bytes"]
+
+
+@dataclass(frozen=True)
+class FilePerRow(Source):
+    """A row per file. ``size_hw`` and ``mode`` are what images are made to be."""
+
+    files: Files
+    kind: Kind
+    include_paths: bool = False
+    size_hw: tuple[int, int] | None = None
+    mode: str | None = None
+    skip: bool = False
+
+    @functools.cached_property
+    def _bounds(self) -> tuple[int, ...]:
+        """Pieces of neighbouring files."""
+        bounds, size = [0], 0
+        for number, file in enumerate(self.files.files):
+            if number > bounds[-1] and (number - bounds[-1] >= FILES or size + file.size > BYTES):
+                bounds.append(number)
+                size = 0
+            size += file.size
+        return (*bounds, len(self.files.files))
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        return tuple(high - low for low, high in zip(self._bounds, self._bounds[1:], strict=False))
+
+    @property
+    def exact(self) -> bool:
+        return not self.skip
+
+    def read(self, piece: int, columns: Columns = None) -> pa.Table:
+        rows = []
+        for number in range(self._bounds[piece], self._bounds[piece + 1]):
+            try:
+                rows.append(self._row(number))
+            except DataError:
+                if not self.skip:
+                    raise
+        if not rows:
+            return pa.table({})
+        return select(table_of(chunk_of_rows(rows)), columns)
+
+    def _row(self, number: int) -> dict[str, Any]:
+        path = self.files.files[number].path
+        data = self.files.read(number)
+        row: dict[str, Any] = {"image": self._image(data, path)} if self.kind == "image" else {"bytes": data}
+        return {**row, "path": path} if self.include_paths else row
+
+    def _image(self, data: bytes, path: str) -> np.ndarray[Any, Any]:
+        from PIL import Image, UnidentifiedImageError
+
+        try:
+            with Image.open(io.BytesIO(data)) as image:
+                chosen = image.convert(self.mode) if self.mode else image
+                if self.size_hw is not None:
+                    chosen = chosen.resize((self.size_hw[1], self.size_hw[0]))
+                return np.array(chosen)
+        except (UnidentifiedImageError, OSError) as error:
+            raise DataError(f"{path} is not an image that can be read: {error}") from error
+
+    def size(self, piece: int) -> int:
+        size = sum(self.files.files[n].size for n in range(self._bounds[piece], self._bounds[piece + 1]))
+        if self.kind == "image" and self.size_hw is not None:
+            return self.counts[piece] * self.size_hw[0] * self.size_hw[1] * 3
+        return size * 8 if self.kind == "image" else size
+
+    def where(self, piece: int) -> str:
+        first, last = self._bounds[piece], self._bounds[piece + 1] - 1
+        return f"{self.files.files[first].path} … {os.path.basename(self.files.files[last].path)}"
+
+    @property
+    def name(self) -> str:
+        return "read_images" if self.kind == "image" else "read_binary_files"
+
+    def fingerprint(self) -> str:
+        return digest(self.name, self.files.fingerprint(), self.size_hw, self.mode)
+
+
+class Slab(NamedTuple):
+    file: int
+    first: int
+    num_rows: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class NumpyFiles(Source):
+    """``.npy`` files; their first axis counts the rows. Large ones are read in slabs."""
+
+    files: Files
+
+    @functools.cached_property
+    def _slabs(self) -> tuple[tuple[Slab, ...], list[Any]]:
+        slabs, headers = [], []
+        for number in range(len(self.files.files)):
+            shape, dtype, offset = self._header(number)
+            headers.append((shape, dtype))
+            row = max(1, int(np.prod(shape[1:])) * dtype.itemsize)
+            first = 0
+            for rows in cut(shape[0], max(1, BYTES // row)):
+                slabs.append(Slab(number, first, rows, offset + first * row))
+                first += rows
+        return tuple(slabs), headers
+
+    def _header(self, number: int) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+        path = self.files.files[number].path
+        with self.files.open(number) as file:
+            try:
+                version = np.lib.format.read_magic(file)
+                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                shape, fortran, dtype = read(file)
+            except ValueError as error:
+                raise DataError(f"{path} is not a .npy file that can be read: {error}") from error
+            if fortran or dtype.hasobject or not shape:
+                raise DataError(f"{path} must hold rows of plain numbers, in C order; save it again with numpy.save")
+            return shape, dtype, file.tell()
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        return tuple(slab.num_rows for slab in self._slabs[0])
+
+    def read(self, piece: int, columns: Columns = None) -> pa.Table:
+        slab = self._slabs[0][piece]
+        shape, dtype = self._slabs[1][slab.file]
+        size = slab.num_rows * int(np.prod(shape[1:])) * dtype.itemsize
+        with self.files.open(slab.file) as file:
+            file.seek(slab.offset)
+            data = file.read(size)
+        if len(data) != size:
+            raise DataError(f"{self.where(piece)} cannot be read: the file ends before its rows do")
+        array = np.frombuffer(data, dtype).reshape(slab.num_rows, *shape[1:])
+        return select(table_of({"data": array}), columns)
+
+    def size(self, piece: int) -> int:
+        slab = self._slabs[0][piece]
+        shape, dtype = self._slabs[1][slab.file]
+        return int(slab.num_rows * np.prod(shape[1:]) * dtype.itemsize)
+
+    def where(self, piece: int) -> str:
+        slab = self._slabs[0][piece]
+        return f"{self.files.files[slab.file].path}, rows {slab.first:,} to {slab.first + slab.num_rows - 1:,}"
+
+    @property
+    def name(self) -> str:
+        return "read_numpy"
+
+    def fingerprint(self) -> str:
+        return digest("npy", self.files.fingerprint(), self.counts)
+
+
+@dataclass(frozen=True)
+class TarSamples(Source):
+    """Tar files in which ``17.jpg`` and ``17.cls`` are two columns of one row. Pieces are runs of samples."""
+
+    files: Files
+    decode: bool | Callable[[str, bytes], Any] = True
+    rows: int = 64
+
+    @functools.cached_property
+    def _samples(self) -> tuple[tuple[int, tuple[tuple[str, tuple[tuple[str, int, int], ...]], ...]], ...]:
+        """(file, ((key, ((column, offset, size), …)), …)): found by reading headers only."""
+        pieces = []
+        for number in range(len(self.files.files)):
+            samples: dict[str, list[tuple[str, int, int]]] = {}
+            with self.files.open(number) as file:
+                for key, column, offset, size in _members(file, self.files.files[number].path):
+                    samples.setdefault(key, []).append((column, offset, size))
+            listed = [(key, tuple(parts)) for key, parts in samples.items()]
+            pieces += [(number, tuple(listed[at : at + self.rows])) for at in range(0, len(listed), self.rows)]
+        return tuple(pieces)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        return tuple(len(samples) for _, samples in self._samples)
+
+    def read(self, piece: int, columns: Columns = None) -> pa.Table:
+        number, samples = self._samples[piece]
+        rows = []
+        with self.files.open(number) as file:
+            for key, parts in samples:
+                row: dict[str, Any] = {"__key__": key}
+                for column, offset, size in parts:
+                    file.seek(offset)
+                    row[column] = self._decoded(column, file.read(size), f"{self.files.files[number].path}: {key}")
+                rows.append(row)
+        return select(table_of(chunk_of_rows(rows)), columns)
+
+    def _decoded(self, column: str, data: bytes, where: str) -> Any:
+        if callable(self.decode):
+            return self.decode(column, data)
+        if not self.decode:
+            return data
+        try:
+            return _decoded(column.rsplit(".", 1)[-1].lower(), data)
+        except (ValueError, OSError) as error:
+            raise DataError(f"{where}.{column} cannot be read: {error}") from error
+
+    def size(self, piece: int) -> int:
+        return sum(size for _, parts in self._samples[piece][1] for _, _, size in parts) * 4
+
+    def where(self, piece: int) -> str:
+        number, samples = self._samples[piece]
+        return f"{self.files.files[number].path}, samples {samples[0][0]} to {samples[-1][0]}"
+
+    @property
+    def name(self) -> str:
+        return "read_webdataset"
+
+    def fingerprint(self) -> str:
+        return digest("tar", self.files.fingerprint(), self.counts)
+
+
+def _members(file: Any, path: str) -> Iterator[tuple[str, str, int, int]]:
+    try:
+        with tarfile.open(fileobj=file, mode="r:") as tar:
+            for member in tar:
+                folder, name = os.path.split(member.name)
+                key, dot, column = name.partition(".")
+                if member.isfile() and dot:
+                    yield os.path.join(folder, key), column, member.offset_data, member.size
+    except tarfile.TarError as error:
+        raise DataError(f"{path} is not a tar file that can be read: {error}") from error
+
+
+def _decoded(suffix: str, data: bytes) -> Any:
+    """What a suffix says of the bytes. No pickle: nobody knows who has written this file."""
+    if suffix in ("txt", "text", "transcript"):
+        return data.decode()
+    if suffix in ("cls", "cls2", "index", "count", "id"):
+        return int(data)
+    if suffix == "json":
+        return json.loads(data)
+    if suffix == "npy":
+        return np.load(io.BytesIO(data), allow_pickle=False)
+    if f".{suffix}" in IMAGES or suffix in ("ppm", "pgm"):
+        from PIL import Image
+
+        return np.array(Image.open(io.BytesIO(data)))
+    return data
