@@ -83,7 +83,7 @@ def test_state_that_is_saved_by_hand_grows_after_the_next_checkpoint(tmp_path: P
         begin = first.to_dict()["step"] + 1 if first else 0
         rank = train.get_context().get_world_rank()
         for step in range(begin, 12):
-            time.sleep(0.05)
+            time.sleep(0.2)
             checkpoint = save_step(step, rank) if step % 4 == 3 else None
             train.report({"step": step, "world": train.get_context().get_world_size()}, checkpoint)
 
