@@ -7,6 +7,10 @@ and in the training function ``train.get_dataset_shard("train").iter_torch_batch
 """
 
 from headway.core.errors import DataError
+from headway.engine.nurseries import also_warm
+
+also_warm(["headway.data", "headway.data.iterator", "headway.data.torch", "headway.data.allocation", "pyarrow.fs"])
+
 from headway.data.collate import ArrowBatchCollateFn, NumpyBatchCollateFn, PandasBatchCollateFn
 from headway.data.context import DataContext, ExecutionOptions
 from headway.data.dataset import Dataset

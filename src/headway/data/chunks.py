@@ -240,7 +240,7 @@ def _taken(column: pa.ChunkedArray, rows: np.ndarray[Any, Any]) -> Column:
     whole = one_array(column)
     view = view_of(whole)
     if view is None:
-        return whole.take(pa.array(rows))
+        return whole.take(column_of(rows))
     first = int(rows[0]) if len(rows) else 0
     if len(rows) and rows[-1] - first == len(rows) - 1 and (np.diff(rows) == 1).all():
         return view[first : first + len(rows)].copy()
@@ -254,11 +254,11 @@ def _gathered_column(
     views = [view_of(whole) for whole in wholes]
     if all(view is not None for view in views) and len({(v.shape[1:], v.dtype) for v in views}) == 1:  # type: ignore[union-attr]
         return _gathered_views(views, parts, rows)
-    taken = [whole.take(pa.array(rows[part])) for whole, part in zip(wholes, parts, strict=True)]
+    taken = [whole.take(column_of(rows[part])) for whole, part in zip(wholes, parts, strict=True)]
     joined = _joined_column(name, taken)
     back = np.empty(len(rows), np.int64)
     back[np.concatenate(parts)] = np.arange(len(rows))
-    return joined.take(pa.array(back))
+    return joined.take(column_of(back))
 
 
 def _gathered_views(views: list[Any], parts: list[np.ndarray[Any, Any]], rows: np.ndarray[Any, Any]) -> Column:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -341,12 +342,18 @@ def explained(title: str, row: Callable[[], str]) -> Iterator[None]:
         yield
     except Exception as error:
         if not getattr(error, "__notes__", None):
-            where = row()
-            error.add_note(f"headway: in {title}, for {where}")
-            if "row " in where:
-                number = where.split("row ", 1)[1].split(" ", 1)[0].rstrip(",:")
-                error.add_note(f"headway: to have it again, alone: dataset.probe({number.replace(',', '')})")
+            annotate(error, f"headway: in {title}, for {row()}")
         raise
+
+
+def annotate(error: BaseException, text: str) -> None:
+    """Say which row it was, and how to have it again if its number is known."""
+    error.add_note(text)
+    if found := _NUMBER.search(text):
+        error.add_note(f"headway: to have it again, alone: dataset.probe({found[1]})")
+
+
+_NUMBER = re.compile(r"row (\d+) of the dataset")
 
 
 # --- several in a row ---

@@ -25,7 +25,8 @@ import numpy as np
 
 from headway.core.errors import DataError
 from headway.data.chunks import Chunk, gathered, joined, num_bytes, num_rows, sliced
-from headway.data.ops import Chain, Tally
+from headway.data.executing import Mapper
+from headway.data.ops import Tally
 from headway.data.plan import Plan
 from headway.data.reading import Closed, Reader, Time
 from headway.data.schedule import Schedule, Step
@@ -69,6 +70,7 @@ class Options:
     drop_last: bool = False
     budget: int = 1 << 30
     num_threads: int = 1
+    num_spare: int = 0  # cores that other processes may use
     last_epoch: int | None = None
 
 
@@ -96,6 +98,7 @@ class Pipeline:
         self._made: queue.Queue[Batch | End | BaseException] = queue.Queue(max(1, options.prefetch))
         self._stop = threading.Event()
         self._local = threading.local()
+        self._mappers: list[Mapper] = []
         self._pool = Threads(options.num_threads, "headway-data-map") if options.num_threads > 1 else None
         self.coming = begin.epoch + begin.done  # the epoch whose batches come next
         self._thread = threading.Thread(target=self._work, name="headway-data", daemon=True)
@@ -143,6 +146,8 @@ class Pipeline:
                 self._made.get_nowait()
             except queue.Empty:
                 break
+        for mapper in self._mappers:
+            mapper.close()
         if threading.current_thread() is not self._thread:
             self._thread.join(5)
             self.reader.join()
@@ -251,12 +256,18 @@ class Pipeline:
         return Batch(self._options.finish(chunk), after, size, num_bytes(chunk))
 
     @property
-    def chain(self) -> Chain:
+    def mapper(self) -> Mapper:
         """This thread's own operations."""
-        if not hasattr(self._local, "chain"):
-            self._local.chain = Chain(self._plan.ops, self.figures.ops)
-        chain: Chain = self._local.chain
-        return chain
+        if not hasattr(self._local, "mapper"):
+            self._local.mapper = Mapper(self._plan.ops, self.figures.ops, self._options.num_spare)
+            self._mappers.append(self._local.mapper)
+        mapper: Mapper = self._local.mapper
+        return mapper
+
+    @property
+    def executors(self) -> list[str]:
+        """Where operations run now, for each thread that runs any."""
+        return [mapper.where for mapper in self._mappers]
 
 
 @dataclass(frozen=True)
@@ -272,7 +283,7 @@ class _Job:
     finish: bool
 
     def __call__(self) -> Batch:
-        chunk = self.pipeline.chain(self._gathered(), self._tell)
+        chunk = self.pipeline.mapper(self._gathered(), self._tell)
         self._check_size(chunk)
         rows, size = num_rows(chunk), num_bytes(chunk)
         value = self.pipeline._options.finish(chunk) if self.finish else chunk

@@ -39,6 +39,7 @@ def figures(stream: Stream) -> dict[str, Any]:
         "most_bytes": pipeline.reader.most_bytes,
         "budget_bytes": pipeline.reader.budget,
         "threads": pipeline._options.num_threads,
+        "executors": pipeline.executors,
         "operators": operators,
     }
 
@@ -63,8 +64,10 @@ def told(stream: Stream) -> str:
     worst = slowest(found)
     if worst is not None and found["waited_s"] > 0.1 * found["elapsed_s"]:
         lines.append(f"  the loop waits for {worst['name']}")
+    processes = found["executors"].count("process")
+    there = f" ({processes} of them map in processes of their own)" if processes else ""
     lines.append(
-        f"  threads: {found['threads']}; memory: {found['most_bytes'] / 2**20:,.0f} MiB at most, of "
+        f"  threads: {found['threads']}{there}; memory: {found['most_bytes'] / 2**20:,.0f} MiB at most, of "
         f"{found['budget_bytes'] / 2**20:,.0f} MiB; {found['queued_batches']} batches ready"
     )
     return "\n".join(lines)

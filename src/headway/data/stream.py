@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from headway.core.errors import ConfigError, DataError
 from headway.data.chunks import Chunk
 from headway.data.context import DataContext
+from headway.data.executing import spare_cores
 from headway.data.ops import UserOp
 from headway.data.order import Order
 from headway.data.pipeline import Batch, Options, Pipeline, Position
@@ -181,6 +182,7 @@ class Stream:
             drop_last=wanted.drop_last,
             budget=self.context.budget(place.local_world_size),
             num_threads=self._num_threads(),
+            num_spare=spare_cores(place.local_world_size),
             last_epoch=None if self.lasting else begin.epoch,
         )
         self._key = wanted.key

@@ -60,12 +60,21 @@ def column_of(array: np.ndarray[Any, Any]) -> pa.Array:
     if array.dtype == object:
         return _objects(list(array))
     if array.ndim == 1:
-        return pa.array(array)
+        return _numbers(array) if array.dtype.kind in "iuf" else pa.array(array)
     if array.dtype.kind in "UMmSV":
         return pa.array(array.tolist())
     if array.size == 0 or array.dtype == bool:
         return _fixed(array)
     return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(array))
+
+
+def _numbers(array: np.ndarray[Any, Any]) -> pa.Array:
+    """Without a copy. ``pa.array`` would import pandas first, to see whether it is one of its objects."""
+    if not array.dtype.isnative or array.dtype.itemsize > 8:
+        return pa.array(array)
+    return pa.Array.from_buffers(
+        pa.from_numpy_dtype(array.dtype), len(array), [None, pa.py_buffer(np.ascontiguousarray(array))]
+    )
 
 
 def _fixed(array: np.ndarray[Any, Any]) -> pa.Array:
@@ -115,13 +124,17 @@ def view_of(column: pa.Array) -> np.ndarray[Any, Any] | None:
     if pa.types.is_fixed_size_list(kind) and _is_plain(kind.value_type):
         size = kind.list_size
         flat = column.values.slice(column.offset * size, len(column) * size)
-        return None if flat.null_count else np.asarray(flat).reshape(len(column), size)
-    if _is_plain(kind) or pa.types.is_temporal(kind):
-        try:
-            return np.asarray(column.to_numpy(zero_copy_only=True))
-        except pa.ArrowInvalid:
-            return None
-    return None
+        return None if flat.null_count else _plain_view(flat).reshape(len(column), size)
+    return _plain_view(column) if _is_plain(kind) else None
+
+
+def _plain_view(column: pa.Array) -> np.ndarray[Any, Any]:
+    """Of numbers without nulls. ``to_numpy`` would import pandas first, which takes longer than many an epoch."""
+    data = column.buffers()[1]
+    dtype = np.dtype(column.type.to_pandas_dtype())
+    if data is None:
+        return np.zeros(0, dtype)
+    return np.frombuffer(data, dtype, count=column.offset + len(column))[column.offset :]
 
 
 def _tensor_view(column: pa.Array, kind: pa.FixedShapeTensorType) -> np.ndarray[Any, Any]:

@@ -78,6 +78,11 @@ class NurseryProcess:
         self.num_sessions += 1
         return ours
 
+    def warm(self, modules: Sequence[str]) -> None:
+        """Have these imported next, when there is time."""
+        with contextlib.suppress(OSError):
+            self._door.send(json.dumps(list(modules)).encode())
+
     def kill(self) -> None:
         self._process.kill()
 
@@ -131,6 +136,7 @@ def end_groups(leaders: Collection[int]) -> None:
 # One nursery per set of preloaded modules, for the life of this process: being there already is its whole point.
 _nurseries: dict[tuple[str, ...], NurseryProcess] = {}
 _starting = threading.Lock()
+_also: list[str] = []  # what this program's workers will need besides
 _over = False
 
 
@@ -147,8 +153,18 @@ def nursery(
             return found
         if found is not None:
             found.end()
-        _nurseries[key] = NurseryProcess(preload, warm)
+        _nurseries[key] = NurseryProcess(preload, [*_also, *warm])
         return _nurseries[key]
+
+
+def also_warm(modules: Sequence[str]) -> None:
+    """Workers will need these, whatever else they do: nurseries import them in idle moments."""
+    with _starting:
+        new = [name for name in modules if name not in _also]
+        _also.extend(new)
+        for each in _nurseries.values():
+            if new and each.ours:
+                each.warm(new)
 
 
 def open_session(preload: Sequence[str], warm: Sequence[str] = ()) -> tuple[NurseryProcess, socket.socket]:

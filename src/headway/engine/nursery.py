@@ -34,6 +34,8 @@ from headway.engine.base import WORKER, worker_entry
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 MESSAGE_BYTES = 1 << 16
+PAUSE_S = 0.2  # between looks whether we may import, while workers work
+PATIENCE_S = 5.0  # before we do so even if all cores are busy
 STRAYS_S = 1.0  # after the last worker: time for what it has left to end by itself, another nursery say
 
 
@@ -53,6 +55,7 @@ class Nursery:
         self._sessions: set[socket.socket] = set()
         self._workers: dict[int, tuple[socket.socket, int]] = {}  # pid -> its session, its index there
         self._strays_go: float | None = None  # when those go that workers have left behind
+        self._imported = 0.0  # when we have done so last
         self._pid = os.getpid()
         self._prctl = ctypes.CDLL(None, use_errno=True).prctl
         self._prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -75,14 +78,22 @@ class Nursery:
         """Serve; in idle moments import one more module."""
         self._prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
         while True:
-            ready = self._selector.select(0 if self._warm else self._until_strays_go())
+            ready = self._selector.select(self._until_idle() if self._warm else self._until_strays_go())
             for key, _ in ready:
                 key.data()
             if self._strays_go is not None and self._strays_go <= time.monotonic():
                 self._end_strays()
-            elif not ready and self._warm:
+            elif not ready and self._warm and self._may_import():
                 import_quietly(self._warm.pop(0))
                 set_down()
+                self._imported = time.monotonic()
+
+    def _until_idle(self) -> float:
+        return PAUSE_S if self._workers else 0
+
+    def _may_import(self) -> bool:
+        """While workers work, their cores are theirs: where none is idle, we import only now and then."""
+        return not self._workers or time.monotonic() - self._imported > PATIENCE_S or _some_core_is_idle()
 
     def _until_strays_go(self) -> float | None:
         return None if self._strays_go is None else max(0.0, self._strays_go - time.monotonic())
@@ -96,10 +107,13 @@ class Nursery:
                     _signal(pid, signal.SIGKILL)
 
     def _enter(self) -> None:
-        """A new run comes in by the door."""
+        """A new run comes in by the door; or word of modules that will be needed."""
         data, fds, _, _ = socket.recv_fds(self._door, MESSAGE_BYTES, 1)
         if not data:
             self._end()
+        if not fds:
+            self._warm[:0] = json.loads(data)
+            return
         session = socket.socket(fileno=fds[0])
         self._sessions.add(session)
         self._selector.register(session, selectors.EVENT_READ, lambda: self._asked(session))
@@ -237,6 +251,13 @@ def _signal(pid: int, number: int) -> None:
     if number == signal.SIGKILL:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, number)
+
+
+def _some_core_is_idle() -> bool:
+    """As far as one look can tell."""
+    with open("/proc/loadavg") as file:
+        running = int(file.read().split()[3].partition("/")[0]) - 1  # we are one of them
+    return running < len(os.sched_getaffinity(0))
 
 
 def import_quietly(name: str) -> str | None:

@@ -167,9 +167,12 @@ def shard(session: Session, name: str | None) -> DataIterator:
 
 
 def _made(session: Session, name: str, feed: Feed) -> DataIterator:
+    from headway.data.allocation import keep_freed_memory
     from headway.data.iterator import DataIterator
     from headway.data.stream import Place, Stream
 
+    if not session.alone:
+        keep_freed_memory()
     place = session.place
     own = Place(place.rank, place.world_size, session.run.global_workers, place.local_world_size)
     whole = Place(local_world_size=place.local_world_size)

@@ -192,6 +192,11 @@ class Session:
                 self._link.send(Staged(seq=seq))
 
     @property
+    def alone(self) -> bool:
+        """Whether this is the user's own process."""
+        return self._link.alone
+
+    @property
     def next_seq(self) -> int:
         """The number of the report that comes next."""
         return self._next_seq
