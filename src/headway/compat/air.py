@@ -23,8 +23,9 @@ from typing import Any
 
 from headway.core.config import RunConfig
 from headway.core.errors import StorageError
+from headway.data.iterator import DataIterator
 from headway.storage.checkpoint import Checkpoint
-from headway.train.functions import get_checkpoint, get_context, report
+from headway.train.functions import get_checkpoint, get_context, get_dataset_shard, report
 from headway.train.result import Result
 from headway.train.trainer import DataParallelTrainer as _DataParallelTrainer
 from headway.worker.session import current
@@ -56,6 +57,9 @@ class Session:
 
     def get_checkpoint(self) -> Checkpoint | None:
         return get_checkpoint()
+
+    def get_dataset_shard(self, dataset_name: str | None = None) -> DataIterator:
+        return get_dataset_shard(dataset_name)
 
     def get_world_rank(self) -> int:
         return get_context().get_world_rank()

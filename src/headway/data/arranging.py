@@ -7,14 +7,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.compute as pc
+
 from headway.core.errors import DataError
 from headway.data.derived import Beside, Chosen, Joined, in_pieces, some_rows
-from headway.data.memory import Tables, tables_of
+from headway.data.memory import Later, tables_of
+from headway.data.parquet import no_column
 from headway.data.plan import Plan, Shuffling
-from headway.data.source import Source
+from headway.data.source import Source, refuse_unknown
 
 if TYPE_CHECKING:
     from headway.data.dataset import Dataset
+
+
+def _check_names(names: Sequence[str], there: Sequence[str]) -> None:
+    for name in names:
+        if name not in there:
+            raise no_column(name, list(there), "this dataset")
 
 
 class Arranging:
@@ -30,10 +39,13 @@ class Arranging:
         raise NotImplementedError
 
     def _settled(self, why: str) -> Source:
-        """Our rows as a source for something else; where their number is not known, they are made now."""
+        """Our rows as a source for something else; where their number is not known, they are made when it is needed."""
         if not self._plan.keeps_rows:
-            return self.materialize()._plan.source
+            return Later(self._all_tables, why)
         return self._plan.settled(why)
+
+    def _all_tables(self) -> Sequence[Any]:
+        raise NotImplementedError
 
     def limit(self, limit: int) -> Dataset:
         """The first rows.
@@ -50,8 +62,7 @@ class Arranging:
                 return self._new(replace(self._plan, source=some_rows(source, 0, min(limit, source.num_rows))))
             source = self._plan.settled("limit")
             return self._new(Plan(some_rows(source, 0, min(limit, source.num_rows))))
-        rows = self._to_arrow_limited(limit)
-        return self._new(Plan(Tables((rows,), "limit")))
+        return self._new(Plan(Later(lambda: [self._to_arrow_limited(limit)], "limit")))
 
     def _to_arrow_limited(self, limit: int) -> Any:
         raise NotImplementedError
@@ -89,6 +100,7 @@ class Arranging:
         make 16 MiB. That costs hardly anything. ``shuffle="full"`` draws every permutation with equal chances; all rows
         must fit into the memory budget then.
         """
+        refuse_unknown(options)
         if shuffle not in ("window", "full"):
             raise DataError(f'shuffle must be "window" or "full", got {shuffle!r}')
         if window_rows is not None and window_rows < 1:
@@ -113,11 +125,12 @@ class Arranging:
         >>> headway.data.range(10).repartition(5).num_blocks()
         5
         """
+        refuse_unknown(options)
         if not isinstance(num_blocks, int) or num_blocks < 1:
             raise DataError(f"repartition needs a positive number of blocks, got {num_blocks!r}")
         if self._plan.keeps_rows:
             return self._new(replace(self._plan, source=in_pieces(self._plan.source, num_blocks)))
-        return self._new(Plan(in_pieces(self._settled("repartition"), num_blocks)))
+        return self._new(Plan(Later(lambda: tables_of(self.to_arrow(), num_blocks), "repartition")))
 
     def sort(self, key: str | Sequence[str], descending: bool | Sequence[bool] = False) -> Dataset:
         """All rows by one column or several. They must fit into memory.
@@ -130,17 +143,20 @@ class Arranging:
         down = [descending] * len(keys) if isinstance(descending, bool) else list(descending)
         if len(down) != len(keys):
             raise DataError(f"descending needs one value or {len(keys)}, one per key, got {len(down)}")
-        table = self.to_arrow()
-        for name in keys:
-            if name not in table.column_names:
-                from headway.data.parquet import no_column
-
-                raise no_column(name, table.column_names, "this dataset")
+        schema = self._plan.source.schema
+        if schema is not None and not self._plan.ops:
+            _check_names(keys, schema.names)
         by = [(name, "descending" if each else "ascending") for name, each in zip(keys, down, strict=True)]
-        import pyarrow.compute as pc
 
-        ranks = pc.sort_indices(table.select(keys), sort_keys=by)
-        return self._new(Plan(Tables(tables_of(table.take(ranks)), "sort")))
+        def make() -> Sequence[Any]:
+            table = self.to_arrow()
+            if not table.num_columns:
+                return []  # no rows, and nobody knows their columns
+            _check_names(keys, table.column_names)
+            ranks = pc.sort_indices(table.select(keys), sort_keys=by)
+            return tables_of(table.take(ranks))
+
+        return self._new(Plan(Later(make, "sort")))
 
     # --- parts ---
 
@@ -156,6 +172,7 @@ class Arranging:
         >>> (train.count(), test.count())
         (8, 2)
         """
+        refuse_unknown(options)
         source = self._settled("train_test_split")
         rows = source.num_rows
         size = int(rows * test_size) if isinstance(test_size, float) else test_size
@@ -178,16 +195,17 @@ class Arranging:
         """
         if n < 1:
             raise DataError(f"split needs a positive number of parts, got {n}")
-        rows = self._settled("split").num_rows
-        size, longer = (rows // n, 0 if equal else rows % n)
-        return self.split_at_indices(
-            [number * size + min(number, longer) for number in range(1, n)], upto=size * n + longer
-        )
+        source = self._settled("split")
+        size, longer = (source.num_rows // n, 0 if equal else source.num_rows % n)
+        cuts = [number * size + min(number, longer) for number in range(1, n)]
+        return self._cut(source, cuts, size * n + longer)
 
-    def split_at_indices(self, indices: Sequence[int], *, upto: int | None = None) -> list[Dataset]:
+    def split_at_indices(self, indices: Sequence[int]) -> list[Dataset]:
         """Cut before these rows."""
         source = self._settled("split")
-        rows = source.num_rows if upto is None else upto
+        return self._cut(source, indices, source.num_rows)
+
+    def _cut(self, source: Source, indices: Sequence[int], rows: int) -> list[Dataset]:
         bounds = [0, *(min(max(0, index), rows) for index in indices), rows]
         if bounds != sorted(bounds):
             raise DataError(f"indices must not fall: {list(indices)}")
@@ -197,12 +215,12 @@ class Arranging:
         """Parts of these shares, and one of what is left."""
         if not proportions or sum(proportions) >= 1 or min(proportions) <= 0:
             raise DataError(f"proportions must be positive and leave something, got {list(proportions)}")
-        rows = self._settled("split").num_rows
+        source = self._settled("split")
         at, cuts = 0.0, []
         for share in proportions:
             at += share
-            cuts.append(int(rows * at))
-        return self.split_at_indices(cuts)
+            cuts.append(int(source.num_rows * at))
+        return self._cut(source, cuts, source.num_rows)
 
     # --- older words ---
 

@@ -62,7 +62,12 @@ def _arrow(column: Column) -> pa.Array:
 
 def arrays_of(chunk: Chunk) -> dict[str, np.ndarray[Any, Any]]:
     """All of it as NumPy."""
-    return {name: column if isinstance(column, np.ndarray) else array_of(column) for name, column in chunk.items()}
+    return {name: _writable(column) for name, column in chunk.items()}
+
+
+def _writable(column: Column) -> np.ndarray[Any, Any]:
+    array = column if isinstance(column, np.ndarray) else array_of(column)
+    return array if array.flags.writeable else array.copy()
 
 
 def frame_of(chunk: Chunk) -> Any:
@@ -97,7 +102,7 @@ def _values(column: Column) -> Any:
         values: list[Any] = column.to_pylist()
         return values
     if column.ndim == 1 and column.dtype != object:
-        return column.tolist() if column.dtype.kind in "biuf" else list(column)
+        return column.tolist() if column.dtype.kind in "biufUS" else list(column)
     return column
 
 
@@ -116,16 +121,21 @@ def kept(chunk: Chunk, mask: np.ndarray[Any, Any]) -> Chunk:
 
 def joined(chunks: Sequence[Chunk]) -> Chunk:
     """One below the other. Their columns must be the same."""
+    chunks = [chunk for chunk in chunks if num_rows(chunk)] or list(chunks[:1])  # what is empty may not know its types
     if len(chunks) == 1:
         return chunks[0]
     names = list(chunks[0])
-    for chunk in chunks:
-        if set(chunk) != set(names):
+    _check_columns([list(chunk) for chunk in chunks])
+    return {name: _joined_column(name, [chunk[name] for chunk in chunks]) for name in names}
+
+
+def _check_columns(found: Sequence[Sequence[str]]) -> None:
+    for names in found[1:]:
+        if set(names) != set(found[0]):
             raise DataError(
-                f"rows with the columns {', '.join(chunk)} follow rows with the columns {', '.join(names)}: "
+                f"rows with the columns {', '.join(names)} follow rows with the columns {', '.join(found[0])}: "
                 "every row of a dataset needs the same columns"
             )
-    return {name: _joined_column(name, [chunk[name] for chunk in chunks]) for name in names}
 
 
 def _joined_column(name: str, columns: list[Column]) -> Column:
@@ -134,8 +144,11 @@ def _joined_column(name: str, columns: list[Column]) -> Column:
             return np.concatenate(columns)
         return np.concatenate([_per_row(column) for column in columns])
     arrays = [_arrow(column) for column in columns]
-    if len({array.type for array in arrays}) == 1:
+    if all(array.type == arrays[0].type for array in arrays):
         return one_array(pa.chunked_array(arrays))
+    if any(isinstance(array.type, pa.BaseExtensionType) for array in arrays):
+        values = [value for array in arrays for value in _values(array)]
+        return column_of(_per_row(values))
     try:
         return pa.concat_tables([pa.table({name: a}) for a in arrays], promote_options="permissive")[
             name
@@ -144,7 +157,7 @@ def _joined_column(name: str, columns: list[Column]) -> Column:
         raise DataError(f"column {name!r} has different types in different rows: {error}") from error
 
 
-def _per_row(column: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _per_row(column: Any) -> np.ndarray[Any, Any]:
     array = np.empty(len(column), dtype=object)
     for number, value in enumerate(column):
         array[number] = value
@@ -191,7 +204,7 @@ def _returned(name: Any, values: Any) -> Column:
     if hasattr(values, "__array__") and not isinstance(values, list | tuple):
         return np.asarray(values)  # a tensor, a series
     if isinstance(values, list | tuple):
-        return stacked(values) if values else np.zeros(0)
+        return stacked(values) if values else np.zeros(0, object)
     raise DataError(f"column {name!r} must be an array or a list with a value per row, not a {type(values).__name__}")
 
 
@@ -227,6 +240,9 @@ def check_format(batch_format: str | None) -> None:
 
 def gathered(blocks: Sequence[pa.Table], where: np.ndarray[Any, Any], rows: np.ndarray[Any, Any]) -> Chunk:
     """Copies of rows: the i-th one is row ``rows[i]`` of block ``where[i]``."""
+    for block in blocks[1:]:
+        if block.column_names != blocks[0].column_names:
+            _check_columns([blocks[0].column_names, block.column_names])
     if len(blocks) == 1:
         return {name: _taken(blocks[0].column(name), rows) for name in blocks[0].column_names}
     parts = [np.flatnonzero(where == number) for number in range(len(blocks))]

@@ -8,14 +8,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headway.core.errors import DataError
-from headway.data.chunks import Chunk, check_format, copied, formatted, joined, num_rows, rows_of, sliced, table_of
+from headway.data.chunks import (
+    Chunk,
+    check_format,
+    chunk_of,
+    copied,
+    formatted,
+    joined,
+    num_rows,
+    rows_of,
+    sliced,
+    table_of,
+)
 from headway.data.derived import read_picks
 from headway.data.iterating import Iterating
 from headway.data.memory import Tables
-from headway.data.ops import Chain
+from headway.data.ops import Chain, Filter
 from headway.data.order import Picks
+from headway.data.parquet import no_column
 from headway.data.plan import Plan
 from headway.data.progress import shown
 from headway.data.stream import Stream, Wanted
@@ -53,8 +66,8 @@ class Consuming(Iterating):
         """The columns and their types; a row is run through the operations, where there are any."""
         if not self._plan.ops and self._plan.source.schema is not None:
             return self._plan.source.schema
-        first = self._first(1)
-        return table_of(first).schema if first else self._plan.source.schema
+        first = self._first(1) or self._nothing()
+        return table_of(first).schema if first else None
 
     def columns(self) -> list[str] | None:
         schema = self.schema()
@@ -129,29 +142,46 @@ class Consuming(Iterating):
 
     def to_arrow(self) -> pa.Table:
         """All rows as one Arrow table."""
-        tables = [table_of(chunk) for chunk in self._chunks("collecting") if num_rows(chunk)]
-        if not tables:
-            schema = self._plan.source.schema
-            return schema.empty_table() if schema is not None and not self._plan.ops else pa.table({})
-        return pa.concat_tables(tables, promote_options="permissive")
+        return table_of(self._collected())
+
+    def _collected(self) -> Chunk:
+        """All rows as one chunk; where there are none, at least the columns, as far as anybody can know them."""
+        chunks = list(self._chunks("collecting"))
+        if any(map(num_rows, chunks)):
+            return joined(chunks)
+        return next((chunk for chunk in chunks if chunk), self._nothing())
+
+    def _nothing(self) -> Chunk:
+        """No rows, with the columns that they would have: functions of the user's are not asked."""
+        schema = self._plan.source.schema
+        chunk = chunk_of(schema.empty_table()) if schema is not None else {}
+        for op in self._plan.ops:
+            if chunk and (not op.is_users or isinstance(op, Filter)):
+                chunk = op.runner()(chunk, str)
+            elif chunk:
+                return {}
+        return chunk
 
     def _to_arrow_limited(self, limit: int) -> pa.Table:
         return table_of(self._first(limit)) if limit else pa.table({})
 
     def to_pandas(self, limit: int | None = None) -> Any:
         """All rows as one pandas frame. With ``limit``: an error if there are more."""
-        chunks = [chunk for chunk in self._chunks("collecting") if num_rows(chunk)]
-        total = sum(map(num_rows, chunks))
+        whole = self._collected()
+        total = num_rows(whole)
         if limit is not None and total > limit:
             raise DataError(f"the dataset has {total:,} rows, more than the limit of {limit:,}")
-        return formatted(joined(chunks) if chunks else {}, "pandas")
+        return formatted(whole, "pandas")
 
     def materialize(self) -> Dataset:
         """Run everything now, and keep the rows in memory: later, functions are not called again."""
-        tables = []
-        for group in _grouped(self._chunks("materializing"), 8 << 20):
-            tables.append(table_of(joined(group)).combine_chunks())
-        return self._new(Plan(Tables(tuple(tables), "materialized")))
+        return self._new(Plan(Tables(tuple(self._all_tables()), "materialized")))
+
+    def _all_tables(self) -> list[pa.Table]:
+        groups = _grouped(self._chunks("materializing"), 8 << 20)
+        tables = [table_of(joined(group)).combine_chunks() for group in groups]
+        nothing = self._nothing()
+        return tables or ([table_of(nothing)] if nothing else [])
 
     # aggregates over all rows
 
@@ -168,23 +198,20 @@ class Consuming(Iterating):
         return self._of_all("mean", on)
 
     def std(self, on: str, ddof: int = 1) -> Any:
-        import pyarrow.compute as pc
-
-        return pc.stddev(self.to_arrow().column(on), ddof=ddof).as_py()
+        return pc.stddev(self._column(on), ddof=ddof).as_py()
 
     def _of_all(self, name: str, column: str) -> Any:
-        import pyarrow.compute as pc
+        return getattr(pc, name)(self._column(column)).as_py()
 
-        from headway.data.parquet import no_column
-
+    def _column(self, name: str) -> pa.ChunkedArray:
         table = self.to_arrow()
-        if column not in table.column_names:
-            raise no_column(column, table.column_names, "this dataset")
-        return getattr(pc, name)(table.column(column)).as_py()
+        if name not in table.column_names:
+            raise no_column(name, table.column_names, "this dataset")
+        return table.column(name)
 
     def unique(self, column: str) -> list[Any]:
         """The different values of a column, sorted."""
-        found: list[Any] = self.to_arrow().column(column).unique().to_pylist()
+        found: list[Any] = self._column(column).unique().to_pylist()
         return sorted(found, key=lambda value: (value is None, value))
 
 

@@ -73,7 +73,7 @@ class Dataset(Consuming, Transforming, Arranging, Writing):
         raise TypeError("a dataset has no len(): use count()")
 
     def __repr__(self) -> str:
-        rows = self._plan.num_rows
+        rows = self._plan.num_rows if self._plan.source.is_known else None
         ops = "".join(f" → {op.title}" for op in self._plan.ops)
         how = "" if self._plan.shuffling.how == "no" else ", shuffled"
         return f"Dataset({self._plan.source.name}{ops}, {'?' if rows is None else f'{rows:,}'} rows{how})"

@@ -87,6 +87,8 @@ def some_rows(base: Source, first: int, stop: int) -> Ranges:
 
 
 def in_pieces(base: Source, num_pieces: int) -> Ranges:
+    if num_pieces < 1:
+        raise DataError(f"the number of blocks must be at least 1, got {num_pieces}")
     rows = base.num_rows
     return Ranges(base, tuple(rows * number // num_pieces for number in range(num_pieces + 1)))
 
@@ -288,7 +290,7 @@ class Mapped(Source):
     """A source whose rows have gone through functions, which keep their number."""
 
     base: Source
-    call: Callable[[Any], Any]  # a chunk in, a chunk out
+    call: Callable[[Any, Any], Any]  # a chunk in, and what its rows are called; a chunk out
     title: str
 
     @property
@@ -302,7 +304,10 @@ class Mapped(Source):
     def read(self, piece: int, columns: Columns = None) -> pa.Table:
         table = self.base.read(piece)
         every = np.arange(table.num_rows)
-        mapped = table_of(self.call(gathered([table], np.zeros(0), every) if table.num_rows else chunk_of(table)))
+        chunk = gathered([table], np.zeros(0), every) if table.num_rows else chunk_of(table)
+        first = sum(self.base.counts[:piece])
+        tell = f"of the dataset that it was applied to ({self.base.where(piece)})"
+        mapped = table_of(self.call(chunk, lambda number: f"row {first + number} {tell}"))
         if mapped.num_rows != table.num_rows:
             raise DataError(f"{self.title} changed the number of rows, from {table.num_rows:,} to {mapped.num_rows:,}")
         return mapped if columns is None else mapped.select(list(columns))

@@ -29,7 +29,7 @@ _COMPUTE: dict[type[ast.operator], Any] = {
 def parse(text: str) -> Any:
     try:
         return _expression(ast.parse(text, mode="eval").body)
-    except (SyntaxError, TypeError) as error:
+    except (SyntaxError, TypeError, ValueError) as error:
         raise DataError(f"{text!r} is not a condition that we understand: {error}") from error
 
 

@@ -88,7 +88,8 @@ def _local(text: str, suffixes: tuple[str, ...] | None) -> list[File]:
         return [_file(path, os.path.basename(path))]
     if glob.has_magic(path):
         found = sorted(each for each in glob.glob(path, recursive=True) if os.path.isfile(each))
-        return [_file(each, os.path.basename(each)) for each in _some(found, text)]
+        fixed = path[: min(path.index(each) for each in "*?[" if each in path)].rpartition("/")[0]
+        return [_file(each, os.path.relpath(each, fixed or ".")) for each in _some(found, text)]
     raise DataError(f"there is no file or folder {text}")
 
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from headway.core.errors import DataError
 from headway.data.chunks import chunk_of_result, copied, formatted, table_of
-from headway.data.memory import Tables, tables_of
+from headway.data.memory import Later, tables_of
 from headway.data.ops import explained
 from headway.data.parquet import no_column
 from headway.data.plan import Plan
@@ -37,7 +37,7 @@ class GroupedData:
         >>> rows.groupby("a").count().take_all()
         [{'a': 1, 'count()': 2}, {'a': 2, 'count()': 1}]
         """
-        return self._aggregated([([], "count_all", "count()")])
+        return self._new(lambda: self._aggregated([([], "count_all", "count()")], self._table()))
 
     def sum(self, on: Columns = None) -> Dataset:
         return self._over("sum", on)
@@ -56,6 +56,9 @@ class GroupedData:
 
     def map_groups(self, fn: Callable[[Any], Any], *, batch_format: str | None = "default") -> Dataset:
         """A function from a group's rows to rows."""
+        return self._new(lambda: self._mapped_groups(fn, batch_format))
+
+    def _mapped_groups(self, fn: Callable[[Any], Any], batch_format: str | None) -> pa.Table:
         table = self._sorted(self._table())
         bounds = self._bounds(table)
         made = []
@@ -63,21 +66,27 @@ class GroupedData:
             chunk = copied(table.slice(low, high - low))
             with explained(f"map_groups({getattr(fn, '__name__', fn)})", lambda at=low: f"the group from row {at}"):  # type: ignore[misc]
                 made.append(table_of(chunk_of_result(fn(formatted(chunk, batch_format)))))
-        whole = pa.concat_tables(made, promote_options="permissive") if made else table
-        return self._new(whole)
+        return pa.concat_tables(made, promote_options="permissive") if made else table
 
     # ---
 
     def _over(self, name: str, on: Columns, function: str | None = None, options: Any = None) -> Dataset:
+        schema = self._dataset._plan.source.schema
+        if schema is not None and not self._dataset._plan.ops:
+            for column in [on] if isinstance(on, str) else on or []:
+                if column not in schema.names:
+                    raise no_column(column, schema.names, "this dataset")
+        return self._new(lambda: self._over_all(name, on, function, options))
+
+    def _over_all(self, name: str, on: Columns, function: str | None, options: Any) -> pa.Table:
         table = self._table()
         columns = [on] if isinstance(on, str) else list(on) if on is not None else self._numbers(table)
         if not columns:
             raise DataError(f"{name} needs a column of numbers, and there is none")
         return self._aggregated([(column, function or name, f"{name}({column})", options) for column in columns], table)
 
-    def _aggregated(self, wanted: list[Any], table: pa.Table | None = None) -> Dataset:
-        table = self._table() if table is None else table
-        for column in [entry[0] for entry in wanted if entry[0] != []] + self._keys:
+    def _aggregated(self, wanted: list[Any], table: pa.Table) -> pa.Table:
+        for column in [entry[0] for entry in wanted if entry[0] != []]:
             if column not in table.column_names:
                 raise no_column(column, table.column_names, "this dataset")
         calls = [(entry[0], entry[1], *entry[3:]) for entry in wanted]
@@ -85,10 +94,14 @@ class GroupedData:
         made = {key: grouped.column(key) for key in self._keys}
         others = [name for name in grouped.column_names if name not in self._keys]
         made |= {entry[2]: grouped.column(name) for entry, name in zip(wanted, others, strict=True)}
-        return self._new(self._sorted(pa.table(made)))
+        return self._sorted(pa.table(made))
 
     def _table(self) -> pa.Table:
-        return self._dataset.to_arrow()
+        table = self._dataset.to_arrow()
+        for key in self._keys if table.num_columns else ():
+            if key not in table.column_names:
+                raise no_column(key, table.column_names, "this dataset")
+        return table
 
     def _numbers(self, table: pa.Table) -> list[str]:
         kinds = {field.name: field.type for field in table.schema}
@@ -104,5 +117,11 @@ class GroupedData:
         changes = [number for number in range(1, len(keys)) if keys[number] != keys[number - 1]]
         return [0, *changes, table.num_rows]
 
-    def _new(self, table: pa.Table) -> Dataset:
-        return self._dataset._new(Plan(Tables(tables_of(table), "groupby")))
+    def _new(self, make: Callable[[], pa.Table]) -> Dataset:
+        """Later, when somebody asks for it; but a column that cannot be there is missed now."""
+        schema = self._dataset._plan.source.schema
+        if schema is not None and not self._dataset._plan.ops:
+            for key in self._keys:
+                if key not in schema.names:
+                    raise no_column(key, schema.names, "this dataset")
+        return self._dataset._new(Plan(Later(lambda: tables_of(make()), "groupby")))

@@ -56,12 +56,12 @@ class Shelf:
             self._map[first : first + size] = buffer
         return places
 
-    def take(self, places: list[tuple[int, int]]) -> list[memoryview]:
-        """What the other side has laid there; it stays until that lays something else."""
+    def take(self, places: list[tuple[int, int]]) -> list[bytearray]:
+        """Copies of what the other side has laid there, which will lie there only until it lays something else."""
         need = max((first + size for first, size in places), default=0)
         if need and (self._map is None or len(self._map) < need):
             self._map = mmap.mmap(self.fd, 0)
-        return [memoryview(self._map)[first : first + size] for first, size in places] if self._map else []
+        return [bytearray(memoryview(self._map)[a : a + size]) for a, size in places] if self._map else []
 
 
 class Line:
@@ -99,6 +99,7 @@ class Helper:
     """Our end: the same as a Chain, in another process. Belongs to one thread."""
 
     def __init__(self, ops: tuple[Op, ...]) -> None:
+        packed = _packed_ops(ops)
         ours, theirs = socket.socketpair()
         files = [os.memfd_create(f"headway-{name}") for name in ("to", "from")]
         code = f"import sys; sys.path[:] = {sys.path!r}; from headway.data.helper import main; main()"
@@ -107,7 +108,7 @@ class Helper:
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno(), *files], stdin=subprocess.DEVNULL)
         self._files = files
         self._line = Line(ours, Shelf(files[0]), Shelf(files[1]))
-        self._line.send(cloudpickle.dumps(ops))
+        self._line.send(packed)
         self._ready = False
 
     @property
@@ -127,10 +128,11 @@ class Helper:
         if not self._ready:
             self._expect_ready()
         self._line.send(chunk)
-        answer = self._received()
+        answer: Any = self._received()
         if isinstance(answer, BaseException):
             raise _named(answer, tell)
-        return {name: column.copy() if hasattr(column, "flags") else column for name, column in answer.items()}
+        made: Chunk = answer
+        return made
 
     def _received(self) -> Any:
         try:
@@ -151,6 +153,15 @@ class Helper:
             with contextlib.suppress(OSError):
                 os.close(fd)
         self._files = []
+
+
+def _packed_ops(ops: tuple[Op, ...]) -> bytes:
+    try:
+        data: bytes = cloudpickle.dumps(ops)
+    except Exception as error:  # the user's objects: they may do anything here
+        names = ", ".join(op.title for op in ops)
+        raise DataError(f"{names} cannot be sent to a process of its own: {error}") from error
+    return data
 
 
 def _named(error: BaseException, tell: Tell) -> BaseException:

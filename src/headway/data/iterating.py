@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -113,14 +114,14 @@ class Iterating:
         """A torch ``IterableDataset`` of (features, label) pairs; an older way to say ``iter_torch_batches``."""
         from headway.data.torch import Pairs
 
-        dtypes = dict(feature_column_dtypes) if isinstance(feature_column_dtypes, Mapping) else {}
-        if label_column is not None and label_column_dtype is not None:
+        by_name = isinstance(feature_column_dtypes, Mapping)
+        dtypes: Any = dict(feature_column_dtypes) if by_name else collections.defaultdict(lambda: feature_column_dtypes)
+        if label_column is not None:
             dtypes[label_column] = label_column_dtype
-        one = feature_column_dtypes if not isinstance(feature_column_dtypes, Mapping | list | None) else None
         batches = self.iter_torch_batches(
             prefetch_batches=prefetch_batches,
             batch_size=batch_size,
-            dtypes=dtypes or one,
+            dtypes=dtypes,
             drop_last=drop_last,
             local_shuffle_buffer_size=local_shuffle_buffer_size,
             local_shuffle_seed=local_shuffle_seed,

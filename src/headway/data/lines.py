@@ -7,6 +7,7 @@ compressed, the whole file is a piece.
 
 from __future__ import annotations
 
+import codecs
 import concurrent.futures
 import functools
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from headway.data.source import Columns, Source, digest, select
 
 PIECE = 4 << 20  # bytes of a file, about
 COUNTERS = 8
+CUTTABLE = ("utf-8", "ascii", "iso8859-1", "cp1252")  # encodings in which a line break is one byte, and only that
+SPANNING = "ParseOptions(newlines_in_values=True)"
 COMPRESSED = (".gz", ".bz2", ".zst", ".lz4", ".br")
 
 Kind = Literal["csv", "json", "text"]
@@ -52,19 +55,31 @@ class LineFiles(Source):
 
     def _parts_of(self, number: int) -> list[Part]:
         path = self.files.files[number].path
-        whole = (
-            path.endswith(COMPRESSED)
-            or getattr((self.options or {}).get("parse_options"), "newlines_in_values", False)
-            or (self.options or {}).get("read_options") is not None
-        )
         try:
-            if whole:
-                return [Part(number, 0, None, self._parsed(Part(number, 0, None, 0, 0), b"").num_rows, 0)]
+            if self._is_whole(number):
+                whole = Part(number, 0, None, 0, 0)
+                return [whole._replace(num_rows=self._parsed(whole).num_rows)]
             return self._counted(number)
-        except (pa.ArrowInvalid, DataError) as error:
+        except (pa.ArrowException, DataError, UnicodeError) as error:
             if self.skip:
                 return []
             raise DataError(f"{path} cannot be read: {error}") from error
+
+    def _is_whole(self, number: int) -> bool:
+        """Whether it cannot be cut between lines."""
+        options = self.options or {}
+        if (
+            getattr(options.get("parse_options"), "newlines_in_values", False)
+            or options.get("read_options") is not None
+        ):
+            return True
+        if codecs.lookup(options.get("encoding", "utf-8")).name not in CUTTABLE:
+            return True
+        if self.files.files[number].path.endswith(COMPRESSED):
+            return True
+        with self.files.open(number) as file:
+            head = file.read(1 << 16)
+        return b"\r" in head and b"\n" not in head
 
     def _counted(self, number: int) -> list[Part]:
         header = self.kind == "csv"
@@ -76,10 +91,9 @@ class LineFiles(Source):
                 cut = len(data) if not block else data.rfind(b"\n") + 1
                 rest = data[cut:]
                 if cut:
-                    rows = _num_lines(data[:cut])
+                    rows = self._num_rows(data[:cut])
                     if header and rows:
-                        skipped = _header_size(data)
-                        parts.append(Part(number, at + skipped, at + cut, rows - 1, 1))
+                        parts.append(Part(number, at + _header_size(data), at + cut, rows - 1, 1))
                         header = False
                     else:
                         parts.append(Part(number, at, at + cut, rows, lines))
@@ -87,6 +101,21 @@ class LineFiles(Source):
                     at += cut
                 if not block:
                     return parts
+
+    def _num_rows(self, data: bytes) -> int:
+        """Lines that are rows: those that have something in them."""
+        if self.kind == "text":
+            return len(self._lines(data))
+        if self.kind == "csv":
+            quote = getattr((self.options or {}).get("parse_options"), "quote_char", '"')
+            if quote and data.count(quote.encode()) % 2:
+                raise DataError(f"a quoted value spans lines: that needs {SPANNING}")
+            return sum(1 for line in data.split(b"\n") if line not in (b"", b"\r"))
+        return sum(1 for line in data.split(b"\n") if line.strip())
+
+    def _lines(self, data: bytes) -> list[str]:
+        text = data.decode((self.options or {}).get("encoding", "utf-8"))
+        return [line.rstrip("\r") for line in text.split("\n") if line.strip()]
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -97,61 +126,57 @@ class LineFiles(Source):
         """From the first piece, as Arrow sees it: later pieces must fit."""
         if self.kind == "text":
             return pa.schema([("text", pa.string())])
-        if not self.parts:
-            return None
-        return self._parsed(self.parts[0], self._bytes(self.parts[0])).schema
+        for number, part in enumerate(self.parts):
+            try:
+                return self._parsed(part).schema
+            except (pa.ArrowException, OSError) as error:
+                if not self.skip:
+                    raise DataError(f"{self.where(number)} cannot be read: {error}") from error
+        return None
 
     @property
     def exact(self) -> bool:
         return not self.skip
 
     def read(self, piece: int, columns: Columns = None) -> pa.Table:
-        part = self.parts[piece]
+        schema, part = self.schema, self.parts[piece]
         try:
-            table = self._parsed(part, self._bytes(part) if part.stop is not None else b"")
-            if self.schema is not None and table.schema != self.schema:
-                table = _cast(table, self.schema)
+            table = self._parsed(part)
+            if schema is not None and table.schema != schema:
+                table = _cast(table, schema, nulls=self.kind == "json")
             if table.num_rows != part.num_rows:
                 raise DataError(
-                    f"{part.num_rows:,} lines gave {table.num_rows:,} rows; a row that spans lines needs "
-                    "ParseOptions(newlines_in_values=True)"
+                    f"{part.num_rows:,} lines gave {table.num_rows:,} rows; a row that spans lines needs {SPANNING}"
                 )
-        except (pa.ArrowException, DataError, OSError) as error:
-            if self.skip and self.schema is not None:
-                return select(self.schema.empty_table(), columns)
+        except (pa.ArrowException, DataError, UnicodeError) as error:
+            if self.skip and schema is not None:
+                return select(schema.empty_table(), columns)
             raise DataError(f"{self.where(piece)} cannot be read: {error}") from error
         return select(table, columns)
 
     def _bytes(self, part: Part) -> bytes:
-        assert part.stop is not None
+        if part.stop is None:
+            with self.files.fs.open_input_stream(self.files.files[part.file].path) as stream:
+                return bytes(stream.read())
         with self.files.open(part.file) as file:
             file.seek(part.first)
-            data: bytes = file.read(part.stop - part.first)
-        return data
+            return bytes(file.read(part.stop - part.first))
 
-    def _parsed(self, part: Part, data: bytes) -> pa.Table:
-        if part.stop is None:
-            with self.files.fs.open_input_stream(self.files.files[part.file].path) as file:
-                return self._parsed_as(pa.BufferReader(file.read()), names=None)
-        if self.kind == "csv":
-            return self._parsed_as(pa.BufferReader(data), names=self._names(part.file))
-        return self._parsed_as(pa.BufferReader(data), names=None)
-
-    def _parsed_as(self, stream: Any, names: list[str] | None) -> pa.Table:
-        options = dict(self.options or {})
+    def _parsed(self, part: Part) -> pa.Table:
+        data, options = self._bytes(part), self.options or {}
         if self.kind == "text":
-            text = stream.read().decode(options.get("encoding", "utf-8"))
-            lines = [line.rstrip("\r") for line in text.split("\n")]
-            return pa.table({"text": pa.array([line for line in lines if line.strip()], pa.string())})
+            return pa.table({"text": pa.array(self._lines(data), pa.string())})
         if self.kind == "json":
             from pyarrow import json
 
-            return json.read_json(stream, read_options=json.ReadOptions(use_threads=False, block_size=64 << 20))
+            reading = json.ReadOptions(use_threads=False, block_size=max(1 << 20, len(data) + 1))
+            return json.read_json(pa.BufferReader(data), read_options=reading)
         from pyarrow import csv
 
+        names = None if part.stop is None else self._names(part.file)
         chosen = options.get("read_options") or csv.ReadOptions(use_threads=False, column_names=names)
         rest = {name: value for name, value in options.items() if name in ("parse_options", "convert_options")}
-        return csv.read_csv(stream, read_options=chosen, **rest)
+        return csv.read_csv(pa.BufferReader(data), read_options=chosen, **rest)
 
     @functools.lru_cache(maxsize=1024)  # noqa: B019 - a source lives as long as its dataset
     def _names(self, number: int) -> list[str]:
@@ -197,18 +222,15 @@ def _header_size(data: bytes) -> int:
     return at
 
 
-def _num_lines(data: bytes) -> int:
-    """Lines that have something in them."""
-    lines = data.count(b"\n") + (not data.endswith(b"\n"))
-    if b"\n\n" not in data and b"\r" not in data and b" \n" not in data and not data.startswith(b"\n"):
-        return lines
-    return sum(1 for line in data.split(b"\n") if line.strip())
-
-
-def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def _cast(table: pa.Table, schema: pa.Schema, *, nulls: bool) -> pa.Table:
+    """``nulls``: what is missing here is null, as it is where an object in a line lacks a key."""
+    if nulls:
+        for field in schema:
+            if field.name not in table.column_names:
+                table = table.append_column(field.name, pa.nulls(table.num_rows, field.type))
     missing = set(schema.names) ^ set(table.column_names)
     if missing:
-        raise DataError(f"it does not have the columns of the first file; they differ in {', '.join(sorted(missing))}")
+        raise DataError(f"it does not have the columns of the first rows; they differ in {', '.join(sorted(missing))}")
     try:
         return table.select(schema.names).cast(schema)
     except pa.ArrowException as error:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,6 +100,54 @@ class Tables(Source):
                         writer.write_batch(pa.record_batch([whole], names=["c"]))
                     total = zlib.crc32(sink.getvalue(), total)
         return digest("tables", sum(self.counts), total)
+
+
+class Later(Source):
+    """Tables that are made when somebody asks for them, and then kept: what a sort, a group or a filter has left.
+
+    What travels to another process are the tables, not what makes them.
+    """
+
+    def __init__(self, make: Callable[[], Sequence[pa.Table]], title: str) -> None:
+        self._make = make
+        self._title = title
+        self._lock = threading.Lock()
+        self._tables: Tables | None = None
+
+    @property
+    def tables(self) -> Tables:
+        with self._lock:
+            if self._tables is None:
+                self._tables = Tables(tuple(self._make()), self._title)
+            return self._tables
+
+    @property
+    def is_known(self) -> bool:
+        return self._tables is not None
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        return self.tables.counts
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        return self._tables.schema if self._tables is not None else None
+
+    def read(self, piece: int, columns: Columns = None) -> pa.Table:
+        return self.tables.read(piece, columns)
+
+    def size(self, piece: int) -> int:
+        return self.tables.size(piece)
+
+    @property
+    def name(self) -> str:
+        return self._title
+
+    def fingerprint(self) -> str:
+        return self.tables.fingerprint()
+
+    def __reduce__(self) -> Any:
+        return Tables, (self.tables.tables, self._title)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from headway.core.errors import DataError
 from headway.data.chunks import (
@@ -132,7 +133,7 @@ class MapBatches(UserOp):
                 with explained(self.title, lambda a=first, b=last: f"{tell(a)} to {tell(b)}"):  # type: ignore[misc]
                     result = call(formatted(part, self.batch_format))
                     parts += self._results(result, num_rows(part))
-            return joined(parts) if parts else chunk
+            return joined(parts) if parts else sliced(chunk, 0, 0)
 
         return run
 
@@ -236,8 +237,10 @@ class FilterBy(Op):
 
     def runner(self) -> Runner:
         def run(chunk: Chunk, tell: Tell) -> Chunk:
-            with explained(self.title, lambda: tell(0)):
+            try:
                 return chunk_of(table_of(chunk).filter(self.expression))
+            except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError) as error:
+                raise DataError(f"{self.title} cannot be applied to the columns {', '.join(chunk)}: {error}") from error
 
         return run
 
@@ -286,10 +289,14 @@ class Rename(Op):
         if isinstance(self.names, tuple):
             if len(self.names) != len(chunk):
                 raise DataError(f"rename_columns needs {len(chunk)} names, one per column, got {len(self.names)}")
-            return dict(zip(self.names, chunk.values(), strict=True))
-        for name in self.names:
-            _column(chunk, name)
-        return {self.names.get(name, name): column for name, column in chunk.items()}
+            names = list(self.names)
+        else:
+            for name in self.names:
+                _column(chunk, name)
+            names = [self.names.get(name, name) for name in chunk]
+        if len(set(names)) < len(names):
+            raise DataError(f"rename_columns would give two columns the same name: {', '.join(names)}")
+        return dict(zip(names, chunk.values(), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,7 +348,7 @@ def explained(title: str, row: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not getattr(error, "__notes__", None):
+        if not any(note.startswith("headway: in ") for note in getattr(error, "__notes__", [])):
             annotate(error, f"headway: in {title}, for {row()}")
         raise
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
-from collections.abc import Mapping
+import urllib.parse
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -56,13 +57,14 @@ class ParquetFiles(Source):
             if isinstance(footer, DataError):
                 skipped.append(str(footer))
                 continue
-            own = self._chosen(_with_partitions(footer.schema.to_arrow_schema(), file), file)
+            own = self._chosen(self._with_partitions(footer.schema.to_arrow_schema(), file), file)
             schema = own if schema is None else _common(schema, own, first, file)
             first = first or file
             marks.append((file.below, file.size, footer.num_rows, _statistics(footer)))
             groups += [_group(number, footer, each, own) for each in range(footer.num_row_groups)]
         if schema is None:
             raise DataError("none of the files could be read: " + "; ".join(skipped))
+        self._check_filter(footers)
         found = tuple(group for group in groups if group.num_rows)
         return Found(found, schema, digest(marks, self.columns, str(self.filter)), tuple(skipped))
 
@@ -75,6 +77,27 @@ class ParquetFiles(Source):
             if self.skip:
                 return damaged
             raise damaged from error
+
+    @functools.cached_property
+    def _partition_types(self) -> dict[str, pa.DataType]:
+        return _partition_types(self.files.files)
+
+    def _with_partitions(self, schema: pa.Schema, file: File) -> pa.Schema:
+        for name in _partitions(file):
+            if name not in schema.names:
+                schema = schema.append(pa.field(name, self._partition_types[name]))
+        return schema
+
+    def _check_filter(self, footers: Sequence[Any]) -> None:
+        if self.filter is None:
+            return
+        for file, footer in zip(self.files.files, footers, strict=True):
+            if not isinstance(footer, DataError):
+                schema = self._with_partitions(footer.schema.to_arrow_schema(), file)
+                try:
+                    schema.empty_table().filter(self.filter)
+                except pa.ArrowException as error:
+                    raise DataError(f"the filter cannot be applied to {file.path}: {error}") from error
 
     def _chosen(self, schema: pa.Schema, file: File) -> pa.Schema:
         if self.columns is None:
@@ -100,31 +123,31 @@ class ParquetFiles(Source):
         group = self.found.groups[piece]
         file = self.files.files[group.file]
         names = list(columns if columns is not None else self.schema.names)
-        partitions = _partitions(file)
         try:
-            table = self._read_group(group, [name for name in names if name not in partitions])
+            table = self._read_group(group, names, file)
         except (pa.ArrowException, OSError) as error:
             if self.skip:
                 return self.schema.empty_table().select(names)
             raise DataError(f"{self.where(piece)} cannot be read: {error}") from error
-        return self._as_one_schema(table, names, partitions)
+        return self._as_one_schema(table, names)
 
-    def _read_group(self, group: Group, names: list[str]) -> pa.Table:
-        """With columns of the filter, if it needs any that are not asked for."""
-        with self.files.open(group.file) as file:
+    def _read_group(self, group: Group, names: list[str], file: File) -> pa.Table:
+        """With all columns where there is a filter, which may speak of any of them."""
+        partitions = _partitions(file)
+        with self.files.open(group.file) as opened:
             away = self.files.filesystem is not None
-            reader = pq.ParquetFile(file, metadata=self._open.get(group.file), pre_buffer=away)
+            reader = pq.ParquetFile(opened, metadata=self._open.get(group.file), pre_buffer=away)
             self._open[group.file] = reader.metadata
-            if self.filter is None:
-                return reader.read_row_group(group.number, columns=names, use_threads=False)
-            return reader.read_row_group(group.number, use_threads=False).filter(self.filter).select(names)
+            wanted = None if self.filter is not None else [name for name in names if name not in partitions]
+            table = reader.read_row_group(group.number, columns=wanted, use_threads=False)
+        for name, value in partitions.items():
+            if name not in table.column_names:
+                kind = self._partition_types[name]
+                scalar = pa.scalar(int(value) if kind == pa.int64() else value, kind)
+                table = table.append_column(name, pa.repeat(scalar, group.num_rows))
+        return (table if self.filter is None else table.filter(self.filter)).select(names)
 
-    def _as_one_schema(self, table: pa.Table, names: list[str], partitions: Mapping[str, Any]) -> pa.Table:
-        for name in names:
-            if name in partitions:
-                values = pa.repeat(pa.scalar(partitions[name], self.schema.field(name).type), table.num_rows)
-                table = table.append_column(name, values)
-        table = table.select(names)
+    def _as_one_schema(self, table: pa.Table, names: list[str]) -> pa.Table:
         for number, name in enumerate(names):
             kind = self.schema.field(name).type
             if table.schema.field(number).type != kind:
@@ -197,13 +220,19 @@ def no_column(name: str, names: list[str], where: str) -> DataError:
 # --- folders named key=value ---
 
 
-def _partitions(file: File) -> dict[str, Any]:
+def _partitions(file: File) -> dict[str, str]:
     parts = (part.split("=", 1) for part in file.below.split("/")[:-1] if "=" in part)
-    return {name: int(value) if value.isdigit() else value for name, value in parts}
+    return {name: urllib.parse.unquote(value) for name, value in parts}
 
 
-def _with_partitions(schema: pa.Schema, file: File) -> pa.Schema:
-    for name, value in _partitions(file).items():
-        if name not in schema.names:
-            schema = schema.append(pa.field(name, pa.scalar(value).type))
-    return schema
+def _partition_types(files: Sequence[File]) -> dict[str, pa.DataType]:
+    """Numbers, if they are numbers in every folder."""
+    values: dict[str, list[str]] = {}
+    for file in files:
+        for name, value in _partitions(file).items():
+            values.setdefault(name, []).append(value)
+    return {name: pa.int64() if all(map(_is_number, found)) else pa.string() for name, found in values.items()}
+
+
+def _is_number(text: str) -> bool:
+    return text.removeprefix("-").isdecimal()

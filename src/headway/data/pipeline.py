@@ -153,6 +153,8 @@ class Pipeline:
             self.reader.join()
             if self._pool is not None:
                 self._pool.join()
+        with contextlib.suppress(queue.Full):
+            self._made.put_nowait(Closed())  # for whoever waits for a batch, or will
 
     # --- in its thread ---
 
@@ -190,9 +192,12 @@ class Pipeline:
             last = self._options.last_epoch
             if last is not None and begin.epoch > last:
                 return
-            epoch = begin.epoch
+            epoch, found = begin.epoch, False
             for need in self._schedule.needs(epoch, begin.rows):
+                found = True
                 yield (epoch, need.first), (epoch, need.end), need.piece
+            if not found and not begin.rows:
+                return  # this rank has no rows at all
 
     def _all(self) -> Iterator[Batch | End]:
         keeps = self._plan.keeps_rows
@@ -283,18 +288,27 @@ class _Job:
     finish: bool
 
     def __call__(self) -> Batch:
-        chunk = self.pipeline.mapper(self._gathered(), self._tell)
+        there = self._there()
+        chunk = self._gathered(there)
+        rows = self.step.picks.rows
+        kept = np.arange(len(rows)) if there is None else np.flatnonzero(there)
+        chunk = self.pipeline.mapper(chunk, lambda number: self._tell(kept, number)) if chunk else chunk
         self._check_size(chunk)
-        rows, size = num_rows(chunk), num_bytes(chunk)
         value = self.pipeline._options.finish(chunk) if self.finish else chunk
-        return Batch(value, self.after, rows, size)
+        return Batch(value, self.after, num_rows(chunk), num_bytes(chunk))
 
-    def _gathered(self) -> Chunk:
-        rows, where = self.step.picks.rows, self.where
+    def _there(self) -> Any:
+        """Which of the rows are there: of what was filtered out when it was read, nothing is. None: all are."""
         if self.pipeline._plan.source.exact:
+            return None
+        sizes = np.array([block.num_rows for block in self.blocks])
+        return self.step.picks.rows < (sizes[0] if self.where is None else sizes[self.where])
+
+    def _gathered(self, there: Any) -> Chunk:
+        rows, where = self.step.picks.rows, self.where
+        if there is None:
             return gathered(self.blocks, where, rows)
         where = np.zeros(len(rows), np.int64) if where is None else where
-        there = rows < np.array([block.num_rows for block in self.blocks])[where]  # what was filtered out is not there
         used = list(np.unique(where[there]))
         if not used:
             return {}
@@ -309,10 +323,10 @@ class _Job:
                 f"{budget >> 20:,} MiB: take smaller batches, or raise DataContext.memory_budget_bytes"
             )
 
-    def _tell(self, number: int) -> str:
-        if number >= len(self.step.picks.rows):
+    def _tell(self, kept: Any, number: int) -> str:
+        if number >= len(kept):
             return "the last row"
-        piece, row = int(self.step.picks.pieces[number]), int(self.step.picks.rows[number])
+        piece, row = int(self.step.picks.pieces[kept[number]]), int(self.step.picks.rows[kept[number]])
         source = self.pipeline._plan.source
         return f"row {sum(source.counts[:piece]) + row} of the dataset ({source.where(piece)}, row {row} of it)"
 

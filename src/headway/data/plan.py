@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from headway.core.errors import DataError
 from headway.data.chunks import Chunk
 from headway.data.derived import Arranged, Mapped
-from headway.data.ops import Chain, Op, Select
+from headway.data.ops import Chain, Op, Select, Tell
 from headway.data.order import Order, Shuffle
 from headway.data.source import Source, digest
 
@@ -99,12 +100,13 @@ class _Mapping:
 
     def __init__(self, ops: Sequence[Op]) -> None:
         self._ops = tuple(ops)
-        self._chain: Chain | None = None
+        self._local = threading.local()  # an object of the user's belongs to one thread
 
-    def __call__(self, chunk: Chunk) -> Chunk:
-        if self._chain is None:
-            self._chain = Chain(self._ops)
-        return self._chain(chunk)
+    def __call__(self, chunk: Chunk, tell: Tell) -> Chunk:
+        if not hasattr(self._local, "chain"):
+            self._local.chain = Chain(self._ops)
+        made: Chunk = self._local.chain(chunk, tell)
+        return made
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_ops": self._ops, "_chain": None}
+    def __reduce__(self) -> Any:
+        return _Mapping, (self._ops,)

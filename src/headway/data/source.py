@@ -7,10 +7,12 @@ counts) travels with it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+
+from headway.core.errors import DataError
 
 Columns = Sequence[str] | None
 
@@ -45,6 +47,11 @@ class Source:
         return True
 
     @property
+    def is_known(self) -> bool:
+        """Whether the counts can be had without running anybody's function."""
+        return True
+
+    @property
     def name(self) -> str:
         return type(self).__name__
 
@@ -69,3 +76,20 @@ def digest(*parts: Any) -> str:
 
 def select(table: pa.Table, columns: Columns) -> pa.Table:
     return table if columns is None else table.select(list(columns))
+
+
+# What the peer lets its users say about its own machinery; here there is nothing to do for it.
+_PEERS = {
+    "parallelism", "concurrency", "num_cpus", "num_gpus", "memory", "ray_remote_args", "resources", "max_retries",
+    "file_extensions", "partitioning", "partition_filter", "meta_provider", "ignore_missing_paths", "compute",
+    "num_blocks", "blocks_per_window", "target_num_rows_per_block", "tensor_column_schema", "arrow_open_stream_args",
+    "arrow_parquet_args", "arrow_open_file_args", "min_rows_per_file", "num_rows_per_file", "try_create_dir",
+    "filename_provider", "schema", "lines", "errors", "override_num_blocks", "keys", "sort",
+}  # fmt: skip
+
+
+def refuse_unknown(options: Mapping[str, Any], *known: str) -> None:
+    """An option that we do not have is not passed over: it may have meant something."""
+    unknown = sorted(set(options) - _PEERS - set(known))
+    if unknown:
+        raise DataError(f"there is no option {', '.join(unknown)}")

@@ -17,7 +17,7 @@ from headway.data.lines import LineFiles
 from headway.data.memory import Items, Numbers, Tables, table_of_items, tables_of
 from headway.data.parquet import ParquetFiles
 from headway.data.plan import Plan, Shuffling
-from headway.data.source import Source
+from headway.data.source import Source, refuse_unknown
 from headway.data.whole import IMAGES, FilePerRow, NumpyFiles, TarSamples
 
 
@@ -35,6 +35,7 @@ def range(n: int, *, override_num_blocks: int | None = None, **options: Any) -> 
     >>> headway.data.range(2).take_all()
     [{'id': 0}, {'id': 1}]
     """
+    refuse_unknown(options)
     if n < 0:
         raise DataError(f"range needs a number that is not negative, got {n}")
     return _dataset(Numbers(n, rows=max(1, min(1 << 16, -(-n // 8)))), override_num_blocks)
@@ -44,11 +45,15 @@ def range_tensor(
     n: int, *, shape: Sequence[int] = (1,), override_num_blocks: int | None = None, **options: Any
 ) -> Dataset:
     """Tensors that are filled with the numbers below n, in a column ``data``."""
+    refuse_unknown(options)
+    if n < 0:
+        raise DataError(f"range_tensor needs a number that is not negative, got {n}")
     return _dataset(Numbers(n, "data", tuple(shape), max(1, min(1 << 12, -(-n // 8)))), override_num_blocks)
 
 
 def from_items(items: Iterable[Any], *, override_num_blocks: int | None = None, **options: Any) -> Dataset:
     """Dicts as rows; anything else in a column ``item``."""
+    refuse_unknown(options)
     listed = list(items)
     if not listed:
         return Dataset(Plan(Tables((), "from_items")))
@@ -57,18 +62,21 @@ def from_items(items: Iterable[Any], *, override_num_blocks: int | None = None, 
 
 def from_arrow(tables: pa.Table | Sequence[pa.Table], **options: Any) -> Dataset:
     """Arrow tables."""
+    refuse_unknown(options)
     given = [tables] if isinstance(tables, pa.Table) else list(tables)
     return Dataset(Plan(Tables(tuple(piece for table in given for piece in tables_of(table)), "from_arrow")))
 
 
 def from_pandas(dfs: Any, **options: Any) -> Dataset:
     """A pandas frame, or several."""
+    refuse_unknown(options)
     given = list(dfs) if isinstance(dfs, list | tuple) else [dfs]
     return from_arrow([pa.Table.from_pandas(frame, preserve_index=False) for frame in given])
 
 
 def from_numpy(ndarrays: Any, **options: Any) -> Dataset:
     """An array whose first axis counts the rows, or several, in a column ``data``; or a dict of columns."""
+    refuse_unknown(options)
     if isinstance(ndarrays, dict):
         return from_arrow(table_of({name: np.asarray(array) for name, array in ndarrays.items()}))
     given = list(ndarrays) if isinstance(ndarrays, list | tuple) else [ndarrays]
@@ -80,6 +88,7 @@ def from_torch(dataset: Any, **options: Any) -> Dataset:
 
     An item that is a dict is a row; anything else stands in a column ``item``.
     """
+    refuse_unknown(options)
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise DataError("from_torch needs a dataset with __len__ and __getitem__; read an iterable one with from_items")
     return _dataset(Items(dataset, max(1, min(256, -(-len(dataset) // 8)))))
@@ -87,6 +96,7 @@ def from_torch(dataset: Any, **options: Any) -> Dataset:
 
 def from_huggingface(dataset: Any, **options: Any) -> Dataset:
     """A dataset of Hugging Face's library. Its tables are used as they are."""
+    refuse_unknown(options)
     if hasattr(dataset, "keys") and not hasattr(dataset, "with_format"):
         raise DataError(f"choose one of its parts: {', '.join(dataset.keys())}")
     if not hasattr(dataset, "__len__"):
@@ -111,6 +121,7 @@ def read_parquet(
     ``columns`` are all that is read; ``filter`` is an Arrow expression or a text like ``"age >= 18"``. Folders named
     ``key=value`` give a column. With ``on_error="skip"`` what is damaged is left out.
     """
+    refuse_unknown(options)
     from headway.data.transforming import _expression
 
     files = find(paths, filesystem, (".parquet", ".pq", ".parq"))
@@ -129,6 +140,7 @@ def read_csv(
     **arrow_csv_args: Any,
 ) -> Dataset:
     """CSV files. Their lines are counted once; ``parse_options`` and the like are Arrow's."""
+    refuse_unknown(arrow_csv_args, "parse_options", "convert_options", "read_options")
     files = find(paths, filesystem, None)
     options = {
         name: arrow_csv_args[name]
@@ -148,6 +160,7 @@ def read_json(
     **options: Any,
 ) -> Dataset:
     """Files with a JSON object in each line."""
+    refuse_unknown(options)
     files = find(paths, filesystem, (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz"))
     return _dataset(LineFiles(files, "json", {}, _skips(on_error)), override_num_blocks, shuffle)
 
@@ -162,6 +175,7 @@ def read_text(
     **options: Any,
 ) -> Dataset:
     """A row per line, in a column ``text``. Empty lines are left out."""
+    refuse_unknown(options)
     files = find(paths, filesystem, None)
     return _dataset(LineFiles(files, "text", {"encoding": encoding}), override_num_blocks, shuffle)
 
@@ -179,6 +193,7 @@ def read_images(
     **options: Any,
 ) -> Dataset:
     """A row per image, in a column ``image``; ``size`` is (height, width), ``mode`` one of Pillow's."""
+    refuse_unknown(options)
     files = find(paths, filesystem, IMAGES)
     source = FilePerRow(files, "image", include_paths, size, mode, _skips(on_error))
     return _dataset(source, override_num_blocks, shuffle)
@@ -194,6 +209,7 @@ def read_binary_files(
     **options: Any,
 ) -> Dataset:
     """A row per file, in a column ``bytes``."""
+    refuse_unknown(options)
     return _dataset(FilePerRow(find(paths, filesystem), "bytes", include_paths), override_num_blocks, shuffle)
 
 
@@ -201,6 +217,7 @@ def read_numpy(
     paths: Paths, *, filesystem: Any = None, shuffle: Any = None, override_num_blocks: int | None = None, **options: Any
 ) -> Dataset:
     """``.npy`` files, whose first axis counts the rows, in a column ``data``."""
+    refuse_unknown(options)
     return _dataset(NumpyFiles(find(paths, filesystem, (".npy",))), override_num_blocks, shuffle)
 
 
@@ -214,6 +231,7 @@ def read_webdataset(
     **options: Any,
 ) -> Dataset:
     """Tar files of samples: ``17.jpg`` and ``17.cls`` are two columns of the row ``17``."""
+    refuse_unknown(options)
     files = find(paths, filesystem, (".tar",))
     decode: Any = False if decoder is None else decoder
     return _dataset(TarSamples(files, decode), override_num_blocks, shuffle)

@@ -19,6 +19,7 @@ from headway.data.ops import UserOp
 from headway.data.order import Order
 from headway.data.pipeline import Batch, Options, Pipeline, Position
 from headway.data.plan import Plan
+from headway.data.reading import Closed
 from headway.data.schedule import Schedule
 
 NOWHERE = Position(-1, done=True)  # no epoch has begun
@@ -154,10 +155,11 @@ class Stream:
                 self.before_first_batch()
                 self.position = batch.after
                 yield batch.value
-        except GeneratorExit:  # the loop was left by break: for it, this epoch is over
-            pipeline.close()
-            raise
-        except BaseException:
+        except Closed:
+            raise DataError(
+                f"another iteration of {self.name or 'this dataset'} has begun, which ends this one"
+            ) from None
+        except BaseException:  # GeneratorExit, too: the loop was left by break, and for it this epoch is over
             pipeline.close()
             raise
         finally:
@@ -173,7 +175,8 @@ class Stream:
         if running is not None and not running.closed:
             if self._key == wanted.key and wanted.key is not None and (running.coming, begin.rows) == (begin.epoch, 0):
                 return running
-            running.close()
+            if self.lasting:
+                running.close()
         place = self.place
         options = Options(
             batch_size=wanted.batch_size,

@@ -20,6 +20,13 @@ from headway.core.errors import DataError
 RAY_TENSOR = b"ray.data.arrow_tensor"  # what the peer calls its own, in files that it has written
 
 
+class RaggedScalar(pa.ExtensionScalar):  # type: ignore[misc]
+    """One array of such a column."""
+
+    def as_py(self, **options: Any) -> np.ndarray[Any, Any]:
+        return np.array(np.asarray(self.value["values"].values)).reshape(self.value["shape"].as_py())
+
+
 class RaggedTensor(pa.ExtensionType):  # type: ignore[misc]
     """Arrays of one dtype and of different shapes."""
 
@@ -27,6 +34,12 @@ class RaggedTensor(pa.ExtensionType):  # type: ignore[misc]
         self.value_type = value_type
         storage = pa.struct({"values": pa.large_list(value_type), "shape": pa.list_(pa.int64())})
         super().__init__(storage, "headway.ragged_tensor")
+
+    def __hash__(self) -> int:
+        return hash(str(self.storage_type))
+
+    def __arrow_ext_scalar_class__(self) -> type[RaggedScalar]:
+        return RaggedScalar
 
     def __arrow_ext_serialize__(self) -> bytes:
         return b""
@@ -37,17 +50,20 @@ class RaggedTensor(pa.ExtensionType):  # type: ignore[misc]
 
 
 class PyObjects(pa.ExtensionType):  # type: ignore[misc]
-    """Any Python objects, pickled. Files do not hold them."""
+    """Any Python objects, pickled. It is not registered: where a file says that it holds some, they stay bytes."""
 
     def __init__(self) -> None:
         super().__init__(pa.large_binary(), "headway.objects")
+
+    def __hash__(self) -> int:
+        return hash("headway.objects")
 
     def __arrow_ext_serialize__(self) -> bytes:
         return b""
 
     @classmethod
     def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> PyObjects:
-        raise DataError("a file that holds pickled objects is not opened: nobody knows what they would do")
+        return cls()
 
 
 pa.register_extension_type(RaggedTensor(pa.uint8()))
@@ -60,7 +76,7 @@ def column_of(array: np.ndarray[Any, Any]) -> pa.Array:
     if array.dtype == object:
         return _objects(list(array))
     if array.ndim == 1:
-        return _numbers(array) if array.dtype.kind in "iuf" else pa.array(array)
+        return _numbers(array) if array.dtype.kind in "iuf" else _objects(array)
     if array.dtype.kind in "UMmSV":
         return pa.array(array.tolist())
     if array.size == 0 or array.dtype == bool:
@@ -85,18 +101,21 @@ def _fixed(array: np.ndarray[Any, Any]) -> pa.Array:
     return pa.ExtensionArray.from_storage(kind, storage)
 
 
-def _objects(values: list[Any]) -> pa.Array:
-    if any(isinstance(value, np.ndarray) for value in values):
+def _objects(values: Any) -> pa.Array:
+    if len(values) and all(isinstance(value, np.ndarray) for value in values):
         return ragged(values)
     try:
         return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-        return pa.ExtensionArray.from_storage(PyObjects(), pa.array(map(pickle.dumps, values), pa.large_binary()))
+    except (pa.ArrowException, OverflowError):  # no column of Arrow's can hold them
+        pickled = pa.array([pickle.dumps(value) for value in values], pa.large_binary())
+        return pa.ExtensionArray.from_storage(PyObjects(), pickled)
 
 
 def ragged(values: Sequence[Any]) -> pa.Array:
     """Arrays of one dtype as a column; of one shape, if they have one."""
     arrays = [np.asarray(value) for value in values]
+    if len({array.ndim for array in arrays}) > 1 or any(array.ndim == 0 for array in arrays):
+        return pa.array([array.tolist() for array in arrays])
     if len({(array.shape, array.dtype) for array in arrays}) == 1 and arrays[0].ndim > 0:
         return column_of(np.stack(arrays))
     dtype = np.result_type(*arrays)
@@ -121,10 +140,6 @@ def view_of(column: pa.Array) -> np.ndarray[Any, Any] | None:
     kind = column.type
     if isinstance(kind, pa.FixedShapeTensorType):
         return _tensor_view(column, kind)
-    if pa.types.is_fixed_size_list(kind) and _is_plain(kind.value_type):
-        size = kind.list_size
-        flat = column.values.slice(column.offset * size, len(column) * size)
-        return None if flat.null_count else _plain_view(flat).reshape(len(column), size)
     return _plain_view(column) if _is_plain(kind) else None
 
 
@@ -155,15 +170,18 @@ def array_of(column: pa.Array) -> np.ndarray[Any, Any]:
         return view
     kind = column.type
     if isinstance(kind, RaggedTensor):
-        return _array_per_row(
-            [np.asarray(row["values"].values).reshape(row["shape"].as_py()) for row in column.storage]
-        )
+        return _array_per_row(column.to_pylist())
     if isinstance(kind, PyObjects):
         return _array_per_row([pickle.loads(value.as_py()) for value in column.storage])
     if pa.types.is_dictionary(kind):
         return array_of(column.dictionary_decode())
     if isinstance(kind, pa.BaseExtensionType):
         return array_of(column.storage)
+    if pa.types.is_fixed_size_list(kind) and _is_plain(kind.value_type) and not column.null_count:
+        size = kind.list_size
+        flat = column.values.slice(column.offset * size, len(column) * size)
+        if not flat.null_count:
+            return _plain_view(flat).reshape(len(column), size)
     if _is_list(kind) and not column.null_count:
         return _lists(column)
     if pa.types.is_struct(kind) or pa.types.is_map(kind):
@@ -181,7 +199,7 @@ def _lists(column: pa.Array) -> np.ndarray[Any, Any]:
     if not len(lengths) or (lengths == lengths[0]).all():
         length = int(lengths[0]) if len(lengths) else 0
         return values.reshape(len(column), length, *values.shape[1:])
-    return _array_per_row(np.split(values, np.cumsum(lengths)[:-1]))
+    return _array_per_row([part.copy() for part in np.split(values, np.cumsum(lengths)[:-1])])
 
 
 def _array_per_row(values: Sequence[Any]) -> np.ndarray[Any, Any]:
@@ -202,7 +220,9 @@ def stacked(values: Sequence[Any]) -> np.ndarray[Any, Any]:
     if isinstance(first, str | bytes) or first is None:
         return _array_per_row(list(values))
     array = np.asarray(values)
-    return array if array.ndim == 1 else _array_per_row(list(values))
+    whole = all(isinstance(value, int) and not isinstance(value, bool) for value in values)
+    lossy = array.dtype.kind in "OUS" or (whole and array.dtype.kind not in "iu")
+    return _array_per_row(list(values)) if array.ndim != 1 or lossy else array
 
 
 def _stacked_arrays(values: Sequence[Any]) -> np.ndarray[Any, Any]:

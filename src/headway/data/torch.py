@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -41,8 +42,10 @@ class ToTensors:
         return {name: tensor_of(name, array, self._dtype(name)) for name, array in arrays_of(chunk).items()}
 
     def _dtype(self, name: str) -> torch.dtype | None:
-        chosen = self.dtypes.get(name) if isinstance(self.dtypes, Mapping) else self.dtypes
-        return chosen
+        if isinstance(self.dtypes, defaultdict):
+            found: torch.dtype | None = self.dtypes[name]
+            return found
+        return self.dtypes.get(name) if isinstance(self.dtypes, Mapping) else self.dtypes
 
 
 def tensor_of(name: str, array: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -128,7 +131,8 @@ class Pairs(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self._batches:
-            label = batch.pop(self._label) if self._label is not None else None
+            label = _known(batch, self._label) if self._label is not None else None
+            batch = {name: column for name, column in batch.items() if name != self._label}
             if label is not None and not self._squeeze_label and label.ndim == 1:
                 label = label.unsqueeze(1)
             yield self._chosen(batch), label

@@ -208,8 +208,9 @@ def _running(concurrency: Any, executor: str | None) -> dict[str, Any]:
     """How many at the same time, and in what."""
     if executor not in EXECUTORS:
         raise DataError(f'executor must be "thread", "process" or None (chosen by measuring), got {executor!r}')
-    number = max(concurrency) if isinstance(concurrency, tuple) else concurrency
-    if number is not None and (not isinstance(number, int) or number < 1):
+    pair = isinstance(concurrency, tuple)
+    number = concurrency[-1] if pair and concurrency else concurrency
+    if number is not None and not (isinstance(number, int) and number >= 1):
         raise DataError(f"concurrency must be a positive number or (min, max), got {concurrency!r}")
     return {"concurrency": number, "executor": executor}
 

@@ -158,7 +158,8 @@ class NumpyFiles(Source):
         if len(data) != size:
             raise DataError(f"{self.where(piece)} cannot be read: the file ends before its rows do")
         array = np.frombuffer(data, dtype).reshape(slab.num_rows, *shape[1:])
-        return select(table_of({"data": array}), columns)
+        native = array.astype(array.dtype.newbyteorder("="), copy=False)
+        return select(table_of({"data": native}), columns)
 
     def size(self, piece: int) -> int:
         slab = self._slabs[0][piece]
@@ -212,7 +213,10 @@ class TarSamples(Source):
                     file.seek(offset)
                     row[column] = self._decoded(column, file.read(size), f"{self.files.files[number].path}: {key}")
                 rows.append(row)
-        return select(table_of(chunk_of_rows(rows)), columns)
+        try:
+            return select(table_of(chunk_of_rows(rows)), columns)
+        except DataError as error:
+            raise DataError(f"{self.where(piece)}: {error}") from error
 
     def _decoded(self, column: str, data: bytes, where: str) -> Any:
         if callable(self.decode):

@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from headway.core.errors import DataError
-from headway.data.chunks import num_bytes, num_rows, table_of
+from headway.data.chunks import joined, num_bytes, num_rows, table_of
+from headway.data.source import refuse_unknown
 from headway.data.tensors import PyObjects, RaggedTensor, array_of
 
 FILE = 128 << 20  # bytes of rows in a file, about
@@ -22,6 +23,7 @@ class Writing:
 
     def write_parquet(self, path: str | os.PathLike[str], *, row_group_rows: int | None = None, **options: Any) -> None:
         """A folder of Parquet files, in row groups of about 8 MiB: small enough to be dealt out and shuffled."""
+        refuse_unknown(options)
         import pyarrow.parquet as pq
 
         def write(table: pa.Table, file: Any) -> None:
@@ -32,17 +34,19 @@ class Writing:
 
     def write_csv(self, path: str | os.PathLike[str], **options: Any) -> None:
         """A folder of CSV files."""
+        refuse_unknown(options)
         from pyarrow import csv
 
         self._write(path, "csv", lambda table, file: csv.write_csv(_without_tensors(table, "CSV"), file))
 
     def write_json(self, path: str | os.PathLike[str], **options: Any) -> None:
         """A folder of JSON lines."""
+        refuse_unknown(options)
         import json
 
         def write(table: pa.Table, file: Any) -> None:
             for row in _lists(table).to_pylist():
-                file.write(json.dumps(row).encode() + b"\n")
+                file.write(json.dumps(row, default=str).encode() + b"\n")
 
         self._write(path, "json", write)
 
@@ -60,16 +64,17 @@ class Writing:
 
 
 def _tables(chunks: Iterator[Any]) -> Iterator[pa.Table]:
-    group, size = [], 0
+    group: list[Any] = []
+    size = 0
     for chunk in chunks:
         if num_rows(chunk):
-            group.append(table_of(chunk))
+            group.append(chunk)
             size += num_bytes(chunk)
         if size >= FILE:
-            yield pa.concat_tables(group, promote_options="permissive").combine_chunks()
+            yield table_of(joined(group))
             group, size = [], 0
     if group:
-        yield pa.concat_tables(group, promote_options="permissive").combine_chunks()
+        yield table_of(joined(group))
 
 
 class _Target:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import tarfile
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -439,6 +441,36 @@ def test_the_note_is_right_where_a_source_leaves_out_rows(tmp_path: Path, skip: 
         dataset = headway.data.read_parquet(files, filter="id >= 1220").map(unlucky)
     error = error_of(dataset)
     assert probed(dataset, error).args == ("as foreseen", 1234)
+
+
+def test_an_error_in_another_process_keeps_its_type_and_names_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bad(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] == 1234:
+            raise ZeroDivisionError("as foreseen")
+        return row
+
+    monkeypatch.setattr(DataContext.get_current(), "num_threads", 1)
+    dataset = headway.data.range(2000).map(bad, executor="process")
+    error = error_of(dataset)
+    assert (type(error), error.args) == (ZeroDivisionError, ("as foreseen",))
+    assert "row 1234" in "\n".join(error.__notes__)
+    assert probed(dataset, error).args == error.args
+
+
+def test_a_function_that_ends_its_process_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DataContext.get_current(), "num_threads", 1)
+    with pytest.raises(DataError, match=r"died.*exit code 3"):
+        headway.data.range(5).map(lambda row: os._exit(3), executor="process").take_all()
+
+
+def test_a_function_that_cannot_travel_is_named() -> None:
+    lock = threading.Lock()
+
+    def locked(row: dict[str, Any]) -> dict[str, Any]:
+        return {"id": lock.locked()}
+
+    with pytest.raises(DataError, match=r"locked"):
+        headway.data.range(5).map(locked, executor="process").take_all()
 
 
 def test_an_error_on_a_batch_names_its_rows() -> None:

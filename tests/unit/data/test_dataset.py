@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import headway.data
@@ -204,9 +205,82 @@ def test_rows_keep_their_order_however_long_each_takes() -> None:
     assert of(headway.data.range(300).map_batches(slow).iter_batches(batch_size=10)) == list(range(300))
 
 
+@pytest.fixture
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DataContext.get_current(), "num_threads", 1)
+
+
 def test_a_function_may_run_in_another_process() -> None:
     found = headway.data.range(4).map(lambda row: {"pid": os.getpid()}, executor="process").take_all()
     assert all(row["pid"] != os.getpid() for row in found)
+
+
+def texts() -> Dataset:
+    return headway.data.from_items([{"n": n, "s": f"text {n}", "l": [n] * (n % 3)} for n in range(200)])
+
+
+ELSEWHERE: dict[str, Callable[[], Dataset]] = {
+    "map": lambda: texts().map(lambda row: row, executor="process"),
+    "filter": lambda: texts().filter(lambda row: True, executor="process"),
+    "flat_map": lambda: texts().flat_map(lambda row: [row], executor="process"),
+    "arrays": lambda: texts().map_batches(lambda batch: batch, executor="process"),
+    "tables": lambda: texts().map_batches(lambda batch: batch, executor="process", batch_format="pyarrow"),
+    "frames": lambda: texts().map_batches(lambda batch: batch, executor="process", batch_format="pandas"),
+}
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("what", ELSEWHERE)
+def test_what_another_process_has_made_stays_as_it_was_made(what: str) -> None:
+    """Also when that process has made the next batch."""
+    for batch_format in ("pyarrow", "numpy"):
+        batches = list(ELSEWHERE[what]().iter_batches(batch_size=10, batch_format=batch_format))
+        found = [value for batch in batches for value in np.asarray(batch["s"]).tolist()]
+        assert found == [f"text {n}" for n in range(200)]
+        lists = [
+            list(value)
+            for batch in batches
+            for value in (batch["l"].to_pylist() if batch_format == "pyarrow" else batch["l"])
+        ]
+        assert lists == [[n] * (n % 3) for n in range(200)]
+        assert [n for batch in batches for n in np.asarray(batch["n"]).tolist()] == list(range(200))
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_arrays_of_different_shapes_from_another_process_stay_as_they_were_made() -> None:
+    rows = headway.data.range(60).map(lambda row: {"x": np.full(1 + row["id"] % 3, row["id"])}, executor="process")
+    batches = list(rows.iter_batches(batch_size=10))
+    assert [x.tolist() for batch in batches for x in batch["x"]] == [[n] * (1 + n % 3) for n in range(60)]
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_class_is_made_in_another_process_with_its_arguments() -> None:
+    class Scales:
+        def __init__(self, by: int) -> None:
+            self.by, self.calls = by, 0
+
+        def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+            self.calls += 1
+            batch["id"] *= self.by
+            return {**batch, "calls": np.full(len(batch["id"]), self.calls)}
+
+    rows = headway.data.range(30).map_batches(Scales, fn_constructor_args=(3,), executor="process")
+    batches = list(rows.iter_batches(batch_size=10))
+    assert of(batches) == [3 * n for n in range(30)]
+    assert [int(batch["calls"][0]) for batch in batches] == [1, 2, 3]
+
+
+def test_breaking_out_of_a_loop_leaves_no_process() -> None:
+    def slow(row: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(0.01)
+        return row
+
+    before = {child.pid for child in psutil.Process().children()}
+    rows = headway.data.range(1000).map(slow, executor="process")
+    for _ in range(3):
+        for _batch in rows.iter_batches(batch_size=5):
+            break
+    assert {child.pid for child in psutil.Process().children()} <= before
 
 
 @pytest.mark.parametrize(
@@ -591,6 +665,7 @@ STEPS: dict[str, Callable[[Dataset, list[int], int], Model]] = {
     st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 5)), max_size=5),
     st.integers(1, 9),
 )
+@example(0, 1, [("add", 0), ("sort", 0)], 1)
 @settings(max_examples=150)
 def test_any_operations_one_after_the_other_give_what_lists_would(
     rows: int, blocks: int, steps: list[tuple[str, int]], size: int

@@ -845,3 +845,12 @@ def test_lines_and_folders_named_key_value_are_read_from_an_object_store(s3: S3,
 def test_what_is_not_in_an_object_store_is_missed_at_once(s3: S3) -> None:
     with pytest.raises(DataError, match="nowhere"):
         headway.data.read_parquet(f"{s3.url}/nowhere")
+
+
+def test_a_dataset_of_hugging_face_is_one_of_ours() -> None:
+    from datasets import Dataset as HuggingFace
+
+    theirs = HuggingFace.from_dict({"text": ["a", "b", "c"], "label": [0, 1, 0]})
+    assert headway.data.from_huggingface(theirs).take_all() == theirs.to_list()
+    chosen = theirs.select([2, 0])
+    assert headway.data.from_huggingface(chosen).take_all() == chosen.to_list()
