@@ -14,6 +14,10 @@ OBJECTS = "tests/process/test_object_store.py::"
 VALIDATION = "tests/process/test_validation.py::"
 ELASTIC = "tests/process/test_elastic.py::"
 PREEMPTION = "tests/process/test_preemption.py::"
+DATASETS = "tests/process/test_datasets.py::"
+DATASET = "tests/unit/data/test_dataset.py::"
+SOURCES = "tests/unit/data/test_sources.py::"
+PROGRAMS = "tests/seeds/test_programs.py::"
 BAD_LUCK = "tests/process/test_bad_luck.py::"
 
 SHOWN = {
@@ -101,6 +105,37 @@ SHOWN = {
     "V93": PREEMPTION + "test_a_loop_that_saves_its_own_state_is_told_in_time",
     "V94": PREEMPTION + "test_preemptions_have_a_budget_of_their_own",
     "V92": "tests/process/test_endings.py::test_equal_errors_of_several_ranks_are_one",
+    # data
+    "S55": DATASETS + "test_every_row_comes_once_per_epoch_and_all_ranks_make_as_many_steps",
+    "S56": DATASETS + "test_shards_are_found_by_name",
+    "S57": DATASET + "test_to_torch_gives_features_and_label",
+    "S58": DATASET + "test_older_words_change_nothing",
+    "S72": DATASETS + "test_shards_are_found_by_name",
+    "S80": DATASET + "test_older_words_change_nothing",
+    "S91": DATASETS + "test_datasets_that_are_not_split_are_whole_on_every_worker",
+    "S114": PROGRAMS + "test_seed_004_splits_a_csv_file_and_deals_it_out",
+    "S153": PROGRAMS + "test_seed_004_splits_a_csv_file_and_deals_it_out",
+    "S154": PROGRAMS + "test_seed_004_splits_a_csv_file_and_deals_it_out",
+    "S171": PROGRAMS + "test_seed_002_step_3_reads_maps_and_deals_out_parquet_files",
+    "S184": DATASET + "test_no_function_is_called_before_rows_are_asked_for",
+    "S185": PROGRAMS + "test_seed_002_step_3_reads_maps_and_deals_out_parquet_files",
+    "S186": DATASET + "test_map_makes_a_row_of_each_row_in_order",
+    "S187": PROGRAMS + "test_seed_002_step_3_reads_maps_and_deals_out_parquet_files",
+    "S188": DATASETS + "test_shards_are_found_by_name",
+    "S189": DATASET + "test_torch_batches_are_made_once_and_iterated_in_every_epoch",
+    "S190": DATASET + "test_a_function_may_run_in_another_process",
+    "V14": DATASETS + "test_shards_are_found_by_name",
+    "V53": DATASETS + "test_datasets_that_are_not_split_are_whole_on_every_worker",
+    "V126": DATASET + "test_batches_come_in_every_form",
+    "V127": DATASET + "test_dtypes_are_one_for_all_or_one_by_column",
+    "V129": DATASET + "test_to_torch_may_leave_the_label_flat_and_take_dtypes",
+    "V130": DATASET + "test_a_part_knows_the_whole",
+    "V131": DATASET + "test_a_materialized_dataset_does_not_call_its_functions_again",
+    "V132": DATASET + "test_parts_are_disjoint_whole_and_make_equal_steps",
+    "V133": DATASET + "test_breaking_out_of_a_loop_leaves_no_thread",
+    "V134": "tests/unit/data/test_reading.py::test_options_travel_with_a_dataset",
+    "V135": SOURCES + "test_a_dataset_of_hugging_face_is_one_of_ours",  # and the others in that file
+    "V128": "tests/unit/data/test_tensorflow.py::test_batches_are_tensors_of_tensorflow",
 }
 
 OPEN: dict[str, str] = {}

@@ -107,15 +107,19 @@ def _objects(values: Any) -> pa.Array:
     try:
         return pa.array(values)
     except (pa.ArrowException, OverflowError):  # no column of Arrow's can hold them
-        pickled = pa.array([pickle.dumps(value) for value in values], pa.large_binary())
-        return pa.ExtensionArray.from_storage(PyObjects(), pickled)
+        return _pickled(values)
+
+
+def _pickled(values: Any) -> pa.Array:
+    pickled = pa.array([pickle.dumps(value) for value in values], pa.large_binary())
+    return pa.ExtensionArray.from_storage(PyObjects(), pickled)
 
 
 def ragged(values: Sequence[Any]) -> pa.Array:
     """Arrays of one dtype as a column; of one shape, if they have one."""
     arrays = [np.asarray(value) for value in values]
-    if len({array.ndim for array in arrays}) > 1 or any(array.ndim == 0 for array in arrays):
-        return pa.array([array.tolist() for array in arrays])
+    if any(array.ndim == 0 for array in arrays):
+        return _pickled(values)
     if len({(array.shape, array.dtype) for array in arrays}) == 1 and arrays[0].ndim > 0:
         return column_of(np.stack(arrays))
     dtype = np.result_type(*arrays)

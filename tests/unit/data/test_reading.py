@@ -1,0 +1,128 @@
+"""What is read, when, and how much of it is in memory at a time."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import headway.data
+from headway.data.context import DataContext, ExecutionOptions
+from headway.data.parquet import ParquetFiles
+from headway.data.pipeline import Position
+from headway.data.stream import Place, Stream, Wanted
+
+GROUPS, ROWS = 20, 100  # row groups, and rows of each
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> headway.data.Dataset:
+    rows = headway.data.from_numpy({"id": np.arange(GROUPS * ROWS), "x": np.zeros((GROUPS * ROWS, 64))})
+    rows.write_parquet(tmp_path / "rows", row_group_rows=ROWS)
+    return headway.data.read_parquet(tmp_path / "rows")
+
+
+class Reads:
+    """Which pieces were read, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pieces: list[int] = []
+        self._lock = threading.Lock()
+        read = ParquetFiles.read
+
+        def counted(source: ParquetFiles, piece: int, columns: Any = None) -> pa.Table:
+            with self._lock:
+                self.pieces.append(piece)
+            return read(source, piece, columns)
+
+        monkeypatch.setattr(ParquetFiles, "read", counted)
+
+
+def consume(dataset: headway.data.Dataset, begin: Position, rank: int = 0, world: int = 1, **options: Any) -> list[int]:
+    """What is left of an epoch from there on."""
+    plan = dataset._plan
+    stream = Stream(plan, plan.order(world, **options), Place(rank, world), position=begin)
+    return [n for chunk in stream.iterate(Wanted(32)) for n in chunk["id"].tolist()]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 99, 100, 101, 1000, 1599, 1985, 2000])
+def test_going_on_reads_nothing_that_was_consumed_but_the_row_group_it_is_in(
+    files: headway.data.Dataset, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    reads = Reads(monkeypatch)
+    assert consume(files, Position(0, rows)) == list(range(rows, GROUPS * ROWS))
+    assert sorted(reads.pieces) == list(range(rows // ROWS, GROUPS)), "each once, from the one it is in"
+
+
+def test_going_on_in_a_shuffled_epoch_reads_again_only_the_window_it_is_in(
+    files: headway.data.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shuffled = files.random_shuffle(seed=1, window_rows=300)
+    whole = consume(shuffled, Position(0, 0))
+    reads = Reads(monkeypatch)
+    assert consume(shuffled, Position(0, 1000)) == whole[1000:]
+    unread = GROUPS - 1000 // ROWS
+    assert len(reads.pieces) == len(set(reads.pieces)) <= unread + 300 // ROWS
+
+
+def test_a_worker_reads_its_own_part_alone(files: headway.data.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = Reads(monkeypatch)
+    for rank in range(2):
+        consume(files.random_shuffle(seed=1), Position(0, 0), rank, 2)
+    assert sorted(reads.pieces) == list(range(GROUPS))
+
+
+def test_later_epochs_read_nothing_again_where_there_is_room(
+    files: headway.data.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = Reads(monkeypatch)
+    plan = files.random_shuffle()._plan
+    stream = Stream(plan, plan.order(1), lasting=True)
+    orders = [[n for chunk in stream.iterate(Wanted(32, key="k")) for n in chunk["id"].tolist()] for _ in range(3)]
+    stream.close()
+    assert sorted(orders[0]) == sorted(orders[2]) == list(range(GROUPS * ROWS))
+    assert orders[0] != orders[1]
+    assert sorted(reads.pieces) == list(range(GROUPS))
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_no_more_is_held_than_the_budget(
+    files: headway.data.Dataset, monkeypatch: pytest.MonkeyPatch, shuffled: bool
+) -> None:
+    budget = 6 * ROWS * 65 * 8
+    monkeypatch.setattr(DataContext.get_current(), "memory_budget_bytes", budget)
+    dataset = files.random_shuffle(window_rows=2 * ROWS) if shuffled else files
+    plan = dataset._plan
+    stream = Stream(plan, plan.order(1), lasting=True)
+    for _ in range(2):
+        assert sum(len(chunk["id"]) for chunk in stream.iterate(Wanted(32, key="k"))) == GROUPS * ROWS
+    assert stream.pipeline is not None
+    assert 0 < stream.pipeline.reader.most_bytes <= budget
+    stream.close()
+
+
+def test_only_columns_that_are_asked_for_are_read(files: headway.data.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    read = ParquetFiles.read
+
+    def noted(source: ParquetFiles, piece: int, columns: Any = None) -> pa.Table:
+        seen.append(columns)
+        return read(source, piece, columns)
+
+    monkeypatch.setattr(ParquetFiles, "read", noted)
+    assert files.select_columns(["id"]).limit(3).take_all() == [{"id": n} for n in range(3)]
+    assert set(seen) == {("id",)}
+
+
+def test_options_travel_with_a_dataset() -> None:
+    context = DataContext(memory_budget_bytes=123, execution_options=ExecutionOptions(preserve_order=True))
+    again = pickle.loads(pickle.dumps(context))
+    assert again == context
+    assert again.budget(4) == 123
+    assert DataContext(num_threads=3).threads(2) == 3
+    assert DataContext().budget(2) * 2 <= DataContext().budget(1) + 2
