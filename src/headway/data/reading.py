@@ -43,6 +43,7 @@ class Reader:
     ) -> None:
         self.tally = Tally(source.name)
         self.budget = budget
+        self._room = budget - budget // 4  # decoding takes memory of its own: the rest is for that
         self._source = source
         self._columns = columns
         self._needs = needs
@@ -105,7 +106,7 @@ class Reader:
     def _release(self, piece: int) -> None:
         held = self._held.pop(piece)
         self._held_bytes -= held.size
-        if held.table is not None and self._used() + held.size <= self.budget // 4 * 3:
+        if held.table is not None and self._used() + held.size <= self._room // 4 * 3:
             self._cache[piece] = held.table
             self._cached_bytes += held.size
 
@@ -147,10 +148,10 @@ class Reader:
             self._held[piece] = Held(until, table.nbytes, table)
             return True
         size = int(self._source.size(piece) * self._ratio)
-        while self._cache and self._used() + size > self.budget:
+        while self._cache and self._used() + size > self._room:
             _, last = self._cache.popitem()
             self._cached_bytes -= last.nbytes
-        if self._used() + size > self.budget:
+        if self._used() + size > self._room:
             if not must:
                 return False
             if self._held_bytes + size > self.budget:
