@@ -34,6 +34,8 @@ bench: .venv/.bench
 	$(BIN)/python benchmarks/preempt.py
 	$(BIN)/python benchmarks/elastic.py
 	$(BIN)/python benchmarks/hangs.py
+	$(BIN)/python benchmarks/ingest.py
+	$(BIN)/python benchmarks/data_memory.py
 
 clean:
 	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache

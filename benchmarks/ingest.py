@@ -4,7 +4,7 @@
 
 Headway; the floor, which is pyarrow and torch in two bare processes; torch's DataLoader over the rows in memory, which
 were normalised before; Ray Data with enough logical CPUs to start. Rates are of both workers together: all rows of an
-epoch over the time of the slower one.
+epoch over the time of the slower one; four epochs of ours, two of Ray's, whose epochs are alike.
 """
 
 from __future__ import annotations
@@ -45,6 +45,13 @@ def rate(found: Found | None, first: bool) -> float | None:
     return rows / (slower[0] if first else min(slower[1:]))
 
 
+def overall(found: Found | None) -> float | None:
+    """Rows a second of all epochs together, the first one too."""
+    if found is None:
+        return None
+    return sum(ranks[0] for ranks in found["rows"]) / max(map(sum, found["epochs_s"]))
+
+
 class Contest:
     """Every contestant once per round, so that the machine's noise meets all of them."""
 
@@ -63,6 +70,7 @@ class Contest:
             found = measured("ingest_headway", self._folder, mode)
             self.note(f"headway, {mode}, first epoch", rate(found, first=True))
             self.note(f"headway, {mode}, later epochs", rate(found, first=False))
+            self.note(f"headway, {mode}, all epochs", overall(found))
             if mode == "batches" and found is not None:
                 self.first_batch += [each[0] for each in found["first_batch_s"]]
                 batch_s = ingest_rows.BATCH * 2 / self.rates["headway, batches, later epochs"][-1]
@@ -75,7 +83,7 @@ class Contest:
             )
         for mode in ("batches", "rows") if ray else ():
             found = measured("ingest_ray", self._folder, mode)
-            self.note(f"ray data, {mode}", rate(found, first=False))
+            self.note(f"ray data, {mode}", overall(found))
 
     def median(self, name: str) -> float | None:
         return median(self.rates[name]) if name in self.rates else None
@@ -97,9 +105,9 @@ def main() -> int:
     ratios = {
         "first epoch / floor": ratio(of("headway, batches, first epoch"), of("floor, batches")),
         "later epochs / DataLoader at its best": ratio(of("headway, batches, later epochs"), loader),
-        "first epoch / ray data": ratio(of("headway, batches, first epoch"), of("ray data, batches")),
+        "all epochs / ray data": ratio(of("headway, batches, all epochs"), of("ray data, batches")),
         "by row, first epoch / bare loop": ratio(of("headway, rows, first epoch"), of("floor, rows")),
-        "by row, first epoch / ray data": ratio(of("headway, rows, first epoch"), of("ray data, rows")),
+        "by row, all epochs / ray data": ratio(of("headway, rows, all epochs"), of("ray data, rows")),
         "shuffled / unshuffled, first epoch": ratio(
             of("headway, shuffled, first epoch"), of("headway, batches, first epoch")
         ),
@@ -121,9 +129,9 @@ def main() -> int:
     claims = {
         "first epoch >= 0.85 x the floor": at_least(0.85, ratios["first epoch / floor"]),
         "later epochs >= DataLoader": at_least(1.0, ratios["later epochs / DataLoader at its best"]),
-        ">= 20 x ray data": at_least(20, ratios["first epoch / ray data"]),
+        ">= 20 x ray data": at_least(20, ratios["all epochs / ray data"]),
         "by row >= 0.7 x the bare loop": at_least(0.7, ratios["by row, first epoch / bare loop"]),
-        "by row >= 10 x ray data": at_least(10, ratios["by row, first epoch / ray data"]),
+        "by row >= 10 x ray data": at_least(10, ratios["by row, all epochs / ray data"]),
         "first batch within 0.2 s": at_most(0.2, result["seconds to the first batch (median)"]),
         "gap between epochs <= 2 batch times": at_most(2, result["gap between epochs, in batch times (median)"]),
         "shuffled >= 0.85 x unshuffled": at_least(0.85, ratios["shuffled / unshuffled, first epoch"]),

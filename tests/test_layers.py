@@ -116,6 +116,7 @@ def test_one_module_reads_the_environment() -> None:
         "core.environment",
         "control.starting",
         "engine.inline",
+        "engine.nursery",
         "frameworks.torch",
         "train.torch.device",
         "worker.main",

@@ -28,9 +28,16 @@ def test_every_program_in_the_readme_runs(index: int, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("index", range(len(blocks((ROOT / "docs/faults.md").read_text(), "python"))))
-def test_every_program_on_the_page_about_faults_runs(index: int, tmp_path: Path) -> None:
-    program = blocks((ROOT / "docs/faults.md").read_text(), "python")[index]
+def programs() -> list[tuple[str, int]]:
+    pages = [path.name for path in sorted((ROOT / "docs").glob("*.md"))]
+    return [
+        (page, index) for page in pages for index, _ in enumerate(blocks((ROOT / "docs" / page).read_text(), "python"))
+    ]
+
+
+@pytest.mark.parametrize(("page", "index"), programs())
+def test_every_program_on_a_page_runs(page: str, index: int, tmp_path: Path) -> None:
+    program = blocks((ROOT / "docs" / page).read_text(), "python")[index]
     done = python(write_script(tmp_path, program), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 

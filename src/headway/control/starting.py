@@ -17,6 +17,10 @@ from headway.core.messages import Ready, RunInfo, Start, Surroundings
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.rundir import RunDir
 
+# Arrow's allocator: a huge page is zeroed as a whole when it is first touched, which takes long on a virtual machine;
+# blocks of a few megabytes gain nothing by it.
+ARROW = {"MIMALLOC_ALLOW_THP": "0"}
+
 
 def starts(
     plan: Plan,
@@ -62,7 +66,8 @@ def starts(
 
 def surroundings(env: dict[str, str]) -> Surroundings:
     """This process as it is now: the nursery was started long ago."""
-    return Surroundings(env={**os.environ, **env}, cwd=os.getcwd(), sys_path=tuple(sys.path), argv=tuple(sys.argv))
+    env = {**ARROW, **os.environ, **env}
+    return Surroundings(env=env, cwd=os.getcwd(), sys_path=tuple(sys.path), argv=tuple(sys.argv))
 
 
 def _global_workers(scaling: ScalingConfig) -> int | None:

@@ -34,8 +34,8 @@ from headway.engine.base import WORKER, worker_entry
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 MESSAGE_BYTES = 1 << 16
-PAUSE_S = 0.2  # between looks whether we may import, while workers work
-PATIENCE_S = 5.0  # before we do so even if all cores are busy
+PAUSE_S = 0.1  # between looks whether we may import, while workers work
+PATIENCE_S = 1.0  # between imports if all cores are busy
 STRAYS_S = 1.0  # after the last worker: time for what it has left to end by itself, another nursery say
 
 
@@ -281,6 +281,8 @@ def main() -> NoReturn:
     global _here
     boot = json.loads(sys.argv[1])
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*", category=DeprecationWarning)
+    # What workers will be told, too (control.starting): it counts when Arrow is imported, which we may do before.
+    os.environ.setdefault("MIMALLOC_ALLOW_THP", "0")
     gc.disable()  # imports make no garbage worth collecting: a third faster without
     _here = Nursery(socket.socket(fileno=boot["door"]), boot["driver"], boot["warm"], boot["folder"])
     for name in (WORKER, *boot["preload"]):
