@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from headway import train
+from headway import data, train
 from headway.cli import main
 from headway.core.errors import TrainingFailedError
 from headway.frameworks.base import TorchScriptConfig
@@ -303,6 +303,35 @@ dist.all_reduce(torch.ones(1), group=pair)
 dist.barrier()
 raise ValueError(f"rank {os.environ['RANK']} of {dist.get_world_size()} with {sys.argv[1:]}")
 """
+
+
+def train_on_a_dataset() -> None:
+    checkpoint = train.get_checkpoint()
+    first = checkpoint.to_dict()["epoch"] if checkpoint is not None else 0
+    batches = train.get_dataset_shard("train").iter_batches(batch_size=4)
+    for epoch in range(first, 2):
+        for batch in batches:
+            train.collective.barrier()
+            if epoch == 1 and 33 in batch["id"]:
+                raise ValueError(f"a bad batch: {sorted(batch['id'].tolist())}")
+            train.report({"epoch": epoch}, checkpoint=train.Checkpoint.from_dict({"epoch": epoch}))
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_a_replay_gets_the_rows_of_then(tmp_path: Path, filtered: bool) -> None:
+    dataset = data.range(50).random_shuffle()
+    trainer = train.DataParallelTrainer(
+        train_on_a_dataset,
+        datasets={"train": dataset.filter(lambda row: row["id"] != 7) if filtered else dataset},
+        scaling_config=train.ScalingConfig(2),
+        run_config=train.RunConfig(
+            name="run", storage_path=tmp_path, failure_config=train.FailureConfig(max_failures=1)
+        ),
+    )
+    with pytest.raises(TrainingFailedError) as caught:
+        trainer.fit()
+    told = headway("replay", tmp_path / "run")
+    assert str(caught.value.__cause__) in told.stdout + told.stderr, told.stdout + told.stderr
 
 
 def test_a_script_for_torchrun_is_replayed_too(tmp_path: Path) -> None:

@@ -25,8 +25,9 @@ from headway.data.chunks import (
 )
 from headway.data.derived import read_picks
 from headway.data.iterating import Iterating
+from headway.data.mapping import Filter
 from headway.data.memory import Tables
-from headway.data.ops import Chain, Filter
+from headway.data.ops import Chain
 from headway.data.order import Picks
 from headway.data.parquet import no_column
 from headway.data.plan import Plan

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,10 @@ class Ranges(Source):
 
     def where(self, piece: int) -> str:
         return "; ".join(self.base.where(number) for number, _, _ in self._parts(piece))
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        return self.base.left_out
 
     @property
     def name(self) -> str:
@@ -142,6 +146,10 @@ class Chosen(Source):
         return self.base.where(self._pieces[piece])
 
     @property
+    def left_out(self) -> Sequence[str]:
+        return self.base.left_out
+
+    @property
     def name(self) -> str:
         return self.base.name
 
@@ -193,6 +201,10 @@ class Joined(Source):
         return part.where(number)
 
     @property
+    def left_out(self) -> Sequence[str]:
+        return [each for part in self.parts for each in part.left_out]
+
+    @property
     def name(self) -> str:
         return "union"
 
@@ -231,6 +243,10 @@ class Beside(Source):
 
     def where(self, piece: int) -> str:
         return self.left.where(piece)
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        return [*self.left.left_out, *self.right.left_out]
 
     @property
     def name(self) -> str:
@@ -278,6 +294,10 @@ class Arranged(Source):
         return self.base.row_bytes * self.counts[piece]
 
     @property
+    def left_out(self) -> Sequence[str]:
+        return self.base.left_out
+
+    @property
     def name(self) -> str:
         return self.base.name
 
@@ -317,6 +337,10 @@ class Mapped(Source):
 
     def where(self, piece: int) -> str:
         return self.base.where(piece)
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        return self.base.left_out
 
     @property
     def name(self) -> str:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import codecs
 import concurrent.futures
 import functools
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
@@ -46,6 +47,7 @@ class LineFiles(Source):
     kind: Kind
     options: Any = None
     skip: bool = False
+    _left_out: list[str] = field(default_factory=list, compare=False, repr=False)
 
     @functools.cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -62,6 +64,7 @@ class LineFiles(Source):
             return self._counted(number)
         except (pa.ArrowException, DataError, UnicodeError) as error:
             if self.skip:
+                self._left_out.append(f"{path}: {error}")
                 return []
             raise DataError(f"{path} cannot be read: {error}") from error
 
@@ -118,6 +121,10 @@ class LineFiles(Source):
         return [line.rstrip("\r") for line in text.split("\n") if line.strip()]
 
     @property
+    def left_out(self) -> Sequence[str]:
+        return self._left_out
+
+    @property
     def counts(self) -> tuple[int, ...]:
         return tuple(part.num_rows for part in self.parts)
 
@@ -150,6 +157,7 @@ class LineFiles(Source):
                 )
         except (pa.ArrowException, DataError, UnicodeError) as error:
             if self.skip and schema is not None:
+                self._left_out.append(f"{self.where(piece)}: {error}")
                 return select(schema.empty_table(), columns)
             raise DataError(f"{self.where(piece)} cannot be read: {error}") from error
         return select(table, columns)

@@ -47,6 +47,7 @@ class ParquetFiles(Source):
     filter: Any = None
     skip: bool = False
     _open: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
+    _left_out: list[str] = field(default_factory=list, compare=False, repr=False)
 
     @functools.cached_property
     def found(self) -> Found:
@@ -127,6 +128,7 @@ class ParquetFiles(Source):
             table = self._read_group(group, names, file)
         except (pa.ArrowException, OSError) as error:
             if self.skip:
+                self._left_out.append(f"{self.where(piece)}: {error}")
                 return self.schema.empty_table().select(names)
             raise DataError(f"{self.where(piece)} cannot be read: {error}") from error
         return self._as_one_schema(table, names)
@@ -153,6 +155,10 @@ class ParquetFiles(Source):
             if table.schema.field(number).type != kind:
                 table = table.set_column(number, name, table.column(number).cast(kind))
         return without_foreign_types(table)
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        return [*self.found.skipped, *self._left_out]
 
     def size(self, piece: int) -> int:
         return self.found.groups[piece].num_bytes

@@ -10,8 +10,9 @@ from typing import Any
 
 from headway.core.errors import DataError
 from headway.data.chunks import Chunk
+from headway.data.columns import Select
 from headway.data.derived import Arranged, Mapped
-from headway.data.ops import Chain, Op, Select, Tell
+from headway.data.ops import Chain, Op, Tell
 from headway.data.order import Order, Shuffle
 from headway.data.source import Source, digest
 

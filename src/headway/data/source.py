@@ -47,6 +47,11 @@ class Source:
         return True
 
     @property
+    def left_out(self) -> Sequence[str]:
+        """What could not be read, and was to be passed over."""
+        return ()
+
+    @property
     def is_known(self) -> bool:
         """Whether the counts can be had without running anybody's function."""
         return True

@@ -40,6 +40,7 @@ def figures(stream: Stream) -> dict[str, Any]:
         "budget_bytes": pipeline.reader.budget,
         "threads": pipeline._options.num_threads,
         "executors": pipeline.executors,
+        "left_out": len(stream.plan.source.left_out),
         "operators": operators,
     }
 
@@ -61,6 +62,10 @@ def told(stream: Stream) -> str:
     for each in found["operators"]:
         rate = f"{each['rows_per_s']:,} rows/s, {each['mb_per_s']:,} MB/s" if each["seconds"] else "nothing yet"
         lines.append(f"  {each['name']}: {each['rows']:,} rows in {each['seconds']:.2f} s of its threads ({rate})")
+    for each in stream.plan.source.left_out[:5]:
+        lines.append(f"  left out: {each}")
+    if found["left_out"] > 5:
+        lines.append(f"  and {found['left_out'] - 5} more")
     worst = slowest(found)
     if worst is not None and found["waited_s"] > 0.1 * found["elapsed_s"]:
         lines.append(f"  the loop waits for {worst['name']}")

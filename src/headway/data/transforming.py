@@ -7,19 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from headway.core.errors import DataError
 from headway.data.chunks import check_format
-from headway.data.ops import (
-    AddColumn,
-    Drop,
-    Filter,
-    FilterBy,
-    FlatMap,
-    Function,
-    MapBatches,
-    MapRows,
-    Op,
-    Rename,
-    Select,
-)
+from headway.data.columns import Drop, FilterBy, Rename, Select
+from headway.data.mapping import AddColumn, Filter, FlatMap, MapBatches, MapRows
+from headway.data.ops import Function, Op
 
 if TYPE_CHECKING:
     from headway.data.dataset import Dataset

@@ -7,8 +7,8 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -37,6 +37,7 @@ class FilePerRow(Source):
     size_hw: tuple[int, int] | None = None
     mode: str | None = None
     skip: bool = False
+    _left_out: list[str] = field(default_factory=list, compare=False, repr=False)
 
     @functools.cached_property
     def _bounds(self) -> tuple[int, ...]:
@@ -48,6 +49,10 @@ class FilePerRow(Source):
                 size = 0
             size += file.size
         return (*bounds, len(self.files.files))
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        return self._left_out
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -62,9 +67,10 @@ class FilePerRow(Source):
         for number in range(self._bounds[piece], self._bounds[piece + 1]):
             try:
                 rows.append(self._row(number))
-            except DataError:
+            except DataError as error:
                 if not self.skip:
                     raise
+                self._left_out.append(str(error))
         if not rows:
             return pa.table({})
         return select(table_of(chunk_of_rows(rows)), columns)

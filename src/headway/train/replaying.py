@@ -39,11 +39,13 @@ from headway.core.messages import (
     AskCheckpoints,
     Checkpoints,
     Failed,
+    Horizon,
     Known,
     Place,
     Release,
     Staged,
     Start,
+    Steps,
     Surroundings,
     ToController,
     ToWorker,
@@ -83,6 +85,13 @@ class Replay:
     @property
     def scene(self) -> Mapping[str, Any]:
         found: Mapping[str, Any] = self.summary["scene"]
+        return found
+
+    @property
+    def cursors(self) -> dict[str, Any]:
+        """Where its datasets were, as the checkpoint says that it begins with."""
+        before = [saved for saved in self.record.checkpoints() if saved.manifest.seq < self.first_seq]
+        found: dict[str, Any] = before[-1].manifest.cursor.get("datasets", {}) if before else {}
         return found
 
     @property
@@ -248,6 +257,7 @@ def _start(replay: Replay, scratch: Path) -> Start:
         task=b"",
         checkpoint=cloudpickle.dumps(replay.checkpoint) if replay.checkpoint is not None else None,
         first_seq=replay.first_seq,
+        cursors=replay.cursors,
     )
 
 
@@ -328,6 +338,8 @@ class _Alone:
                 self._receive(Release(index=index, data=data))
             case AskCheckpoints(index=index):
                 self._receive(Checkpoints(index=index, found=self._known))
+            case Steps(dataset=dataset, epoch=epoch, count=count, ended=ended):
+                self._receive(Horizon(dataset=dataset, epoch=epoch, count=count, last=ended))
             case Staged():
                 self._drop()
             case _:

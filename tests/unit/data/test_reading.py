@@ -126,3 +126,12 @@ def test_options_travel_with_a_dataset() -> None:
     assert again.budget(4) == 123
     assert DataContext(num_threads=3).threads(2) == 3
     assert DataContext().budget(2) * 2 <= DataContext().budget(1) + 2
+
+
+def test_what_was_left_out_is_counted_and_named(tmp_path: Path) -> None:
+    headway.data.range(10).write_parquet(tmp_path)
+    (tmp_path / "part-000001.parquet").write_bytes(b"not a Parquet file")
+    dataset = headway.data.read_parquet(tmp_path, on_error="skip").map(lambda row: row)
+    assert len(dataset.take_all()) == 10
+    assert "left out: " in dataset.stats()
+    assert "part-000001.parquet is not a Parquet file that can be read" in dataset.stats()
