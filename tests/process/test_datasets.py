@@ -52,7 +52,10 @@ def train_on_numbers(config: dict[str, Any]) -> int:
     checkpoint = train.get_checkpoint()
     first = checkpoint.to_dict()["epoch"] if checkpoint is not None else 0
     rank = train.get_context().get_world_rank()
-    batches = train.get_dataset_shard("train").iter_batches(batch_size=config.get("batch_size", 4))
+    shuffle = config.get("shuffle")
+    batches = train.get_dataset_shard("train").iter_batches(
+        batch_size=config.get("batch_size", 4), local_shuffle_buffer_size=shuffle
+    )
     step = 0
     for epoch in range(first, config.get("epochs", 2)):
         for batch in batches:
@@ -60,9 +63,15 @@ def train_on_numbers(config: dict[str, Any]) -> int:
             saved = train.Checkpoint.from_dict({"epoch": epoch}) if rank == 0 else None
             train.report({"epoch": epoch, "rows": batch["id"].tolist()}, checkpoint=saved)
             step += 1
-            if checkpoint is None and (rank, step) == tuple(config.get("die", ())):
-                os._exit(9)
+            if (rank, step) == tuple(config.get("die", ())):
+                die_once(config["folder"])
     return step
+
+
+def die_once(folder: str) -> None:
+    if not (mark := Path(folder, "died")).exists():
+        mark.touch()
+        os._exit(9)
 
 
 def numbers(num_rows: int = 50) -> headway.data.Dataset:
@@ -209,8 +218,8 @@ def train_on_what_is_left(config: dict[str, Any]) -> int:
             saved = train.Checkpoint.from_dict({"epoch": epoch}) if rank == 0 else None
             train.report({"epoch": epoch, "rows": batch["id"].tolist()}, checkpoint=saved)
             steps += 1
-            if checkpoint is None and (rank, steps) == tuple(config.get("die", ())):
-                os._exit(9)
+            if (rank, steps) == tuple(config.get("die", ())):
+                die_once(config["folder"])
     return steps
 
 
@@ -397,3 +406,40 @@ def test_starving_is_said_and_figures_are_written_down(tmp_path: Path, capfd: py
     assert last["operators"][1]["name"] == "map_batches(slow)"
     assert last["waited_s"] > 0.5 * last["elapsed_s"]
     assert said is not None
+
+
+def train_until_told(config: dict[str, Any]) -> None:
+    """Dies in this epoch after so many of its batches, whatever it had begun with."""
+    checkpoint = train.get_checkpoint()
+    first = checkpoint.to_dict()["epoch"] if checkpoint is not None else 0
+    rank = train.get_context().get_world_rank()
+    batches = train.get_dataset_shard("train").iter_batches(batch_size=4)
+    for epoch in range(first, 4):
+        for number, batch in enumerate(batches):
+            train.collective.barrier()
+            saved = train.Checkpoint.from_dict({"epoch": epoch}) if rank == 0 else None
+            train.report({"epoch": epoch, "rows": batch["id"].tolist()}, checkpoint=saved)
+            if rank == 0 and [epoch, number] == config.get("die"):
+                os._exit(9)
+
+
+def test_a_run_may_change_its_workers_and_be_killed_again_and_again(tmp_path: Path) -> None:
+    """The epoch after a change is dealt out anew; what was made ahead for it in the old order must not be used."""
+    for workers, die in ((2, [0, 2]), (3, [1, 1]), (1, [2, 5]), (3, [2, 1]), (2, None)):
+        options: dict[str, Any] = {"config": {"die": die} if die else {}}
+        if die:
+            with pytest.raises(train.WorkerGroupError):
+                fit(train_until_told, tmp_path, {"train": numbers(97)}, workers, **options)
+        else:
+            fit(train_until_told, tmp_path, {"train": numbers(97)}, workers, **options)
+    assert exact(tmp_path / "run", 97, 4)
+
+
+def test_a_local_shuffle_is_finished_as_it_was_begun(tmp_path: Path) -> None:
+    rows = {"train": headway.data.range(50)}
+    with pytest.raises(train.WorkerGroupError):
+        fit(train_on_numbers, tmp_path, rows, config={"shuffle": 20, "die": (0, 3)})
+    with pytest.raises(train.TrainingFailedError, match="Finish it as it was begun"):
+        fit(train_on_numbers, tmp_path, rows, config={"shuffle": 10})
+    fit(train_on_numbers, tmp_path, rows, config={"shuffle": 20})
+    assert exact(tmp_path / "run", 50, 2)

@@ -88,6 +88,7 @@ class Stream:
     agreement: Agreement | None = None
     before_first_batch: Callable[[], None] = lambda: None
     pipeline: Pipeline | None = None
+    local: list[Any] | None = None  # buffer and seed of the local shuffle that this epoch has
     _key: Hashable = None
     _later: Order | None = None  # the order of the next epoch, where this one is another's
     _iterating_s: float = 0.0
@@ -130,9 +131,20 @@ class Stream:
         """Of the order that we are in. Where rows are thrown away, only as many workers can go on."""
         return self.order.lanes if self.plan.keeps_rows else self.place.world_size
 
-    def hold(self, lanes: int, window: int) -> None:
+    def hold(self, lanes: int, window: int, local: list[Any] | None) -> None:
         """Finish the epoch that was begun in the order that it was begun in."""
         self._later, self.order = self.order, replace(self.order, lanes=lanes, window=window)
+        self.local = local
+
+    def _check_local(self, wanted: Wanted, begin: Position) -> None:
+        """A local shuffle is part of the order: in the middle of an epoch it cannot become another."""
+        now = None if wanted.local_shuffle is None else [wanted.local_shuffle, wanted.local_seed]
+        if (begin.rows or begin.skip) and now != self.local:
+            raise ConfigError(
+                f"dataset {self.name!r} is in the middle of an epoch that was begun with local_shuffle_buffer_size and "
+                f"seed {self.local or 'not set'}; now they are {now or 'not set'}. Finish it as it was begun"
+            )
+        self.local = now
 
     # --- iterating ---
 
@@ -140,8 +152,10 @@ class Stream:
         """The batches of the next epoch. Leaving the loop early ends the epoch."""
         self.check()
         if self.position.done and self._later is not None:
+            self.close()  # what it has made ahead is in the old order
             self.order, self._later = self._later, None
         begin = self.coming()
+        self._check_local(wanted, begin)
         pipeline = self._pipeline(wanted, begin)
         self.position = begin
         batches = wanted.deliver(pipeline.epoch())

@@ -208,7 +208,7 @@ def _go_on(session: Session, name: str, stream: Stream) -> None:
         )
     stream.position = Position(position["epoch"], position["rows"], position["skip"], position["done"])
     if not position["done"]:
-        stream.hold(position["lanes"], position["window"])
+        stream.hold(position["lanes"], position["window"], position["local"])
 
 
 def _own_position(session: Session, name: str, cursor: Mapping[str, Any]) -> dict[str, Any]:
@@ -235,6 +235,7 @@ def _all_positions(feeds: Mapping[str, Feed], shards: Mapping[str, DataIterator]
                 **stream.position._asdict(),
                 "lanes": stream.lanes,
                 "window": stream.order.window,
+                "local": stream.local,
                 "files": feeds[name].fingerprint,
             }
     return found
