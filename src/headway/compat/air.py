@@ -19,16 +19,18 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headway.core.config import RunConfig
 from headway.core.errors import StorageError
-from headway.data.iterator import DataIterator
 from headway.storage.checkpoint import Checkpoint
 from headway.train.functions import get_checkpoint, get_context, get_dataset_shard, report
 from headway.train.result import Result
 from headway.train.trainer import DataParallelTrainer as _DataParallelTrainer
 from headway.worker.session import current
+
+if TYPE_CHECKING:
+    from headway.data.iterator import DataIterator
 
 __all__ = ["Checkpoint", "DataParallelTrainer", "session"]
 
