@@ -281,10 +281,6 @@ def test_callbacks_that_are_none() -> None:
         (lambda: FailureConfig(fail_fast=True), "use max_failures=0"),
         (lambda: TorchConfig(xyz=1), "TorchConfig takes no 'xyz': it has backend, init_method, timeout_s"),
         (lambda: TorchTrainer(print, scaling=1), "TorchTrainer takes no 'scaling': did you mean 'scaling_config'?"),
-        (
-            lambda: train.DataParallelTrainer(print, datasets={}),
-            "takes no 'datasets': build a DataLoader in your function",
-        ),
     ],
 )
 def test_an_unknown_keyword(make: Any, match: str) -> None:

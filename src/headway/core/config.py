@@ -44,7 +44,6 @@ class CheckpointUploadMode(StrEnum):
 # Keywords that users bring along from elsewhere: what to do instead.
 ELSEWHERE = {
     "storage_filesystem": "runs live on local paths so far; use storage_path",
-    "datasets": "build a DataLoader in your function and hand it to prepare_data_loader()",
     "sync_config": "files go straight to storage_path; there is nothing to sync",
     "verbose": "use logging_config=LoggingConfig(log_level=...)",
     "log_to_file": "every rank's output is always kept under logs/ in the run directory",

@@ -151,6 +151,7 @@ def _context(request: Request, run_id: str) -> TrainRunContext:
         scaling_config=request.scaling,
         train_loop_config=None if config is None else dict(config),
         backend_config=request.backend,
+        dataset_config=request.data,
     )
 
 
