@@ -25,8 +25,34 @@ def read_picks(source: Source, picks: Picks, columns: Columns = None) -> pa.Tabl
     return table_of(gathered(blocks, where, picks.rows))
 
 
+class Over(Source):
+    """A source over another one: what it does not say itself, that says."""
+
+    base: Source
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        return self.base.schema
+
+    @property
+    def exact(self) -> bool:
+        return self.base.exact
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        return self.base.left_out
+
+    @property
+    def is_known(self) -> bool:
+        return self.base.is_known
+
+    @property
+    def name(self) -> str:
+        return self.base.name
+
+
 @dataclass(frozen=True)
-class Ranges(Source):
+class Ranges(Over):
     """Rows ``bounds[i]`` to ``bounds[i + 1]`` of a source are the i-th piece."""
 
     base: Source
@@ -39,14 +65,6 @@ class Ranges(Source):
     @functools.cached_property
     def _ends(self) -> np.ndarray[Any, Any]:
         return np.cumsum(self.base.counts)
-
-    @property
-    def schema(self) -> pa.Schema | None:
-        return self.base.schema
-
-    @property
-    def exact(self) -> bool:
-        return self.base.exact
 
     def _parts(self, piece: int) -> Iterator[tuple[int, int, int]]:
         """(piece of the base, first row, number of rows)"""
@@ -71,14 +89,6 @@ class Ranges(Source):
     def where(self, piece: int) -> str:
         return "; ".join(self.base.where(number) for number, _, _ in self._parts(piece))
 
-    @property
-    def left_out(self) -> Sequence[str]:
-        return self.base.left_out
-
-    @property
-    def name(self) -> str:
-        return self.base.name
-
     def fingerprint(self) -> str:
         return digest(self.base.fingerprint(), self.bounds)
 
@@ -98,7 +108,7 @@ def in_pieces(base: Source, num_pieces: int) -> Ranges:
 
 
 @dataclass(frozen=True)
-class Chosen(Source):
+class Chosen(Over):
     """A random part of the rows, in the order that they had: ``part`` 0 or 1 of a cut after ``num_first`` rows."""
 
     base: Source
@@ -126,14 +136,6 @@ class Chosen(Source):
     def counts(self) -> tuple[int, ...]:
         return tuple(len(self._rows[number]) for number in self._pieces)
 
-    @property
-    def schema(self) -> pa.Schema | None:
-        return self.base.schema
-
-    @property
-    def exact(self) -> bool:
-        return self.base.exact
-
     def read(self, piece: int, columns: Columns = None) -> pa.Table:
         number = self._pieces[piece]
         return table_of(gathered([self.base.read(number, columns)], np.zeros(0), self._rows[number]))
@@ -144,14 +146,6 @@ class Chosen(Source):
 
     def where(self, piece: int) -> str:
         return self.base.where(self._pieces[piece])
-
-    @property
-    def left_out(self) -> Sequence[str]:
-        return self.base.left_out
-
-    @property
-    def name(self) -> str:
-        return self.base.name
 
     def fingerprint(self) -> str:
         return digest(self.base.fingerprint(), self.num_first, self.part, self.seed)
@@ -203,6 +197,10 @@ class Joined(Source):
     @property
     def left_out(self) -> Sequence[str]:
         return [each for part in self.parts for each in part.left_out]
+
+    @property
+    def is_known(self) -> bool:
+        return all(part.is_known for part in self.parts)
 
     @property
     def name(self) -> str:
@@ -264,7 +262,7 @@ def _free(name: str, taken: list[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Arranged(Source):
+class Arranged(Over):
     """The rows of a source in the order of its first epoch; a piece is a window of it."""
 
     base: Source
@@ -277,14 +275,6 @@ class Arranged(Source):
 
         return cut(self.order.num_rows, self.rows)
 
-    @property
-    def schema(self) -> pa.Schema | None:
-        return self.base.schema
-
-    @property
-    def exact(self) -> bool:
-        return self.base.exact
-
     def read(self, piece: int, columns: Columns = None) -> pa.Table:
         first = piece * self.rows
         picks = self.order.lane(0, 0).picks(first, first + self.counts[piece])
@@ -293,20 +283,12 @@ class Arranged(Source):
     def size(self, piece: int) -> int:
         return self.base.row_bytes * self.counts[piece]
 
-    @property
-    def left_out(self) -> Sequence[str]:
-        return self.base.left_out
-
-    @property
-    def name(self) -> str:
-        return self.base.name
-
     def fingerprint(self) -> str:
         return digest(self.base.fingerprint(), self.order.shuffle, self.order.window, self.order.seed, self.rows)
 
 
 @dataclass(frozen=True)
-class Mapped(Source):
+class Mapped(Over):
     """A source whose rows have gone through functions, which keep their number."""
 
     base: Source
@@ -314,12 +296,12 @@ class Mapped(Source):
     title: str
 
     @property
-    def counts(self) -> tuple[int, ...]:
-        return self.base.counts
+    def schema(self) -> pa.Schema | None:
+        return None
 
     @property
-    def exact(self) -> bool:
-        return self.base.exact
+    def counts(self) -> tuple[int, ...]:
+        return self.base.counts
 
     def read(self, piece: int, columns: Columns = None) -> pa.Table:
         table = self.base.read(piece)
@@ -337,10 +319,6 @@ class Mapped(Source):
 
     def where(self, piece: int) -> str:
         return self.base.where(piece)
-
-    @property
-    def left_out(self) -> Sequence[str]:
-        return self.base.left_out
 
     @property
     def name(self) -> str:

@@ -135,3 +135,12 @@ def test_what_was_left_out_is_counted_and_named(tmp_path: Path) -> None:
     assert len(dataset.take_all()) == 10
     assert "left out: " in dataset.stats()
     assert "part-000001.parquet is not a Parquet file that can be read" in dataset.stats()
+
+
+def test_a_dataset_can_be_looked_at_without_running_it() -> None:
+    def never(row: dict[str, Any]) -> bool:
+        raise AssertionError("nobody has asked for rows")
+
+    filtered = headway.data.range(5).filter(never)
+    for dataset in (filtered, filtered.union(headway.data.range(3)), filtered.sort("id"), filtered.limit(2)):
+        assert "? rows" in repr(dataset)
