@@ -195,3 +195,5 @@ def test_importing_the_package_stays_light() -> None:
     loaded = set(json.loads(python("-c", code).stdout))
     assert not loaded & {"torch", "pyarrow", "pandas", "ray", "numpy", "rich", "psutil", "tensorflow"}
     assert sys.version_info >= (3, 11)
+    code = "import sys; import headway.data; import headway.train.torch; print('pyarrow' in sys.modules)"
+    assert python("-c", code).stdout == "False\n", "who uses no dataset does not wait for Arrow"

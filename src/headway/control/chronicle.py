@@ -97,6 +97,9 @@ class Chronicle:
         for clash in saved.clashes:
             kept = f"rank {clash.ranks[0]}'s was kept"
             text = f"{saved.path.name}: {words.ranks(clash.ranks)} gave different contents for {clash.file}; {kept}"
+            if clash.shared:
+                text += f". All saved into {clash.shared}, each while another may have copied it: let one rank save, "
+                text += "or give each rank a folder of its own"
             self.tell("clash", text, "WARNING", file=clash.file, ranks=clash.ranks)
         if not saved.awaits_validation:
             self._look_for_score(saved)

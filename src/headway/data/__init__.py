@@ -4,36 +4,40 @@
     TorchTrainer(train_func, datasets={"train": train}, …)
 
 and in the training function ``train.get_dataset_shard("train").iter_torch_batches(batch_size=256)``.
+
+Names are imported when they are used: ``headway.train.torch`` needs a module or two of this package, and not Arrow.
 """
 
-from headway.core.errors import DataError
-from headway.engine.nurseries import also_warm
+from __future__ import annotations
 
-also_warm(["headway.data", "headway.data.iterator", "headway.data.torch", "headway.data.allocation", "pyarrow.fs"])
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from headway.data.collate import ArrowBatchCollateFn, NumpyBatchCollateFn, PandasBatchCollateFn
-from headway.data.context import DataContext, ExecutionOptions
-from headway.data.dataset import Dataset
-from headway.data.grouping import GroupedData
-from headway.data.iterator import DataIterator
-from headway.data.sources import (
-    from_arrow,
-    from_huggingface,
-    from_items,
-    from_numpy,
-    from_pandas,
-    from_torch,
-    range,
-    range_tensor,
-    read_binary_files,
-    read_csv,
-    read_images,
-    read_json,
-    read_numpy,
-    read_parquet,
-    read_text,
-    read_webdataset,
-)
+if TYPE_CHECKING:
+    from headway.core.errors import DataError
+    from headway.data.collate import ArrowBatchCollateFn, NumpyBatchCollateFn, PandasBatchCollateFn
+    from headway.data.context import DataContext, ExecutionOptions
+    from headway.data.dataset import Dataset
+    from headway.data.grouping import GroupedData
+    from headway.data.iterator import DataIterator
+    from headway.data.sources import (
+        from_arrow,
+        from_huggingface,
+        from_items,
+        from_numpy,
+        from_pandas,
+        from_torch,
+        range,
+        range_tensor,
+        read_binary_files,
+        read_csv,
+        read_images,
+        read_json,
+        read_numpy,
+        read_parquet,
+        read_text,
+        read_webdataset,
+    )
 
 __all__ = [
     "ArrowBatchCollateFn",
@@ -62,3 +66,27 @@ __all__ = [
     "read_text",
     "read_webdataset",
 ]
+
+_ELSEWHERE = {
+    "DataError": "headway.core.errors",
+    "ArrowBatchCollateFn": "headway.data.collate",
+    "NumpyBatchCollateFn": "headway.data.collate",
+    "PandasBatchCollateFn": "headway.data.collate",
+    "DataContext": "headway.data.context",
+    "ExecutionOptions": "headway.data.context",
+    "Dataset": "headway.data.dataset",
+    "GroupedData": "headway.data.grouping",
+    "DataIterator": "headway.data.iterator",
+}  # where a name lives that is not in headway.data.sources
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_ELSEWHERE.get(name, "headway.data.sources")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

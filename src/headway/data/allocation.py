@@ -1,7 +1,7 @@
 """Memory that is used again and again need not be given back in between.
 
 A batch is a few megabytes, made and dropped some hundred times a second. By default the C library gives such memory
-back to the system each time, and every page of it is zeroed and mapped anew: a third of the time of a pipeline.
+back to the system each time, and every page of it is zeroed and mapped anew.
 """
 
 from __future__ import annotations

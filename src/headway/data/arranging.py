@@ -106,17 +106,11 @@ class Arranging:
         if window_rows is not None and window_rows < 1:
             raise DataError(f"window_rows must be positive, got {window_rows}")
         how: Any = shuffle
-        plan = self._unshuffled("random_shuffle")
-        return self._new(replace(plan, shuffling=Shuffling(how, seed, window_rows)))
+        return self._new(replace(self._plan, shuffling=Shuffling(how, seed, window_rows)))
 
     def randomize_block_order(self, *, seed: int | None = None) -> Dataset:
         """The pieces of the source in a random order, the rows of each as they are. Another one in every epoch."""
-        plan = self._unshuffled("randomize_block_order")
-        return self._new(replace(plan, shuffling=Shuffling("blocks", seed)))
-
-    def _unshuffled(self, why: str) -> Plan:
-        """Where rows are thrown away, it makes no difference whether they are shuffled before or after."""
-        return replace(self._plan, shuffling=Shuffling())
+        return self._new(replace(self._plan, shuffling=Shuffling("blocks", seed)))
 
     def repartition(self, num_blocks: int | None = None, **options: Any) -> Dataset:
         """So many pieces of equal size: more of them are dealt out and shuffled more finely.

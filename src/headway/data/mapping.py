@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,14 +82,8 @@ class MapRows(UserOp):
         call = self.function.made()
 
         def run(chunk: Chunk, tell: Tell) -> Chunk:
-            results: list[Any] = []
-            rows = rows_of(chunk)
-            if not rows:
-                return chunk
-            with explained(self.title, lambda: tell(len(results))):
-                for row in rows:
-                    results.append(call(row))
-            return _columns(self.title, results, tell)
+            results = _of_each(self.title, call, chunk, tell)
+            return _columns(self.title, results, tell) if results else chunk
 
         return run
 
@@ -108,12 +102,8 @@ class FlatMap(UserOp):
         call = self.function.made()
 
         def run(chunk: Chunk, tell: Tell) -> Chunk:
-            results: list[Any] = []
-            done = 0
-            with explained(self.title, lambda: tell(done)):
-                for row in rows_of(chunk):
-                    results.extend(call(row))
-                    done += 1
+            made = _of_each(self.title, lambda row: list(call(row)), chunk, tell)
+            results = [row for rows in made for row in rows]
             return _columns(self.title, results, tell) if results else sliced(chunk, 0, 0)
 
         return run
@@ -133,11 +123,7 @@ class Filter(UserOp):
         call = self.function.made()
 
         def run(chunk: Chunk, tell: Tell) -> Chunk:
-            mask: list[bool] = []
-            with explained(self.title, lambda: tell(len(mask))):
-                for row in rows_of(chunk):
-                    mask.append(bool(call(row)))
-            return kept(chunk, np.asarray(mask, bool))
+            return kept(chunk, np.asarray(_of_each(self.title, lambda row: bool(call(row)), chunk, tell), bool))
 
         return run
 
@@ -166,6 +152,15 @@ class AddColumn(UserOp):
             return {**chunk, **added}
 
         return run
+
+
+def _of_each(title: str, call: Callable[[Any], Any], chunk: Chunk, tell: Tell) -> list[Any]:
+    """What a function makes of each row; an error says which one it was."""
+    results: list[Any] = []
+    with explained(title, lambda: tell(len(results))):
+        for row in rows_of(chunk):
+            results.append(call(row))
+    return results
 
 
 def _columns(title: str, results: Sequence[Any], tell: Tell) -> Chunk:

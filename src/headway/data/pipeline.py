@@ -120,7 +120,7 @@ class Pipeline:
             if isinstance(made, BaseException):
                 self.close()
                 raise made
-            self.reader.outside_bytes -= made.num_bytes
+            self.reader.taken(made.num_bytes)
             self.figures.batches += 1
             self.figures.rows += made.num_rows
             yield made
@@ -170,7 +170,7 @@ class Pipeline:
 
     def _hand_over(self, made: Batch | End | BaseException) -> None:
         if isinstance(made, Batch):
-            self.reader.outside_bytes += made.num_bytes
+            self.reader.made(made.num_bytes)
         while not self._stop.is_set():
             try:
                 self._made.put(made, timeout=0.5)

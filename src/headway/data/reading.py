@@ -52,7 +52,7 @@ class Reader:
         self._cache: dict[int, pa.Table] = {}
         self._cached_bytes = 0
         self._held_bytes = 0
-        self.outside_bytes = 0  # batches that were made and not taken yet
+        self._outside_bytes = 0  # batches that were made and not taken yet
         self.most_bytes = 0
         self._ratio = 1.0  # how much larger pieces are than their source has said
         self._num_threads = num_threads
@@ -88,6 +88,16 @@ class Reader:
                 self._release(piece)
             self._pump()
 
+    def made(self, size: int) -> None:
+        """A batch of so many bytes waits for the loop."""
+        with self._changed:
+            self._outside_bytes += size
+
+    def taken(self, size: int) -> None:
+        """The loop has it: it is not ours any more."""
+        with self._changed:
+            self._outside_bytes -= size
+
     def close(self) -> None:
         with self._changed:
             self._closed = True
@@ -111,7 +121,7 @@ class Reader:
             self._cached_bytes += held.size
 
     def _used(self) -> int:
-        return self._held_bytes + self._cached_bytes + self.outside_bytes
+        return self._held_bytes + self._cached_bytes + self._outside_bytes
 
     def _pump(self) -> None:
         """Begin to read what is needed next, as far as there is room. What is held for now is not looked beyond."""

@@ -83,14 +83,8 @@ def select(table: pa.Table, columns: Columns) -> pa.Table:
     return table if columns is None else table.select(list(columns))
 
 
-# What the peer lets its users say about its own machinery; here there is nothing to do for it.
-_PEERS = {
-    "parallelism", "concurrency", "num_cpus", "num_gpus", "memory", "ray_remote_args", "resources", "max_retries",
-    "file_extensions", "partitioning", "partition_filter", "meta_provider", "ignore_missing_paths", "compute",
-    "num_blocks", "blocks_per_window", "target_num_rows_per_block", "tensor_column_schema", "arrow_open_stream_args",
-    "arrow_parquet_args", "arrow_open_file_args", "min_rows_per_file", "num_rows_per_file", "try_create_dir",
-    "filename_provider", "schema", "lines", "errors", "override_num_blocks", "keys", "sort",
-}  # fmt: skip
+# What the peer lets its users say about its own scheduler; here there is none.
+_PEERS = {"parallelism", "concurrency", "num_cpus", "num_gpus", "memory", "resources", "ray_remote_args", "max_retries"}
 
 
 def refuse_unknown(options: Mapping[str, Any], *known: str) -> None:

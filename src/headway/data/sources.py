@@ -19,6 +19,12 @@ from headway.data.parquet import ParquetFiles
 from headway.data.plan import Plan, Shuffling
 from headway.data.source import Source, refuse_unknown
 from headway.data.whole import IMAGES, FilePerRow, NumpyFiles, TarSamples
+from headway.engine.nurseries import also_warm
+
+# Whoever begins a dataset will have workers that need these.
+also_warm(
+    ["headway.data.sources", "headway.data.iterator", "headway.data.torch", "headway.data.allocation", "pyarrow.fs"]
+)
 
 
 def _dataset(source: Source, num_blocks: int | None = None, shuffle: Any = None) -> Dataset:

@@ -6,7 +6,6 @@ A training worker has one for each dataset; its position rides in every report, 
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 from headway.core.errors import ConfigError, DataError
 from headway.data.chunks import Chunk
 from headway.data.context import DataContext
+from headway.data.counting import Progress, counted
 from headway.data.executing import spare_cores
 from headway.data.ops import UserOp
 from headway.data.order import Order
@@ -23,13 +23,6 @@ from headway.data.reading import Closed
 from headway.data.schedule import Schedule
 
 NOWHERE = Position(-1, done=True)  # no epoch has begun
-
-
-class Progress(Protocol):
-    """What wants to know that we get on."""
-
-    in_loader: bool
-    batches: int
 
 
 class Agreement(Protocol):
@@ -91,7 +84,6 @@ class Stream:
     local: list[Any] | None = None  # buffer and seed of the local shuffle that this epoch has
     _key: Hashable = None
     _later: Order | None = None  # the order of the next epoch, where this one is another's
-    _iterating_s: float = 0.0
     num_finished: int = 0  # epochs that this process has come to the end of
 
     # --- what is known before ---
@@ -163,9 +155,8 @@ class Stream:
             batches = _agreed(batches, begin.epoch, self.agreement, self.name)
         if not begin.rows and not begin.skip:
             self.before_first_batch()
-        began = time.perf_counter()
         try:
-            for batch in self._counted(batches):
+            for batch in batches if self.progress is None else counted(batches, self.progress):
                 self.before_first_batch()
                 self.position = batch.after
                 yield batch.value
@@ -177,7 +168,6 @@ class Stream:
             pipeline.close()
             raise
         finally:
-            self._iterating_s += time.perf_counter() - began
             if not self.position.done:
                 self.position = Position(begin.epoch, done=True)
                 self.num_finished += 1
@@ -209,23 +199,6 @@ class Stream:
     def _num_threads(self) -> int:
         asked = [op.concurrency for op in self.plan.ops if isinstance(op, UserOp) and op.concurrency is not None]
         return max([self.context.threads(self.place.local_world_size), *asked])
-
-    def _counted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        progress = self.progress
-        if progress is None:
-            yield from batches
-            return
-        end = object()
-        while True:
-            progress.in_loader = True
-            try:
-                batch: Any = next(batches, end)
-            finally:
-                progress.in_loader = False
-            if batch is end:
-                return
-            progress.batches += 1
-            yield batch
 
     def close(self) -> None:
         if self.pipeline is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import Any
 
@@ -27,8 +28,9 @@ def _dtype(dtypes: Any, name: str) -> Any:
 def tf_dataset(batches: Batches, features: Any, labels: Any, additional: Any) -> Any:
     """What Keras takes: each iteration of it is the next epoch."""
     names = [features, labels] if additional is None else [features, labels, additional]
-    first = next(iter(batches))
-    batches._stream.position = type(batches._stream.position)(-1, done=True)
+    plan = batches._stream.plan
+    with contextlib.closing(Stream(plan, plan.order(1))) as peek:  # a look of our own: the consumer's place stays
+        first = next(peek.iterate(batches._wanted))
     signature = tuple(_spec(first, name) for name in names)
 
     def generate() -> Any:

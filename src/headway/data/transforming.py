@@ -10,6 +10,7 @@ from headway.data.chunks import check_format
 from headway.data.columns import Drop, FilterBy, Rename, Select
 from headway.data.mapping import AddColumn, Filter, FlatMap, MapBatches, MapRows
 from headway.data.ops import Function, Op
+from headway.data.source import refuse_unknown
 
 if TYPE_CHECKING:
     from headway.data.dataset import Dataset
@@ -56,7 +57,6 @@ class Transforming:
         concurrency: Any = None,
         executor: str | None = None,
         zero_copy_batch: bool = False,
-        compute: Any = None,
         **resources: Any,
     ) -> Dataset:
         """A function from a batch to a batch: dicts of arrays, pandas frames or Arrow tables.
@@ -123,6 +123,7 @@ class Transforming:
         >>> headway.data.from_items([{"a": 1, "b": 2}]).select_columns("a").take_all()
         [{'a': 1}]
         """
+        refuse_unknown(options)
         return self._then(Select(columns=_names(cols)))
 
     def drop_columns(self, cols: str | Sequence[str], **options: Any) -> Dataset:
@@ -132,6 +133,7 @@ class Transforming:
         >>> headway.data.from_items([{"a": 1, "b": 2}]).drop_columns(["b"]).take_all()
         [{'a': 1}]
         """
+        refuse_unknown(options)
         return self._then(Drop(columns=_names(cols)))
 
     def rename_columns(self, names: Mapping[str, str] | Sequence[str], **options: Any) -> Dataset:
@@ -141,6 +143,7 @@ class Transforming:
         >>> headway.data.range(1).rename_columns({"id": "number"}).take_all()
         [{'number': 0}]
         """
+        refuse_unknown(options)
         return self._then(Rename(names=dict(names) if isinstance(names, Mapping) else tuple(names)))
 
     def add_column(self, col: str, fn: Any, *, batch_format: str | None = "pandas", concurrency: Any = None) -> Dataset:
@@ -165,20 +168,7 @@ def _function(
 ) -> Function:
     if not callable(fn):
         raise DataError(f"a function or a class is needed, got {fn!r}")
-    unknown = set(resources or {}) - {
-        "num_cpus",
-        "num_gpus",
-        "memory",
-        "ray_remote_args",
-        "ray_remote_args_fn",
-        "scheduling_strategy",
-        "max_retries",
-        "runtime_env",
-        "resources",
-        "udf_modifying_row_count",
-    }
-    if unknown:
-        raise DataError(f"there is no option {', '.join(sorted(unknown))}")
+    refuse_unknown(resources or {})
     return Function(
         call=fn,
         args=tuple(fn_args or ()),

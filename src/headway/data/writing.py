@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -21,14 +21,21 @@ class Writing:
     def _chunks(self, what: str) -> Iterator[Any]:
         raise NotImplementedError
 
-    def write_parquet(self, path: str | os.PathLike[str], *, row_group_rows: int | None = None, **options: Any) -> None:
+    def write_parquet(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        row_group_rows: int | None = None,
+        arrow_parquet_args: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
         """A folder of Parquet files, in row groups of about 8 MiB: small enough to be dealt out and shuffled."""
         refuse_unknown(options)
         import pyarrow.parquet as pq
 
         def write(table: pa.Table, file: Any) -> None:
             rows = row_group_rows or max(1, min(table.num_rows, GROUP * table.num_rows // max(1, table.nbytes)))
-            pq.write_table(table, file, row_group_size=rows, **options.get("arrow_parquet_args", {}))
+            pq.write_table(table, file, row_group_size=rows, **(arrow_parquet_args or {}))
 
         self._write(path, "parquet", write)
 

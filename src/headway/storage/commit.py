@@ -9,7 +9,7 @@ it is not, and recovery begins again with what the ranks have staged, or sweeps 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
@@ -17,19 +17,11 @@ from typing import Any
 from headway.core.errors import StorageError
 from headway.storage import disk, layout
 from headway.storage.checkpoint import Checkpoint
-from headway.storage.files import same_content, sizes
 from headway.storage.manifest import Manifest, Stored, flushed, read_manifest, versions, write_manifest
+from headway.storage.merging import Clash, Given, merge
 from headway.storage.remote.store import Store
 from headway.storage.staging import Note, Slot, read_note
 from headway.storage.validations import Validation, carry_over, lay_down
-
-
-@dataclass(frozen=True)
-class Clash:
-    """Ranks gave different contents under one name; the lowest rank's copy was kept."""
-
-    file: str
-    ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +103,7 @@ def commit(run: Path, what: Commitment) -> Saved:
     whole = final if note is not None and note.adopted else slots[0].folder
     for stale in whole.glob(f"{layout.MANIFEST}*"):  # of a commit that was cut off
         disk.remove(stale)
-    clashes = () if whole == final else tuple(_merge([slot.folder for slot in slots], what.ranks))
+    clashes = () if whole == final else tuple(merge([Given.by(slot) for slot in slots]))
     validation = lay_down(whole, _wish(slots))
     manifest = what.manifest(note, flushed(whole))
     write_manifest(whole, manifest)
@@ -152,9 +144,9 @@ def extend(path: Path, late: Slot) -> Saved:
     for name in manifest.files:
         disk.make_folder((known / name).parent)
         disk.link(path / name, known / name)  # committed files never change
-    order = sorted([(min(manifest.ranks), known), (late.rank, late.folder)])
-    clashes = tuple(_merge([folder for _, folder in order], [rank for rank, _ in order]))
-    whole = order[0][1]
+    order = sorted([Given(min(manifest.ranks), known, Note(0, {})), Given.by(late)], key=lambda given: given.rank)
+    clashes = tuple(merge(order))
+    whole = order[0].folder
     ranks = sorted([*manifest.ranks, late.rank])
     larger = replace(manifest, ranks=ranks, files=flushed(whole), time=time.time(), versions=versions())
     validation = carry_over(path, whole, _wish([late]))
@@ -164,23 +156,6 @@ def extend(path: Path, late: Slot) -> Saved:
     disk.remove(known)
     late.clear()
     return Saved(path, larger, clashes, validation=validation)
-
-
-def _merge(folders: Sequence[Path], ranks: Sequence[int]) -> Iterator[Clash]:
-    """Move all files into the first folder, lowest rank first; equal names keep what is there already."""
-    whole = folders[0]
-    owners = dict.fromkeys(sizes(whole), ranks[0])
-    differing: dict[str, list[int]] = {}
-    for folder, rank in zip(folders[1:], ranks[1:], strict=True):
-        for name in sizes(folder):
-            if name not in owners:
-                owners[name] = rank
-                disk.make_folder((whole / name).parent)
-                disk.move(folder / name, whole / name)
-            elif not same_content(folder / name, whole / name):
-                differing.setdefault(name, [owners[name]]).append(rank)
-    for name, who in differing.items():
-        yield Clash(name, tuple(who))
 
 
 def discard(path: Path) -> None:

@@ -12,6 +12,7 @@ import errno
 import json
 import re
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -62,10 +63,22 @@ class Note:
     cursor: dict[str, Any] = field(default_factory=dict)  # where in the data the rank was
     name: str | None = None  # what the checkpoint shall be called
     validation: dict[str, Any] | None = None  # the wish to have it validated: see validations.py
+    source: str = ""  # the user's folder that was copied: ranks may share one
+    began: float = 0.0  # and when: the clock of a machine, common to its processes
     adopted: str | None = None  # a folder below the run's checkpoints that holds the files already
     files: dict[str, Any] = field(default_factory=dict)  # in a store: what this rank has put there
     left: dict[str, Any] = field(default_factory=dict)  # and what it has not, because another rank puts it there
     seconds: float = 0.0  # how long that took
+
+    @property
+    def origin(self) -> tuple[str, str] | None:
+        """The machine and the folder that was copied, to tell whether ranks share one."""
+        return (self.boot, self.source) if self.source else None
+
+
+def copied_from(note: Note, source: Path) -> Note:
+    """Said before the first byte is copied."""
+    return replace(note, source=str(source.resolve()), began=time.monotonic())
 
 
 def check_present(run: Path) -> None:
@@ -92,7 +105,7 @@ def stage(source: Path, slot: Slot, note: Note, *, take: bool = False) -> None:
         if not _copy(source, slot, take=take):
             raise StorageError(f"the reported checkpoint {source} holds no file: write it before you report it")
 
-    _stage(fill, slot, note)
+    _stage(fill, slot, copied_from(note, source))
 
 
 def stage_dict(data: Mapping[Any, Any], slot: Slot, note: Note) -> None:

@@ -57,6 +57,19 @@ def test_a_clash_is_told_and_the_lowest_rank_wins(tmp_path: Path) -> None:
     assert [(clash.file, clash.ranks) for clash in saved.clashes] == [("model", (1, 2))]
 
 
+def test_of_a_folder_that_ranks_share_the_last_copy_counts(tmp_path: Path) -> None:
+    """Rank 0 copies while rank 1 has just emptied the file to write it: only the later copy is sure to be whole."""
+    source = tmp_path / "shared"
+    source.mkdir()
+    for rank, content in [(0, ""), (2, "half"), (1, "whole")]:
+        (source / "model").write_text(content)
+        stage(source, Slot(tmp_path, 1, 0, rank), Note(3, {}))
+    saved = commit(tmp_path, commitment(0, 1, 2))
+    assert (saved.path / "model").read_text() == "whole"
+    [clash] = saved.clashes
+    assert (clash.file, clash.ranks, clash.shared) == ("model", (1, 0, 2), str(source))
+
+
 @pytest.mark.parametrize(("first", "late", "kept"), [(0, 1, "of 0"), (1, 0, "of 0")])
 def test_late_files_extend_a_checkpoint(tmp_path: Path, first: int, late: int, kept: str) -> None:
     staged(tmp_path, first, **{f"own-{first}": "x", "model": f"of {first}"})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,8 +18,9 @@ from headway.core.errors import StorageError
 from headway.storage import layout
 from headway.storage.files import walk
 from headway.storage.manifest import Stored, checksum
+from headway.storage.merging import Clash, shared_by
 from headway.storage.remote.store import Store
-from headway.storage.staging import Note
+from headway.storage.staging import Note, copied_from
 
 FILES_AT_ONCE = 4
 
@@ -61,7 +62,7 @@ def names_in(source: Path) -> tuple[str, ...]:
 
 def send(parcel: Parcel, note: Note) -> Note:
     """Everything is in the store when this returns, the note as well."""
-    began = time.monotonic()
+    note = copied_from(note, parcel.source)
     if note.world_size > 1:  # should we not come to the end, nobody takes the others' files for all
         parcel.store.put(begun_key(parcel.attempt, parcel.seq, parcel.rank), b"")
     target = parcel.store.at(folder_key(parcel.folder))
@@ -71,7 +72,7 @@ def send(parcel: Parcel, note: Note) -> Note:
         files = {name: stored for name, each in sums.items() if (stored := each.result()) is not None}
         mine = {name: files[name] for name, each in sent.items() if each.result() and name in files}
     left = {name: stored for name, stored in files.items() if name not in parcel.mine}
-    said = replace(note, name=parcel.folder, files=mine, left=left, seconds=time.monotonic() - began)
+    said = replace(note, name=parcel.folder, files=mine, left=left, seconds=time.monotonic() - note.began)
     put_note(parcel.store, parcel.attempt, parcel.seq, parcel.rank, said)
     return said
 
@@ -125,12 +126,12 @@ def check_adopted(store: Store, path: str) -> str:
     return name
 
 
-def differing(notes: Sequence[tuple[int, Note]]) -> dict[str, list[int]]:
-    """File names under which ranks had different contents, with the one first whose file is there."""
-    owners = {name: (rank, stored) for rank, note in notes for name, stored in note.files.items()}
-    found: dict[str, list[int]] = {}
-    for rank, note in notes:
-        for name, stored in note.left.items():
-            if name in owners and owners[name][1] != stored:
-                found.setdefault(name, [owners[name][0]]).append(rank)
-    return found
+def differing(notes: Sequence[tuple[int, Note]]) -> Iterator[Clash]:
+    """Files of which ranks had different contents; what the first to ask for the name has sent is there."""
+    said = dict(notes)
+    owners = {name: rank for rank, note in notes for name in note.files}
+    for name, owner in owners.items():
+        stored = said[owner].files[name]
+        others = [rank for rank, note in notes if note.left.get(name, stored) != stored]
+        if others:
+            yield Clash(name, (owner, *others), shared_by(said[rank] for rank in (owner, *others)))

@@ -14,7 +14,7 @@ from pathlib import PurePath, PurePosixPath
 
 from headway.core.errors import StorageError
 from headway.storage import layout
-from headway.storage.commit import Clash, Commitment, Saved
+from headway.storage.commit import Commitment, Saved
 from headway.storage.manifest import Manifest, Stored, manifest_bytes, parse_manifest, versions
 from headway.storage.recovery import Recovered, Survey
 from headway.storage.remote import copies, recovery
@@ -72,7 +72,7 @@ class StoreVault:
             self.store.delete(
                 [key(manifest.attempt, manifest.seq, rank) for key in (note_key, begun_key) for rank in ranks]
             )
-        clashes = tuple(Clash(name, tuple(ranks)) for name, ranks in differing(notes).items())
+        clashes = tuple(differing(notes))
         seconds = max(note.seconds for _, note in notes)
         return replace(recovery.saved(self.store, manifest, validation), clashes=clashes, seconds=seconds)
 

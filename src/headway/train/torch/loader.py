@@ -14,10 +14,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from headway.core.errors import ConfigError
+from headway.data.counting import Progress, counted
 from headway.data.devices import one_ahead, one_by_one
 from headway.frameworks.torch import device_of
 from headway.train.torch.sharing import share
-from headway.worker.pulse import Progress
 from headway.worker.session import current
 
 
@@ -58,21 +58,7 @@ def prepare_data_loader(
 
 def _count(loader: Any, progress: Progress) -> None:
     """Let the run see how many batches this rank has taken, and whether it waits for one."""
-    _iterate(loader, lambda batches: _counted(iter(batches), progress))
-
-
-def _counted(batches: Iterator[Any], progress: Progress) -> Iterator[Any]:
-    end = object()
-    while True:
-        progress.in_loader = True
-        try:
-            batch = next(batches, end)
-        finally:
-            progress.in_loader = False
-        if batch is end:
-            return
-        progress.batches += 1
-        yield batch
+    _iterate(loader, lambda batches: counted(iter(batches), progress))
 
 
 def _deliver_to(loader: Any, device: torch.device, *, ahead: bool) -> None:

@@ -1,0 +1,29 @@
+"""Batches as they are taken, counted: so that others can see that a loop gets on, or what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Progress(Protocol):
+    """What wants to know."""
+
+    in_loader: bool  # the loop waits for a batch
+    batches: int
+
+
+def counted(batches: Iterator[T], progress: Progress) -> Iterator[T]:
+    end = object()
+    while True:
+        progress.in_loader = True
+        try:
+            batch: Any = next(batches, end)
+        finally:
+            progress.in_loader = False
+        if batch is end:
+            return
+        progress.batches += 1
+        yield batch
