@@ -3,7 +3,6 @@
 
 import sys
 import tempfile
-import time
 
 import headway.data
 from headway import train
@@ -23,7 +22,6 @@ def train_func(config):
     shard = train.get_dataset_shard("train")
     shuffle = {"local_shuffle_buffer_size": 4096} if config["mode"] == "locally" else {}
     batches = shard.iter_torch_batches(batch_size=ingest_rows.BATCH, **shuffle)
-    time.sleep(4)  # until the process that forks workers has imported what it likes: here, nobody starts
     train.collective.barrier()
     found = ingest_rows.drain(lambda: batches, config["epochs"])
     train.collective.barrier()
