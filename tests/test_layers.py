@@ -86,6 +86,12 @@ def test_every_unit_has_its_floor() -> None:
     assert units == set().union(*FLOORS)
 
 
+def test_only_the_command_line_knows_of_older_vocabularies() -> None:
+    for name, tree in modules().items():
+        if name.split(".")[0] not in ("compat", "cli"):
+            assert not [target for target in imports(tree) if target.startswith("headway.compat")], name
+
+
 @pytest.mark.parametrize("package", OPTIONAL)
 def test_optional_packages_are_imported_only_where_they_belong(package: str) -> None:
     for name, tree in modules().items():
@@ -113,6 +119,8 @@ def test_one_module_reads_the_environment() -> None:
                 readers.add(name)
     # The others set it, for workers and for user code; they decide nothing by it.
     assert readers == {
+        "compat.as_ray",
+        "compat.as_ray.core",
         "core.environment",
         "control.starting",
         "engine.inline",

@@ -61,7 +61,7 @@ SIGNATURES = {
     ),
     "train.FailureConfig": (
         "(max_failures=0, controller_failure_limit=-1, max_preemption_failures=-1, stall_warn_s=5.0, "
-        "stall_timeout_s=None)"
+        "stall_timeout_s=None, retry_exceptions=True)"
     ),
     "train.CheckpointConfig": (
         "(num_to_keep=None, checkpoint_score_attribute=None, checkpoint_score_order='max', every_reports=None, "

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from headway import train
 from headway.compat import air
 from headway.compat.air import Checkpoint, session
+from headway.compat.air.callbacks import Callback, CSVLoggerCallback, JsonLoggerCallback
+from headway.train.profiling import TRACES, TorchWorkerProfiler
 from support import fit, plain_trainer
 
 FILLED_IN = """_time_this_iter_s _timestamp _training_iteration config date done episodes_total experiment_id
@@ -74,7 +81,7 @@ def test_dict_checkpoints_have_extra_keys_and_are_counted_as_they_were() -> None
     result = trainer(5).fit()
     assert result.checkpoint is not None
     found = result.checkpoint.to_dict()
-    assert isinstance(found.pop("_timestamp"), float)
+    assert isinstance(found.pop("_timestamp"), int)
     assert found == {"epoch": 4, "model": {"w": 1.5}, "_preprocessor": None, "_current_checkpoint_id": 4}
     assert result.checkpoint.path.endswith("checkpoint_000004"), "numbers from 0"
 
@@ -88,3 +95,81 @@ def test_counting_goes_on_from_the_loaded_id_without_adding_one() -> None:
         ).fit()
         assert again.checkpoint is not None
         assert again.checkpoint.to_dict()["_current_checkpoint_id"] == expected
+
+
+def test_only_what_rank_zero_reports_is_used() -> None:
+    def train_func() -> None:
+        rank = session.get_world_rank()
+        session.report({"rank": rank}, checkpoint=Checkpoint.from_dict({"rank": rank}))
+        checkpoint = session.get_checkpoint()
+        assert checkpoint is not None
+        session.report({"rank": rank, "seen": checkpoint.to_dict()["rank"]})
+
+    result = fit(train_func, 2)
+    assert result.metrics is not None
+    assert (result.metrics["rank"], result.metrics["seen"]) == (0, 0)
+    assert result.checkpoint is not None
+    assert result.checkpoint.to_dict()["rank"] == 0
+
+
+def test_callbacks_see_a_run_as_a_trial(tmp_path: Path) -> None:
+    heard: list[Any] = []
+
+    class Hear(Callback):
+        def setup(self, *args: Any, **info: Any) -> None:
+            heard.append("setup")
+
+        def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+            heard.append(("start", str(trial) == f"{trial.trainable_name}_{trial.trial_id}"))
+
+        def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: Any, **info: Any) -> None:
+            heard.append((iteration, result["epoch"], result["training_iteration"], trial.last_result.get("epoch")))
+
+        def on_checkpoint(self, checkpoint: Any, **info: Any) -> None:
+            heard.append(checkpoint.to_dict()["epoch"])
+
+        def on_trial_complete(self, trial: Any, **info: Any) -> None:
+            heard.append(trial.status)
+
+        def on_trial_error(self, trial: Any, **info: Any) -> None:
+            heard.append(trial.status)
+
+        def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
+            heard.append("end")
+
+    def train_func() -> None:
+        session.report({"epoch": 0})
+        session.report({"epoch": 1}, checkpoint=Checkpoint.from_dict({"epoch": 1}))
+
+    loggers = [JsonLoggerCallback(), CSVLoggerCallback()]
+    result = fit(train_func, 2, callbacks=[Hear(), *loggers])
+    assert heard == ["setup", ("start", True), (1, 0, 1, None), (2, 1, 2, 0), 1, "TERMINATED", "end"]
+    lines = Path(result.path, "result.json").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [0, 1]
+    assert Path(result.path, "progress.csv").read_text().count("\n") == 3
+
+    heard.clear()
+
+    def fail() -> None:
+        train.report({"epoch": 0})
+        raise ValueError
+
+    with pytest.raises(train.TrainingFailedError):
+        fit(fail, callbacks=[Hear()])
+    assert heard[-3:] == [(1, 0, 1, None), "ERROR", "end"], "what another vocabulary reports is filled in"
+
+
+def test_traces_travel_in_checkpoints() -> None:
+    from torch.profiler import ProfilerActivity, profile
+
+    def train_func() -> None:
+        profiler = TorchWorkerProfiler()
+        with profile(activities=[ProfilerActivity.CPU], on_trace_ready=profiler.trace_handler):
+            sum(range(10))
+        session.report({}, checkpoint=Checkpoint.from_dict(profiler.get_and_clear_profile_traces()))
+
+    result = fit(train_func)
+    assert result.checkpoint is not None
+    [[name, content]] = result.checkpoint.to_dict()[TRACES]
+    assert name.endswith(".pt.trace.json.gz")
+    assert "traceEvents" in json.loads(gzip.decompress(base64.b64decode(content)))

@@ -60,12 +60,13 @@ def _add_quickstart(commands: argparse._SubParsersAction[argparse.ArgumentParser
 
 def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     def run(args: argparse.Namespace) -> int:
-        from headway.cli.script import run
+        from headway.cli.script import run, run_as_ray
 
-        return run(args)
+        return run_as_ray(args) if args.as_ray else run(args)
 
-    parser = commands.add_parser("run", help="run a script that was written for torchrun")
-    parser.add_argument("-n", "--num-workers", type=int, default=1, help="how many processes (default: 1)")
+    parser = commands.add_parser("run", help="run a script that was written for torchrun, or for Ray (--as-ray)")
+    parser.add_argument("--as-ray", action="store_true", help="ray.train, ray.data, … of the script mean Headway")
+    parser.add_argument("-n", "--num-workers", type=int, help="how many processes (default: 1)")
     parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module's name, as in python -m")
     parser.add_argument("--name", help="the run's name; the same name again goes on with that run")
     parser.add_argument("--storage-path", help="where the run directory goes (default: ~/headway_results)")

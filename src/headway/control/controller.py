@@ -80,7 +80,12 @@ class Controller:
         pending = [saved for saved in self._ledger.kept if saved.awaits_validation]
         limits = plan.config.failure_config
         self._run = Run(
-            Budgets(limits.max_failures, limits.controller_failure_limit, limits.max_preemption_failures),
+            Budgets(
+                limits.max_failures,
+                limits.controller_failure_limit,
+                limits.max_preemption_failures,
+                limits.retry_exceptions,
+            ),
             (max(1, plan.scaling.min_workers), max(1, plan.scaling.max_workers)),
             attempt=rundir.past_attempts,
             validating=frozenset(saved.path for saved in pending) if self._validations else frozenset(),
@@ -91,7 +96,7 @@ class Controller:
         self._timers = Timers()
         self._ready: dict[int, Ready] = {}
         self.index_of: list[int] = []  # rank -> index in the engine; they differ only where cards decide
-        self._value: bytes | None = None
+        self._values: dict[int, bytes] = {}  # what the function returned, by rank
         self._ended: events.End | None = None
         self._preemption: PreemptionInfo | None = None
         self._troubled = False  # whether we have said that the journal cannot be written
@@ -104,6 +109,7 @@ class Controller:
             for note in self._rundir.recovered.notes:
                 self._tell("recovered", note, "WARNING")
             self._take_up_validations()
+            self._hooks.begin()
             self._deliver([events.Begin()])
             while self._ended is None:
                 self._engine.pump(self._patience())
@@ -112,7 +118,7 @@ class Controller:
                 self._look_around()
         return Outcome(
             self._ended.state,
-            self._value,
+            self._values,
             self._ended.failures,
             self._run.attempt - self._rundir.past_attempts,
             self._preemption,
@@ -229,7 +235,7 @@ class Controller:
         match message:
             case Finished():
                 self._watch.over(rank)
-                self._value = message.value if rank == 0 else self._value
+                self._values[rank] = message.value
             case Failed() | Exited():
                 self._watch.over(rank, left=isinstance(message, Exited))
             case Steps():
@@ -302,6 +308,7 @@ class Controller:
         first_seq = self._ledger.next_seq
         self._ready.clear()
         self.index_of.clear()
+        self._values.clear()
         self._timers.set(SLOW_START_S, SlowStart(attempt))
         try:
             self._rundir.vault.fence()
@@ -455,6 +462,7 @@ class Controller:
         if action.failures:
             self._hooks.failed(action.failures)
             self._witness.failed(self._run.attempt, action.failures)
+        self._hooks.over(action.failures)
         cause = sentence(action.failures) if action.failures else ""
         if action.state is events.State.PREEMPTED:
             cause = "this program was told to leave"

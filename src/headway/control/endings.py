@@ -254,12 +254,20 @@ def concluded(run: Run, *actions: Action) -> Step:
 
 
 def _after_failure(run: Run, actions: tuple[Action, ...]) -> Step:
-    kind = next((failure.kind for failure in run.failures if failure.kind in FINAL), run.failures[0].kind)
+    kind = weightiest(run)
     taken = any(map(was_taken, run.failures)) and kind not in FINAL
     if taken and run.leaving == "terminate":
         run, ended = end_validations(run)
         return _ended(run, State.PREEMPTED, (*actions, *ended))
     return _again(run, "preempted" if taken and run.leaving == "preempt" else kind, actions)
+
+
+def weightiest(run: Run) -> FailureKind:
+    """What another attempt would only repeat, else what came first; but who raises when another dies is its victim."""
+    kinds = [failure.kind for failure in run.failures]
+    if final := [kind for kind in kinds if kind in FINAL]:
+        return final[0]
+    return "died" if "died" in kinds and not run.budgets.exceptions else kinds[0]
 
 
 def _again(run: Run, kind: FailureKind, actions: tuple[Action, ...]) -> Step:

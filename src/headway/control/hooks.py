@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.control.aside import Aside
-from headway.control.failures import exception
+from headway.control.failures import exception, ordered
 from headway.control.policy import Failure
 from headway.control.rounds import Round
 from headway.core.callback import TrainRunContext, UserCallback
@@ -48,6 +48,12 @@ class Hooks:
         self._aside = None if at_once else Aside("headway-callbacks")
         self._pending: deque[_Pending] = deque()
         self._complaints: Counter[str] = Counter()
+
+    def begin(self) -> None:
+        self._call("before_run")
+
+    def over(self, failures: Sequence[Failure]) -> None:
+        self._call("after_run", exception(ordered(failures)[0]) if failures else None)
 
     def closed(self, closing: Round, *, commit: bool) -> None:
         """A round is over; with a checkpoint it is told when that is committed, and later rounds after it."""

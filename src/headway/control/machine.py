@@ -85,6 +85,7 @@ from headway.core.messages import (
     Ready,
     Release,
     Report,
+    Rested,
     Saving,
     Stacks,
     Staged,
@@ -222,7 +223,7 @@ def _heard(run: Run, event: FromWorker) -> Step:
             return _met(changed(run, meetings=meetings), verdict)
         case AskCheckpoints():
             return changed(run, questions=run.questions.ask(rank, message)), ()
-        case Pulse() | Steps() | DataFigures():
+        case Pulse() | Steps() | DataFigures() | Rested():
             return run, ()
         case Stacks():
             return concluded(changed(run, dumped=run.dumped | {rank})) if run.why == "fail" else (run, ())

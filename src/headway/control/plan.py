@@ -22,6 +22,7 @@ class Plan:
     checkpoint: Checkpoint | None = None  # where to begin when the run has none of its own
     differences: tuple[str, ...] = ()  # what is otherwise than when the run was opened last
     validator: Validator | None = None
+    stays: bool = False  # whether the workers outlive the run
 
     @property
     def scaling(self) -> ScalingConfig:
@@ -37,7 +38,7 @@ class Outcome:
     """How a run ended."""
 
     state: State
-    value: bytes | None
+    values: dict[int, bytes]  # what the function returned, by rank
     failures: tuple[Failure, ...]
     num_attempts: int
     preemption: PreemptionInfo | None = None  # who was told to leave last, if anybody was

@@ -46,6 +46,7 @@ class Budgets:
     failures: int = 0
     starts: int = -1
     preemptions: int = -1
+    exceptions: bool = True  # whether what the function raises is tried again at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class GiveUp:
 
 def decide(kind: FailureKind, history: History, budgets: Budgets) -> Retry | GiveUp:
     """``history`` counts this failure too."""
-    if kind in FINAL:
+    if kind in FINAL or (kind == "raised" and not budgets.exceptions):
         return GiveUp()
     match kind:
         case "start":

@@ -59,6 +59,7 @@ def starts(
             checkpoint=packed,
             first_seq=first_seq,
             cursors=cursors,
+            stays=plan.stays,
         )
         for rank, place in enumerate(ranks.places(ready, num_threads=num_threads, master_port=_free_port()))
     ]

@@ -13,6 +13,7 @@ class TrainRunContext:
     """The run a callback is called for: its identity and what was asked for."""
 
     run_id: str
+    run_path: str = ""  # the run directory, on this machine
     run_config: RunConfig
     scaling_config: ScalingConfig
     train_loop_config: dict[str, Any] | None = None
@@ -27,6 +28,12 @@ class UserCallback:
     ...     def after_report(self, run_context, metrics, checkpoint):
     ...         print(metrics[0], checkpoint)
     """
+
+    def before_run(self, run_context: TrainRunContext) -> None:
+        """The run begins; no worker has been started."""
+
+    def after_run(self, run_context: TrainRunContext, error: BaseException | None) -> None:
+        """The run is over: what it failed of, or None."""
 
     def after_report(
         self, run_context: TrainRunContext, metrics: list[dict[str, Any] | None], checkpoint: Any | None

@@ -204,6 +204,7 @@ class FailureConfig:
     ``max_failures``: workers that raise, die or stall. ``controller_failure_limit``: workers that never come up.
     ``max_preemption_failures``: workers that are told to leave, by SIGTERM or by the cluster; never charged to the
     other two. Who fails again and again without getting further is started anew after a growing pause.
+    ``retry_exceptions=False``: only processes that die or stall are; what the function raises ends the run.
 
     ``stall_warn_s``: after how many seconds of silence we look for what the ranks are waiting for, and say it (None:
     never). ``stall_timeout_s``: after how many a stall is a failure, and the workers are started anew (None: never).
@@ -217,6 +218,7 @@ class FailureConfig:
     max_preemption_failures: int = -1
     stall_warn_s: float | None = 5.0
     stall_timeout_s: float | None = None
+    retry_exceptions: bool = True
 
     def __post_init__(self) -> None:
         for name in ("max_failures", "controller_failure_limit", "max_preemption_failures"):

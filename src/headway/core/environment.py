@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,28 @@ def has_aws_keys() -> bool:
 def in_worker() -> bool:
     """Whether this process is a worker, or was started by one."""
     return bool(os.environ.get("HEADWAY_WORKER"))
+
+
+def preamble() -> str | None:
+    """``module:function`` that is called in every worker before anything of the user's is unpickled there.
+
+    ``HEADWAY_PREAMBLE``, set by whoever must be there first, in the driver: it reaches the workers with the rest of
+    the environment.
+    """
+    return os.environ.get("HEADWAY_PREAMBLE") or None
+
+
+def ray_session() -> dict[str, str] | None:
+    """The Ray session of the driver, ``address`` and ``namespace``, for workers to join: ``HEADWAY_RAY_SESSION``."""
+    text = os.environ.get("HEADWAY_RAY_SESSION")
+    found: dict[str, str] | None = json.loads(text) if text else None
+    return found
+
+
+def wants_detailed_metrics() -> bool:
+    """Whether reports of the oldest vocabulary shall say more of where they come from, by the names it had for that."""
+    names = ("SGD_RESULT_ENABLE_DETAILED_AUTOFILLED_METRICS", "TRAIN_RESULT_ENABLE_DETAILED_AUTOFILLED_METRICS")
+    return any(os.environ.get(name, "0") not in ("", "0") for name in names)
 
 
 def threads_set_by_user() -> bool:

@@ -26,6 +26,7 @@
       │◀─────────────────────── Checkpoints ───│   these
       │── Finished | Failed ──────────────────▶│
       │◀───────────────────────── Dismissed ───│   all have finished: you may leave
+      │── Rested ─────────────────────────────▶│   (workers that stay) to the engine: I wait for another Start
       ╳── Exited ─────────────────────────────▶│   from the engine: exactly one per worker, and its last
 
 User objects travel inside as opaque cloudpickle bytes; metrics travel as the JSON text that will stand in
@@ -244,6 +245,11 @@ class Finished:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Rested:
+    """A worker that stays is through with a run, and waits for the Start of another one. For the engine alone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Failed:
     """The function raised. ``error`` is the pickled exception, or None where it does not pickle.
 
@@ -276,6 +282,7 @@ class Start:
     checkpoint: bytes | None = None  # a pickled Checkpoint
     first_seq: int = 0
     cursors: dict[str, Any] = field(default_factory=dict)  # where each dataset goes on, as its checkpoint says
+    stays: bool = False  # whether the process waits for another Start when it is through
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -411,6 +418,7 @@ ToController = (
     | AskCheckpoints
     | Steps
     | DataFigures
+    | Rested
     | Pulse
     | Stacks
     | Preempted

@@ -15,3 +15,4 @@ class Task:
     backend: Any = None
     metadata: dict[str, Any] = field(default_factory=dict)
     datasets: dict[str, Any] = field(default_factory=dict)
+    any_value: bool = False  # whether the call may return what is too large, or too strange, for a result

@@ -48,6 +48,7 @@ _KINDS: tuple[type[Any], ...] = (
     messages.Steps,
     messages.Horizon,
     messages.DataFigures,
+    messages.Rested,
 )
 _REPORT_FIELDS = struct.Struct("!qd??H")
 _NUMBER = {kind: number for number, kind in enumerate(_KINDS)}

@@ -29,12 +29,16 @@ _kept: list[Any] = []
 
 @contextlib.contextmanager
 def joined(config: TorchConfig, place: Place, rendezvous: str | None, *, lasting: bool) -> Iterator[None]:
-    """The process group is there before the user's first line."""
+    """The process group is there before the user's first line; in a worker that stays, it is still there."""
     backend = config.backend or default_backend(place)
     before, hook = _rendezvous_handlers["env"], sys.excepthook
-    prepare(place, rendezvous)
-    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=config.timeout_s))
-    if not lasting:
+    if again := bool(_kept):
+        _environment(place)
+    else:
+        prepare(place, rendezvous)
+    if not dist.is_initialized():
+        dist.init_process_group(backend, timeout=datetime.timedelta(seconds=config.timeout_s))
+    if not lasting and not again:
         _keep_groups()
     try:
         yield

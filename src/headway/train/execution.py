@@ -31,7 +31,6 @@ from headway.core.errors import (
     ConfigError,
     ControllerError,
     PreemptionError,
-    RemoteError,
     TrainingFailedError,
     WorkerGroupError,
 )
@@ -41,6 +40,7 @@ from headway.core.validation import ValidationConfig, ValidationTaskConfig
 from headway.engine.base import Engine
 from headway.engine.inline import InlineEngine
 from headway.engine.local import LocalEngine
+from headway.engine.staying import StayingEngine
 from headway.frameworks.base import BackendConfig
 from headway.observe import words
 from headway.observe.console import Console
@@ -104,14 +104,14 @@ class Execution:
                 raise _failed(outcome, result) from result.error
 
 
-def prepare(request: Request, *watchers: Watcher) -> Execution:
-    """Check everything, take the run directory, build the parts."""
+def prepare(request: Request, *watchers: Watcher, workers: StayingEngine | None = None) -> Execution:
+    """Check everything, take the run directory, build the parts. ``workers``: those that are there and stay."""
     call = bind(request.function, request.train_loop_config)
     feeds = ingest.prepared(request.datasets, request.data, request.scaling)
-    task = Task(call, request.backend, dict(request.metadata), feeds)
+    task = Task(call, request.backend, dict(request.metadata), feeds, request.any_value)
     _check_callbacks(request.run)
     inline = chosen_engine(request.scaling) == "inline"
-    engine = _engine(request, task, inline=inline)
+    engine = workers or _engine(request, task, inline=inline)
     engine.check(request.scaling)
     packed = b"" if inline else pack(task)
     validator = _validator(request.validation, request.backend or BackendConfig()) if request.validation else None
@@ -124,11 +124,12 @@ def prepare(request: Request, *watchers: Watcher) -> Execution:
         if request.run.checkpoint_config.num_to_keep == 0:
             rundir.keep_checkpoints_in_memory()
         plan = Plan(
-            context=_context(request, rundir.id),
+            context=_context(request, rundir),
             task=packed,
             checkpoint=_first_checkpoint(request.checkpoint, rundir),
             differences=tuple(differences),
             validator=validator,
+            stays=workers is not None,
         )
         console = Console(rundir.path, request.run.logging_config.log_level, show_output=not inline)
         controller = Controller(plan, engine, rundir, Watchers([console, *watchers]))
@@ -143,10 +144,11 @@ def _first_checkpoint(given: Checkpoint | None, rundir: RunDir) -> Checkpoint | 
     return Checkpoint.of(given.to_directory(rundir.path / layout.FIRST), trust=True)
 
 
-def _context(request: Request, run_id: str) -> TrainRunContext:
+def _context(request: Request, rundir: RunDir) -> TrainRunContext:
     config = request.train_loop_config
     return TrainRunContext(
-        run_id=run_id,
+        run_id=rundir.id,
+        run_path=str(rundir.path),
         run_config=request.run,
         scaling_config=request.scaling,
         train_loop_config=None if config is None else dict(config),
@@ -266,20 +268,11 @@ def _farewell(outcome: Outcome, result: Result, seconds: float) -> str:
 
 
 def _result(record: Record, outcome: Outcome) -> Result:
-    value = _value(outcome.value) if outcome.value and outcome.state is State.FINISHED else None
+    values = outcome.values if outcome.state is State.FINISHED else {}
     error = exception(ordered(outcome.failures)[0]) if outcome.state is State.FAILED else None
     if error is not None and (text := traceback_text(outcome.failures)):
         error.add_note(text)
-    return Result(record, value, error, ours=True)
-
-
-def _value(data: bytes) -> Any:
-    import cloudpickle
-
-    try:
-        return cloudpickle.loads(data)
-    except Exception as error:  # the user's class, in a process that may lack its module
-        raise RemoteError(f"the run finished, but its return value cannot be read here: {error!r}") from error
+    return Result(record, [values[rank] for rank in sorted(values)], error, ours=True)
 
 
 def _preempted(outcome: Outcome, result: Result) -> PreemptionError:

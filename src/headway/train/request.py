@@ -28,3 +28,4 @@ class Request:
     validation: ValidationConfig | None = None
     datasets: Mapping[str, Any] = field(default_factory=dict)
     data: DataConfig = field(default_factory=DataConfig)
+    any_value: bool = False  # whether the function may return tensors and models

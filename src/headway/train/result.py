@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -33,11 +34,12 @@ class Result:
     """
 
     def __init__(
-        self, record: Record, return_value: Any = None, error: BaseException | None = None, *, ours: bool = False
+        self, record: Record, returned: Sequence[bytes] = (), error: BaseException | None = None, *, ours: bool = False
     ) -> None:
         self._record = record
         self._ours = ours  # whether this process has just made it, and may trust what is in there
-        self.return_value = return_value
+        self._returned = returned  # what the function has returned, pickled, in rank order
+        self.return_value = _unpacked(returned[0]) if returned else None
         self.error = error
 
     @classmethod
@@ -56,6 +58,11 @@ class Result:
         """The run directory; of a run in an object store, where it is on ``filesystem``."""
         vault = self._record.vault
         return vault.store.path if isinstance(vault, StoreVault) else str(self._record.path)
+
+    @property
+    def return_values(self) -> list[Any]:
+        """What the function has returned on each worker, in rank order; ``return_value`` is rank 0's."""
+        return [_unpacked(data) for data in self._returned]
 
     @property
     def state(self) -> str:
@@ -140,3 +147,12 @@ class Result:
         if self.return_value is not None:
             rows["returned"] = words.shortened(repr(self.return_value), 100)
         return "Result(\n" + "".join(f"  {key:<11}{value}\n" for key, value in rows.items()) + ")"
+
+
+def _unpacked(data: bytes) -> Any:
+    import cloudpickle
+
+    try:
+        return cloudpickle.loads(data)
+    except Exception as error:  # the user's class, in a process that may lack its module
+        raise RemoteError(f"the run finished, but its return value cannot be read here: {error!r}") from error

@@ -43,6 +43,9 @@ class SocketLink:
         self._bell = bell
         self._news = threading.Condition()
         self._frames = Frames()
+        self._receive_one: Callable[[ToWorker], None] | None = None
+        self._next: Start | None = None  # of the next run, for a worker that stays
+        self._gone = False
 
     def send(self, message: ToController, *, ring: bool = True) -> None:
         with speaking:
@@ -70,19 +73,36 @@ class SocketLink:
 
     def listen(self, receive: Callable[[ToWorker], None]) -> None:
         """From now on, hand every message to ``receive``, in a thread of our own."""
+        listening = self._receive_one is not None
+        self._receive_one = receive
+        if not listening:
+            threading.Thread(target=self._listen, name="headway-link", daemon=True).start()
 
-        def loop() -> None:
-            try:
-                while True:
-                    messages = self._receive()
-                    with self._news:
-                        for message in messages:
-                            receive(message)
-                        self._news.notify_all()
-            except (OSError, EngineError):
-                return  # the controller is gone, and whoever started us ends us
+    def _listen(self) -> None:
+        try:
+            while True:
+                messages = self._receive()
+                with self._news:
+                    for message in messages:
+                        self._take(message)
+                    self._news.notify_all()
+        except (OSError, EngineError):  # the controller is gone, and whoever started us ends us
+            with self._news:
+                self._gone = True
+                self._news.notify_all()
 
-        threading.Thread(target=loop, name="headway-link", daemon=True).start()
+    def _take(self, message: ToWorker) -> None:
+        if isinstance(message, Start):
+            self._next = message
+        elif self._receive_one is not None:
+            self._receive_one(message)
+
+    def next(self) -> Start | None:
+        """The Start of the next run; None when there will be none."""
+        with self._news:
+            self._news.wait_for(lambda: self._gone or self._next is not None)
+            start, self._next = self._next, None
+            return start
 
     def _receive(self) -> list[ToWorker]:
         data = self._wire.recv(1 << 18)

@@ -12,6 +12,7 @@ import ctypes
 import faulthandler
 import functools
 import hashlib
+import importlib
 import os
 import random
 import socket
@@ -24,8 +25,19 @@ from typing import Any
 
 import cloudpickle
 
+from headway.core.environment import preamble
 from headway.core.errors import ConfigError, MetricsError, SessionError
-from headway.core.messages import Failed, Finished, Place, Ready, RunInfo, Start, Surroundings
+from headway.core.messages import (
+    Failed,
+    Finished,
+    Place,
+    Preempted,
+    Ready,
+    Rested,
+    RunInfo,
+    Start,
+    Surroundings,
+)
 from headway.core.task import Task
 from headway.engine.vitals import STACKS_SIGNAL
 from headway.frameworks.base import join
@@ -47,10 +59,22 @@ def main(wire: socket.socket, bell: int, gpus: list[str], rendezvous: str | None
     link = SocketLink(wire, bell)
     stacks = write_stacks_on_signal()
     link.send(Ready(host=socket.gethostname(), pid=os.getpid(), gpus=tuple(gpus), stacks=stacks))
-    start = link.first()
+    start: Start | None = link.first()
+    look_after_notices(lambda: link.send(Preempted()))
+    while start is not None:
+        _take_part(start, link, rendezvous)
+        if not start.stays:
+            break
+        link.send(Rested())
+        with contextlib.suppress(KeyboardInterrupt):
+            start = link.next()
+    leave(0)
+
+
+def _take_part(start: Start, link: SocketLink, rendezvous: str | None) -> None:
+    """One run, until all have finished. Who fails does not come back."""
     session = Session(start, link, lambda error: link.send(failure(error)))
     link.listen(session.receive)
-    look_after_notices(session.told_to_leave)
     beat(session.progress, link, session.is_over, session.tell_figures)
     outcome = _become(start) or work(start, session, lambda: unpack(start.task), rendezvous=rendezvous)
     if isinstance(outcome, Failed):
@@ -60,7 +84,6 @@ def main(wire: socket.socket, bell: int, gpus: list[str], rendezvous: str | None
     link.send(outcome)
     with contextlib.suppress(KeyboardInterrupt):
         session.wait_for_dismissal()
-    leave(0)
 
 
 def _become(start: Start) -> Failed | None:
@@ -85,7 +108,7 @@ def work(
                 task = unpack()
             session.metadata, session.datasets = task.metadata, task.datasets
             with join(task.backend, start.place, rendezvous, lasting=lasting):
-                value = _packed_value(task.call())
+                value = _packed_value(task.call(), plain=not task.any_value)
                 session.wait_for_saves()
                 return Finished(value=value)
     except KeyboardInterrupt:
@@ -112,8 +135,9 @@ def _left(leaving: SystemExit, session: Session, *, log: bool) -> Finished | Fai
     return Finished(value=cloudpickle.dumps(None), early=isinstance(leaving, Leave))
 
 
-def _packed_value(value: object) -> bytes:
-    refuse_tensors(value)
+def _packed_value(value: object, *, plain: bool) -> bytes:
+    if plain:
+        refuse_tensors(value)
     try:
         data: bytes = cloudpickle.dumps(value)
     except Exception as error:  # the user's own class: it may do anything here
@@ -181,6 +205,9 @@ def settle(surroundings: Surroundings) -> None:
     os.chdir(surroundings.cwd)
     sys.path[:] = surroundings.sys_path
     sys.argv[:] = surroundings.argv
+    if (entry := preamble()) is not None:
+        module, _, name = entry.partition(":")
+        getattr(importlib.import_module(module), name)()
 
 
 def write_to_logs(out: Path, err: Path) -> None:

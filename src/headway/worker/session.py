@@ -31,7 +31,6 @@ from headway.core.messages import (
     Granted,
     Horizon,
     Known,
-    Preempted,
     Preemption,
     Release,
     SaveAt,
@@ -342,10 +341,6 @@ class Session:
             yield
         self._link.send(self.progress.pulse())
         heed()
-
-    def told_to_leave(self) -> None:
-        """This process has got SIGTERM; may be called by any thread."""
-        self._link.send(Preempted())
 
     def _stacks(self, index: int) -> Stacks:
         main, text = main_thread(), all_threads()

@@ -5,17 +5,21 @@ import sys
 import tempfile
 import uuid
 
+import ray.train
+import ray.train.torch
 import torch
+from dotenv import load_dotenv
 from filelock import FileLock
 from local_vision import CIFAR10, Compose, Normalize, ToTensor, VisionTransformer
+from ray.train import RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
 from torch import nn
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-import headway.train
-import headway.train.torch
-from headway.train import RunConfig, ScalingConfig
-from headway.train.torch import TorchTrainer
+with open(os.path.join(sys.argv[1], ".env"), "w") as file:
+    file.write("RAY_TRAIN_V2_ENABLED=1\n")
+load_dotenv(os.path.join(sys.argv[1], ".env"))
 
 
 def get_dataloaders(batch_size):
@@ -38,8 +42,8 @@ def train_func_per_worker(config: dict):
 
     train_dataloader, valid_dataloader = get_dataloaders(batch_size=batch_size)
 
-    train_dataloader = headway.train.torch.prepare_data_loader(train_dataloader)
-    valid_dataloader = headway.train.torch.prepare_data_loader(valid_dataloader)
+    train_dataloader = ray.train.torch.prepare_data_loader(train_dataloader)
+    valid_dataloader = ray.train.torch.prepare_data_loader(valid_dataloader)
 
     model = VisionTransformer(
         image_size=32,
@@ -51,13 +55,13 @@ def train_func_per_worker(config: dict):
         num_classes=10,
     )
 
-    model = headway.train.torch.prepare_model(model)
+    model = ray.train.torch.prepare_model(model)
 
     loss_fn = nn.CrossEntropyLoss()
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=1e-2)
 
     for epoch in range(epochs):
-        if headway.train.get_context().get_world_size() > 1:
+        if ray.train.get_context().get_world_size() > 1:
             train_dataloader.sampler.set_epoch(epoch)
 
         model.train()
@@ -85,11 +89,11 @@ def train_func_per_worker(config: dict):
 
         with tempfile.TemporaryDirectory() as temp_checkpoint_dir:
             torch.save(model.module.state_dict(), os.path.join(temp_checkpoint_dir, "model.pt"))
-            headway.train.report(
+            ray.train.report(
                 metrics={"loss": valid_loss, "accuracy": accuracy},
-                checkpoint=headway.train.Checkpoint.from_directory(temp_checkpoint_dir),
+                checkpoint=ray.train.Checkpoint.from_directory(temp_checkpoint_dir),
             )
-            if headway.train.get_context().get_world_rank() == 0:
+            if ray.train.get_context().get_world_rank() == 0:
                 print({"epoch_num": epoch, "loss": valid_loss, "accuracy": accuracy})
 
 

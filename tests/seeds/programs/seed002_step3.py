@@ -6,26 +6,25 @@ import tempfile
 import uuid
 
 import numpy as np
+import ray.data
+import ray.train
+import ray.train.torch
 import torch
 from local_vision import CIFAR10, Compose, Normalize, ToTensor, VisionTransformer
+from ray.train import RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
 from torch import nn
 from tqdm import tqdm
-
-import headway.data
-import headway.train
-import headway.train.torch
-from headway.train import RunConfig, ScalingConfig
-from headway.train.torch import TorchTrainer
 
 STORAGE_PATH = sys.argv[1]
 for part in ("train", "test"):  # what lies in a bucket there
     rows = CIFAR10(root="~/data", train=part == "train", download=True, transform=lambda image: image)
     images = np.stack([rows[i][0] for i in range(len(rows))]).astype(np.uint8)
     labels = np.array([rows[i][1] for i in range(len(rows))])
-    headway.data.from_numpy({"image": images, "label": labels}).write_parquet(f"{STORAGE_PATH}/{part}")
+    ray.data.from_numpy({"image": images, "label": labels}).write_parquet(f"{STORAGE_PATH}/{part}")
 
-train_dataset = headway.data.read_parquet(f"{STORAGE_PATH}/train")
-test_dataset = headway.data.read_parquet(f"{STORAGE_PATH}/test")
+train_dataset = ray.data.read_parquet(f"{STORAGE_PATH}/train")
+test_dataset = ray.data.read_parquet(f"{STORAGE_PATH}/test")
 print(train_dataset.schema())
 test_dataset.schema()
 
@@ -45,8 +44,8 @@ def train_func_per_worker(config: dict):
     epochs = config["epochs"]
     batch_size = config["batch_size_per_worker"]
 
-    train_data_shard = headway.train.get_dataset_shard("train")
-    valid_data_shard = headway.train.get_dataset_shard("valid")
+    train_data_shard = ray.train.get_dataset_shard("train")
+    valid_data_shard = ray.train.get_dataset_shard("valid")
     train_dataloader = train_data_shard.iter_torch_batches(batch_size=batch_size)
     valid_dataloader = valid_data_shard.iter_torch_batches(batch_size=batch_size)
 
@@ -60,7 +59,7 @@ def train_func_per_worker(config: dict):
         num_classes=10,
     )
 
-    model = headway.train.torch.prepare_model(model)
+    model = ray.train.torch.prepare_model(model)
 
     loss_fn = nn.CrossEntropyLoss()
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=1e-2)
@@ -94,11 +93,11 @@ def train_func_per_worker(config: dict):
 
         with tempfile.TemporaryDirectory() as temp_checkpoint_dir:
             torch.save(model.module.state_dict(), os.path.join(temp_checkpoint_dir, "model.pt"))
-            headway.train.report(
+            ray.train.report(
                 metrics={"loss": valid_loss, "accuracy": accuracy, "rows": num_total},
-                checkpoint=headway.train.Checkpoint.from_directory(temp_checkpoint_dir),
+                checkpoint=ray.train.Checkpoint.from_directory(temp_checkpoint_dir),
             )
-            if headway.train.get_context().get_world_rank() == 0:
+            if ray.train.get_context().get_world_rank() == 0:
                 print({"epoch_num": epoch, "loss": valid_loss, "accuracy": accuracy})
 
 

@@ -3,13 +3,11 @@
 import sys
 
 import numpy as np
+import ray
+from ray.air import RunConfig, ScalingConfig, session
+from ray.train.torch import TorchTrainer
 
-import headway.data
-from headway.compat.air import session
-from headway.train import RunConfig, ScalingConfig
-from headway.train.torch import TorchTrainer
-
-headway.data.from_numpy({"x": np.arange(100), "y": np.arange(100) * 2}).write_csv(f"{sys.argv[1]}/rows")
+ray.data.from_numpy({"x": np.arange(100), "y": np.arange(100) * 2}).write_csv(f"{sys.argv[1]}/rows")
 
 
 def train_func(config):
@@ -24,7 +22,7 @@ def train_func(config):
 
 
 # Random split the dataset into 80% training data and 20% validation data.
-dataset = headway.data.read_csv(f"{sys.argv[1]}/rows")
+dataset = ray.data.read_csv(f"{sys.argv[1]}/rows")
 train_dataset, validation_dataset = dataset.train_test_split(
     test_size=0.2,
     shuffle=True,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from headway.control.endings import weightiest
 from headway.control.failures import exception, ordered, sentence, traceback_text
 from headway.control.policy import Budgets, Failure, GiveUp, History, Retry, decide, was_taken
+from headway.control.run import Run
 from headway.core.errors import RemoteError, StorageError, WorkerDied
 from headway.core.messages import Exited, Failed
 
@@ -53,6 +57,18 @@ def test_the_policy_counts() -> None:
     assert decide("died", History(failures=2), Budgets(1)) == GiveUp()
     assert decide("stalled", History(failures=10_000), Budgets(-1)) == Retry()
     assert decide("program", History(failures=1), Budgets(-1)) == GiveUp()
+
+
+def test_exceptions_may_be_final_where_deaths_are_not() -> None:
+    only_deaths = Budgets(-1, exceptions=False)
+    assert decide("raised", History(failures=1), only_deaths) == GiveUp()
+    assert decide("died", History(failures=1), only_deaths) == Retry()
+    run = Run(
+        only_deaths, (2, 2), failures=(raised(0, "connection closed by peer"), Failure("died", 1, Exited(code=-9)))
+    )
+    assert weightiest(run) == "died", "who raises when another dies is its victim"
+    assert weightiest(replace(run, failures=(raised(0, "bad"),))) == "raised"
+    assert weightiest(replace(run, budgets=Budgets(-1))) == "raised"
 
 
 def test_the_three_budgets_know_nothing_of_each_other() -> None:

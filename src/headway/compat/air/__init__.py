@@ -1,0 +1,28 @@
+"""The vocabulary of Ray AIR: what is reported through its session gets the keys of that generation.
+
+>>> from headway.compat import air
+>>> def train_func():
+...     for epoch in range(2):
+...         air.session.report({"epoch": epoch}, checkpoint=air.Checkpoint.from_dict({"epoch": epoch}))
+>>> result = air.DataParallelTrainer(train_func, scaling_config=air.ScalingConfig(0)).fit()
+>>> result.metrics["training_iteration"], result.checkpoint.to_dict()["_current_checkpoint_id"]
+(2, 1)
+"""
+
+from headway.compat.air import session
+from headway.compat.air.config import RunConfig, ScalingConfig
+from headway.compat.air.trainers import DataParallelTrainer
+from headway.core.config import CheckpointConfig, FailureConfig
+from headway.storage.checkpoint import Checkpoint
+from headway.train.result import Result
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointConfig",
+    "DataParallelTrainer",
+    "FailureConfig",
+    "Result",
+    "RunConfig",
+    "ScalingConfig",
+    "session",
+]

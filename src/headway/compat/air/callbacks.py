@@ -1,0 +1,179 @@
+"""Callbacks of Tune's kind, in ``RunConfig(callbacks=[...])``: they see a run as a trial."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from headway.compat.air.trials import Trial
+from headway.core.callback import TrainRunContext, UserCallback
+from headway.observe.trackers import Csv, MLflow, TensorBoard, Wandb
+
+
+class Callback(UserCallback):
+    """Override what you need. Called in the driver, in order; what it gathers can be read after ``fit()``."""
+
+    _trial: Trial
+
+    def setup(self, stop: Any = None, num_samples: int | None = None, **info: Any) -> None:
+        """Before everything else."""
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """The run begins."""
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
+    ) -> None:
+        """Rank 0 has reported; ``trial.last_result`` is still what it reported before."""
+
+    def on_checkpoint(self, iteration: int, trials: list[Trial], trial: Trial, checkpoint: Any, **info: Any) -> None:
+        """A checkpoint has been committed."""
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """The run has finished."""
+
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """The run has failed."""
+
+    def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
+        """After everything else."""
+
+    def before_run(self, run_context: TrainRunContext) -> None:
+        self._trial = trial = Trial(run_context)
+        self.setup()
+        self.on_trial_start(iteration=0, trials=[trial], trial=trial)
+
+    def after_report(
+        self, run_context: TrainRunContext, metrics: list[dict[str, Any] | None], checkpoint: Any | None
+    ) -> None:
+        trial = self._trial
+        if metrics[0] is None:
+            return
+        result = trial.result_of(metrics[0])
+        self.on_trial_result(iteration=trial.iteration, trials=[trial], trial=trial, result=result)
+        trial.last_result = result
+        if checkpoint is not None:
+            self.on_checkpoint(iteration=trial.iteration, trials=[trial], trial=trial, checkpoint=checkpoint)
+
+    def after_run(self, run_context: TrainRunContext, error: BaseException | None) -> None:
+        trial = self._trial
+        trial.status = "ERROR" if error is not None else "TERMINATED"
+        told = self.on_trial_error if error is not None else self.on_trial_complete
+        told(iteration=trial.iteration, trials=[trial], trial=trial)
+        self.on_experiment_end(trials=[trial])
+
+
+class LoggerCallback(Callback):
+    """The higher-level form: a beginning, results, an end."""
+
+    def log_trial_start(self, trial: Trial) -> None:
+        """The run begins."""
+
+    def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
+        """Rank 0 has reported."""
+
+    def log_trial_save(self, trial: Trial) -> None:
+        """A checkpoint has been committed."""
+
+    def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
+        """The run is over."""
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self.log_trial_start(trial)
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
+    ) -> None:
+        self.log_trial_result(iteration, trial, result)
+
+    def on_checkpoint(self, iteration: int, trials: list[Trial], trial: Trial, checkpoint: Any, **info: Any) -> None:
+        self.log_trial_save(trial)
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self.log_trial_end(trial, failed=False)
+
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self.log_trial_end(trial, failed=True)
+
+
+class JsonLoggerCallback(LoggerCallback):
+    """A line of JSON per report: ``result.json``; the config in ``params.json``."""
+
+    def log_trial_start(self, trial: Trial) -> None:
+        Path(trial.logdir, "params.json").write_text(json.dumps(trial.config, default=repr))
+        Path(trial.logdir, "result.json").touch()
+
+    def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
+        with Path(trial.logdir, "result.json").open("a") as file:
+            file.write(json.dumps(result) + "\n")
+
+
+class CSVLoggerCallback(LoggerCallback):
+    """A line per report: ``progress.csv``."""
+
+    def log_trial_start(self, trial: Trial) -> None:
+        self._csv = Csv(Path(trial.logdir, "progress.csv"))
+
+    def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
+        self._csv.log(result)
+
+
+class TBXLoggerCallback(LoggerCallback):
+    """Numbers as TensorBoard events in the run's directory, as ``ray/tune/<name>``."""
+
+    _board: TensorBoard | None = None
+
+    def log_trial_start(self, trial: Trial) -> None:
+        self._board = TensorBoard(Path(trial.logdir))
+
+    def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
+        assert self._board is not None
+        self._board.log(result, int(result["training_iteration"]), prefix="ray/tune/")
+
+    def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
+        if self._board is not None:
+            self._board.close()
+
+
+class MLflowLoggerCallback(LoggerCallback):
+    """A run of an MLflow experiment; ``save_artifact`` adds the run's directory at the end."""
+
+    def __init__(
+        self,
+        tracking_uri: str | None = None,
+        *,
+        registry_uri: str | None = None,
+        experiment_name: str | None = None,
+        tags: dict[str, Any] | None = None,
+        save_artifact: bool = False,
+    ) -> None:
+        self._flow = MLflow(tracking_uri, registry_uri, None, experiment_name or "headway", tags)
+        self._save_artifact = save_artifact
+
+    def log_trial_start(self, trial: Trial) -> None:
+        self._flow.start(str(trial), trial.config)
+
+    def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
+        self._flow.log(result, int(result["training_iteration"]))
+
+    def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
+        if self._save_artifact:
+            self._flow.log_artifacts(Path(trial.logdir))
+        self._flow.end(failed=failed)
+
+
+class WandbLoggerCallback(LoggerCallback):
+    """A run of a project of Weights & Biases."""
+
+    def __init__(self, project: str | None = None, group: str | None = None, **init: Any) -> None:
+        self._wandb = Wandb(project=project, group=group, **init)
+
+    def log_trial_start(self, trial: Trial) -> None:
+        self._wandb.start(str(trial), trial.config, folder=trial.logdir)
+
+    def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
+        self._wandb.log(result, int(result["training_iteration"]))
+
+    def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
+        self._wandb.end(failed=failed)

@@ -1,0 +1,97 @@
+"""What the trial layer of that generation knew of a run, and filled into its reports."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from pathlib import Path
+from typing import Any
+
+from headway.compat.filling import Iterations, date, details
+from headway.core.callback import TrainRunContext
+
+_NAMED = re.compile(r"_([0-9a-f]{5}_00000)_0_")
+
+
+def name_of_trial(kind: str, day: str) -> str:
+    """``TorchTrainer_4913f_00000_0_2022-07-14_20-05-20``"""
+    return f"{kind}_{secrets.token_hex(3)[:5]}_00000_0_{day}"
+
+
+def trial_id(run_id: str, run_name: str) -> str:
+    """The one in its name, where it has one."""
+    found = _NAMED.search(run_name)
+    return found[1] if found else f"{run_id[:5]}_00000"
+
+
+def started(count: Iterations, run_id: str, run_name: str) -> dict[str, Any]:
+    """What is known of a trial before its first report."""
+    told = details(count)
+    names = ("date", "timestamp", "pid", "hostname", "node_ip")
+    ids = {"trial_id": trial_id(run_id, run_name), "experiment_id": run_id}
+    return {**ids, **{name: told[name] for name in names}, "config": {}}
+
+
+def filled_in(count: Iterations, run_id: str, run_name: str) -> dict[str, Any]:
+    """The keys of a report, beside the user's own."""
+    return {
+        "_timestamp": int(count.last),
+        "_time_this_iter_s": count.this_s,
+        "_training_iteration": count.total,
+        "time_this_iter_s": count.this_s,
+        "done": False,
+        "timesteps_total": None,
+        "episodes_total": None,
+        "training_iteration": count.total,
+        **started(count, run_id, run_name),
+        "time_total_s": count.since_s,
+        "time_since_restore": count.since_s,
+        "timesteps_since_restore": 0,
+        "iterations_since_restore": count.count,
+        "warmup_time": 0.0,
+        "experiment_tag": "0",
+    }
+
+
+class Trial:
+    """The run, as callbacks of that generation see it. ``last_result`` is that of the round before."""
+
+    experiment_tag = "0"
+
+    def __init__(self, context: TrainRunContext) -> None:
+        self._run_id = context.run_id
+        self._count = Iterations()
+        self.logdir = context.run_path
+        self.config: dict[str, Any] = context.train_loop_config or {}
+        self.trial_id = trial_id(context.run_id, self.name)
+        self.trainable_name = self.name.split("_")[0]
+        self.status = "RUNNING"
+        self.last_result: dict[str, Any] = started(self._count, context.run_id, self.name)
+
+    @property
+    def name(self) -> str:
+        return Path(self.logdir).name
+
+    @property
+    def local_path(self) -> str:
+        return self.logdir
+
+    @property
+    def iteration(self) -> int:
+        """Rounds so far."""
+        return self._count.count
+
+    def result_of(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """A round as callbacks get it: what was reported through another vocabulary is filled in here."""
+        self._count.next()
+        return {**filled_in(self._count, self._run_id, self.name), **metrics}
+
+    def __str__(self) -> str:
+        return f"{self.trainable_name}_{self.trial_id}"
+
+
+def nested_name(kind: str) -> tuple[str, str]:
+    """The names of an experiment and of its only trial."""
+    day = date(time.time())
+    return f"{kind}_{day}", name_of_trial(kind, day)

@@ -1,0 +1,36 @@
+"""Ray programs, unchanged: ``ray.train``, ``ray.air``, ``ray.tune``, ``ray.data`` and ``ray.util.sgd`` mean Headway.
+
+    headway run --as-ray script.py
+
+or, where there is no script, a notebook say, before anything else::
+
+    import headway.compat.as_ray
+    headway.compat.as_ray.install()
+
+Tasks, actors and objects (``ray.remote``, ``ray.get``, …) are Ray's own, if it is installed: see :mod:`.core`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from headway.compat.as_ray.core import Core
+from headway.compat.as_ray.finder import Finder
+from headway.compat.as_ray.names import FACES, REPLACED
+
+PREAMBLE = f"{__name__}:install"
+
+
+def install() -> None:
+    """From now on, in this process and in the workers that it starts, those names mean us. Said twice, it is said."""
+    if any(isinstance(finder, Finder) for finder in sys.meta_path):
+        return
+    os.environ["HEADWAY_PREAMBLE"] = PREAMBLE
+    os.environ.setdefault("HEADWAY_RESULTS", os.path.expanduser("~/ray_results"))
+    taken = sys.modules.get("ray")
+    for name in [name for name in sys.modules if name.startswith(REPLACED)]:
+        del sys.modules[name]  # what was imported of Ray's own libraries before we came
+    core = Core(taken)
+    sys.modules["ray"] = core
+    sys.meta_path.insert(0, Finder(core, FACES, REPLACED))

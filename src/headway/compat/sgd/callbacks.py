@@ -1,0 +1,203 @@
+"""What a run of that generation may be given to look at its rounds: the base class, and those that came with it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from headway.compat.sgd.rounds import Round, results_of
+from headway.core.callback import TrainRunContext, UserCallback
+from headway.observe.trackers import Csv, MLflow, TensorBoard, Wandb
+from headway.train.profiling import TRACES
+
+
+class SGDCallback(UserCallback):
+    """Override what you need. Called in the driver, in the order of the reports.
+
+    >>> class Print(SGDCallback):
+    ...     def handle_result(self, results, **info):
+    ...         print(results)
+    """
+
+    def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
+        """A run begins; ``logdir`` is its own folder."""
+
+    def handle_result(self, results: Round, **info: Any) -> None:
+        """A round is over: a dict per rank."""
+
+    def finish_training(self, error: bool = False, **info: Any) -> None:
+        """The run is over."""
+
+    def before_run(self, run_context: TrainRunContext) -> None:
+        self.start_training(logdir=run_context.run_path, config=run_context.train_loop_config or {})
+
+    def after_report(
+        self, run_context: TrainRunContext, metrics: list[dict[str, Any] | None], checkpoint: Any | None
+    ) -> None:
+        if (results := results_of(metrics)) is not None:
+            self.handle_result(results)
+
+    def after_run(self, run_context: TrainRunContext, error: BaseException | None) -> None:
+        self.finish_training(error=error is not None)
+
+
+class PrintCallback(SGDCallback):
+    def handle_result(self, results: Round, **info: Any) -> None:
+        print(json.dumps(results))
+
+
+class _Logger(SGDCallback):
+    """One that writes below the run's folder, or where it was told to, what some workers report."""
+
+    def __init__(self, logdir: str | None = None, workers_to_log: int | Sequence[int] | None = 0) -> None:
+        self._logdir = logdir
+        self._workers = [workers_to_log] if isinstance(workers_to_log, int) else workers_to_log
+        self._folder: Path | None = None
+
+    @property
+    def logdir(self) -> Path | None:
+        """Where it writes, once a run has begun."""
+        return self._folder
+
+    def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
+        self._folder = Path(self._logdir or logdir)
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def logged(self, results: Round) -> Round:
+        return results if self._workers is None else [results[rank] for rank in self._workers]
+
+
+class JsonLoggerCallback(_Logger):
+    """All rounds as one JSON list, whole after every round: ``results.json``."""
+
+    def __init__(
+        self,
+        logdir: str | None = None,
+        filename: str | None = None,
+        workers_to_log: int | Sequence[int] | None = 0,
+    ) -> None:
+        super().__init__(logdir, workers_to_log)
+        self._filename = filename or "results.json"
+
+    @property
+    def log_path(self) -> Path | None:
+        return self.logdir and self.logdir / self._filename
+
+    def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
+        super().start_training(logdir, config, **info)
+        assert self.log_path is not None
+        self.log_path.write_text("[]")
+
+    def handle_result(self, results: Round, **info: Any) -> None:
+        """The list stays closed: the new round is written over its last bracket."""
+        assert self.log_path is not None
+        with self.log_path.open("rb+") as file:
+            end = file.seek(-1, os.SEEK_END)
+            file.write(("" if end == 1 else ", ").encode() + json.dumps(self.logged(results)).encode() + b"]")
+
+
+class CSVCallback(_Logger):
+    """A line per round of one worker: ``results.csv``."""
+
+    def __init__(self, logdir: str | None = None, filename: str | None = None, worker_to_log: int = 0) -> None:
+        super().__init__(logdir, worker_to_log)
+        self._filename = filename or "results.csv"
+
+    def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
+        super().start_training(logdir, config, **info)
+        assert self.logdir is not None
+        self._csv = Csv(self.logdir / self._filename)
+
+    def handle_result(self, results: Round, **info: Any) -> None:
+        for result in self.logged(results):
+            self._csv.log(result)
+
+
+class TBXLoggerCallback(_Logger):
+    """One worker's numbers as TensorBoard events, as ``ray/train/<name>``."""
+
+    def __init__(self, logdir: str | None = None, worker_to_log: int = 0) -> None:
+        super().__init__(logdir, worker_to_log)
+        self._board: TensorBoard | None = None
+
+    def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
+        super().start_training(logdir, config, **info)
+        assert self.logdir is not None
+        self._board = TensorBoard(self.logdir)
+
+    def handle_result(self, results: Round, **info: Any) -> None:
+        assert self._board is not None
+        for result in self.logged(results):
+            self._board.log(result, result["_training_iteration"], prefix="ray/train/")
+
+    def finish_training(self, error: bool = False, **info: Any) -> None:
+        if self._board is not None:
+            self._board.close()
+
+
+class MlflowCallback(_Logger):
+    """One worker's numbers as an MLflow run."""
+
+    def __init__(
+        self,
+        tracking_uri: str | None = None,
+        registry_uri: str | None = None,
+        experiment_id: str | None = None,
+        experiment_name: str | None = None,
+        tags: dict[str, Any] | None = None,
+        worker_to_log: int = 0,
+    ) -> None:
+        super().__init__(None, worker_to_log)
+        self._flow = MLflow(tracking_uri, registry_uri, experiment_id, experiment_name or "headway", tags)
+
+    def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
+        super().start_training(logdir, config, **info)
+        self._flow.start(Path(logdir).name, config)
+
+    def handle_result(self, results: Round, **info: Any) -> None:
+        for result in self.logged(results):
+            self._flow.log(result, result["_training_iteration"])
+
+    def finish_training(self, error: bool = False, **info: Any) -> None:
+        self._flow.end(failed=error)
+
+
+class WandbCallback(_Logger):
+    """One worker's numbers as a run of Weights & Biases."""
+
+    def __init__(self, project: str, group: str | None = None, worker_to_log: int = 0, **init: Any) -> None:
+        super().__init__(None, worker_to_log)
+        self._wandb = Wandb(project=project, group=group, **init)
+
+    def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
+        super().start_training(logdir, config, **info)
+        self._wandb.start(Path(logdir).name, config, folder=logdir)
+
+    def handle_result(self, results: Round, **info: Any) -> None:
+        for result in self.logged(results):
+            self._wandb.log(result, result["_training_iteration"])
+
+    def finish_training(self, error: bool = False, **info: Any) -> None:
+        self._wandb.end(failed=error)
+
+
+class TorchTensorboardProfilerCallback(SGDCallback):
+    """Writes what workers have profiled (``TorchWorkerProfiler``) into ``<run_dir>/pytorch_profiler``."""
+
+    def __init__(self, logdir: str | None = None) -> None:
+        self._logdir = logdir
+        self._folder: Path | None = None
+
+    def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
+        self._folder = Path(self._logdir or logdir, "pytorch_profiler")
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def handle_result(self, results: Round, **info: Any) -> None:
+        assert self._folder is not None
+        for result in results:
+            for name, content in result.get(TRACES, ()):
+                (self._folder / Path(name).name).write_bytes(base64.b64decode(content))

@@ -1,0 +1,71 @@
+"""A run as something to iterate over: its rounds, as they come, and what the functions have returned."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from headway.compat.sgd.rounds import Round, results_of
+from headway.core.callback import TrainRunContext, UserCallback
+
+
+class Stream(UserCallback):
+    """Puts rounds aside for whoever iterates; None is the end."""
+
+    def __init__(self) -> None:
+        self.rounds: queue.SimpleQueue[Round | None] = queue.SimpleQueue()
+
+    def after_report(
+        self, run_context: TrainRunContext, metrics: list[dict[str, Any] | None], checkpoint: Any | None
+    ) -> None:
+        if (results := results_of(metrics)) is not None:
+            self.rounds.put(results)
+
+
+class SGDIterator:
+    """What ``Trainer.run_iterator`` gives. The run goes on in the background, whether anybody iterates or not."""
+
+    def __init__(self, run: Callable[[], list[Any]], stream: Stream) -> None:
+        self._stream = stream
+        self._finished = False
+        self._results: list[Any] = []
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, args=(run,), name="headway-run", daemon=True)
+        self._thread.start()
+
+    def _work(self, run: Callable[[], list[Any]]) -> None:
+        try:
+            self._results = run()
+        except BaseException as error:  # it belongs to whoever iterates
+            self._error = error
+        finally:
+            self._stream.rounds.put(None)
+
+    def __iter__(self) -> SGDIterator:
+        return self
+
+    def __next__(self) -> Round:
+        if self._finished:
+            raise StopIteration
+        found = self._stream.rounds.get()
+        if found is not None:
+            return found
+        self._finished = True
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        raise StopIteration
+
+    def is_finished(self) -> bool:
+        """Whether all rounds have been seen and the run is over."""
+        return self._finished
+
+    def get_final_results(self, force: bool = False) -> list[Any]:
+        """What the functions have returned, in rank order. ``force``: skip the rounds until then."""
+        if not self._finished and not force:
+            raise RuntimeError("the run is not finished: iterate to its end first, or say force=True")
+        for _ in self:
+            pass
+        return self._results

@@ -1,0 +1,105 @@
+"""What a training function of that generation calls.
+
+One call is one round, in lock-step: nobody reports or saves before all have come to the same call. Ranks that make
+different ones are told so, instead of waiting for each other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headway.compat.filling import Iterations, details, iterations
+from headway.core.environment import wants_detailed_metrics
+from headway.core.errors import SessionError
+from headway.storage.checkpoint import Checkpoint
+from headway.train import functions
+from headway.worker.session import current
+
+if TYPE_CHECKING:
+    from headway.data.iterator import DataIterator
+
+SAVED = "_checkpoint_saved"  # the mark of a round that only saves
+
+
+def report(**metrics: Any) -> None:
+    """Hand this round's values of this rank to the trainer; its callbacks get those of all ranks."""
+    count = iterations("sgd.report")
+    current("sgd.report").meet("report()")
+    count.next()
+    functions.report({**metrics, **_filled_in(count)})
+
+
+def _filled_in(count: Iterations) -> dict[str, Any]:
+    keys = {
+        "_timestamp": int(count.last),
+        "_time_this_iter_s": count.this_s,
+        "_training_iteration": count.total,
+    }
+    if wants_detailed_metrics():
+        told = details(count)
+        names = ("date", "hostname", "node_ip", "pid", "time_total_s")
+        keys.update({f"_{name}": told[name] for name in names})
+    return keys
+
+
+def save_checkpoint(**state: Any) -> None:
+    """Save these values. All ranks call it; rank 0's are kept."""
+    number = _next_number()
+    current("sgd.save_checkpoint").meet("save_checkpoint()")
+    if world_rank() == 0:
+        functions.report({SAVED: number}, Checkpoint.from_dict(state), checkpoint_dir_name=f"checkpoint_{number:06d}")
+    else:
+        functions.report({SAVED: number})
+
+
+def _next_number() -> int:
+    """Counted from 1, on from the newest one after a restart."""
+    count = iterations("sgd.save_checkpoint")
+    if count.saves is None:
+        newest = functions.get_checkpoint()
+        name = newest.path.rstrip("/").rpartition("checkpoint_")[2] if newest and newest.path else ""
+        count.saves = int(name) if name.isdigit() else 0
+    count.saves += 1
+    return count.saves
+
+
+def load_checkpoint() -> dict[str, Any] | None:
+    """The newest checkpoint as the dict that was saved, or the one that ``run(checkpoint=...)`` was given."""
+    checkpoint = functions.get_checkpoint()
+    return None if checkpoint is None else checkpoint.to_dict()
+
+
+def world_rank() -> int:
+    return functions.get_context().get_world_rank()
+
+
+def local_rank() -> int:
+    return functions.get_context().get_local_rank()
+
+
+def world_size() -> int:
+    return functions.get_context().get_world_size()
+
+
+def get_dataset_shard(dataset_name: str | None = None) -> DataIterator:
+    """This worker's part of a dataset that ``run(dataset=...)`` was given."""
+    return functions.get_dataset_shard(dataset_name)
+
+
+get_data_shard = get_dataset_shard
+
+
+class _Sharded:
+    """``get_dataset().get_shard(rank)``"""
+
+    def __init__(self, name: str | None) -> None:
+        self._name = name
+
+    def get_shard(self, rank: int) -> DataIterator:
+        if rank != world_rank():
+            raise SessionError(f"rank {world_rank()} can read its own part of a dataset, not that of rank {rank}")
+        return get_dataset_shard(self._name)
+
+
+def get_dataset(dataset_name: str | None = None) -> _Sharded:
+    return _Sharded(dataset_name)

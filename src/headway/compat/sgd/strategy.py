@@ -1,0 +1,37 @@
+"""Which checkpoints of a run stay, in the words of that generation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headway.core.config import CheckpointConfig
+from headway.core.errors import ConfigError
+
+TIMESTAMP = "_timestamp"
+
+
+@dataclass(frozen=True)
+class CheckpointStrategy:
+    """``num_to_keep`` None keeps all on disk, 0 writes none; the best by a value of the saved dict, else the newest.
+
+    >>> CheckpointStrategy(num_to_keep=2, checkpoint_score_attribute="loss", checkpoint_score_order="min").num_to_keep
+    2
+    """
+
+    num_to_keep: int | None = None
+    checkpoint_score_attribute: str = TIMESTAMP
+    checkpoint_score_order: str = "max"
+
+    def __post_init__(self) -> None:
+        if self.checkpoint_score_attribute == TIMESTAMP and self.checkpoint_score_order == "min":
+            raise ConfigError("the oldest checkpoints are never the best: score by a value that you save")
+        _ = self.config  # what is wrong with it is said now
+
+    @property
+    def config(self) -> CheckpointConfig:
+        newest = self.checkpoint_score_attribute == TIMESTAMP
+        return CheckpointConfig(
+            num_to_keep=self.num_to_keep,
+            checkpoint_score_attribute=None if newest else self.checkpoint_score_attribute,
+            checkpoint_score_order=self.checkpoint_score_order,  # type: ignore[arg-type]
+        )

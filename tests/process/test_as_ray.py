@@ -1,0 +1,262 @@
+"""Ray programs unchanged: names, the real package where tasks and actors are wanted, and none where it is missing."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import textwrap
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+USES_ACTORS = """
+import json, os, tempfile
+import ray
+from ray import train
+from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+
+ray.init(num_cpus=4)
+
+@ray.remote
+class Counter:
+    def __init__(self):
+        self.count = 0
+
+    def add(self, number):
+        self.count += number
+        return self.count
+
+counter = Counter.options(name="counter").remote()
+assert ray.get(counter.add.remote(0)) == 0
+
+def train_func(config):
+    counter = ray.get_actor("counter")
+    start = 0
+    if checkpoint := train.get_checkpoint():
+        with checkpoint.as_directory() as folder:
+            start = json.load(open(os.path.join(folder, "state.json")))["epoch"] + 1
+    shard = train.get_dataset_shard("train")
+    for epoch in range(start, 5):
+        rows = sum(len(batch["id"]) for batch in shard.iter_torch_batches(batch_size=10))
+        if epoch == 3 and start == 0:
+            raise RuntimeError("failure at report 3")
+        ray.get(counter.add.remote(rows))
+        with tempfile.TemporaryDirectory() as folder:
+            json.dump({"epoch": epoch}, open(os.path.join(folder, "state.json"), "w"))
+            train.report({"epoch": epoch, "start": start}, checkpoint=Checkpoint.from_directory(folder))
+
+trainer = TorchTrainer(
+    train_func,
+    train_loop_config={},
+    scaling_config=ScalingConfig(num_workers=2),
+    run_config=RunConfig(failure_config=FailureConfig(max_failures=1)),
+    datasets={"train": ray.data.range(100)},
+)
+result = trainer.fit()
+print(result.metrics, ray.get(counter.add.remote(0)), ray.cluster_resources()["CPU"], ray.is_initialized())
+ray.shutdown()
+print(ray.is_initialized())
+"""
+
+STARTS_ONLY = """
+import sys
+import ray
+from ray.air import ScalingConfig, session
+from ray.train.torch import TorchTrainer
+
+ray.init(num_cpus=2)
+
+def train_func():
+    session.report({"initialized": ray.is_initialized()})
+
+result = TorchTrainer(train_func, scaling_config=ScalingConfig(num_workers=2)).fit()
+print(result.metrics["training_iteration"], ray.is_initialized(), "ray._raylet" in sys.modules)
+ray.shutdown()
+print(ray.is_initialized())
+try:
+    ray.put(1) if "ray._raylet" in sys.modules else ray.remote
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def run(script: str, tmp_path: Path, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """With ``--as-ray``; or by another command."""
+    path = tmp_path / "script.py"
+    path.write_text(textwrap.dedent(script))
+    args = [*(command or (sys.executable, "-m", "headway", "run", "--as-ray")), str(path)]
+    around = {**os.environ, "HOME": str(tmp_path), "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", **env}
+    return subprocess.run(args, env=around, capture_output=True, text=True, timeout=150, cwd=tmp_path)
+
+
+def test_training_workers_reach_the_actors_of_the_script(tmp_path: Path) -> None:
+    done = run(USES_ACTORS, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "{'epoch': 4, 'start': 3} 500 4.0 True" in done.stdout, "every row of five epochs was counted once"
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_a_script_that_only_calls_init_does_not_load_ray(tmp_path: Path) -> None:
+    done = run(STARTS_ONLY.split("try:")[0], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["1 True False", "False"]
+
+
+def test_without_ray_a_script_that_only_calls_init_runs_too(tmp_path: Path) -> None:
+    """A Python that finds everything that is installed here but Ray."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if not entry.name.lower().startswith(("ray", "__editable__", "headway")):
+            (packages / entry.name).symlink_to(entry)
+    found = {"PYTHONPATH": f"{packages}{os.pathsep}{SOURCE}"}
+    plain = run("import ray", tmp_path, sys.executable, "-S", **found)
+    assert "No module named 'ray'" in plain.stderr, plain
+    done = run(STARTS_ONLY, tmp_path, sys.executable, "-S", "-m", "headway.compat.as_ray", **found)
+    assert done.returncode == 0, done.stderr
+    *lines, refusal = done.stdout.splitlines()
+    assert lines == ["1 True False", "False"]
+    assert refusal.endswith("ray.remote needs the package ray, which is not installed: pip install 'ray[default]'")
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        ("ray.train.Chekpoint", "Headway has no ray.train.Chekpoint: the nearest thing is ray.train.Checkpoint"),
+        ("from ray.train import Nonsense", "Headway has no ray.train.Nonsense: see docs/parity.md for what there is"),
+        ("import ray.train.xgboost", "Headway has no ray.train.xgboost"),
+        ("from ray.data.preprocessors import StandardScaler", "Headway has no ray.data.preprocessors"),
+        ("ray.data.read_delta", "Headway has no ray.data.read_delta: the nearest thing is ray.data.read_"),
+        ("from ray import tune; tune.run", "Headway has no ray.tune.run yet: tuning is not there"),
+        ("from ray.tune.schedulers import ASHAScheduler", "Headway has no ray.tune.schedulers yet"),
+        ("from ray.train.tensorflow import TensorflowTrainer", "Headway has no ray.train.tensorflow yet"),
+        ("from ray.train.lightning import RayDDPStrategy", "Headway has no ray.train.lightning yet"),
+    ],
+)
+def test_a_name_that_is_not_there_is_refused_in_one_sentence(code: str, sentence: str, tmp_path: Path) -> None:
+    done = run(f"import ray, ray.train, ray.data\n{code}", tmp_path)
+    assert done.returncode == 1
+    assert sentence in done.stderr.splitlines()[-1]
+
+
+def test_a_notebook_installs_it_even_after_the_real_package(tmp_path: Path) -> None:
+    script = """
+    import ray, ray.train
+    real = ray.train.__file__
+    import headway.compat.as_ray
+    headway.compat.as_ray.install()
+    headway.compat.as_ray.install()
+    import ray, ray.train
+    from ray.train import report
+    print(real.endswith("ray/train/__init__.py"), report.__module__, callable(ray.remote), ray.train is not None)
+    """
+    done = run(script, tmp_path, sys.executable)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "True headway.compat.as_ray.train True True\n"
+
+
+def test_a_worker_without_a_session_to_join_says_what_to_do(tmp_path: Path) -> None:
+    script = """
+    import ray
+    from ray.train import DataParallelTrainer
+
+    ray.init()
+
+    def train_func():
+        ray.get_actor("nobody")
+
+    DataParallelTrainer(train_func).fit()
+    """
+    done = run(script, tmp_path)
+    assert done.returncode == 1
+    assert "ray.get_actor in a training worker needs the driver's Ray session, and there is none" in done.stderr
+
+
+def test_init_twice_is_refused_as_ever(tmp_path: Path) -> None:
+    done = run("import ray\nray.init()\nray.init(ignore_reinit_error=True)\nray.init()", tmp_path)
+    assert done.returncode == 1
+    assert "ray.init() was called twice" in done.stderr
+
+
+def test_older_reports_and_newer_ones_have_one_name(tmp_path: Path) -> None:
+    script = """
+    from ray import train
+    from ray.train import DataParallelTrainer, ScalingConfig
+
+    def train_func():
+        train.report({"a": 1})
+        train.report(metrics={"a": 2})
+        train.report(a=3)
+        train.save_checkpoint(b=1)
+        assert train.load_checkpoint() in (None, {"b": 1})
+        return train.world_rank(), train.local_rank(), train.world_size()
+
+    result = DataParallelTrainer(train_func, scaling_config=ScalingConfig(num_workers=2)).fit()
+    print(list(result.metrics_dataframe["a"].dropna()), result.return_values, result.checkpoint.to_dict())
+    """
+    done = run(script, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[1.0, 2.0, 3.0] [(0, 0, 2), (1, 1, 2)] {'b': 1}\n"
+
+
+def test_worker_groups_answer_to_ray_get(tmp_path: Path) -> None:
+    script = """
+    import ray
+    from ray.train import Trainer
+
+    class Worker:
+        def double(self, x):
+            return 2 * x
+
+    trainer = Trainer("torch", num_workers=2)
+    trainer.start()
+    workers = trainer.to_worker_group(Worker)
+    print(ray.get([w.double.remote(i) for i, w in enumerate(workers)]), ray.get(workers[0].double.remote(4)))
+    workers.shutdown()
+    trainer.shutdown()
+    print(trainer.logdir.name)
+    """
+    done = run(script, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"\[0, 2\] 8\ntrain_[\d_-]+\n", done.stdout)
+
+
+def test_options_of_torchrun_scripts_do_not_go_with_it(tmp_path: Path) -> None:
+    done = run("", tmp_path, sys.executable, "-m", "headway", "run", "--as-ray", "-n", "2")
+    assert done.returncode == 1
+    assert "-n is for scripts of torchrun: with --as-ray the script says that itself" in done.stderr
+
+
+def test_errors_show_where_in_the_script_they_were(tmp_path: Path) -> None:
+    done = run("from ray.train import ScalingConfig\nScalingConfig(num_workers=-1)", tmp_path)
+    assert done.returncode == 1
+    assert 'script.py", line 2' in done.stderr
+
+
+def test_the_older_homes_of_names_lead_to_the_same_things(tmp_path: Path) -> None:
+    script = """
+    import ray.air, ray.train, ray.sgd
+    from ray.air import Checkpoint, CheckpointConfig, FailureConfig, Result, RunConfig, ScalingConfig, session
+    from ray.air.checkpoint import Checkpoint as A
+    from ray.air.config import ScalingConfig as B
+    from ray.air.result import Result as C
+    from ray.air.session import get_checkpoint
+    from ray.train.base_trainer import BaseTrainer
+    from ray.train.data_parallel_trainer import DataParallelTrainer
+    from ray.tune.callback import Callback
+    from ray.util.sgd import v2
+    from ray.util.sgd.v2 import Trainer
+
+    print(Checkpoint is A is ray.train.Checkpoint, ScalingConfig is B, Result is C is ray.train.Result)
+    print(get_checkpoint is session.get_checkpoint, BaseTrainer is DataParallelTrainer, v2.Trainer is Trainer)
+    print(issubclass(B, ray.train.ScalingConfig), ray.sgd.Trainer is Trainer, issubclass(ray.train.Trainer, Trainer))
+    """
+    done = run(script, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["True"] * 9
