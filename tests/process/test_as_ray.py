@@ -21,7 +21,7 @@ from ray import train
 from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
-ray.init(num_cpus=4)
+context = ray.init(num_cpus=4)
 
 @ray.remote
 class Counter:
@@ -34,6 +34,7 @@ class Counter:
 
 counter = Counter.options(name="counter").remote()
 assert ray.get(counter.add.remote(0)) == 0
+assert context.address_info["gcs_address"]
 
 def train_func(config):
     counter = ray.get_actor("counter")

@@ -20,13 +20,15 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from multiprocessing.connection import Client, Connection, Listener
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
 from headway.core.errors import WorkerDied
-from headway.train.execution import Execution
 from headway.train.functions import get_context, phase
+
+if TYPE_CHECKING:
+    from headway.train.execution import Execution
 
 HANG_UP = b""
 DOOR = "door"

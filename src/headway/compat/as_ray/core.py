@@ -41,6 +41,7 @@ class Core(ModuleType):
         self._is_real = False
         self._lock = threading.RLock()
         self._noted: dict[str, Any] | None = None  # what ray.init() was told
+        self._context: Any = None  # and what it gave, when it was done
         if real is not None:
             vars(self).update({name: value for name, value in vars(real).items() if name not in OURS})
             self._is_real = True
@@ -59,7 +60,7 @@ class Core(ModuleType):
         if self._noted is not None and not kwargs.get("ignore_reinit_error"):
             raise RuntimeError("ray.init() was called twice: say ignore_reinit_error=True to allow that")
         self._noted = self._noted or kwargs
-        return _Noted(kwargs)
+        return _Noted(self)
 
     def _shutdown(self, *args: Any, **kwargs: Any) -> None:
         self._noted = None
@@ -110,7 +111,7 @@ class Core(ModuleType):
             if session is not None:
                 self._real_init(**session, log_to_driver=False, configure_logging=False)
             elif self._noted is not None:
-                self.init(**self._noted)
+                self._context = self.init(**self._noted)
 
     def _load(self) -> None:
         loader = self.__spec__.loader
@@ -152,17 +153,30 @@ class Core(ModuleType):
         return importlib.import_module, ("ray",)
 
 
-class _Noted(dict[str, Any]):
-    """What ``ray.init()`` gives before Ray is needed."""
+class _Noted:
+    """What ``ray.init()`` gives before Ray is needed. Whoever asks it for anything, an address say, needs Ray."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
 
     def __enter__(self) -> _Noted:
         return self
 
     def __exit__(self, *error: object) -> None:
-        sys.modules["ray"].shutdown()
+        self._core.shutdown()
 
     def disconnect(self) -> None:
-        sys.modules["ray"].shutdown()
+        self._core.shutdown()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._core.become_real(f"ray.init().{name}")
+        return getattr(self._core._context, name)
+
+    def __getitem__(self, name: str) -> Any:
+        self._core.become_real(f"ray.init()[{name!r}]")
+        return self._core._context[name]
 
 
 def _all_ours(refs: Any) -> bool:

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headway.compat.sgd.iterator import SGDIterator, Stream
 from headway.compat.sgd.strategy import CheckpointStrategy
@@ -14,14 +14,16 @@ from headway.core.callback import UserCallback
 from headway.core.config import FailureConfig, RunConfig, ScalingConfig
 from headway.core.environment import results_folder
 from headway.core.errors import ConfigError, HeadwayError, TrainingFailedError, WorkerDied
-from headway.engine.staying import StayingEngine
 from headway.frameworks.base import BackendConfig, TorchConfig
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.record import Record
 from headway.train.crew import Crew
-from headway.train.execution import Execution, prepare
 from headway.train.request import Request
 from headway.train.result import Result
+
+if TYPE_CHECKING:
+    from headway.engine.staying import StayingEngine
+    from headway.train.execution import Execution
 
 BACKENDS: dict[str, type[BackendConfig]] = {"torch": TorchConfig}
 LATER = ("tensorflow", "horovod")
@@ -64,6 +66,8 @@ class Trainer:
 
     def start(self, initialization_hook: Callable[[], Any] | None = None) -> None:
         """Bring up the workers; each calls ``initialization_hook`` before anything else it is asked for."""
+        from headway.engine.staying import StayingEngine  # the machinery is imported when it is needed
+
         if self._engine is not None:
             raise RuntimeError("this trainer has been started already")
         engine = StayingEngine(self._scaling, self._backend.preload, self._backend.warm)
@@ -150,6 +154,8 @@ class Trainer:
             datasets=_datasets(dataset),
             any_value=True,
         )
+        from headway.train.execution import prepare
+
         execution = prepare(request, workers=self._engine)
         self._run_dir, self._result = execution.path, None
         return execution
