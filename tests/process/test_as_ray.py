@@ -8,9 +8,12 @@ import subprocess
 import sys
 import sysconfig
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from headway.compat import configs
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -21,7 +24,7 @@ from ray import train
 from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
-context = ray.init(num_cpus=4)
+context = ray.init(num_cpus=4, runtime_env={"env_vars": {"TOLD": "so"}})
 
 @ray.remote
 class Counter:
@@ -36,8 +39,26 @@ counter = Counter.options(name="counter").remote()
 assert ray.get(counter.add.remote(0)) == 0
 assert context.address_info["gcs_address"]
 
+class Plain:
+    pass
+
+words = ray.put({"of": "the driver"})
+
+@ray.remote
+def add_up(*numbers):
+    return sum(numbers), os.environ["TOLD"]
+
 def train_func(config):
+    from ray.util.actor_pool import ActorPool
+    import ray.cloudpickle
+
     counter = ray.get_actor("counter")
+    assert ray.get(config["words"]) == ray.get(words) == {"of": "the driver"}
+    assert ray.get(config["handle"].add.remote(0)) >= 0
+    assert ray.get(add_up.remote(1, 2)) == (3, "so"), "a task of a training worker"
+    assert os.environ["TOLD"] == "so"
+    assert isinstance(ray.cloudpickle.loads(ray.cloudpickle.dumps(Plain())), Plain)
+    assert ActorPool
     start = 0
     if checkpoint := train.get_checkpoint():
         with checkpoint.as_directory() as folder:
@@ -54,7 +75,7 @@ def train_func(config):
 
 trainer = TorchTrainer(
     train_func,
-    train_loop_config={},
+    train_loop_config={"words": words, "handle": counter},
     scaling_config=ScalingConfig(num_workers=2),
     run_config=RunConfig(failure_config=FailureConfig(max_failures=1)),
     datasets={"train": ray.data.range(100)},
@@ -179,6 +200,59 @@ def test_a_worker_without_a_session_to_join_says_what_to_do(tmp_path: Path) -> N
     assert "ray.get_actor in a training worker needs the driver's Ray session, and there is none" in done.stderr
 
 
+def test_what_needs_no_session_is_had_without_one(tmp_path: Path) -> None:
+    script = """
+    import ray
+    from ray.util.sgd import v2
+    from ray.util import ActorPool
+    import ray.cloudpickle as pickle
+    from ray.exceptions import RayTaskError
+    from ray.train import DataParallelTrainer, report
+
+    def train_func():
+        from ray.util.queue import Queue
+        assert issubclass(RayTaskError, Exception)
+        report({"x": pickle.loads(pickle.dumps(7))})
+
+    print(DataParallelTrainer(train_func).fit().metrics, ActorPool.__name__, callable(ray.util.placement_group))
+    """
+    done = run(script, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "{'x': 7} ActorPool True\n"
+
+
+def test_a_cluster_that_is_not_there_is_missed_at_once(tmp_path: Path) -> None:
+    script = """
+    import ray
+    try:
+        ray.init(address="auto")
+    except ConnectionError:
+        print("none", ray.is_initialized())
+    """
+    done = run(script, tmp_path, RAY_TMPDIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "none False\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        ("RunConfig(stop={'x': 1})", "RunConfig(stop=...) is not there: let the function return"),
+        ("CheckpointConfig(checkpoint_frequency=2)", "CheckpointConfig(checkpoint_frequency=...) is not there"),
+        ("FailureConfig(fail_fast=True)", "FailureConfig(fail_fast=...) is not there: max_failures=0"),
+    ],
+)
+def test_options_that_have_gone_are_understood_or_refused_with_a_reason(code: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        eval(code, vars(configs))
+    understood = configs.RunConfig(local_dir="/there", verbose=0, stop=None, sync_config=None, log_to_file=False)
+    assert str(understood.storage_path) == "/there"
+    assert understood.logging_config.log_level == "WARNING"
+    assert replace(understood, name="a").name == "a"
+    assert configs.ScalingConfig(2, trainer_resources={"CPU": 0}).num_workers == 2
+    assert configs.CheckpointConfig(num_to_keep=1, checkpoint_frequency=0, checkpoint_at_end=False).num_to_keep == 1
+
+
 def test_init_twice_is_refused_as_ever(tmp_path: Path) -> None:
     done = run("import ray\nray.init()\nray.init(ignore_reinit_error=True)\nray.init()", tmp_path)
     assert done.returncode == 1
@@ -216,16 +290,16 @@ def test_worker_groups_answer_to_ray_get(tmp_path: Path) -> None:
             return 2 * x
 
     trainer = Trainer("torch", num_workers=2)
-    trainer.start()
-    workers = trainer.to_worker_group(Worker)
+    workers = trainer.to_worker_group(train_cls=Worker)
+    ready, others = ray.wait([w.double.remote(3) for w in workers], num_returns=2)
+    print(len(ready), len(others), ray.get(ready))
     print(ray.get([w.double.remote(i) for i, w in enumerate(workers)]), ray.get(workers[0].double.remote(4)))
     workers.shutdown()
-    trainer.shutdown()
     print(trainer.logdir.name)
     """
     done = run(script, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"\[0, 2\] 8\ntrain_[\d_-]+\n", done.stdout)
+    assert re.fullmatch(r"2 0 \[6, 6\]\n\[0, 2\] 8\ntrain_[\d_-]+\n", done.stdout)
 
 
 def test_options_of_torchrun_scripts_do_not_go_with_it(tmp_path: Path) -> None:

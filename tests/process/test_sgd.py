@@ -51,6 +51,22 @@ def test_workers_stay_between_runs_with_all_that_they_know() -> None:
     trainer.shutdown()
 
 
+def test_what_a_hook_has_set_stays_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def hook() -> None:
+        os.environ["SET_BY_HOOK"] = "yes"
+        os.chdir(tmp_path)
+
+    def look() -> tuple[str | None, str, str | None]:
+        return os.environ.get("SET_BY_HOOK"), os.getcwd(), os.environ.get("SET_BY_DRIVER")
+
+    trainer = sgd.Trainer("torch")
+    trainer.start(hook)
+    assert trainer.run(look) == [("yes", str(tmp_path), None)]
+    monkeypatch.setenv("SET_BY_DRIVER", "too")
+    assert trainer.run(look) == [("yes", str(tmp_path), "too")]
+    trainer.shutdown()
+
+
 def test_a_worker_that_dies_between_two_runs_is_replaced(trainer: sgd.Trainer) -> None:
     before = pids(trainer)
     os.kill(before[1], signal.SIGKILL)

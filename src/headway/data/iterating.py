@@ -111,7 +111,10 @@ class Iterating:
         unsqueeze_label_tensor: bool = True,
         unsqueeze_feature_tensors: bool = True,
     ) -> Any:
-        """A torch ``IterableDataset`` of (features, label) pairs; an older way to say ``iter_torch_batches``."""
+        """A torch ``IterableDataset`` of (features, label) pairs; an older way to say ``iter_torch_batches``.
+
+        Without ``label_column`` and ``feature_columns`` the label is the last column.
+        """
         from headway.data.torch import Pairs
 
         by_name = isinstance(feature_column_dtypes, Mapping)
@@ -130,6 +133,7 @@ class Iterating:
             batches,
             label_column,
             feature_columns,
+            label_dtype=label_column_dtype,
             squeeze_label=not unsqueeze_label_tensor,
             squeeze_features=not unsqueeze_feature_tensors,
         )

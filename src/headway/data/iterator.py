@@ -37,8 +37,9 @@ class DataIterator(Iterating):
         return self._dataset.materialize()
 
     def count(self) -> int:
-        """The rows of the whole dataset."""
-        return self._dataset.count()
+        """The rows of this part; in an epoch it may have one more or less, as batches are dealt out."""
+        rows, left = divmod(self._dataset.count(), self._own.place.world_size)
+        return rows + (self._own.place.rank < left)
 
     def stats(self) -> str:
         return told(self._own)

@@ -6,6 +6,7 @@ A training worker has one for each dataset; its position rides in every report, 
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -204,9 +205,10 @@ class Stream:
         if self.pipeline is not None:
             self.pipeline.close()
 
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):
-            self.close()
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ending():  # what is left then goes with the process, and modules are gone already
+            with contextlib.suppress(Exception):
+                self.close()
 
 
 def _locally_shuffled(order: Order, wanted: Wanted) -> Order:

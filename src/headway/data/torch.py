@@ -121,24 +121,41 @@ class Pairs(IterableDataset[Any]):
     """What ``to_torch`` gives: (features, label) in each batch, as torch's own loops like it."""
 
     def __init__(
-        self, batches: Batches, label: str | None, features: Any, *, squeeze_label: bool, squeeze_features: bool
+        self,
+        batches: Batches,
+        label: str | None,
+        features: Any,
+        *,
+        label_dtype: Any = None,
+        squeeze_label: bool,
+        squeeze_features: bool,
     ) -> None:
         self._batches = batches
         self._label = label
         self._features = features
+        self._label_dtype = label_dtype
         self._squeeze_label = squeeze_label
         self._squeeze_features = squeeze_features
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self._batches:
-            label = _known(batch, self._label) if self._label is not None else None
-            batch = {name: column for name, column in batch.items() if name != self._label}
+            name = self._label_in(batch)
+            label = _known(batch, name) if name is not None else None
+            if label is not None and self._label_dtype is not None:
+                label = label.to(self._label_dtype)
+            batch = {other: column for other, column in batch.items() if other != name}
             if label is not None and not self._squeeze_label and label.ndim == 1:
                 label = label.unsqueeze(1)
             yield self._chosen(batch), label
 
     def __len__(self) -> int:
         return len(self._batches)
+
+    def _label_in(self, batch: dict[str, torch.Tensor]) -> str | None:
+        """The column that was named, else the last one, unless features were chosen or there is no other."""
+        if self._label is not None or self._features is not None or len(batch) < 2:
+            return self._label
+        return list(batch)[-1]
 
     def _chosen(self, batch: dict[str, torch.Tensor]) -> Any:
         names = self._features if self._features is not None else list(batch)

@@ -17,7 +17,7 @@ import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from multiprocessing.connection import Client, Connection, Listener
 from typing import TYPE_CHECKING, Any
@@ -136,12 +136,21 @@ class Method:
 class Crew:
     """One object per worker, by rank."""
 
-    def __init__(self, kind: type, args: tuple[Any, ...], kwargs: dict[str, Any], *, num_workers: int) -> None:
+    def __init__(
+        self,
+        kind: type,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        num_workers: int,
+        over: Callable[[], None] = lambda: None,
+    ) -> None:
         self._folder = tempfile.mkdtemp(prefix="headway-crew-")
         key = secrets.token_bytes(32)
         self._listener = Listener(f"{self._folder}/{DOOR}", family="AF_UNIX", backlog=num_workers, authkey=key)
         self.function = Service(str(self._listener.address), key, kind, args, kwargs)
         self._members = [Member(rank) for rank in range(num_workers)]
+        self._over = over
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
@@ -180,6 +189,7 @@ class Crew:
             member._hang_up()
         if self._thread is not None:
             self._thread.join(patience_s)
+        self._over()
         self._listener.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 

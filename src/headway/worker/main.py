@@ -60,9 +60,11 @@ def main(wire: socket.socket, bell: int, gpus: list[str], rendezvous: str | None
     stacks = write_stacks_on_signal()
     link.send(Ready(host=socket.gethostname(), pid=os.getpid(), gpus=tuple(gpus), stacks=stacks))
     start: Start | None = link.first()
+    before: Surroundings | None = None
     look_after_notices(lambda: link.send(Preempted()))
     while start is not None:
-        _take_part(start, link, rendezvous)
+        _take_part(start, link, rendezvous, before)
+        before = start.surroundings
         if not start.stays:
             break
         link.send(Rested())
@@ -71,12 +73,12 @@ def main(wire: socket.socket, bell: int, gpus: list[str], rendezvous: str | None
     leave(0)
 
 
-def _take_part(start: Start, link: SocketLink, rendezvous: str | None) -> None:
+def _take_part(start: Start, link: SocketLink, rendezvous: str | None, before: Surroundings | None) -> None:
     """One run, until all have finished. Who fails does not come back."""
     session = Session(start, link, lambda error: link.send(failure(error)))
     link.listen(session.receive)
     beat(session.progress, link, session.is_over, session.tell_figures)
-    outcome = _become(start) or work(start, session, lambda: unpack(start.task), rendezvous=rendezvous)
+    outcome = _become(start, before) or work(start, session, lambda: unpack(start.task), rendezvous=rendezvous)
     if isinstance(outcome, Failed):
         link.send(session.progress.pulse(), ring=False)  # what is written down of us shall be how far we really were
         link.send(outcome)
@@ -86,10 +88,10 @@ def _take_part(start: Start, link: SocketLink, rendezvous: str | None) -> None:
         session.wait_for_dismissal()
 
 
-def _become(start: Start) -> Failed | None:
+def _become(start: Start, before: Surroundings | None) -> Failed | None:
     """Be the worker that Start says; what stands in the way of that, if anything."""
     try:
-        settle(start.surroundings)
+        settle(start.surroundings, before)
         write_to_logs(*(layout.log(Path(start.run.path), start.rank, stream) for stream in ("out", "err")))
         seed(start.run, start.place, start.first_seq)
     except Exception as error:  # no such folder, no room for logs
@@ -197,13 +199,20 @@ def unpack(data: bytes) -> Task:
     return task
 
 
-def settle(surroundings: Surroundings) -> None:
-    """Look like the driver does now: the nursery was started long ago."""
-    for name in os.environ.keys() - surroundings.env.keys():
-        del os.environ[name]
-    os.environ.update(surroundings.env)
-    os.chdir(surroundings.cwd)
-    sys.path[:] = surroundings.sys_path
+def settle(surroundings: Surroundings, before: Surroundings | None = None) -> None:
+    """Look like the driver does now: the nursery was started long ago.
+
+    ``before``: what we looked like in the run before. What has not changed since is as the user's code has left it.
+    """
+    known = os.environ if before is None else before.env
+    for name in known.keys() - surroundings.env.keys():
+        os.environ.pop(name, None)
+    fresh = {} if before is None else before.env
+    os.environ.update({name: value for name, value in surroundings.env.items() if fresh.get(name) != value})
+    if before is None or before.cwd != surroundings.cwd:
+        os.chdir(surroundings.cwd)
+    if before is None or before.sys_path != surroundings.sys_path:
+        sys.path[:] = surroundings.sys_path
     sys.argv[:] = surroundings.argv
     if (entry := preamble()) is not None:
         module, _, name = entry.partition(":")

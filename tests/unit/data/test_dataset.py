@@ -1130,6 +1130,17 @@ def test_to_torch_gives_features_and_label() -> None:
     assert len(list(pairs)) == 2
 
 
+def test_without_a_name_the_last_column_is_the_label() -> None:
+    rows = headway.data.from_items([{"x": n, "y": -n} for n in range(4)])
+    ((features, label),) = rows.to_torch(batch_size=4, label_column_dtype=torch.float32)
+    assert features.tolist() == [[0], [1], [2], [3]]
+    assert (label.tolist(), label.dtype) == ([[0], [-1], [-2], [-3]], torch.float32)
+    ((features, label),) = rows.to_torch(batch_size=4, feature_columns=["y"])
+    assert label is None, "who chooses features chooses all"
+    ((features, label),) = headway.data.range(2).to_torch(batch_size=2)
+    assert (features.tolist(), label) == ([[0], [1]], None)
+
+
 def test_to_torch_may_leave_the_label_flat_and_take_dtypes() -> None:
     rows = headway.data.from_items([{"x": n, "label": n % 2} for n in range(4)])
     ((features, label),) = rows.to_torch(
@@ -1317,8 +1328,8 @@ def test_parts_of_what_is_filtered_are_disjoint_and_whole() -> None:
 
 
 def test_a_part_knows_the_whole() -> None:
-    part, _ = headway.data.range(10).streaming_split(2)
-    assert part.count() == 10
+    part, other = headway.data.range(11).streaming_split(2)
+    assert (part.count(), other.count()) == (6, 5)
     assert part.schema() == pa.schema([("id", pa.int64())])
-    assert part.materialize().count() == 10
+    assert part.materialize().count() == 11
     assert "1 of 2" in repr(part)

@@ -10,9 +10,8 @@
 """
 
 from headway.compat.air import session
-from headway.compat.air.config import RunConfig, ScalingConfig
+from headway.compat.air.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from headway.compat.air.trainers import DataParallelTrainer
-from headway.core.config import CheckpointConfig, FailureConfig
 from headway.storage.checkpoint import Checkpoint
 from headway.train.result import Result
 

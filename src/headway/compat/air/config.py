@@ -1,22 +1,16 @@
-"""The configs of that generation: ours, by which a trainer knows that its runs are trials."""
+"""The configs of that generation: by them a trainer knows that its runs are trials."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from headway.core import config
-from headway.core.config import CheckpointConfig, FailureConfig, known_options_only
+from headway.compat import configs
+from headway.compat.configs import CheckpointConfig, FailureConfig
 
 __all__ = ["CheckpointConfig", "FailureConfig", "RunConfig", "ScalingConfig"]
 
 
-@known_options_only
-@dataclass(frozen=True)
-class ScalingConfig(config.ScalingConfig):
+class ScalingConfig(configs.ScalingConfig):
     """See :class:`headway.train.ScalingConfig`."""
 
 
-@known_options_only
-@dataclass(frozen=True)
-class RunConfig(config.RunConfig):
+class RunConfig(configs.RunConfig):
     """See :class:`headway.train.RunConfig`."""

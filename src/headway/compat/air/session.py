@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from headway.compat.air.trials import filled_in, trial_id
+from headway.compat.air.trials import filled_in, is_trial, trial_id, trial_name
 from headway.compat.filling import Iterations, iterations
 from headway.core.errors import StorageError
 from headway.storage.checkpoint import Checkpoint
@@ -29,7 +30,8 @@ def report(metrics: Mapping[str, Any], *, checkpoint: Checkpoint | None = None) 
     checkpoint = _with_extra_keys(count, checkpoint)
     if get_world_rank() > 0 and _is_dict(checkpoint):
         count.reported, checkpoint = checkpoint, None  # rank 0's is kept
-    functions.report({**filled_in(count, run.id, run.name), **metrics}, checkpoint)
+    filled = filled_in(count, run.id, run.name)
+    functions.report({**metrics, **{key: value for key, value in filled.items() if key not in metrics}}, checkpoint)
 
 
 def get_checkpoint() -> Checkpoint | None:
@@ -62,11 +64,14 @@ def get_node_rank() -> int:
 
 
 def get_experiment_name() -> str:
-    return functions.get_context().get_experiment_name()
+    """Of a run that is a trial, the name of the folder that it lies in."""
+    run = current("air.session.get_experiment_name").run
+    return PurePath(run.path).parent.name if is_trial(run.name) else run.name
 
 
 def get_trial_name() -> str:
-    return functions.get_context().get_trial_name()
+    run = current("air.session.get_trial_name").run
+    return trial_name(run.id, run.name)
 
 
 def get_trial_id() -> str:

@@ -25,6 +25,15 @@ def trial_id(run_id: str, run_name: str) -> str:
     return found[1] if found else f"{run_id[:5]}_00000"
 
 
+def is_trial(run_name: str) -> bool:
+    return _NAMED.search(run_name) is not None
+
+
+def trial_name(run_id: str, run_name: str) -> str:
+    """``TorchTrainer_4913f_00000``"""
+    return f"{run_name.split('_')[0]}_{trial_id(run_id, run_name)}"
+
+
 def started(count: Iterations, run_id: str, run_name: str) -> dict[str, Any]:
     """What is known of a trial before its first report."""
     told = details(count)
@@ -88,7 +97,7 @@ class Trial:
         return {**filled_in(self._count, self._run_id, self.name), **metrics}
 
     def __str__(self) -> str:
-        return f"{self.trainable_name}_{self.trial_id}"
+        return trial_name(self._run_id, self.name)
 
 
 def nested_name(kind: str) -> tuple[str, str]:

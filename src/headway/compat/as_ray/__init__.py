@@ -18,6 +18,7 @@ import sys
 from headway.compat.as_ray.core import Core
 from headway.compat.as_ray.finder import Finder
 from headway.compat.as_ray.names import FACES, REPLACED
+from headway.core.environment import in_worker, ray_session
 
 PREAMBLE = f"{__name__}:install"
 
@@ -34,3 +35,5 @@ def install() -> None:
     core = Core(taken)
     sys.modules["ray"] = core
     sys.meta_path.insert(0, Finder(core, FACES, REPLACED))
+    if in_worker() and ray_session() is not None:
+        core.become_real("a training worker")  # before anything is unpickled that may hold handles of Ray's

@@ -7,11 +7,14 @@ needed. Training workers join the session that the driver has, in its namespace,
 from __future__ import annotations
 
 import concurrent.futures
+import copyreg
 import importlib
 import json
 import os
 import sys
 import threading
+import time
+from collections.abc import Callable
 from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -23,6 +26,8 @@ from headway.core.errors import SessionError
 SESSION = "HEADWAY_RAY_SESSION"
 INSTALL = "pip install 'ray[default]'"
 SPOKEN = "2.60.0"  # the version whose words we speak, where none is installed
+NEED_SESSION = """available_resources cancel cluster_resources get get_actor get_runtime_context kill nodes put timeline
+wait""".split()
 OURS = ("train", "air", "tune", "data", "sgd")
 
 
@@ -54,12 +59,15 @@ class Core(ModuleType):
         return metadata.version("ray") if self._installed else SPOKEN
 
     def _init(self, *args: Any, **kwargs: Any) -> Any:
-        """Noted, and done when Ray is needed."""
-        if args:
-            kwargs = {"address": args[0], **kwargs}
+        """Noted, and done when Ray is needed; at once where it is to join a cluster, which may not be there."""
+        kwargs = {**({"address": args[0]} if args else {}), **kwargs}
+        if kwargs.get("address") not in (None, "local"):
+            self._load_once("ray.init")
+            return self.init(**kwargs)
         if self._noted is not None and not kwargs.get("ignore_reinit_error"):
             raise RuntimeError("ray.init() was called twice: say ignore_reinit_error=True to allow that")
         self._noted = self._noted or kwargs
+        _tell_environment(kwargs.get("runtime_env"))
         return _Noted(self)
 
     def _shutdown(self, *args: Any, **kwargs: Any) -> None:
@@ -78,8 +86,8 @@ class Core(ModuleType):
             return importlib.import_module("ray.util")
         if name.startswith("__") or self._is_real:
             raise AttributeError(f"module 'ray' has no attribute {name!r}")
-        if name == "get":
-            return self._get
+        if name in ("get", "wait"):
+            return {"get": self._get, "wait": self._wait}[name]
         self.become_real(f"ray.{name}")
         return getattr(self, name)
 
@@ -90,28 +98,54 @@ class Core(ModuleType):
         self.become_real("ray.get")
         return self.get(refs, **options)
 
+    def _wait(self, refs: Any, **options: Any) -> Any:
+        if _all_ours(refs):
+            return _first_of(refs, **options)
+        self.become_real("ray.wait")
+        return self.wait(refs, **options)
+
     # --- what is Ray's own ---
 
     def become_real(self, caller: str) -> None:
         """Load Ray Core into this module, and join or start a session where one was asked for."""
         with self._lock:
-            if self._is_real:
+            if not self._load_once(caller):
                 return
-            if not self._installed:
-                raise ModuleNotFoundError(
-                    f"{caller} needs the package ray, which is not installed: {INSTALL}", name="ray"
-                )
             session = ray_session()
-            if in_worker() and session is None:
-                raise SessionError(
-                    f"{caller} in a training worker needs the driver's Ray session, and there is none: let the driver "
-                    "use Ray before fit(), a ray.put(None) will do"
-                )
-            self._load()
             if session is not None:
-                self._real_init(**session, log_to_driver=False, configure_logging=False)
+                self._join(session)
+            elif in_worker():
+                self._do_without_session()
             elif self._noted is not None:
                 self._context = self.init(**self._noted)
+
+    def _load_once(self, caller: str) -> bool:
+        """Whether it was loaded by this call."""
+        if self._is_real:
+            return False
+        if not self._installed:
+            raise ModuleNotFoundError(f"{caller} needs the package ray, which is not installed: {INSTALL}", name="ray")
+        self._load()
+        return True
+
+    def _join(self, session: dict[str, Any]) -> None:
+        """Tasks of a training worker find the modules beside the script, as those of the script do."""
+        beside = os.path.dirname(os.path.realpath(sys.argv[0]))
+        config = self.job_config.JobConfig(_py_driver_sys_path=[beside] if beside in sys.path else [])
+        self._real_init(**session, job_config=config, log_to_driver=False, configure_logging=False)
+        self._teach_pickle()
+
+    def _do_without_session(self) -> None:
+        """Where there is none to join, nobody starts one of its own in a worker: each would have another."""
+        os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
+        vars(self).update({name: _refusal(name) for name in NEED_SESSION})
+
+    def _teach_pickle(self) -> None:
+        """References and handles travel in functions and configs, too: Ray knows how, for a pickler of its own."""
+        self._private.worker.global_worker.get_serialization_context()  # it tells its pickler when it is made
+        known = self.cloudpickle.CloudPickler.dispatch
+        for kind in (self.ObjectRef, self.actor.ActorHandle):
+            copyreg.pickle(kind, known[kind])
 
     def _load(self) -> None:
         loader = self.__spec__.loader
@@ -131,14 +165,21 @@ class Core(ModuleType):
         mine = vars(self)
         for name in OURS:
             mine.pop(name, None)
-        self._real_init, self._real_shutdown, self._real_get = mine["init"], mine["shutdown"], mine["get"]
-        mine.update(init=self._init_and_tell, shutdown=self._shutdown_and_tell, get=self._get_either)
+        self._real_init, self._real_shutdown = mine["init"], mine["shutdown"]
+        self._real_get, self._real_wait = mine["get"], mine["wait"]
+        mine.update(init=self._init_and_tell, shutdown=self._shutdown_and_tell)
+        mine.update(get=self._get_either, wait=self._wait_either)
 
     def _init_and_tell(self, *args: Any, **kwargs: Any) -> Any:
         """Workers find the session by what we tell them in the environment."""
         done = self._real_init(*args, **kwargs)
+        self._teach_pickle()
         context = self.get_runtime_context()
-        os.environ[SESSION] = json.dumps({"address": context.gcs_address, "namespace": context.namespace})
+        session = {"address": context.gcs_address, "namespace": context.namespace}
+        if (wanted := kwargs.get("runtime_env")) is not None:
+            session["runtime_env"] = dict(wanted)
+            _tell_environment(wanted)
+        os.environ[SESSION] = json.dumps(session, default=str)
         return done
 
     def _shutdown_and_tell(self, *args: Any, **kwargs: Any) -> None:
@@ -148,6 +189,9 @@ class Core(ModuleType):
 
     def _get_either(self, refs: Any, **options: Any) -> Any:
         return _waited(refs, options.get("timeout")) if _all_ours(refs) else self._real_get(refs, **options)
+
+    def _wait_either(self, refs: Any, **options: Any) -> Any:
+        return _first_of(refs, **options) if _all_ours(refs) else self._real_wait(refs, **options)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return importlib.import_module, ("ray",)
@@ -177,6 +221,38 @@ class _Noted:
     def __getitem__(self, name: str) -> Any:
         self._core.become_real(f"ray.init()[{name!r}]")
         return self._core._context[name]
+
+
+def _tell_environment(runtime_env: Any) -> None:
+    """What tasks shall find in their environment, training workers find there too: ours is theirs."""
+    wanted = dict(runtime_env or {})
+    os.environ.update({name: str(value) for name, value in (wanted.pop("env_vars", None) or {}).items()})
+    if wanted:
+        told = ", ".join(sorted(wanted))
+        print(f"headway: {told} of the runtime_env reach Ray's tasks and actors, not training workers", file=sys.stderr)
+
+
+def _refusal(name: str) -> Callable[..., Any]:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise SessionError(
+            f"ray.{name} in a training worker needs the driver's Ray session, and there is none: let the driver use "
+            "Ray before fit(), beyond ray.init(); a ray.put(None) will do"
+        )
+
+    return refuse
+
+
+def _first_of(refs: Any, num_returns: int = 1, timeout: float | None = None, **options: Any) -> tuple[Any, Any]:
+    """``ray.wait`` for ours."""
+    ends = None if timeout is None else time.monotonic() + timeout
+    while sum(ref.done() for ref in refs) < num_returns:
+        left = None if ends is None else ends - time.monotonic()
+        if left is not None and left <= 0:
+            break
+        pending = [ref for ref in refs if not ref.done()]
+        concurrent.futures.wait(pending, left, return_when=concurrent.futures.FIRST_COMPLETED)
+    ready = [ref for ref in refs if ref.done()][:num_returns]
+    return ready, [ref for ref in refs if ref not in ready]
 
 
 def _all_ours(refs: Any) -> bool:

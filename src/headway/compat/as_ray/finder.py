@@ -10,7 +10,7 @@ import difflib
 import importlib
 from collections.abc import Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
@@ -45,13 +45,30 @@ class Face(ModuleType):
         return importlib.import_module, (self.__name__,)
 
 
+class Shared(Face):
+    """One of which only a part is ours: for the rest it stands in until Ray is needed."""
+
+    def __init__(self, name: str, names: Mapping[str, str], core: Core) -> None:
+        super().__init__(name, names)
+        self._core = core
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._names or name.startswith("__"):
+            return super().__getattr__(name)
+        try:
+            self._core.become_real(f"{self.__name__}.{name}")
+        except ModuleNotFoundError as error:
+            raise AttributeError(str(error)) from None
+        return getattr(importlib.import_module(self.__name__), name)
+
+
 def missing(module: str, name: str, known: Mapping[str, str] = {}) -> str:
     """The one sentence."""
     full = f"{module}.{name}"
     for prefix, what in LATER.items():
         if full == prefix or full.startswith(f"{prefix}."):
             return f"Headway has no {full} yet: {what}"
-    near = difflib.get_close_matches(name, [each for each in known if not each.startswith("_")], 1, 0.5)
+    near = difflib.get_close_matches(name, [each for each in known if not each.startswith("_")], 1, 0.6)
     hint = f"the nearest thing is {module}.{near[0]}" if near else "see docs/parity.md for what there is"
     return f"Headway has no {full}: {hint}"
 
@@ -77,10 +94,14 @@ class Finder(MetaPathFinder, Loader):
         if fullname in self._replaced or fullname.startswith(tuple(f"{each}." for each in self._replaced)):
             raise ImportError(missing(parent, name, self._faces.get(parent, {})), name=parent)
         self._core.become_real(f"import {fullname}")
-        return None
+        return PathFinder.find_spec(fullname, importlib.import_module(parent).__path__)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return self._core if spec.name == "ray" else Face(spec.name, self._faces[spec.name])
+        if spec.name == "ray":
+            return self._core
+        if spec.name == "ray.util":
+            return Shared(spec.name, self._faces[spec.name], self._core)
+        return Face(spec.name, self._faces[spec.name])
 
     def exec_module(self, module: ModuleType) -> None:
         pass

@@ -31,6 +31,8 @@ _AS_TORCH = "headway.compat.as_ray.torch"
 _SGD = "headway.compat.sgd"
 _CALLBACKS = "headway.compat.air.callbacks"
 
+_CONFIGS = ["CheckpointConfig", "FailureConfig", "RunConfig", "ScalingConfig"]
+
 _TRAIN = {
     **_all_of(_SGD, ["get_dataset", "load_checkpoint", "local_rank", "save_checkpoint", "world_rank", "world_size"]),
     **_all_of(_SGD, ["CheckpointStrategy"]),
@@ -38,7 +40,8 @@ _TRAIN = {
     "TrainingIterator": f"{_SGD}:SGDIterator",
     "BaseTrainer": "headway.train:DataParallelTrainer",
     **_all_of("headway.train", headway.train.__all__),
-    **_all_of(_AS_TRAIN, ["Trainer", "report"]),
+    **_all_of("headway.compat.configs", _CONFIGS),
+    **_all_of(_AS_TRAIN, ["TRAIN_DATASET_KEY", "Trainer", "report"]),
 }
 _TRAIN_CALLBACKS = {
     **_all_of(_SGD, ["JsonLoggerCallback", "PrintCallback", "TBXLoggerCallback", "TorchTensorboardProfilerCallback"]),
@@ -85,6 +88,10 @@ FACES: dict[str, dict[str, str]] = {
     "ray.train.trainer": {"BaseTrainer": "headway.train:DataParallelTrainer", "Trainer": f"{_AS_TRAIN}:Trainer"},
     "ray.train.data_parallel_trainer": _all_of("headway.train", ["DataParallelTrainer"]),
     "ray.train.collective": _all_of("headway.train.collective", ["barrier", "broadcast_from_rank_zero"]),
+    "ray.train.constants": _all_of(_AS_TRAIN, ["TRAIN_DATASET_KEY"]),
+    "ray.train.context": _all_of("headway.train", ["TrainContext", "get_context"]),
+    "ray.train.torch.config": _all_of("headway.train.torch", ["TorchConfig"]),
+    "ray.train.torch.torch_trainer": _all_of(_AS_TORCH, ["TorchTrainer"]),
     "ray.train.error": _all_of("headway.train", ["TrainingFailedError"]),
     # Ray AIR
     "ray.air": {**_AIR, **_submodules("ray.air", "session", "config", "checkpoint", "result", "integrations")},
@@ -100,6 +107,7 @@ FACES: dict[str, dict[str, str]] = {
     ),
     "ray.air.checkpoint": _all_of("headway.compat.air", ["Checkpoint"]),
     "ray.air.result": _all_of("headway.compat.air", ["Result"]),
+    "ray.air.constants": _all_of(_AS_TRAIN, ["TRAIN_DATASET_KEY"]),
     "ray.air.callbacks": {},
     "ray.air.callbacks.mlflow": _all_of(_CALLBACKS, ["MLflowLoggerCallback"]),
     "ray.air.callbacks.wandb": _all_of(_CALLBACKS, ["WandbLoggerCallback"]),

@@ -14,7 +14,9 @@ from headway.train.torch import TorchTrainer as _TorchTrainer
 class TorchTrainer(_TorchTrainer):
     """See :class:`headway.train.torch.TorchTrainer`. ``torch_backend`` is an older name for ``torch_config``."""
 
-    def __init__(self, *args: Any, torch_backend: Any = None, **options: Any) -> None:
+    def __init__(self, *args: Any, torch_backend: Any = None, preprocessor: None = None, **options: Any) -> None:
+        if preprocessor is not None:
+            raise ConfigError("preprocessor is not there: map the dataset before it is given to the trainer")
         if torch_backend is not None:
             if options.get("torch_config") is not None:
                 raise ConfigError("torch_backend and torch_config are the same thing: give one of them")

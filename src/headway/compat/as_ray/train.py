@@ -8,6 +8,8 @@ from typing import Any
 from headway.compat import sgd
 from headway.train import functions
 
+TRAIN_DATASET_KEY = "train"
+
 
 class Trainer(sgd.Trainer):
     """The one of Ray Train 1.x: that of RaySGD under its later name."""
@@ -19,5 +21,7 @@ def report(metrics: Any = None, checkpoint: Any = None, **options: Any) -> None:
     """``report({"loss": 1.0}, checkpoint=...)``, or the older ``report(loss=1.0)``."""
     if isinstance(metrics, Mapping):
         return functions.report(metrics, checkpoint, **options)
+    if metrics is not None and not options and checkpoint is None and not isinstance(metrics, int | float | str):
+        raise TypeError(f"report() takes a dict of metrics, or metrics by keyword, got {metrics!r}")
     given = {"metrics": metrics, "checkpoint": checkpoint}
     sgd.report(**{name: value for name, value in given.items() if value is not None}, **options)

@@ -104,9 +104,13 @@ class Trainer:
     def to_worker_group(self, train_cls: type, *args: Any, **kwargs: Any) -> Crew:
         """An object of this class on every worker: ``group[0].method.remote(...)`` calls it there.
 
-        The workers are busy with it until ``group.shutdown()``.
+        The workers are busy with it until ``group.shutdown()``. A trainer that was not started is, for the group.
         """
-        crew = Crew(train_cls, args, kwargs, num_workers=self._scaling.max_workers)
+        ours = self._engine is None
+        if ours:
+            self.start()
+        over = self.shutdown if ours else lambda: None
+        crew = Crew(train_cls, args, kwargs, num_workers=self._scaling.max_workers, over=over)
         crew.serve(self._prepare(crew.function, None, (), None, None, None, FailureConfig()))
         return crew
 

@@ -1,0 +1,61 @@
+"""The configs as older scripts fill them in: options that have gone since are understood, or refused with a reason.
+
+What an option would not have changed anyway (None, False, 0) is accepted. Nothing is ignored that was really asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.core import config
+from headway.core.config import LoggingConfig
+from headway.core.errors import ConfigError
+
+# Options that meant the scheduler of a cluster, and nothing on one machine.
+_SCHEDULING = ("trainer_resources", "_max_cpu_fraction_per_node")
+
+
+def _refuse_wishes(kind: str, options: dict[str, Any], reasons: dict[str, str]) -> dict[str, Any]:
+    """The options without those that have gone; ConfigError where one of them really asks for something."""
+    for name, reason in reasons.items():
+        if options.pop(name, None):
+            raise ConfigError(f"{kind}({name}=...) is not there: {reason}")
+    return options
+
+
+class RunConfig(config.RunConfig):
+    """``local_dir`` is an older ``storage_path``; ``verbose=0`` says only what is wrong."""
+
+    def __init__(self, *args: Any, verbose: int | None = None, local_dir: Any = None, **options: Any) -> None:
+        if local_dir is not None:
+            options.setdefault("storage_path", local_dir)
+        if verbose == 0:
+            options.setdefault("logging_config", LoggingConfig(log_level="WARNING"))
+        reasons = {
+            "stop": "let the function return, or call stop() of what trainer.start() gives",
+            "sync_config": "storage_path may be an address, and checkpoints go there by themselves",
+            "progress_reporter": "a callback sees every report",
+            "log_to_file": "every rank's output is in the run's logs folder anyway",
+        }
+        super().__init__(*args, **_refuse_wishes("RunConfig", options, reasons))
+
+
+class ScalingConfig(config.ScalingConfig):
+    """What the driver was to have, on a cluster, changes nothing on one machine."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        known = {name: value for name, value in options.items() if name not in _SCHEDULING}
+        super().__init__(*args, **known)
+
+
+class CheckpointConfig(config.CheckpointConfig):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        reason = "the function reports its checkpoints, or train.track() saves what it follows"
+        reasons = dict.fromkeys(("checkpoint_frequency", "checkpoint_at_end"), reason)
+        super().__init__(*args, **_refuse_wishes("CheckpointConfig", options, reasons))
+
+
+class FailureConfig(config.FailureConfig):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        reasons = {"fail_fast": "max_failures=0 ends the run at the first failure"}
+        super().__init__(*args, **_refuse_wishes("FailureConfig", options, reasons))
