@@ -6,20 +6,19 @@ needed. Training workers join the session that the driver has, in its namespace,
 
 from __future__ import annotations
 
-import concurrent.futures
 import copyreg
 import importlib
 import json
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
+from headway.compat.as_ray.futures import all_ours, first_of, waited
 from headway.core.environment import in_worker, ray_session
 from headway.core.errors import SessionError
 
@@ -93,14 +92,14 @@ class Core(ModuleType):
 
     def _get(self, refs: Any, **options: Any) -> Any:
         """Ours are had without Ray."""
-        if _all_ours(refs):
-            return _waited(refs, options.get("timeout"))
+        if all_ours(refs):
+            return waited(refs, options.get("timeout"))
         self.become_real("ray.get")
         return self.get(refs, **options)
 
     def _wait(self, refs: Any, **options: Any) -> Any:
-        if _all_ours(refs):
-            return _first_of(refs, **options)
+        if all_ours(refs):
+            return first_of(refs, **options)
         self.become_real("ray.wait")
         return self.wait(refs, **options)
 
@@ -178,7 +177,8 @@ class Core(ModuleType):
         session = {"address": context.gcs_address, "namespace": context.namespace}
         if (wanted := kwargs.get("runtime_env")) is not None:
             session["runtime_env"] = dict(wanted)
-            _tell_environment(wanted)
+            if self._noted is None:  # else it was said when it was noted
+                _tell_environment(wanted)
         os.environ[SESSION] = json.dumps(session, default=str)
         return done
 
@@ -188,10 +188,10 @@ class Core(ModuleType):
         self._real_shutdown(*args, **kwargs)
 
     def _get_either(self, refs: Any, **options: Any) -> Any:
-        return _waited(refs, options.get("timeout")) if _all_ours(refs) else self._real_get(refs, **options)
+        return waited(refs, options.get("timeout")) if all_ours(refs) else self._real_get(refs, **options)
 
     def _wait_either(self, refs: Any, **options: Any) -> Any:
-        return _first_of(refs, **options) if _all_ours(refs) else self._real_wait(refs, **options)
+        return first_of(refs, **options) if all_ours(refs) else self._real_wait(refs, **options)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return importlib.import_module, ("ray",)
@@ -240,26 +240,3 @@ def _refusal(name: str) -> Callable[..., Any]:
         )
 
     return refuse
-
-
-def _first_of(refs: Any, num_returns: int = 1, timeout: float | None = None, **options: Any) -> tuple[Any, Any]:
-    """``ray.wait`` for ours."""
-    ends = None if timeout is None else time.monotonic() + timeout
-    while sum(ref.done() for ref in refs) < num_returns:
-        left = None if ends is None else ends - time.monotonic()
-        if left is not None and left <= 0:
-            break
-        pending = [ref for ref in refs if not ref.done()]
-        concurrent.futures.wait(pending, left, return_when=concurrent.futures.FIRST_COMPLETED)
-    ready = [ref for ref in refs if ref.done()][:num_returns]
-    return ready, [ref for ref in refs if ref not in ready]
-
-
-def _all_ours(refs: Any) -> bool:
-    """Futures of a worker group of ours, one or a list of them."""
-    found = refs if isinstance(refs, list | tuple) else [refs]
-    return bool(found) and all(isinstance(ref, concurrent.futures.Future) for ref in found)
-
-
-def _waited(refs: Any, timeout: float | None) -> Any:
-    return [ref.result(timeout) for ref in refs] if isinstance(refs, list | tuple) else refs.result(timeout)
