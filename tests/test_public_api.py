@@ -72,11 +72,11 @@ SIGNATURES = {
     "train.DataConfig": "(datasets_to_split='all', execution_options=None, enable_shard_locality=True)",
     "data.DataIterator.iter_batches": (
         "(self, *, prefetch_batches=1, batch_size=256, batch_format='default', drop_last=False, "
-        "local_shuffle_buffer_size=None, local_shuffle_seed=None)"
+        "local_shuffle_buffer_size=None, local_shuffle_seed=None, pad_last=False)"
     ),
     "data.DataIterator.iter_torch_batches": (
         "(self, *, prefetch_batches=1, batch_size=256, dtypes=None, device='auto', collate_fn=None, drop_last=False, "
-        "local_shuffle_buffer_size=None, local_shuffle_seed=None, pin_memory=False)"
+        "local_shuffle_buffer_size=None, local_shuffle_seed=None, pin_memory=False, pad_last=False)"
     ),
     "train.LoggingConfig": "(log_level='INFO')",
     "train.DataParallelTrainer": (

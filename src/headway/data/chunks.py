@@ -111,6 +111,12 @@ def sliced(chunk: Chunk, start: int, stop: int) -> Chunk:
     return {name: column[start:stop] for name, column in chunk.items()}
 
 
+def padded(chunk: Chunk, rows: int) -> Chunk:
+    """So many rows at least: those that there are, again and again."""
+    have = num_rows(chunk)
+    return chunk if have >= rows or not have else sliced(joined([chunk] * -(-rows // have)), 0, rows)
+
+
 def kept(chunk: Chunk, mask: np.ndarray[Any, Any]) -> Chunk:
     """The rows for which the mask is true."""
     return {

@@ -32,11 +32,13 @@ class Iterating:
         drop_last: bool = False,
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
+        pad_last: bool = False,
     ) -> Batches:
         """Batches as dicts of arrays ("numpy", "default"), "pandas" frames or "pyarrow" tables.
 
         They are copies: what is done to one in place is done to no other. With ``local_shuffle_buffer_size`` rows are
-        shuffled among so many neighbours; batches keep their size.
+        shuffled among so many neighbours; batches keep their size. ``pad_last`` fills a batch that is too small with
+        its own rows, once more: for code that needs every batch to have one shape.
 
         >>> import headway.data
         >>> [batch["id"].tolist() for batch in headway.data.range(5).iter_batches(batch_size=2)]
@@ -44,7 +46,13 @@ class Iterating:
         """
         check_format(batch_format)
         wanted = _wanted(
-            prefetch_batches, batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed, batch_format
+            prefetch_batches,
+            batch_size,
+            drop_last,
+            local_shuffle_buffer_size,
+            local_shuffle_seed,
+            batch_format,
+            pad_last,
         )
         return Batches(self._stream(), wanted)
 
@@ -60,11 +68,12 @@ class Iterating:
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
         pin_memory: bool = False,
+        pad_last: bool = False,
     ) -> Batches:
         """Batches as dicts of tensors on this worker's device; made once, iterated every epoch.
 
         ``dtypes``: one for all columns, or one by column. ``collate_fn`` gets a dict of arrays and makes of it what the
-        loop gets.
+        loop gets. ``pad_last``: see ``iter_batches``.
 
         >>> import headway.data
         >>> next(iter(headway.data.range(3).iter_torch_batches()))
@@ -73,7 +82,7 @@ class Iterating:
         from headway.data.torch import torch_batches
 
         wanted = _wanted(
-            prefetch_batches, batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed, "torch"
+            prefetch_batches, batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed, "torch", pad_last
         )
         chosen = self._device() if isinstance(device, str) and device == "auto" else device
         return torch_batches(
@@ -89,11 +98,14 @@ class Iterating:
         drop_last: bool = False,
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
+        pad_last: bool = False,
     ) -> Batches:
         """Batches as dicts of TensorFlow tensors."""
         from headway.data.tensorflow import tf_batches
 
-        wanted = _wanted(prefetch_batches, batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed, "tf")
+        wanted = _wanted(
+            prefetch_batches, batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed, "tf", pad_last
+        )
         return tf_batches(self._stream(), wanted, dtypes)
 
     def to_torch(
@@ -181,7 +193,13 @@ class Iterating:
 
 
 def _wanted(
-    prefetch: int, batch_size: int | None, drop_last: bool, shuffle: int | None, seed: int | None, batch_format: Any
+    prefetch: int,
+    batch_size: int | None,
+    drop_last: bool,
+    shuffle: int | None,
+    seed: int | None,
+    batch_format: Any,
+    pad_last: bool,
 ) -> Wanted:
     return Wanted(
         batch_size=batch_size,
@@ -190,7 +208,8 @@ def _wanted(
         drop_last=drop_last,
         local_shuffle=shuffle,
         local_seed=seed,
-        key=(batch_format, batch_size, drop_last, prefetch, shuffle, seed),
+        pad_last=pad_last,
+        key=(batch_format, batch_size, drop_last, prefetch, shuffle, seed, pad_last),
     )
 
 

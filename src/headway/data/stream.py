@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from headway.core.errors import ConfigError, DataError
-from headway.data.chunks import Chunk
+from headway.data.chunks import Chunk, padded
 from headway.data.context import DataContext
 from headway.data.counting import Progress, counted
 from headway.data.executing import spare_cores
@@ -57,11 +57,20 @@ class Wanted:
     drop_last: bool = False
     local_shuffle: int | None = None
     local_seed: int | None = None
+    pad_last: bool = False
     key: Hashable = None
+
+    def finished(self, chunk: Chunk) -> Any:
+        """The rows of a batch, as what it is to be."""
+        if self.pad_last and self.batch_size is not None:
+            chunk = padded(chunk, self.batch_size)
+        return self.finish(chunk)
 
     def __post_init__(self) -> None:
         if self.batch_size is not None and (not isinstance(self.batch_size, int) or self.batch_size < 1):
             raise DataError(f"batch_size must be a positive number or None, got {self.batch_size!r}")
+        if self.pad_last and (self.drop_last or self.batch_size is None):
+            raise DataError("pad_last fills batches up to a batch_size, and drop_last leaves them out: choose one")
         if self.prefetch < 0:
             raise DataError(f"prefetch_batches must not be negative, got {self.prefetch!r}")
         if self.local_shuffle is not None and self.local_shuffle < 1:
@@ -185,7 +194,7 @@ class Stream:
         place = self.place
         options = Options(
             batch_size=wanted.batch_size,
-            finish=wanted.finish,
+            finish=wanted.finished,
             prefetch=wanted.prefetch,
             drop_last=wanted.drop_last,
             budget=self.context.budget(place.local_world_size),

@@ -1130,6 +1130,21 @@ def test_to_torch_gives_features_and_label() -> None:
     assert len(list(pairs)) == 2
 
 
+@pytest.mark.parametrize("filtered", [False, True])
+def test_batches_may_be_filled_up_with_their_own_rows(filtered: bool) -> None:
+    rows = headway.data.range(10)
+    if filtered:
+        rows = rows.filter(lambda row: row["id"] < 7)
+    expected = [[0, 1, 2], [3, 4, 5], [6, 6, 6]] if filtered else [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 9, 9]]
+    assert [batch["id"].tolist() for batch in rows.iter_batches(batch_size=3, pad_last=True)] == expected
+    assert [batch["id"].tolist() for batch in rows.iter_torch_batches(batch_size=3, pad_last=True)] == expected
+    parts = headway.data.range(11).streaming_split(2)
+    sizes = [[len(batch["id"]) for batch in part.iter_batches(batch_size=3, pad_last=True)] for part in parts]
+    assert sizes == [[3, 3], [3, 3]]
+    with pytest.raises(DataError, match="choose one"):
+        rows.iter_batches(batch_size=3, pad_last=True, drop_last=True)
+
+
 def test_without_a_name_the_last_column_is_the_label() -> None:
     rows = headway.data.from_items([{"x": n, "y": -n} for n in range(4)])
     ((features, label),) = rows.to_torch(batch_size=4, label_column_dtype=torch.float32)
