@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from headway.train import Result
+from support import python
 
 PROGRAMS = Path(__file__).parent / "programs"
 DATE = r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d"
@@ -162,6 +163,19 @@ def test_seed_002_step_3_reads_maps_and_deals_out_parquet_files(tmp_path: Path) 
     result = Result.from_path(path)
     assert result.metrics is not None
     assert result.metrics["rows"] == 50, "half of the 100 rows to validate with"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("seed002_step3", "Training result: Result("), ("seed004_ingest", "{'train_rows': 40, ")]
+)
+def test_programs_with_data_run_with_our_name_for_theirs_too(name: str, expected: str, tmp_path: Path) -> None:
+    program = (PROGRAMS / f"{name}.py").read_text()
+    program = program.replace("ray.air", "headway.compat.air").replace("import ray\n", "import headway.data\n")
+    script = tmp_path / "program.py"
+    script.write_text(re.sub(r"\bray\b", "headway", program))
+    done = python(script, tmp_path, env={**os.environ, "PYTHONPATH": str(PROGRAMS)})
+    assert done.returncode == 0, done.stderr
+    assert expected in done.stdout
 
 
 # --- seed 003: RaySGD v2 ---
