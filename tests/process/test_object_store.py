@@ -295,6 +295,14 @@ def test_damage_is_found_and_the_one_before_it_used(s3: S3, capfd: pytest.Captur
     result = run(s3, "damaged")
     assert result.return_value == 2, "from the one before it"
     assert "checkpoint_000002 is damaged and is not used" in capfd.readouterr().err
+    assert headway(["ckpt", "verify", f"{s3.url}/runs/damaged"]) == 1
+    assert "✗ checkpoint_000002: it was found damaged before, and its manifest is called" in capfd.readouterr().out
+
+
+def test_files_on_their_way_to_a_checkpoint_are_not_called_damaged(s3: S3) -> None:
+    run(s3, "uploading")
+    s3.put("runs/uploading/checkpoints/checkpoint_000009/of-0", b"9")
+    assert headway(["ckpt", "verify", f"{s3.url}/runs/uploading"]) == 0
 
 
 def test_after_a_crash_every_byte_is_looked_at(s3: S3, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

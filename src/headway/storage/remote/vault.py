@@ -18,7 +18,7 @@ from headway.storage.commit import Commitment, Saved
 from headway.storage.manifest import Manifest, Stored, manifest_bytes, parse_manifest, versions
 from headway.storage.recovery import Recovered, Survey
 from headway.storage.remote import copies, recovery
-from headway.storage.remote.checking import damage, summed
+from headway.storage.remote.checking import SET_ASIDE, damage, summed
 from headway.storage.remote.sending import begun_key, differing, folder_key, get_note, note_key
 from headway.storage.remote.store import Store
 from headway.storage.staging import Note
@@ -138,11 +138,17 @@ class StoreVault:
         return recovery.survey(self.store)
 
     def folders(self) -> list[str]:
-        return sorted(recovery.listing(self.store).folders)
+        """Of checkpoints that are or were whole; files without a manifest are on their way, or left over."""
+        folders = recovery.listing(self.store).folders
+        return sorted(name for name, files in folders.items() if {layout.MANIFEST, SET_ASIDE} & set(files))
 
     def verify(self, name: str) -> tuple[Manifest, list[str]]:
         folder = self.store.at(folder_key(name))
-        manifest = parse_manifest(f"{folder.url}/{layout.MANIFEST}", folder.read(layout.MANIFEST))
+        try:
+            data = folder.read(layout.MANIFEST)
+        except FileNotFoundError:
+            raise StorageError(f"it was found damaged before, and its manifest is called {SET_ASIDE}") from None
+        manifest = parse_manifest(f"{folder.url}/{layout.MANIFEST}", data)
         return manifest, list(damage(folder, manifest, folder.sizes(), contents=True))
 
     def recover(self, *, crashed: bool) -> Recovered:
