@@ -144,6 +144,32 @@ def train_with_torch(config: dict[str, Any]) -> None:
                 die_once(config["folder"])
 
 
+@pytest.mark.parametrize("late_s", [0.5, 2.5])  # files wait two seconds for ranks that never gave any
+def test_rows_of_a_rank_that_comes_late_are_not_passed_over(
+    tmp_path: Path, late_s: float, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing keeps these ranks in step: one has saved three epochs and fails before the other has taken a batch."""
+
+    def train_func(config: dict[str, Any]) -> None:
+        checkpoint = train.get_checkpoint()
+        first = checkpoint.to_dict()["epoch"] + 1 if checkpoint is not None else 0
+        again = (tmp_path / "failed").exists()
+        if not again and train.get_context().get_world_rank() == 1:
+            time.sleep(60)
+        for epoch in range(first, 5):
+            batches = train.get_dataset_shard("train").iter_batches(batch_size=10)
+            rows = [row for batch in batches for row in batch["id"].tolist()]
+            if not again and epoch == 3:
+                time.sleep(late_s)
+                (tmp_path / "failed").touch()
+                raise RuntimeError("failure at report 3")
+            train.report({"epoch": epoch, "rows": rows}, checkpoint=train.Checkpoint.from_dict({"epoch": epoch}))
+
+    fit(train_func, tmp_path, {"train": headway.data.range(100)}, max_failures=1)
+    assert exact(tmp_path / "run", 100, 5)
+    assert "report 2 is ahead of rank 1, who had not taken as many batches and is dropped" in capfd.readouterr().err
+
+
 def test_tracked_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
     losses = []
     for name, die in (("quiet", None), ("killed", 9)):

@@ -361,9 +361,14 @@ class Controller:
             self._ledger.commit(attempt, closing)
         elif closing.givers:
             self._ledger.drop(attempt, closing)
-            who = words.ranks(closed.partial)
-            text = f"the checkpoint of report {closing.seq} lacks the files of {who} and is dropped"
-            self._tell("partial", text, "WARNING", seq=closing.seq, missing=closed.partial)
+            lacks = (
+                f"lacks the files of {words.ranks(closed.partial)}"
+                if closed.partial
+                else f"is ahead of {words.ranks(closed.behind)}, who had not taken as many batches"
+            )
+            text = f"the checkpoint of report {closing.seq} {lacks} and is dropped"
+            missing = closed.partial or closed.behind
+            self._tell("partial", text, "WARNING", seq=closing.seq, missing=missing)
 
     def _extend(self, attempt: int, late: Round) -> None:
         if not self._ledger.extend(attempt, late):

@@ -92,8 +92,8 @@ def told(run: Run, news: tuple[News, ...], *actions: Action) -> Step:
     crossed = [item for item in news if isinstance(item, Crossed)]
     for item in news:
         match item:
-            case Closed(round=closing, partial=partial):
-                commit = bool(closing.givers) and not partial
+            case Closed(round=closing, partial=partial, behind=behind):
+                commit = bool(closing.givers) and not partial and not behind
                 actions = (*actions, Close(run.attempt, item, commit))
                 run = changed(run, num_commits=run.num_commits + commit)
             case Late(round=late):

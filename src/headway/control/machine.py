@@ -205,8 +205,8 @@ def _heard(run: Run, event: FromWorker) -> Step:
     match message:
         case Report():
             return _reported(run, rank, message)
-        case Saving():
-            return changed(run, rounds=run.rounds.begin_save(rank)), ()
+        case Saving(taken=taken):
+            return changed(run, rounds=run.rounds.begin_save(rank, taken)), ()
         case Tracking():
             return approached(changed(run, trackers=run.trackers | {rank}))
         case At(index=index, seq=seq):
@@ -223,10 +223,15 @@ def _heard(run: Run, event: FromWorker) -> Step:
             return _met(changed(run, meetings=meetings), verdict)
         case AskCheckpoints():
             return changed(run, questions=run.questions.ask(rank, message)), ()
-        case Pulse() | Steps() | DataFigures() | Rested():
+        case Pulse():
+            return _got_on(run, rank, message)
+        case Steps() | DataFigures() | Rested():
             return run, ()
-        case Stacks():
-            return concluded(changed(run, dumped=run.dumped | {rank})) if run.why == "fail" else (run, ())
+        case Stacks(pulse=pulse):
+            run, actions = _got_on(run, rank, pulse)
+            return (
+                concluded(changed(run, dumped=run.dumped | {rank}), *actions) if run.why == "fail" else (run, actions)
+            )
         case Preempted(deadline_s=deadline_s):
             return _notified(run, frozenset({rank}), deadline_s)
         case Finished(early=early):
@@ -250,6 +255,13 @@ def _reported(run: Run, rank: int, report: Report) -> Step:
     if report.seq >= run.furthest:
         run = changed(run, furthest=report.seq + 1, progress=True)
     return told(changed(run, rounds=rounds), news, Record(rank, report))
+
+
+def _got_on(run: Run, rank: int, pulse: Pulse) -> Step:
+    if pulse.taken <= run.rounds.taken[rank]:
+        return run, ()
+    rounds, news = run.rounds.has_taken(rank, pulse.taken)
+    return told(changed(run, rounds=rounds), news)
 
 
 def _ready(run: Run, rank: int) -> Step:

@@ -12,6 +12,8 @@ Files of different rounds are never merged. What would be a lie is said instead:
 - *Late*: files for a round that closed without them; its checkpoint is extended by them.
 - *partial*: a round closed without a rank that gives files: it has given some, or begun to, or gave to the newest
   checkpoint of an earlier attempt. It is waited for longer, and then the round is dropped.
+- *behind*: a round closed without a rank that had not taken as many batches from the training datasets as those who
+  gave files. It does not stay away, it comes later: it is waited for, and its rows are not passed over.
 - *Crossed*: one save under two numbers (see :mod:`headway.control.saves`).
 """
 
@@ -28,6 +30,8 @@ GIVER_WINDOW = 8  # of them, for one that has given files before
 SUSPECT_WINDOW = 2
 ROUND_WINDOW = 1024
 
+NOBODY: frozenset[int] = frozenset()
+
 T = TypeVar("T")
 
 
@@ -37,6 +41,7 @@ class Round:
 
     seq: int
     reports: tuple[Report | None, ...]
+    taken: int = 0  # batches of training datasets, by those who gave files
 
     @property
     def givers(self) -> tuple[int, ...]:
@@ -45,10 +50,11 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """This round is over. ``partial`` names ranks that give files and are missing."""
+    """This round is over. ``partial`` names ranks that give files and are missing, ``behind`` those that lag."""
 
     round: Round
     partial: tuple[int, ...] = ()
+    behind: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +92,29 @@ class Rounds:
     expected: frozenset[int] = frozenset()  # to give files, because they did before this attempt
     saves: Saves = NO_SAVES
     owed: frozenset[tuple[int, int]] = frozenset()  # (rank, seq): files that a report has promised
+    taken: tuple[int, ...] = ()  # batches of training datasets, by every rank, as far as we know
+    excused: frozenset[int] = frozenset()  # however few they take: nobody can wait for them for ever
 
     @classmethod
     def begin(cls, num_workers: int, first_seq: int = 0, habits: Habits = UNKNOWN) -> Rounds:
         nothing = (0,) * num_workers
         passed = (first_seq,) * num_workers
-        return cls(first_seq, passed, missed=habits.stay_away, expected=habits.give, saves=Saves(nothing))
+        saves = Saves(nothing)
+        return cls(first_seq, passed, missed=habits.stay_away, expected=habits.give, saves=saves, taken=nothing)
 
     @property
     def oldest_files(self) -> int | None:
         """The number of the oldest open round that holds files."""
         return next((each.seq for each in self.open if each.givers), None) if self.num_staged else None
 
-    def begin_save(self, rank: int) -> Rounds:
+    def begin_save(self, rank: int, taken: int = 0) -> Rounds:
         """This rank has begun to lay down files: it is one that gives some, and will report."""
-        return self._with(gave=self.gave | {rank}, missed=self.missed - {rank})
+        known = _put(self.taken, rank, max(taken, self.taken[rank]))
+        return self._with(gave=self.gave | {rank}, missed=self.missed - {rank}, taken=known)
+
+    def has_taken(self, rank: int, taken: int) -> tuple[Rounds, tuple[News, ...]]:
+        """This rank has gone on in the training datasets."""
+        return self._with(taken=_put(self.taken, rank, taken))._closed()
 
     def report(self, rank: int, report: Report) -> tuple[Rounds, tuple[News, ...]]:
         """This rank has reported its next number."""
@@ -114,7 +128,20 @@ class Rounds:
         late = report.seq < self.first
         opened, fresh = (self.open, 0) if late else self._entered(rank, report)
         num_staged = self.num_staged + fresh
-        rounds = Rounds(self.first, passed, opened, num_staged, self.ended, missed, gave, self.expected, saves, owed)
+        rounds = Rounds(
+            self.first,
+            passed,
+            opened,
+            num_staged,
+            self.ended,
+            missed,
+            gave,
+            self.expected,
+            saves,
+            owed,
+            self.taken,
+            self.excused,
+        )
         if crossed is not None:
             return rounds, (crossed,)
         if not late:
@@ -140,20 +167,22 @@ class Rounds:
     def overdue(self, seq: int, *, long: bool) -> tuple[Rounds, tuple[News, ...]]:
         """The time is over for ranks that never gave files to come to this round.
 
-        ``long``: also for those that gave some in earlier attempts; the program may be another one by now.
+        ``long``: also for those that lag, and for those that gave some in earlier attempts; the program may be another
+        one by now.
         """
         if not self.open or seq < self.first:
             return self, ()
         expected = frozenset() if long else self.expected
         absent = self._waiting_for(seq) - self.gave - expected
-        return self._with(missed=self.missed | absent, expected=expected)._closed()
+        if long:
+            return self._with(missed=self.missed | absent, expected=expected, excused=self.excused | absent)._closed()
+        lagging = self._lagging(self.open[seq - self.first], absent)
+        return self._with(missed=self.missed | (absent - lagging))._closed()
 
     def conclude(self) -> tuple[Rounds, tuple[News, ...]]:
         """Everybody has left: whoever is missing stays missing. Where some save, rank 0 is taken to be among them."""
-        everybody = frozenset(range(len(self.passed)))
         unknown = frozenset({0}) - self.gave - self.missed
-        rounds = self._with(missed=everybody - self.ended, expected=self.expected | unknown)
-        return rounds._closed(all_of_them=True)
+        return self._with(expected=self.expected | unknown)._closed(all_of_them=True)
 
     def _with(self, **changes: Any) -> Rounds:
         return replace(self, **changes)
@@ -166,7 +195,9 @@ class Rounds:
             opened = (*opened, Round(report.seq, (None,) * len(self.passed)))
         old = opened[index]
         fresh = report.staged and not old.givers
-        return _put(opened, index, Round(old.seq, _put(old.reports, rank, report))), int(fresh)
+        gives = old.reports[rank] is None and (report.staged or report.pending)
+        taken = max(old.taken, self.taken[rank]) if gives else old.taken
+        return _put(opened, index, Round(old.seq, _put(old.reports, rank, report), taken)), int(fresh)
 
     def _closed(self, *, all_of_them: bool = False) -> tuple[Rounds, tuple[News, ...]]:
         """Close from the oldest on what is complete, and what the windows no longer hold open."""
@@ -186,11 +217,19 @@ class Rounds:
     def _waiting_for(self, seq: int) -> frozenset[int]:
         behind = {rank for rank, next_seq in enumerate(self.passed) if next_seq <= seq}
         owing = frozenset(rank for rank, number in self.owed if number == seq) if self.owed else frozenset()
-        return frozenset(behind - self.ended - self.missed) | owing if behind or owing else frozenset()
+        if not behind and not owing:
+            return NOBODY
+        away = self.missed - self._lagging(self.open[seq - self.first], self.missed)
+        return frozenset(behind - self.ended - away) | owing
+
+    def _lagging(self, at: Round, ranks: frozenset[int]) -> frozenset[int]:
+        """Those that are not known to have taken as many batches as those who gave files to this round."""
+        return frozenset(rank for rank in ranks - self.excused if self.taken[rank] < at.taken) if at.taken else NOBODY
 
     def _close(self, oldest: Round, waiting: frozenset[int]) -> tuple[Rounds, Closed]:
-        missed = self.missed | waiting if waiting else self.missed
         holds_files = bool(oldest.givers)
+        lagging = self._lagging(oldest, waiting) if waiting and holds_files else NOBODY
+        missed = self.missed | (waiting - lagging) if waiting else self.missed
         absent = {rank for rank in missed if oldest.reports[rank] is None} if holds_files else set()
         absent |= {rank for rank, number in self.owed if number == oldest.seq}
         rounds = Rounds(
@@ -204,8 +243,11 @@ class Rounds:
             self.expected,
             self.saves,
             self.owed,
+            self.taken,
+            self.excused,
         )
-        return rounds, Closed(oldest, tuple(sorted(absent & (self.gave | self.expected))))
+        partial = tuple(sorted((absent | lagging) & (self.gave | self.expected)))
+        return rounds, Closed(oldest, partial, tuple(sorted(lagging)))
 
 
 def _put(items: tuple[T, ...], index: int, item: T) -> tuple[T, ...]:

@@ -25,6 +25,7 @@ class Timers:
     def __init__(self) -> None:
         self._set: dict[type, tuple[float, Alarm]] = {}
         self._waiting: tuple[int, int] | None = None  # the round whose files are being waited with
+        self._since = 0.0
 
     def set(self, after_s: float | None, event: Alarm) -> None:
         """None takes it back."""
@@ -44,7 +45,7 @@ class Timers:
         for event in due:
             del self._set[type(event)]
             if isinstance(event, Overdue) and not event.long:
-                self.set(LONG_OVERDUE_S, replace(event, long=True))
+                self.set(OVERDUE_S, replace(event, long=now - self._since >= LONG_OVERDUE_S))
         return due
 
     def save_is_due(self) -> SaveDue | None:
@@ -62,5 +63,5 @@ class Timers:
             self._set.pop(Overdue, None)
             self._waiting = None
         elif self._waiting != (attempt, seq):
-            self._waiting = (attempt, seq)
+            self._waiting, self._since = (attempt, seq), time.monotonic()
             self.set(OVERDUE_S, Overdue(attempt, seq))

@@ -116,7 +116,9 @@ class Report(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saving:
-    """This rank begins to lay files into staging; its report follows when they are all there."""
+    """This rank begins to lay files into staging; its report follows when they are all there. ``taken``: see Pulse."""
+
+    taken: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,10 +158,12 @@ class At:
 class Pulse:
     """How far this rank is: numbers that grow as it gets on. ``phase``: it has said that silence is to be expected.
 
-    ``collectives``: operations of its process groups; ``common``: of the one that all ranks are in.
+    ``collectives``: operations of its process groups; ``common``: of the one that all ranks are in. ``taken``: batches
+    of its parts of the training datasets, of which every rank takes as many.
     """
 
     batches: int = 0
+    taken: int = 0
     collectives: int = 0
     common: int = 0
     meetings: int = 0

@@ -13,6 +13,7 @@ class Progress(Protocol):
 
     in_loader: bool  # the loop waits for a batch
     batches: int
+    taken: int  # of training datasets, as many by every rank
 
 
 def counted(batches: Iterator[T], progress: Progress) -> Iterator[T]:

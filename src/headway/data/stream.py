@@ -169,6 +169,8 @@ class Stream:
             for batch in batches if self.progress is None else counted(batches, self.progress):
                 self.before_first_batch()
                 self.position = batch.after
+                if self.progress is not None and self.training and self.place.world_size > 1:
+                    self.progress.taken += 1
                 yield batch.value
         except Closed:
             raise DataError(

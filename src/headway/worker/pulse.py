@@ -26,6 +26,7 @@ class Progress:
 
     def __init__(self) -> None:
         self.batches = 0
+        self.taken = 0
         self.meetings = 0
         self.in_loader = False
         self._phases: list[str] = []
@@ -42,6 +43,7 @@ class Progress:
         collectives, common = num_collectives()
         return Pulse(
             batches=self.batches,
+            taken=self.taken,
             collectives=collectives,
             common=common,
             meetings=self.meetings,

@@ -166,7 +166,7 @@ class Session:
             raise ConfigError(
                 f"checkpoint must be a Checkpoint, got {kind}: use Checkpoint.from_directory(path) or from_dict(data)"
             )
-        self._link.send(Saving())
+        self._link.send(Saving(taken=self.progress.taken))
         heed()
         self._link.wait(lambda: len(self._pending) < IN_FLIGHT, THROTTLE_S)
         note = Note(self.run.num_workers, json.loads(metrics), validation=validation, cursor=_noted(wish))

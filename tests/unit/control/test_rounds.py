@@ -7,10 +7,11 @@ from headway.control.saves import MEMORY, Crossed, Saves
 from headway.core.messages import Report
 
 
-def say(rounds: Rounds, *ranks: int, files: bool = False) -> tuple[Rounds, list[News]]:
-    """Each of these ranks reports once, one after another."""
+def say(rounds: Rounds, *ranks: int, files: bool = False, taken: int = 0) -> tuple[Rounds, list[News]]:
+    """Each of these ranks reports once, one after another; ``taken``: after so many batches."""
     news: list[News] = []
     for rank in ranks:
+        rounds = rounds.begin_save(rank, taken) if files and taken else rounds
         report = Report(seq=rounds.passed[rank], time=0.0, metrics=b"{}", staged=files)
         rounds, told = rounds.report(rank, report)
         news += told
@@ -205,3 +206,67 @@ def test_a_rank_that_gave_files_in_an_earlier_attempt_is_waited_for_long_but_not
 def test_an_attempt_goes_on_counting_where_the_last_one_stopped() -> None:
     _, news = say(Rounds.begin(2, first_seq=7), 0, 1)
     assert closed(news) == [(7, ())]
+
+
+# --- ranks that are behind in the training datasets ---
+
+
+def dropped(news: tuple[News, ...] | list[News]) -> list[tuple[int, tuple[int, ...]]]:
+    """Rounds that closed without ranks which lag, and those."""
+    return [(item.round.seq, item.behind) for item in news if isinstance(item, Closed) and item.behind]
+
+
+def test_a_rank_that_has_taken_fewer_batches_is_behind_and_not_away() -> None:
+    rounds, _ = say(Rounds.begin(2), 0, files=True, taken=5)
+    rounds, _ = say(rounds, 0, files=True, taken=10)
+    rounds, told = rounds.overdue(0, long=False)
+    assert told == (), "it comes later"
+    assert dropped(rounds.conclude()[1]) == [(0, (1,)), (1, (1,))]
+    rounds, told = rounds.has_taken(1, 5)
+    assert told == (), "it may still report"
+    assert dropped(rounds.conclude()[1]) == [(1, (1,))]
+    rounds, told = rounds.overdue(0, long=False)
+    assert closed(list(told)) == [(0, (0,))], "it has come as far, and stays away"
+    rounds, told = rounds.has_taken(1, 10)
+    assert closed(list(told)) == [(1, (0,))], "and is not waited for again, but to come as far"
+
+
+def test_a_rank_that_reports_without_files_and_is_behind_is_no_reason_to_pass_over_its_rows() -> None:
+    rounds, _ = say(Rounds.begin(2), 1)
+    rounds, news = say(rounds, 0, files=True, taken=5)
+    assert closed(news) == [(0, (0,))]
+    rounds, _ = say(rounds, 0, files=True, taken=10)
+    assert dropped(rounds.conclude()[1]) == [(1, (1,))]
+    assert dropped(rounds.has_taken(1, 10)[0].conclude()[1]) == []
+
+
+def test_who_stayed_away_in_an_earlier_attempt_is_waited_for_until_it_has_come_as_far() -> None:
+    habits = Habits(give=frozenset({0}), stay_away=frozenset({1}))
+    rounds, news = say(Rounds.begin(2, 5, habits), 0, files=True, taken=3)
+    assert news == []
+    rounds, told = rounds.has_taken(1, 3)
+    assert closed(list(told)) == [(5, (0,))]
+
+
+def test_a_rank_that_never_takes_a_batch_is_not_waited_for_for_ever() -> None:
+    rounds, _ = say(Rounds.begin(2), 0, files=True, taken=5)
+    rounds, told = rounds.overdue(0, long=True)
+    assert closed(list(told)) == [(0, (0,))]
+    assert dropped(told) == []
+    rounds, news = say(rounds, 0, files=True, taken=10)
+    assert closed(news) == [(1, (0,))]
+
+
+def test_what_is_taken_while_files_are_on_their_way_does_not_count_for_them() -> None:
+    rounds, _ = Rounds.begin(2).begin_save(0, 5).report(0, Report(0, 0.0, b"{}", pending=True))
+    rounds, _ = rounds.has_taken(0, 9)
+    rounds, _ = rounds.staged(0, 0)
+    rounds, _ = rounds.has_taken(1, 5)
+    assert closed(list(rounds.overdue(0, long=False)[1])) == [(0, (0,))]
+
+
+def test_a_window_that_is_full_drops_what_is_ahead_of_a_rank() -> None:
+    rounds = Rounds.begin(2)
+    for number in range(FILES_WINDOW + 1):
+        rounds, news = say(rounds, 0, files=True, taken=number + 1)
+    assert dropped(news) == [(0, (1,))]
