@@ -10,13 +10,16 @@ import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from headway.observe.watcher import Glance
 from headway.storage import layout
 from headway.train.request import Request
 from headway.train.result import Result
 from headway.train.signals import heed_sigterm
+
+if TYPE_CHECKING:
+    from headway.engine.staying import StayingEngine
 
 LEAVE_S = 5.0  # how long the end of the program waits for runs that it has left open
 
@@ -64,17 +67,16 @@ class Run:
     {'step': 2}
     """
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, workers: StayingEngine | None = None) -> None:
         from headway.train.execution import prepare
 
         self._bell = _Bell()
         heed_sigterm()
-        self._execution = prepare(request, self._bell)
-        self._over = False
+        self._execution = prepare(request, self._bell, workers=workers)
+        self._over = threading.Event()  # a thread whose join() was interrupted passes for ended, before Python 3.13
         self._result: Result | None = None
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._work, name="headway-run", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._work, name="headway-run", daemon=True).start()
         self._owner = os.getpid()
         if not _started:
             atexit.register(_leave_all)  # now: it must come before what the engine does at the end
@@ -86,7 +88,7 @@ class Run:
         except BaseException as error:  # it belongs to whoever asks for the result
             self._error = error
         finally:
-            self._over = True  # before the bell: who is woken by it must not wait again
+            self._over.set()  # before the bell: who is woken by it must not wait again
             self._bell.ring()
 
     def _leave(self) -> None:
@@ -94,7 +96,7 @@ class Run:
         if self.running and self._owner == os.getpid():
             print(f"headway: the program ended while run {self.path.name} was going on: aborting", file=sys.stderr)
             self._execution.abort()
-            self._thread.join(LEAVE_S)
+            self._over.wait(LEAVE_S)
 
     @property
     def path(self) -> Path:
@@ -103,7 +105,7 @@ class Run:
 
     @property
     def running(self) -> bool:
-        return not self._over
+        return not self._over.is_set()
 
     def reports(self, rank: int | None = 0) -> Iterator[Reported]:
         """Reports as they come, from the first one on, until the run ends; of one rank, or of all (None)."""
@@ -136,10 +138,10 @@ class Run:
         Ctrl-C in here aborts the run.
         """
         try:
-            self._thread.join(timeout_s)
+            self._over.wait(timeout_s)
         except KeyboardInterrupt:
             self._execution.abort()
-            self._thread.join()
+            self._over.wait()
             raise
         if self.running:
             raise TimeoutError(f"run {self.path.name} is still going on after {timeout_s:g} s")
