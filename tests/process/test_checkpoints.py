@@ -297,6 +297,31 @@ def test_no_checkpoint_on_disk_and_the_newest_in_memory(tmp_path: Path) -> None:
     shutil.rmtree(memory)
 
 
+def test_ranks_that_save_into_one_folder_are_told_and_the_last_copy_counts(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Rank 1 empties the file to write it anew; rank 0, which was quicker, copies it like that."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+
+    def train_func() -> None:
+        rank = train.get_context().get_world_rank()
+        if rank == 1:
+            train.collective.barrier()
+        (shared / "model").write_text("whole" if rank == 1 else "")
+        train.report({}, checkpoint=train.Checkpoint(str(shared)))
+        if rank == 0:
+            train.collective.barrier()
+
+    result = fit(train_func, 2)
+    assert result.checkpoint is not None
+    assert Path(result.checkpoint.path, "model").read_text() == "whole"
+    told = capfd.readouterr().err
+    assert "ranks 0 and 1 gave different contents for model; rank 1's was kept" in told
+    assert f"All saved into {shared}" in told
+    assert "let one rank save, or give each rank a folder of its own" in told
+
+
 def test_what_was_kept_in_memory_is_gone_with_the_program(tmp_path: Path) -> None:
     script = """
         from headway import train
