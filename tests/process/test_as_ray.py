@@ -65,6 +65,7 @@ def train_func(config):
             start = json.load(open(os.path.join(folder, "state.json")))["epoch"] + 1
     shard = train.get_dataset_shard("train")
     for epoch in range(start, 5):
+        train.collective.barrier()  # as DDP would: no rank fails before the others have come as far
         rows = sum(len(batch["id"]) for batch in shard.iter_torch_batches(batch_size=10))
         if epoch == 3 and start == 0:
             raise RuntimeError("failure at report 3")
@@ -167,20 +168,47 @@ def test_a_name_that_is_not_there_is_refused_in_one_sentence(code: str, sentence
     assert sentence in done.stderr.splitlines()[-1]
 
 
-def test_a_notebook_installs_it_even_after_the_real_package(tmp_path: Path) -> None:
+def test_a_notebook_installs_it_even_after_the_real_package_has_begun(tmp_path: Path) -> None:
     script = """
     import ray, ray.train
     real = ray.train.__file__
+    ray.init(num_cpus=2)
+    kept = ray.put(41)
     import headway.compat.as_ray
     headway.compat.as_ray.install()
     headway.compat.as_ray.install()
     import ray, ray.train
-    from ray.train import report
-    print(real.endswith("ray/train/__init__.py"), report.__module__, callable(ray.remote), ray.train is not None)
+    from ray.train import DataParallelTrainer, report
+
+    def train_func(config):
+        report({"found": ray.get(config["kept"]) + 1})
+
+    print(real.endswith("ray/train/__init__.py"), report.__module__, callable(ray.remote))
+    print(DataParallelTrainer(train_func, train_loop_config={"kept": kept}).fit().metrics)
     """
     done = run(script, tmp_path, sys.executable)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "True headway.compat.as_ray.train True True\n"
+    assert done.stdout == "True headway.compat.as_ray.train True\n{'found': 42}\n"
+
+
+def test_every_name_of_the_map_leads_somewhere(tmp_path: Path) -> None:
+    script = """
+    import importlib
+    import headway.compat.as_ray
+    import headway.train.torch
+    from headway.compat.as_ray.names import FACES
+
+    headway.compat.as_ray.install()
+    for face, names in FACES.items():
+        module = importlib.import_module(face)
+        for name in names:
+            assert getattr(module, name) is not None, (face, name)
+    missing = set(headway.train.torch.__all__) - set(FACES["ray.train.torch"])
+    print(len(FACES), missing)
+    """
+    done = run(script, tmp_path, sys.executable)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"\d+ set\(\)\n", done.stdout)
 
 
 def test_a_worker_without_a_session_to_join_says_what_to_do(tmp_path: Path) -> None:
@@ -268,6 +296,10 @@ def test_older_reports_and_newer_ones_have_one_name(tmp_path: Path) -> None:
         train.report({"a": 1})
         train.report(metrics={"a": 2})
         train.report(a=3)
+        try:
+            train.report(3)
+        except TypeError as error:
+            assert "takes a dict of metrics, or each by its name, got 3" in str(error)
         train.save_checkpoint(b=1)
         assert train.load_checkpoint() in (None, {"b": 1})
         return train.world_rank(), train.local_rank(), train.world_size()

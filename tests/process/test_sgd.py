@@ -18,6 +18,7 @@ import torch
 import headway.data
 from headway.compat import sgd
 from headway.core.errors import TrainingFailedError, WorkerDied
+from support import Driver, python, write_script
 
 
 @pytest.fixture
@@ -99,6 +100,8 @@ def test_what_cannot_be_is_refused() -> None:
         sgd.Trainer(3)  # type: ignore[arg-type]
     with pytest.raises(NotImplementedError, match="'horovod' is not there yet"):
         sgd.Trainer("horovod")
+    with pytest.raises(NotImplementedError, match="tuning is not there"):
+        sgd.Trainer("torch").to_tune_trainable(lambda: None)
     with pytest.raises(ValueError, match="num_workers must be a positive number, got 0"):
         sgd.Trainer("torch", num_workers=0)
     trainer = sgd.Trainer("torch")
@@ -106,6 +109,51 @@ def test_what_cannot_be_is_refused() -> None:
         trainer.run(lambda: None)
     assert trainer.latest_run_dir is None
     assert trainer.latest_checkpoint is None
+
+
+def test_ctrl_c_in_a_run_or_beside_resting_workers_leaves_nothing(tmp_path: Path) -> None:
+    script = """
+        import sys, time
+        from headway.compat import sgd
+
+        def train_func():
+            print("working", flush=True)
+            time.sleep(60)
+
+        trainer = sgd.Trainer("torch", num_workers=2)
+        trainer.start()
+        trainer.run(lambda: None)
+        try:
+            trainer.run(train_func)
+        except KeyboardInterrupt:
+            print("interrupted", trainer.run(lambda: 1), flush=True)
+        time.sleep(60)
+    """
+    driver = Driver(write_script(tmp_path, script))
+    driver.wait_for("[r1] working")
+    driver.process.send_signal(signal.SIGINT)
+    driver.wait_for("interrupted [1, 1]")
+    driver.process.send_signal(signal.SIGINT)
+    assert driver.process.wait(20) in (1, 130, -signal.SIGINT), driver.log.read_text()
+
+
+def test_what_a_program_leaves_open_is_ended_in_order(tmp_path: Path) -> None:
+    script = """
+        import time
+        from headway.compat import sgd
+
+        class Idle:
+            pass
+
+        trainer = sgd.Trainer("torch")
+        trainer.start()
+        iterator = trainer.run_iterator(lambda: time.sleep(60))
+        other = sgd.Trainer("torch").to_worker_group(Idle)
+    """
+    done = python(write_script(tmp_path, script))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("the program ended while run run_001 was going on: aborting") == 2
+    assert "failed" not in done.stderr
 
 
 # --- directories ---
@@ -422,6 +470,8 @@ def test_objects_live_on_workers_until_they_are_let_go(trainer: sgd.Trainer) -> 
     assert group[1].add.remote(number=5).result() == (1, 9), "it is the same object"
     with pytest.raises(KeyError, match="mine"):
         group[0].fail.remote().result()
+    with pytest.raises(RuntimeError, match="busy"):
+        trainer.to_worker_group(Adder, 1)
     with pytest.raises(RuntimeError, match="busy"):
         trainer.run(lambda: None)
     group.shutdown()

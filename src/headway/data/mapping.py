@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -73,59 +73,71 @@ class MapBatches(UserOp):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MapRows(UserOp):
+class _ByRow(UserOp):
+    """A function is called with each row; ``word`` is what the user has called for that."""
+
+    word: ClassVar[str]
+    changes_rows: ClassVar[bool] = True
+
     @property
     def title(self) -> str:
-        return f"map({self.function.name})"
-
-    def runner(self) -> Runner:
-        call = self.function.made()
-
-        def run(chunk: Chunk, tell: Tell) -> Chunk:
-            results = _of_each(self.title, call, chunk, tell)
-            return _columns(self.title, results, tell) if results else chunk
-
-        return run
-
-
-@dataclass(frozen=True, kw_only=True)
-class FlatMap(UserOp):
-    @property
-    def title(self) -> str:
-        return f"flat_map({self.function.name})"
+        return f"{self.word}({self.function.name})"
 
     @property
     def keeps_rows(self) -> bool:
-        return False
+        return not self.changes_rows
 
     def runner(self) -> Runner:
-        call = self.function.made()
+        call = self.taking(self.function.made())
 
         def run(chunk: Chunk, tell: Tell) -> Chunk:
-            made = _of_each(self.title, lambda row: list(call(row)), chunk, tell)
-            results = [row for rows in made for row in rows]
-            return _columns(self.title, results, tell) if results else sliced(chunk, 0, 0)
+            results: list[Any] = []
+            with explained(self.title, lambda: tell(len(results))):
+                for row in rows_of(chunk):
+                    results.append(call(row))
+            return self.made(chunk, results, tell)
 
         return run
+
+    def taking(self, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """The function, and what is done at once with its answer: an error in that names the row, too."""
+        return call
+
+    def made(self, chunk: Chunk, results: list[Any], tell: Tell) -> Chunk:
+        """What becomes of the rows."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Filter(UserOp):
-    @property
-    def title(self) -> str:
-        return f"filter({self.function.name})"
+class MapRows(_ByRow):
+    word = "map"
+    changes_rows = False
 
-    @property
-    def keeps_rows(self) -> bool:
-        return False
+    def made(self, chunk: Chunk, results: list[Any], tell: Tell) -> Chunk:
+        return _columns(self.title, results, tell) if results else chunk
 
-    def runner(self) -> Runner:
-        call = self.function.made()
 
-        def run(chunk: Chunk, tell: Tell) -> Chunk:
-            return kept(chunk, np.asarray(_of_each(self.title, lambda row: bool(call(row)), chunk, tell), bool))
+@dataclass(frozen=True, kw_only=True)
+class FlatMap(_ByRow):
+    word = "flat_map"
 
-        return run
+    def taking(self, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return lambda row: list(call(row))
+
+    def made(self, chunk: Chunk, results: list[Any], tell: Tell) -> Chunk:
+        rows = [row for made in results for row in made]
+        return _columns(self.title, rows, tell) if rows else sliced(chunk, 0, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filter(_ByRow):
+    word = "filter"
+
+    def taking(self, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return lambda row: bool(call(row))
+
+    def made(self, chunk: Chunk, results: list[Any], tell: Tell) -> Chunk:
+        return kept(chunk, np.asarray(results, bool))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,15 +164,6 @@ class AddColumn(UserOp):
             return {**chunk, **added}
 
         return run
-
-
-def _of_each(title: str, call: Callable[[Any], Any], chunk: Chunk, tell: Tell) -> list[Any]:
-    """What a function makes of each row; an error says which one it was."""
-    results: list[Any] = []
-    with explained(title, lambda: tell(len(results))):
-        for row in rows_of(chunk):
-            results.append(call(row))
-    return results
 
 
 def _columns(title: str, results: Sequence[Any], tell: Tell) -> Chunk:

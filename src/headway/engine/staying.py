@@ -32,20 +32,21 @@ class StayingEngine(LocalEngine):
     def bring_up(self, num_workers: int) -> None:
         """Start workers that wait for their first run."""
         self.open(lambda events: None)
-        super().launch(0, num_workers)
+        try:
+            super().launch(0, num_workers)
+            self._wait_for(num_workers)
+        except BaseException:
+            self.shut_down()
+            raise
+        self._resting = set(self._ready)
+        self._controller = None
+
+    def _wait_for(self, num_workers: int) -> None:
         ends = time.monotonic() + BRING_UP_S
         while len(self._ready) < num_workers:
             self.pump(max(0.0, ends - time.monotonic()))
             if any(channel.left for channel in self._channels) or time.monotonic() > ends:
-                self.shut_down()
                 raise EngineError(f"only {len(self._ready)} of {num_workers} workers came up")
-        self._resting = set(self._ready)
-        self._controller = None
-
-    @property
-    def busy(self) -> bool:
-        """Whether a run has them."""
-        return self._controller is not None
 
     def open(self, deliver: Deliver) -> None:
         self._controller = deliver

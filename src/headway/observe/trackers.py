@@ -10,17 +10,17 @@ import importlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from headway.core.errors import ConfigError
 from headway.observe import words
 
 
-def numbers(metrics: Mapping[str, Any], separator: str = "/") -> dict[str, float]:
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """All that is a number in there, nested ones by their path."""
     flat = words.flat(dict(metrics))
     found = {key: float(value) for key, value in flat.items() if isinstance(value, int | float)}
-    return {key.replace("/", separator): value for key, value in found.items() if not math.isnan(value)}
+    return {key: value for key, value in found.items() if not math.isnan(value)}
 
 
 def _needed(module: str, package: str, what: str) -> Any:
@@ -46,20 +46,35 @@ class Csv:
             csv.writer(file).writerow([row.get(column, "") for column in self._columns])
 
 
+class Tracker(Protocol):
+    """Somewhere else that metrics go to."""
+
+    def start(self, name: str, config: Mapping[str, Any], folder: str) -> None:
+        """A run of this name begins; its own folder is there."""
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None: ...
+
+    def end(self, *, failed: bool) -> None: ...
+
+
 class TensorBoard:
-    """Events in a folder."""
+    """Events in the run's folder, or in another; every name begins with ``prefix``."""
 
-    def __init__(self, folder: Path) -> None:
-        self._writer = _needed("tensorboardX", "tensorboardX", "TensorBoard").SummaryWriter(
-            str(folder), flush_secs=30, write_to_disk=True
-        )
+    def __init__(self, prefix: str, folder: str | None = None) -> None:
+        self._writers = _needed("tensorboardX", "tensorboardX", "TensorBoard")
+        self._prefix = prefix
+        self._folder = folder
+        self._writer: Any = None
 
-    def log(self, metrics: Mapping[str, Any], step: int, prefix: str = "") -> None:
+    def start(self, name: str, config: Mapping[str, Any], folder: str) -> None:
+        self._writer = self._writers.SummaryWriter(self._folder or folder, flush_secs=30)
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
         for name, value in numbers(metrics).items():
-            self._writer.add_scalar(prefix + name, value, global_step=step)
+            self._writer.add_scalar(self._prefix + name, value, global_step=step)
         self._writer.flush()
 
-    def close(self) -> None:
+    def end(self, *, failed: bool) -> None:
         self._writer.close()
 
 
@@ -68,26 +83,28 @@ class MLflow:
 
     def __init__(
         self,
-        tracking_uri: str | None,
-        registry_uri: str | None,
-        experiment_id: str | None,
-        experiment_name: str,
+        tracking_uri: str | None = None,
+        registry_uri: str | None = None,
+        experiment_id: str | None = None,
+        experiment_name: str | None = None,
         tags: Mapping[str, Any] | None = None,
+        save_artifact: bool = False,
     ) -> None:
         tracking = _needed("mlflow.tracking", "mlflow", "MLflow")
         self._client = tracking.MlflowClient(tracking_uri=tracking_uri, registry_uri=registry_uri)
         self._tags = dict(tags or {})
-        self._experiment = experiment_id or self._experiment_called(experiment_name)
-        self._run: str | None = None
+        self._experiment = experiment_id or self._experiment_called(experiment_name or "headway")
+        self._save_artifact = save_artifact
+        self._run = self._folder = ""
 
     def _experiment_called(self, name: str) -> str:
         known = self._client.get_experiment_by_name(name)
         found: str = known.experiment_id if known is not None else self._client.create_experiment(name)
         return found
 
-    def start(self, name: str, config: Mapping[str, Any]) -> None:
+    def start(self, name: str, config: Mapping[str, Any], folder: str) -> None:
         run = self._client.create_run(self._experiment, run_name=name, tags=self._tags)
-        self._run = run.info.run_id
+        self._run, self._folder = run.info.run_id, folder
         for key, value in words.flat(dict(config)).items():
             self._client.log_param(self._run, key, value)
 
@@ -95,17 +112,14 @@ class MLflow:
         for name, value in numbers(metrics).items():
             self._client.log_metric(self._run, name, value, step=step)
 
-    def log_artifacts(self, folder: Path) -> None:
-        self._client.log_artifacts(self._run, str(folder))
-
     def end(self, *, failed: bool) -> None:
-        if self._run is not None:
-            self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")
-            self._run = None
+        if self._save_artifact:
+            self._client.log_artifacts(self._run, self._folder)
+        self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")
 
 
 class Wandb:
-    """A run of a project."""
+    """A run of a project of Weights & Biases."""
 
     def __init__(self, **init: Any) -> None:
         self._wandb = _needed("wandb", "wandb", "Weights & Biases")
@@ -120,6 +134,4 @@ class Wandb:
         self._run.log(numbers(metrics), step=step)
 
     def end(self, *, failed: bool) -> None:
-        if self._run is not None:
-            self._run.finish(exit_code=int(failed))
-            self._run = None
+        self._run.finish(exit_code=int(failed))

@@ -20,15 +20,14 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from multiprocessing.connection import Client, Connection, Listener
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
 import cloudpickle
 
-from headway.core.errors import WorkerDied
+from headway.core.callback import TrainRunContext, UserCallback
+from headway.core.errors import TrainingFailedError, WorkerDied
 from headway.train.functions import get_context, phase
-
-if TYPE_CHECKING:
-    from headway.train.execution import Execution
+from headway.train.handle import Run
 
 HANG_UP = b""
 DOOR = "door"
@@ -133,63 +132,61 @@ class Method:
         return self._member._call(self._name, args, kwargs)
 
 
-class Crew:
-    """One object per worker, by rank."""
+class Crew(UserCallback):
+    """One object per worker, by rank. It is also told of the end of the run that it lives in."""
 
-    def __init__(
-        self,
-        kind: type,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        *,
-        num_workers: int,
-        over: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, kind: type, args: tuple[Any, ...], kwargs: dict[str, Any], *, num_workers: int) -> None:
         self._folder = tempfile.mkdtemp(prefix="headway-crew-")
         key = secrets.token_bytes(32)
         self._listener = Listener(f"{self._folder}/{DOOR}", family="AF_UNIX", backlog=num_workers, authkey=key)
         self.function = Service(str(self._listener.address), key, kind, args, kwargs)
         self._members = [Member(rank) for rank in range(num_workers)]
-        self._over = over
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._run: Run | None = None
+        self._over: Callable[[], None] | None = None
 
-    def serve(self, execution: Execution) -> None:
-        """Run the workers' part in the background; returns when all have made their object."""
-        self._thread = threading.Thread(target=self._work, args=(execution,), name="headway-run", daemon=True)
-        self._thread.start()
+    def serve(self, run: Run, over: Callable[[], None] | None = None) -> None:
+        """Returns when all workers have made their object; ``over`` is called when they are no longer needed."""
+        self._run, self._over = run, over
         for _ in self._members:
             try:
                 connection = self._listener.accept()
                 member = self._members[connection.recv()]
             except (OSError, EOFError):
                 self.shutdown()
-                raise self._error or WorkerDied("a worker left before it had made its object") from None
+                self._raise()
             member._connection = connection
             threading.Thread(target=member._listen, name="headway-crew", daemon=True).start()
 
-    def _work(self, execution: Execution) -> None:
+    def _raise(self) -> NoReturn:
+        """What has ended the run before they had come."""
+        assert self._run is not None
         try:
-            execution.run()
-        except BaseException as error:  # it belongs to whoever calls for the object
-            self._error = error.__cause__ or error
-        finally:
-            for member in self._members:
-                member._leave()
-            self._knock()
+            self._run.result()
+        except TrainingFailedError as error:
+            raise (error.__cause__ or error) from None
+        raise WorkerDied("a worker left before it had made its object")
 
-    def _knock(self) -> None:
+    def after_run(self, run_context: TrainRunContext, error: BaseException | None) -> None:
         """Wake whoever still waits at the door: nobody will come any more."""
+        for member in self._members:
+            member._leave()
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as knocking:
             knocking.connect(f"{self._folder}/{DOOR}")
+        self.close()
 
     def shutdown(self, patience_s: float = 5) -> None:
         """Hang up: the workers are free again."""
         for member in self._members:
             member._hang_up()
-        if self._thread is not None:
-            self._thread.join(patience_s)
-        self._over()
+        if self._run is not None:
+            with contextlib.suppress(TrainingFailedError, TimeoutError):
+                self._run.result(patience_s)
+        if self._over is not None:
+            self._over()
+        self.close()
+
+    def close(self) -> None:
+        """Take the door away; also where no run has begun."""
         self._listener.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""Seed 004, automatic mixed precision and reproducibility."""
+"""Seeds 000 and 004, automatic mixed precision and reproducibility."""
 
 import torch
 from ray import train

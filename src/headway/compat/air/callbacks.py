@@ -8,7 +8,7 @@ from typing import Any
 
 from headway.compat.air.trials import Trial
 from headway.core.callback import TrainRunContext, UserCallback
-from headway.observe.trackers import Csv, MLflow, TensorBoard, Wandb
+from headway.observe.trackers import Csv, MLflow, TensorBoard, Tracker, Wandb
 
 
 class Callback(UserCallback):
@@ -119,24 +119,30 @@ class CSVLoggerCallback(LoggerCallback):
         self._csv.log(result)
 
 
-class TBXLoggerCallback(LoggerCallback):
-    """Numbers as TensorBoard events in the run's directory, as ``ray/tune/<name>``."""
+class _Tracking(LoggerCallback):
+    """Reports go to a tracker."""
 
-    _board: TensorBoard | None = None
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
 
     def log_trial_start(self, trial: Trial) -> None:
-        self._board = TensorBoard(Path(trial.logdir))
+        self._tracker.start(str(trial), trial.config, trial.logdir)
 
     def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
-        assert self._board is not None
-        self._board.log(result, int(result["training_iteration"]), prefix="ray/tune/")
+        self._tracker.log(result, int(result["training_iteration"]))
 
     def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
-        if self._board is not None:
-            self._board.close()
+        self._tracker.end(failed=failed)
 
 
-class MLflowLoggerCallback(LoggerCallback):
+class TBXLoggerCallback(_Tracking):
+    """Numbers as TensorBoard events in the run's directory, as ``ray/tune/<name>``."""
+
+    def __init__(self) -> None:
+        super().__init__(TensorBoard("ray/tune/"))
+
+
+class MLflowLoggerCallback(_Tracking):
     """A run of an MLflow experiment; ``save_artifact`` adds the run's directory at the end."""
 
     def __init__(
@@ -148,32 +154,11 @@ class MLflowLoggerCallback(LoggerCallback):
         tags: dict[str, Any] | None = None,
         save_artifact: bool = False,
     ) -> None:
-        self._flow = MLflow(tracking_uri, registry_uri, None, experiment_name or "headway", tags)
-        self._save_artifact = save_artifact
-
-    def log_trial_start(self, trial: Trial) -> None:
-        self._flow.start(str(trial), trial.config)
-
-    def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
-        self._flow.log(result, int(result["training_iteration"]))
-
-    def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
-        if self._save_artifact:
-            self._flow.log_artifacts(Path(trial.logdir))
-        self._flow.end(failed=failed)
+        super().__init__(MLflow(tracking_uri, registry_uri, None, experiment_name, tags, save_artifact))
 
 
-class WandbLoggerCallback(LoggerCallback):
+class WandbLoggerCallback(_Tracking):
     """A run of a project of Weights & Biases."""
 
     def __init__(self, project: str | None = None, group: str | None = None, **init: Any) -> None:
-        self._wandb = Wandb(project=project, group=group, **init)
-
-    def log_trial_start(self, trial: Trial) -> None:
-        self._wandb.start(str(trial), trial.config, folder=trial.logdir)
-
-    def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
-        self._wandb.log(result, int(result["training_iteration"]))
-
-    def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
-        self._wandb.end(failed=failed)
+        super().__init__(Wandb(project=project, group=group, **init))

@@ -50,6 +50,8 @@ class Core(ModuleType):
             vars(self).update({name: value for name, value in vars(real).items() if name not in OURS})
             self._is_real = True
             self._put_before()
+            if self.is_initialized():
+                self._tell_session()
 
     # --- what costs nothing ---
 
@@ -172,15 +174,18 @@ class Core(ModuleType):
     def _init_and_tell(self, *args: Any, **kwargs: Any) -> Any:
         """Workers find the session by what we tell them in the environment."""
         done = self._real_init(*args, **kwargs)
+        if self._noted is None:  # else that was told when it was noted
+            _tell_environment(kwargs.get("runtime_env"))
+        self._tell_session(kwargs.get("runtime_env"))
+        return done
+
+    def _tell_session(self, runtime_env: Any = None) -> None:
         self._teach_pickle()
         context = self.get_runtime_context()
         session = {"address": context.gcs_address, "namespace": context.namespace}
-        if (wanted := kwargs.get("runtime_env")) is not None:
-            session["runtime_env"] = dict(wanted)
-            if self._noted is None:  # else it was said when it was noted
-                _tell_environment(wanted)
+        if runtime_env is not None:
+            session["runtime_env"] = dict(runtime_env)
         os.environ[SESSION] = json.dumps(session, default=str)
-        return done
 
     def _shutdown_and_tell(self, *args: Any, **kwargs: Any) -> None:
         self._noted = None

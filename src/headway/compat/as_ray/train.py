@@ -21,7 +21,6 @@ def report(metrics: Any = None, checkpoint: Any = None, **options: Any) -> None:
     """``report({"loss": 1.0}, checkpoint=...)``, or the older ``report(loss=1.0)``."""
     if isinstance(metrics, Mapping):
         return functions.report(metrics, checkpoint, **options)
-    if metrics is not None and not options and checkpoint is None and not isinstance(metrics, int | float | str):
-        raise TypeError(f"report() takes a dict of metrics, or metrics by keyword, got {metrics!r}")
-    given = {"metrics": metrics, "checkpoint": checkpoint}
-    sgd.report(**{name: value for name, value in given.items() if value is not None}, **options)
+    if metrics is not None or checkpoint is not None:
+        raise TypeError(f"report() takes a dict of metrics, or each by its name, got {metrics!r}")
+    sgd.report(**options)

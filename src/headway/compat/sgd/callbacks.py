@@ -11,7 +11,7 @@ from typing import Any
 
 from headway.compat.sgd.rounds import Round, results_of
 from headway.core.callback import TrainRunContext, UserCallback
-from headway.observe.trackers import Csv, MLflow, TensorBoard, Wandb
+from headway.observe.trackers import Csv, MLflow, TensorBoard, Tracker, Wandb
 from headway.train.profiling import TRACES
 
 
@@ -117,29 +117,32 @@ class CSVCallback(_Logger):
             self._csv.log(result)
 
 
-class TBXLoggerCallback(_Logger):
+class _Tracking(SGDCallback):
+    """One worker's numbers go to a tracker."""
+
+    def __init__(self, tracker: Tracker, worker_to_log: int) -> None:
+        self._tracker = tracker
+        self._worker = worker_to_log
+
+    def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
+        self._tracker.start(Path(logdir).name, config, logdir)
+
+    def handle_result(self, results: Round, **info: Any) -> None:
+        result = results[self._worker]
+        self._tracker.log(result, result["_training_iteration"])
+
+    def finish_training(self, error: bool = False, **info: Any) -> None:
+        self._tracker.end(failed=error)
+
+
+class TBXLoggerCallback(_Tracking):
     """One worker's numbers as TensorBoard events, as ``ray/train/<name>``."""
 
     def __init__(self, logdir: str | None = None, worker_to_log: int = 0) -> None:
-        super().__init__(logdir, worker_to_log)
-        self._board: TensorBoard | None = None
-
-    def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
-        super().start_training(logdir, config, **info)
-        assert self.logdir is not None
-        self._board = TensorBoard(self.logdir)
-
-    def handle_result(self, results: Round, **info: Any) -> None:
-        assert self._board is not None
-        for result in self.logged(results):
-            self._board.log(result, result["_training_iteration"], prefix="ray/train/")
-
-    def finish_training(self, error: bool = False, **info: Any) -> None:
-        if self._board is not None:
-            self._board.close()
+        super().__init__(TensorBoard("ray/train/", logdir), worker_to_log)
 
 
-class MlflowCallback(_Logger):
+class MlflowCallback(_Tracking):
     """One worker's numbers as an MLflow run."""
 
     def __init__(
@@ -151,38 +154,14 @@ class MlflowCallback(_Logger):
         tags: dict[str, Any] | None = None,
         worker_to_log: int = 0,
     ) -> None:
-        super().__init__(None, worker_to_log)
-        self._flow = MLflow(tracking_uri, registry_uri, experiment_id, experiment_name or "headway", tags)
-
-    def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
-        super().start_training(logdir, config, **info)
-        self._flow.start(Path(logdir).name, config)
-
-    def handle_result(self, results: Round, **info: Any) -> None:
-        for result in self.logged(results):
-            self._flow.log(result, result["_training_iteration"])
-
-    def finish_training(self, error: bool = False, **info: Any) -> None:
-        self._flow.end(failed=error)
+        super().__init__(MLflow(tracking_uri, registry_uri, experiment_id, experiment_name, tags), worker_to_log)
 
 
-class WandbCallback(_Logger):
+class WandbCallback(_Tracking):
     """One worker's numbers as a run of Weights & Biases."""
 
     def __init__(self, project: str, group: str | None = None, worker_to_log: int = 0, **init: Any) -> None:
-        super().__init__(None, worker_to_log)
-        self._wandb = Wandb(project=project, group=group, **init)
-
-    def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
-        super().start_training(logdir, config, **info)
-        self._wandb.start(Path(logdir).name, config, folder=logdir)
-
-    def handle_result(self, results: Round, **info: Any) -> None:
-        for result in self.logged(results):
-            self._wandb.log(result, result["_training_iteration"])
-
-    def finish_training(self, error: bool = False, **info: Any) -> None:
-        self._wandb.end(failed=error)
+        super().__init__(Wandb(project=project, group=group, **init), worker_to_log)
 
 
 class TorchTensorboardProfilerCallback(SGDCallback):

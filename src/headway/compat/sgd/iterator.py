@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -23,25 +22,21 @@ class Stream(UserCallback):
         if (results := results_of(metrics)) is not None:
             self.rounds.put(results)
 
+    def after_run(self, run_context: TrainRunContext, error: BaseException | None) -> None:
+        self.rounds.put(None)
+
 
 class SGDIterator:
-    """What ``Trainer.run_iterator`` gives. The run goes on in the background, whether anybody iterates or not."""
+    """What ``Trainer.run_iterator`` gives. The run goes on in the background, whether anybody iterates or not.
 
-    def __init__(self, run: Callable[[], list[Any]], stream: Stream) -> None:
+    ``results`` waits for the end of the run: what the functions have returned, or what they have raised.
+    """
+
+    def __init__(self, stream: Stream, results: Callable[[], list[Any]]) -> None:
         self._stream = stream
+        self._wait = results
         self._finished = False
         self._results: list[Any] = []
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._work, args=(run,), name="headway-run", daemon=True)
-        self._thread.start()
-
-    def _work(self, run: Callable[[], list[Any]]) -> None:
-        try:
-            self._results = run()
-        except BaseException as error:  # it belongs to whoever iterates
-            self._error = error
-        finally:
-            self._stream.rounds.put(None)
 
     def __iter__(self) -> SGDIterator:
         return self
@@ -53,9 +48,7 @@ class SGDIterator:
         if found is not None:
             return found
         self._finished = True
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
+        self._results = self._wait()
         raise StopIteration
 
     def is_finished(self) -> bool:

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from headway.compat.sgd.iterator import SGDIterator, Stream
 from headway.compat.sgd.strategy import CheckpointStrategy
@@ -18,12 +18,12 @@ from headway.frameworks.base import BackendConfig, TorchConfig
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.record import Record
 from headway.train.crew import Crew
+from headway.train.handle import Run
 from headway.train.request import Request
 from headway.train.result import Result
 
 if TYPE_CHECKING:
     from headway.engine.staying import StayingEngine
-    from headway.train.execution import Execution
 
 BACKENDS: dict[str, type[BackendConfig]] = {"torch": TorchConfig}
 LATER = ("tensorflow", "horovod")
@@ -58,7 +58,7 @@ class Trainer:
         self._logdir.mkdir(parents=True, exist_ok=True)
         self._engine: StayingEngine | None = None
         self._hook: Callable[[], Any] | None = None
-        self._run_dir: Path | None = None
+        self._run: Run | None = None  # the newest one
         self._result: Result | None = None
         self._given: Checkpoint | None = None
 
@@ -85,8 +85,8 @@ class Trainer:
         checkpoint_strategy: CheckpointStrategy | None = None,
     ) -> list[Any]:
         """Run the function on all workers; what each has returned, in rank order."""
-        execution = self._prepare(train_func, config, callbacks or (), dataset, checkpoint, checkpoint_strategy)
-        return self._results(execution)
+        request = self._request(train_func, config, callbacks or (), dataset, checkpoint, checkpoint_strategy)
+        return self._results(self._begun(request))
 
     def run_iterator(
         self,
@@ -98,21 +98,29 @@ class Trainer:
     ) -> SGDIterator:
         """The same as something to iterate over: the rounds, as they come."""
         stream = Stream()
-        execution = self._prepare(train_func, config, [stream], dataset, checkpoint, checkpoint_strategy)
-        return SGDIterator(lambda: self._results(execution), stream)
+        request = self._request(train_func, config, [stream], dataset, checkpoint, checkpoint_strategy)
+        run = self._begun(request)
+        return SGDIterator(stream, lambda: self._results(run))
 
     def to_worker_group(self, train_cls: type, *args: Any, **kwargs: Any) -> Crew:
         """An object of this class on every worker: ``group[0].method.remote(...)`` calls it there.
 
         The workers are busy with it until ``group.shutdown()``. A trainer that was not started is, for the group.
         """
-        ours = self._engine is None
-        if ours:
+        started = self._engine is not None
+        if not started:
             self.start()
-        over = self.shutdown if ours else lambda: None
-        crew = Crew(train_cls, args, kwargs, num_workers=self._scaling.max_workers, over=over)
-        crew.serve(self._prepare(crew.function, None, (), None, None, None, FailureConfig()))
+        crew = Crew(train_cls, args, kwargs, num_workers=self._scaling.max_workers)
+        try:
+            run = self._begun(self._request(crew.function, None, [crew], None, None, None, FailureConfig()))
+        except BaseException:
+            crew.close()
+            raise
+        crew.serve(run, None if started else self.shutdown)
         return crew
+
+    def to_tune_trainable(self, train_func: Callable[..., Any], dataset: Any = None) -> NoReturn:
+        raise NotImplementedError("Headway has no to_tune_trainable yet: tuning is not there")
 
     def shutdown(self) -> None:
         """End the workers. What the runs have reached can still be asked for."""
@@ -122,7 +130,7 @@ class Trainer:
 
     # --- one run ---
 
-    def _prepare(
+    def _request(
         self,
         function: Callable[..., Any],
         config: Mapping[str, Any] | None,
@@ -131,17 +139,10 @@ class Trainer:
         checkpoint: dict[str, Any] | str | Path | None,
         strategy: CheckpointStrategy | None,
         failures: FailureConfig | None = None,
-    ) -> Execution:
-        if self._engine is None:
-            raise RuntimeError(
-                "the trainer is not running: call start() before run(), and shutdown() after the last one"
-            )
-        if self._engine.busy:
-            raise RuntimeError("the workers are busy with another run, or serve a worker group: wait for its end")
+    ) -> Request:
         if strategy is not None and not isinstance(strategy, CheckpointStrategy):
             raise ConfigError(f"checkpoint_strategy must be a CheckpointStrategy, got {strategy!r}")
-        self._given = _checkpoint(checkpoint)
-        request = Request(
+        return Request(
             kind=self.prefix,
             function=function if self._hook is None else Hooked(function, self._hook),
             train_loop_config=config,
@@ -154,19 +155,25 @@ class Trainer:
                 checkpoint_config=(strategy or CheckpointStrategy()).config,
                 callbacks=list(callbacks),
             ),
-            checkpoint=self._given,
+            checkpoint=_checkpoint(checkpoint),
             datasets=_datasets(dataset),
             any_value=True,
         )
-        from headway.train.execution import prepare
 
-        execution = prepare(request, workers=self._engine)
-        self._run_dir, self._result = execution.path, None
-        return execution
+    def _begun(self, request: Request) -> Run:
+        if self._engine is None:
+            raise RuntimeError(
+                "the trainer is not running: call start() before run(), and shutdown() after the last one"
+            )
+        if self._run is not None and self._run.running:
+            raise RuntimeError("the workers are busy with another run, or serve a worker group: wait for its end")
+        self._run, self._given, self._result = Run(request, workers=self._engine), request.checkpoint, None
+        return self._run
 
-    def _results(self, execution: Execution) -> list[Any]:
+    def _results(self, run: Run) -> list[Any]:
+        """Waits for the end."""
         try:
-            self._result = execution.run()
+            self._result = run.result()
         except TrainingFailedError as error:
             self._result = error.result
             raise _own(error) from None
@@ -182,12 +189,12 @@ class Trainer:
     @property
     def latest_run_dir(self) -> Path | None:
         """The folder of the newest run; None before the first."""
-        return self._run_dir
+        return self._run.path if self._run is not None else None
 
     @property
     def latest_checkpoint_dir(self) -> Path | None:
         """Where the newest run keeps its checkpoints."""
-        return self._run_dir and self._run_dir / "checkpoints"
+        return self._run.path / "checkpoints" if self._run is not None else None
 
     @property
     def latest_checkpoint(self) -> dict[str, Any] | None:
@@ -222,9 +229,9 @@ class Trainer:
     @property
     def _reached(self) -> Result | None:
         """The newest run's result; while it goes on, what it has reached so far."""
-        if self._result is not None or self._run_dir is None:
+        if self._result is not None or self._run is None:
             return self._result
-        return Result(Record.at(self._run_dir), ours=True)
+        return Result(Record.at(self._run.path), ours=True)
 
 
 def _own(error: TrainingFailedError) -> BaseException:
