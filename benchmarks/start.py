@@ -3,7 +3,8 @@
     python benchmarks/start.py [--rounds 7] [--ray-rounds 2]
 
 Measured from the start of the interpreter: to the first line of the user's function (the later of the two ranks), to
-the end of the first DDP step, to the end of the process; and for Headway a second ``fit()`` in the same process.
+the end of the first DDP step, to the end of the process; and for Headway a second ``fit()`` in the same process. Ray
+Train's program also runs as it is on Headway, ``headway run --as-ray``.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ def main() -> int:
         if importlib.util.find_spec("ray"):
             rays = [sys.executable, program("start_ray"), folder]
             found["ray train"] = [contest(rays, 180) for _ in range(args.ray_rounds)]
+            same = [sys.executable, "-m", "headway", "run", "--as-ray", *rays[1:]]
+            found["ray train's program on headway"] = [contest(same, 60) for _ in range(args.rounds)]
     return report(found)
 
 
@@ -57,9 +60,14 @@ def report(found: dict[str, Rounds]) -> int:
     }
     hangs = {who: sum("whole" not in r for r in rounds) for who, rounds in found.items()}
     ours, theirs, rays = seconds["headway"], seconds["torchrun"], seconds.get("ray train", {})
+    moved = seconds.get("ray train's program on headway", {})
     ratios = {
         "first line / torchrun": (0.7, ratio(ours["first"], theirs["first"])),
         "first line / ray train": (0.15, ratio(ours["first"], rays.get("first"))),
+        "first line of ray train's program on headway / on ray train": (
+            0.25,
+            ratio(moved.get("first"), rays.get("first")),
+        ),
         "first step / torchrun": (0.75, ratio(ours["step"], theirs["step"])),
         "second fit / torchrun's whole run": (0.06, ratio(ours["second"], theirs["whole"])),
     }

@@ -43,6 +43,7 @@ class NurseryProcess:
             "driver": os.getpid(),
             "preload": list(preload),
             "warm": list(warm),
+            "sparing": bool(_also),
             "folder": self._folder,
         }
         code = f"import sys; sys.path[:] = {sys.path!r}; from headway.engine.nursery import main; main()"
@@ -158,7 +159,7 @@ def nursery(
 
 
 def also_warm(modules: Sequence[str]) -> None:
-    """Workers will need these, whatever else they do: nurseries import them in idle moments."""
+    """Workers will need these for their data: nurseries import them, and spare the cores of workers while they do."""
     with _starting:
         new = [name for name in modules if name not in _also]
         _also.extend(new)

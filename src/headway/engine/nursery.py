@@ -48,8 +48,9 @@ def born_in_nursery() -> bool:
 
 
 class Nursery:
-    def __init__(self, door: socket.socket, driver: int, warm: list[str], folder: str) -> None:
+    def __init__(self, door: socket.socket, driver: int, warm: list[str], folder: str, *, sparing: bool) -> None:
         self._door = door
+        self._sparing = sparing  # workers will be busy from the first moment on: leave them their cores
         self._folder = folder  # for temporary files: what lies there goes when we go
         self._warm = warm
         self._sessions: set[socket.socket] = set()
@@ -89,11 +90,15 @@ class Nursery:
                 self._imported = time.monotonic()
 
     def _until_idle(self) -> float:
-        return PAUSE_S if self._workers else 0
+        return PAUSE_S if self._workers and self._sparing else 0
 
     def _may_import(self) -> bool:
-        """While workers work, their cores are theirs: where none is idle, we import only now and then."""
-        return not self._workers or time.monotonic() - self._imported > PATIENCE_S or _some_core_is_idle()
+        """At once, as a rule: those who come next begin faster by more than those of now by our leaving them alone.
+
+        Where workers have data to work on, their cores are theirs: if none is idle, we import only now and then.
+        """
+        free = not self._workers or not self._sparing
+        return free or time.monotonic() - self._imported > PATIENCE_S or _some_core_is_idle()
 
     def _until_strays_go(self) -> float | None:
         return None if self._strays_go is None else max(0.0, self._strays_go - time.monotonic())
@@ -113,6 +118,7 @@ class Nursery:
             self._end()
         if not fds:
             self._warm[:0] = json.loads(data)
+            self._sparing = True
             return
         session = socket.socket(fileno=fds[0])
         self._sessions.add(session)
@@ -284,7 +290,9 @@ def main() -> NoReturn:
     # What workers will be told, too (control.starting): it counts when Arrow is imported, which we may do before.
     os.environ.setdefault("MIMALLOC_ALLOW_THP", "0")
     gc.disable()  # imports make no garbage worth collecting: a third faster without
-    _here = Nursery(socket.socket(fileno=boot["door"]), boot["driver"], boot["warm"], boot["folder"])
+    _here = Nursery(
+        socket.socket(fileno=boot["door"]), boot["driver"], boot["warm"], boot["folder"], sparing=boot["sparing"]
+    )
     for name in (WORKER, *boot["preload"]):
         import_quietly(name)
     set_down()
