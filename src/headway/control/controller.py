@@ -361,14 +361,10 @@ class Controller:
             self._ledger.commit(attempt, closing)
         elif closing.givers:
             self._ledger.drop(attempt, closing)
-            lacks = (
-                f"lacks the files of {words.ranks(closed.partial)}"
-                if closed.partial
-                else f"is ahead of {words.ranks(closed.behind)}, who had not taken as many batches"
-            )
-            text = f"the checkpoint of report {closing.seq} {lacks} and is dropped"
-            missing = closed.partial or closed.behind
-            self._tell("partial", text, "WARNING", seq=closing.seq, missing=missing)
+            who = words.ranks(closed.partial or closed.behind)
+            why = f"lacks the files of {who}" if closed.partial else f"is ahead of the batches that {who} had taken"
+            text = f"the checkpoint of report {closing.seq} {why} and is dropped"
+            self._tell("partial", text, "WARNING", seq=closing.seq, missing=closed.partial or closed.behind)
 
     def _extend(self, attempt: int, late: Round) -> None:
         if not self._ledger.extend(attempt, late):

@@ -145,13 +145,16 @@ def complete_rounds(
     """Those (attempt, seq) to which every rank has given that gives files at all.
 
     Who does is seen from what lies there (``savers`` of each attempt) and from the newest checkpoint; where there is
-    none, rank 0 does.
+    none, rank 0 does. In a run with datasets all ranks must have given: one that gives none may have been behind in its
+    part of them, and nobody is left who could tell.
     """
     found = []
     for (attempt, seq), notes in sorted(rounds.items()):
         world_size = next(iter(notes.values())).world_size
         known = set(newest.ranks) if newest is not None and newest.world_size == world_size else {0}
-        if set(notes) == savers[attempt] | known:
+        feeds = any(note.cursor.get("datasets") for note in notes.values())
+        everybody = len(notes) == world_size
+        if set(notes) == savers[attempt] | known and (everybody or not feeds):
             found.append((attempt, seq))
     return found
 

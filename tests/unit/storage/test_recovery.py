@@ -23,7 +23,7 @@ from headway.storage.staging import Note, Slot, stage
 FILES = {"model.pt": "weights ", "deep/er/state": "momenta ", "empty": ""}
 
 
-def save(run: Path, seq: int, rank: int, attempt: int = 1) -> Slot:
+def save(run: Path, seq: int, rank: int, attempt: int = 1, **cursor: object) -> Slot:
     """Stage files whose contents tell where they belong."""
     source = run.parent / f"source-{seq}-{rank}"
     for name, text in FILES.items():
@@ -31,7 +31,7 @@ def save(run: Path, seq: int, rank: int, attempt: int = 1) -> Slot:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text * (seq + 1) and f"{text * 50}{seq} of {rank}")
     slot = Slot(run, attempt, seq, rank)
-    stage(source, slot, Note(2, {"seq": seq}))
+    stage(source, slot, Note(2, {"seq": seq}, cursor=cursor))
     shutil.rmtree(source)
     return slot
 
@@ -91,6 +91,20 @@ def test_a_crash_at_any_step_of_a_save_loses_nothing_and_offers_nothing_broken(
         assert newest >= promised - 1, f"after {done} steps, {names} of them named, report {promised - 1} is lost"
         assert not any(layout.staging(run).glob("*")), "nothing stays in staging"
     assert crashes > (300 if reboots else 50)
+
+
+def test_where_some_ranks_give_no_files_the_data_decides_whether_a_save_may_be_used(tmp_path: Path) -> None:
+    """Nobody is left who could tell whether rank 1 was as far in its part of the dataset."""
+    for name, cursor, givers, kept in [
+        ("no data", {}, (0,), [3]),
+        ("one of two", {"datasets": {"train": {"position": {"epoch": 1}}}}, (0,), []),
+        ("both", {"datasets": {"train": {"position": {"epoch": 1}}}}, (0, 1), [3]),
+    ]:
+        run = tmp_path / name
+        disk.make_folder(run / layout.CHECKPOINTS)
+        for rank in givers:
+            save(run, 3, rank, **cursor)
+        assert [saved.manifest.seq for saved in recover(run, crashed=True).kept] == kept, name
 
 
 def test_a_crash_at_any_step_of_an_extension_leaves_the_smaller_or_the_larger(tmp_path: Path) -> None:
