@@ -18,6 +18,7 @@ import pytest
 
 import headway.data
 from headway import train
+from headway.control import endings
 from headway.storage.record import Record
 from headway.train.torch import TorchTrainer, prepare_model
 
@@ -144,30 +145,46 @@ def train_with_torch(config: dict[str, Any]) -> None:
                 die_once(config["folder"])
 
 
-@pytest.mark.parametrize("late_s", [0.5, 2.5])  # files wait two seconds for ranks that never gave any
-def test_rows_of_a_rank_that_comes_late_are_not_passed_over(
-    tmp_path: Path, late_s: float, capfd: pytest.CaptureFixture[str]
+def saves_every_epoch(config: dict[str, Any]) -> None:
+    """Nothing keeps these ranks in step: rank 0 has saved three epochs, and fails, before rank 1 has taken a batch."""
+    checkpoint = train.get_checkpoint()
+    first = checkpoint.to_dict()["epoch"] + 1 if checkpoint is not None else 0
+    rank = train.get_context().get_world_rank()
+    began = Path(config["folder"], f"began-{rank}")
+    again = began.exists()
+    began.touch()
+    if not again and rank == 1:
+        time.sleep(config["late_s"])
+    for epoch in range(first, 5):
+        batches = train.get_dataset_shard("train").iter_batches(batch_size=10)
+        rows = [row for batch in batches for row in batch["id"].tolist()]
+        if not again and epoch == 3:
+            time.sleep(config.get("fails_after_s", 0))
+            raise RuntimeError("failure at report 3")
+        train.report({"epoch": epoch, "rows": rows}, checkpoint=train.Checkpoint.from_dict({"epoch": epoch}))
+
+
+@pytest.mark.parametrize("fails_after_s", [0, 2.5])  # files wait two seconds for ranks that never gave any
+def test_rows_of_a_rank_that_does_not_come_are_not_passed_over(
+    tmp_path: Path, fails_after_s: float, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing keeps these ranks in step: one has saved three epochs and fails before the other has taken a batch."""
-
-    def train_func(config: dict[str, Any]) -> None:
-        checkpoint = train.get_checkpoint()
-        first = checkpoint.to_dict()["epoch"] + 1 if checkpoint is not None else 0
-        again = (tmp_path / "failed").exists()
-        if not again and train.get_context().get_world_rank() == 1:
-            time.sleep(60)
-        for epoch in range(first, 5):
-            batches = train.get_dataset_shard("train").iter_batches(batch_size=10)
-            rows = [row for batch in batches for row in batch["id"].tolist()]
-            if not again and epoch == 3:
-                time.sleep(late_s)
-                (tmp_path / "failed").touch()
-                raise RuntimeError("failure at report 3")
-            train.report({"epoch": epoch, "rows": rows}, checkpoint=train.Checkpoint.from_dict({"epoch": epoch}))
-
-    fit(train_func, tmp_path, {"train": headway.data.range(100)}, max_failures=1)
+    monkeypatch.setattr(endings, "CATCH_UP_S", 0.5)
+    config = {"late_s": 60, "fails_after_s": fails_after_s}
+    fit(saves_every_epoch, tmp_path, {"train": headway.data.range(100)}, max_failures=1, config=config)
     assert exact(tmp_path / "run", 100, 5)
-    assert "report 2 is ahead of the batches that rank 1 had taken and is dropped" in capfd.readouterr().err
+    told = capfd.readouterr().err
+    assert "a rank has failed; rank 1 may still complete a checkpoint of it, for 0.5 s" in told
+    assert "the checkpoint of report 2 is ahead of the batches that rank 1 had taken and is dropped" in told
+
+
+def test_a_rank_that_comes_late_completes_what_one_that_raised_has_saved(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fit(saves_every_epoch, tmp_path, {"train": headway.data.range(100)}, max_failures=1, config={"late_s": 1})
+    assert exact(tmp_path / "run", 100, 5)
+    told = capfd.readouterr().err
+    assert "restarting from checkpoint_000002" in told
+    assert "dropped" not in told
 
 
 def test_tracked_training_goes_on_bit_for_bit(tmp_path: Path) -> None:

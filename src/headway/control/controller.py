@@ -273,7 +273,10 @@ class Controller:
                 self._launch(attempt)
             case events.StartWorkers():
                 self._start_workers()
-            case events.SetDeadline(after_s=after_s):
+            case events.SetDeadline(after_s=after_s, awaited=awaited):
+                if awaited:
+                    text = f"a rank has failed; {words.ranks(awaited)} may still complete a checkpoint of it"
+                    self._tell("awaiting", f"{text}, for {after_s:g} s", ranks=sorted(awaited))
                 self._timers.set(after_s, events.Deadline(self._run.attempt))
             case events.Interrupt():
                 self._tell("interrupt", "stopping" if self._engine.name == "inline" else "stopping the workers")

@@ -35,6 +35,7 @@ from headway.core.messages import Approach, Dump, SaveAt
 from headway.observe import words
 
 LINGER_S = 0.1  # after a failure: time for the others to say what they did, or that they raised the same
+CATCH_UP_S = 5.0  # and for those that lag to come to the checkpoint that one who raised has left behind
 GRACE_S = 1.0  # after an interrupt: time for the user's own clean-up
 STOP_S = 300.0  # after a stop that was agreed on: time to come to that report, and to save
 START_S = 120.0  # after a launch: time to come up
@@ -75,10 +76,25 @@ def bereaved(run: Run, failure: Failure) -> Step:
     return failed(changed(run, hasty=True), failure, SetDeadline(LINGER_S))
 
 
+def lingered(run: Run) -> Step:
+    """The others have had time to say what they did. Who raised may have saved before, and they have yet to."""
+    comers = _comers(run)
+    if run.killed or run.patient or not comers or any(failure.kind != "raised" for failure in run.failures):
+        return kill(run)
+    return changed(run, patient=True), (SetDeadline(CATCH_UP_S, comers),)
+
+
+def _comers(run: Run) -> frozenset[int]:
+    """Those at work whom a checkpoint waits for; who is in a meeting waits himself, for one who will not come."""
+    met = {rank for rank, _ in run.meetings.arrived}
+    return run.rounds.awaited & {rank for rank, worker in present(run) if not worker.over} - met
+
+
 def _killed_if_told(run: Run) -> Step:
     """Kill the others if there is nothing left that they could tell us; whoever was declared dead falsely, too."""
-    waiting = any(not worker.over and rank not in run.dumped for rank, worker in present(run))
-    return (run, ()) if not run.hasty or run.killed or waiting else kill(run)
+    silent = any(not worker.over and rank not in run.dumped for rank, worker in present(run))
+    useless = (run.hasty and not silent) or (run.patient and not _comers(run))
+    return kill(run) if useless and not run.killed else (run, ())
 
 
 def kill(run: Run) -> Step:

@@ -241,9 +241,10 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class SetDeadline:
-    """There is one: a new one replaces it, None takes it back."""
+    """There is one: a new one replaces it, None takes it back. ``awaited``: until then, files wait for these ranks."""
 
     after_s: float | None
+    awaited: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from headway.control.endings import (
     is_asked,
     kill,
     leave,
+    lingered,
     saved,
     told,
 )
@@ -188,6 +189,8 @@ def _late(run: Run) -> Step:
             return failed(run, Failure("start", None, f"{words.ranks(missing)} did not come up"), Kill())
         case State.RUNNING if run.leaving is not None:
             return leave(changed(run, late=True), run.leaving)
+        case State.STOPPING if run.why == "fail":
+            return lingered(run)
         case State.STOPPING:
             return kill(run)
         case _:

@@ -107,6 +107,14 @@ class Rounds:
         """The number of the oldest open round that holds files."""
         return next((each.seq for each in self.open if each.givers), None) if self.num_staged else None
 
+    @property
+    def awaited(self) -> frozenset[int]:
+        """Ranks that the oldest round with files waits for, and that will come as far as we know."""
+        if (seq := self.oldest_files) is None:
+            return NOBODY
+        waiting = self._waiting_for(seq)
+        return waiting & (self.gave | self.expected | self._lagging(self.open[seq - self.first], waiting))
+
     def begin_save(self, rank: int, taken: int = 0) -> Rounds:
         """This rank has begun to lay down files: it is one that gives some, and will report."""
         known = _put(self.taken, rank, max(taken, self.taken[rank]))

@@ -73,6 +73,7 @@ class Run:
     failures: tuple[Failure, ...] = ()  # the first one first
     dumped: frozenset[int] = frozenset()  # ranks whose stacks we have, now that something has failed
     hasty: bool = False  # whether the others are killed as soon as we have their stacks
+    patient: bool = False  # or are given time to complete a checkpoint
     questions: Questions = _NO_QUESTIONS
     answered: int = -1  # the newest round that storage has answered
     trackers: frozenset[int] = frozenset()  # ranks whose state saves itself

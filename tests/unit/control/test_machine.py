@@ -320,6 +320,17 @@ def waits_for_ever_for_stacks(monkeypatch: pytest.MonkeyPatch) -> Limits:
     return Limits(deaths=1, reports=0)
 
 
+def waits_for_ever_for_one_that_was_to_save(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    lingered = endings.lingered
+
+    def trusting(run: Run) -> Any:
+        run, actions = lingered(run)
+        return run, tuple(action for action in actions if not getattr(action, "awaited", None))
+
+    _patch(monkeypatch, "lingered", trusting)
+    return Limits(raises=1, reports=2)
+
+
 def does_nothing_about_a_stall(monkeypatch: pytest.MonkeyPatch) -> Limits:
     answered = machine._answered
 
@@ -409,6 +420,7 @@ BUGS: list[Callable[[pytest.MonkeyPatch], Limits]] = [
     never_wakes_from_a_pause,
     waits_for_ever_for_one_that_never_comes_up,
     waits_for_ever_for_stacks,
+    waits_for_ever_for_one_that_was_to_save,
     does_nothing_about_a_stall,
     begins_anew_though_the_driver_must_leave,
     lets_one_rank_leave_a_report_later,

@@ -32,6 +32,7 @@ def no_time_passes() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for half in (machine, endings):
             patch.setattr(half, "LINGER_S", 0.001)
+        patch.setattr(endings, "CATCH_UP_S", 0.001)
         patch.setattr(policy, "PAUSE_S", 0.001)
         yield
 
