@@ -63,10 +63,9 @@ def inject(name: str, folder: Path) -> dict[str, Any]:
 
 def _found(run: Path, *, stall: bool) -> dict[str, Any] | None:
     if stall:
-        stalls = events(run, "stall")
-        return next(
-            ({**_of(each, "fault", "ranks"), "text": each["text"].replace(f"{run}/", "")} for each in stalls), None
-        )
+        for each in events(run, "stall"):
+            return {"fault": each["fault"], "ranks": each["ranks"], "text": each["text"].replace(f"{run}/", "")}
+        return None
     summary = next(map(failures.summary, failures.bundles(run)), None)
     return summary and {"fault": summary["fault"], "ranks": [summary["rank"]], "text": summary["cause"]}
 
@@ -115,10 +114,6 @@ def _count(seconds: float) -> None:
     until, number = time.monotonic() + seconds, 0
     while time.monotonic() < until:
         number += 1
-
-
-def _of(event: dict[str, Any], *keys: str) -> dict[str, Any]:
-    return {key: event[key] for key in keys}
 
 
 def clean(minutes: float, folder: Path) -> tuple[int, list[str]]:
