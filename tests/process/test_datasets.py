@@ -439,7 +439,7 @@ def test_starving_is_said_and_figures_are_written_down(tmp_path: Path, capfd: py
         for number, _ in enumerate(train.get_dataset_shard("train").iter_batches(batch_size=4)):
             train.report({"step": number})
 
-    fit(train_func, tmp_path, {"train": headway.data.range(250).map_batches(slow)})
+    fit(train_func, tmp_path, {"train": headway.data.range(250).map_batches(slow, concurrency=1)})
     said = capfd.readouterr().err
     assert "waits for data" in said, "the console says so, too"
     events = (tmp_path / "run" / "events.jsonl").read_text()

@@ -210,11 +210,18 @@ class Pipeline:
                 return
 
     def _chunks(self, begin: Position, *, finish: bool) -> Iterator[Batch]:
-        """In order; several at the same time where there are threads for it."""
+        """In order; several at the same time where there are threads for it. What cannot be read comes last."""
         running: deque[Future[Batch]] = deque()
+        trouble: Exception | None = None
         for step in self._schedule.steps(begin.epoch, begin.rows):
             pieces, where = _pieces(step)
-            blocks = self.reader.blocks(pieces, (begin.epoch, step.at))
+            try:
+                blocks = self.reader.blocks(pieces, (begin.epoch, step.at))
+            except Closed:
+                raise
+            except Exception as error:  # whatever a source raises: the batches before it are whole
+                trouble = error
+                break
             after = Position(begin.epoch, step.position)
             job = _Job(self, pieces, blocks, where, step, after, finish)
             if self._pool is None:
@@ -226,6 +233,8 @@ class Pipeline:
             self.reader.passed((begin.epoch, step.at))
         while running:
             yield running.popleft().result()
+        if trouble is not None:
+            raise trouble
 
     def _rebatched(self, begin: Position, chunks: Iterator[Batch]) -> Iterator[Batch]:
         """Batches of the size that was asked for, out of chunks of any size."""

@@ -210,7 +210,7 @@ class Stream:
 
     def _num_threads(self) -> int:
         asked = [op.concurrency for op in self.plan.ops if isinstance(op, UserOp) and op.concurrency is not None]
-        return max([self.context.threads(self.place.local_world_size), *asked])
+        return max(asked, default=self.context.threads(self.place.local_world_size))
 
     def close(self) -> None:
         if self.pipeline is not None:

@@ -117,7 +117,11 @@ def test_a_corrupt_row_group_is_left_out_when_asked(tmp_path: Path) -> None:
     assert [len(batch["x"]) for batch in batches] == [4] * 5 + [2]
 
 
-def test_healthy_row_groups_before_a_corrupt_one_are_still_given(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_threads", [1, 8])
+def test_healthy_row_groups_before_a_corrupt_one_are_still_given(
+    tmp_path: Path, num_threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DataContext.get_current(), "num_threads", num_threads)
     file = damaged(write(tmp_path / "a.parquet", 3, x=list(range(30))), 2)
     assert headway.data.read_parquet(file).take(5) == [{"x": x} for x in range(5)]
 

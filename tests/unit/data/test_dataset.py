@@ -183,7 +183,7 @@ def test_a_class_is_made_an_object_with_its_arguments() -> None:
 
 @pytest.mark.parametrize("concurrency", [1, 3, (1, 3)])
 def test_objects_of_a_class_belong_to_a_thread_each(concurrency: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DataContext.get_current(), "num_threads", 1)
+    monkeypatch.setattr(DataContext.get_current(), "num_threads", 8)
     mapped = headway.data.range(400).map_batches(Adds, concurrency=concurrency)
     assert of(mapped.iter_batches(batch_size=10)) == list(range(1, 401))
     assert 1 <= len(Adds.made) <= (3 if concurrency != 1 else 1)
