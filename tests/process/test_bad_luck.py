@@ -210,7 +210,7 @@ def test_children_that_a_worker_has_left_behind_end_with_the_attempt(how: str, t
         with pytest.raises(train.WorkerGroupError):
             fit(train_func, name="run", storage_path=tmp_path)
     pid = int(pids.read_text())
-    wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    wait_until(lambda: not alive([each for each in psutil.process_iter() if each.pid == pid]))
 
 
 def test_a_worker_that_closes_its_pipe_is_ended_and_named(tmp_path: Path) -> None:
