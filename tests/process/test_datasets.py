@@ -173,7 +173,7 @@ def test_rows_of_a_rank_that_does_not_come_are_not_passed_over(
     fit(saves_every_epoch, tmp_path, {"train": headway.data.range(100)}, max_failures=1, config=config)
     assert exact(tmp_path / "run", 100, 5)
     told = capfd.readouterr().err
-    assert "a rank has failed; rank 1 may still complete a checkpoint of it, for 0.5 s" in told
+    assert "a rank has failed; waiting up to 0.5 s for rank 1 to complete its checkpoint" in told
     assert "the checkpoint of report 2 is ahead of the batches that rank 1 had taken and is dropped" in told
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import Any
 
 from headway.control.events import Retried
 from headway.control.failures import sentence, traceback_text
 from headway.control.ledger import Ledger
+from headway.control.rounds import Closed
 from headway.control.run import Leaving
 from headway.core.config import CheckpointConfig
 from headway.observe import words
@@ -103,6 +105,17 @@ class Chronicle:
             self.tell("clash", text, "WARNING", file=clash.file, ranks=clash.ranks)
         if not saved.awaits_validation:
             self._look_for_score(saved)
+
+    def awaiting(self, ranks: Collection[int], within_s: float | None) -> None:
+        text = f"a rank has failed; waiting up to {within_s:g} s for {words.ranks(ranks)} to complete its checkpoint"
+        self.tell("awaiting", text, ranks=sorted(ranks))
+
+    def dropped(self, closed: Closed) -> None:
+        missing = closed.partial or closed.behind
+        who = words.ranks(missing)
+        why = f"lacks the files of {who}" if closed.partial else f"is ahead of the batches that {who} had taken"
+        text = f"the checkpoint of report {closed.round.seq} {why} and is dropped"
+        self.tell("partial", text, "WARNING", seq=closed.round.seq, missing=missing)
 
     def validated(self, name: str, validation: Validation, saved: Saved | None) -> None:
         fields: dict[str, Any] = {"path": name, "status": validation.status, "metrics": validation.metrics}

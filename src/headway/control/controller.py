@@ -15,7 +15,7 @@ from typing import Any, assert_never
 from headway.control import events, machine, ranks
 from headway.control.chronicle import Chronicle
 from headway.control.diagnosis import Diagnosis
-from headway.control.failures import sentence
+from headway.control.failures import exception, ordered, sentence
 from headway.control.feeding import Feeding
 from headway.control.hooks import Hooks
 from headway.control.horizons import Horizons
@@ -110,20 +110,28 @@ class Controller:
                 self._tell("recovered", note, "WARNING")
             self._take_up_validations()
             self._hooks.begin()
-            self._deliver([events.Begin()])
-            while self._ended is None:
-                self._engine.pump(self._patience())
-                if due := self._timers.rung():
-                    self._deliver(due)
-                self._look_around()
+            try:
+                ended = self._work()
+            except BaseException as error:
+                self._hooks.over(error)
+                raise
         return Outcome(
-            self._ended.state,
+            ended.state,
             self._values,
-            self._ended.failures,
+            ended.failures,
             self._run.attempt - self._rundir.past_attempts,
             self._preemption,
             self._run.late,
         )
+
+    def _work(self) -> events.End:
+        self._deliver([events.Begin()])
+        while self._ended is None:
+            self._engine.pump(self._patience())
+            if due := self._timers.rung():
+                self._deliver(due)
+            self._look_around()
+        return self._ended
 
     def _look_around(self) -> None:
         """What nobody tells us: that ranks stand still, and that a callback takes its time."""
@@ -275,8 +283,7 @@ class Controller:
                 self._start_workers()
             case events.SetDeadline(after_s=after_s, awaited=awaited):
                 if awaited:
-                    text = f"a rank has failed; {words.ranks(awaited)} may still complete a checkpoint of it"
-                    self._tell("awaiting", f"{text}, for {after_s:g} s", ranks=sorted(awaited))
+                    self._chronicle.awaiting(awaited, after_s)
                 self._timers.set(after_s, events.Deadline(self._run.attempt))
             case events.Interrupt():
                 self._tell("interrupt", "stopping" if self._engine.name == "inline" else "stopping the workers")
@@ -364,10 +371,7 @@ class Controller:
             self._ledger.commit(attempt, closing)
         elif closing.givers:
             self._ledger.drop(attempt, closing)
-            who = words.ranks(closed.partial or closed.behind)
-            why = f"lacks the files of {who}" if closed.partial else f"is ahead of the batches that {who} had taken"
-            text = f"the checkpoint of report {closing.seq} {why} and is dropped"
-            self._tell("partial", text, "WARNING", seq=closing.seq, missing=closed.partial or closed.behind)
+            self._chronicle.dropped(closed)
 
     def _extend(self, attempt: int, late: Round) -> None:
         if not self._ledger.extend(attempt, late):
@@ -466,7 +470,7 @@ class Controller:
         if action.failures:
             self._hooks.failed(action.failures)
             self._witness.failed(self._run.attempt, action.failures)
-        self._hooks.over(action.failures)
+        self._hooks.over(exception(ordered(action.failures)[0]) if action.failures else None)
         cause = sentence(action.failures) if action.failures else ""
         if action.state is events.State.PREEMPTED:
             cause = "this program was told to leave"

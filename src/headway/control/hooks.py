@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.control.aside import Aside
-from headway.control.failures import exception, ordered
+from headway.control.failures import exception
 from headway.control.policy import Failure
 from headway.control.rounds import Round
 from headway.core.callback import TrainRunContext, UserCallback
@@ -48,12 +48,16 @@ class Hooks:
         self._aside = None if at_once else Aside("headway-callbacks")
         self._pending: deque[_Pending] = deque()
         self._complaints: Counter[str] = Counter()
+        self._over = False
 
     def begin(self) -> None:
         self._call("before_run")
 
-    def over(self, failures: Sequence[Failure]) -> None:
-        self._call("after_run", exception(ordered(failures)[0]) if failures else None)
+    def over(self, error: BaseException | None) -> None:
+        """Told once: who waits for it must not wait for ever, however the run ends."""
+        if not self._over:
+            self._over = True
+            self._call("after_run", error)
 
     def closed(self, closing: Round, *, commit: bool) -> None:
         """A round is over; with a checkpoint it is told when that is committed, and later rounds after it."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 import csv
 import importlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from headway.core.errors import ConfigError
 from headway.observe import words
@@ -46,18 +47,36 @@ class Csv:
             csv.writer(file).writerow([row.get(column, "") for column in self._columns])
 
 
-class Tracker(Protocol):
-    """Somewhere else that metrics go to."""
+class Tracker(ABC):
+    """Somewhere else that metrics go to. One that could not be started has said so, and is silent from then on."""
+
+    _started = False
 
     def start(self, name: str, config: Mapping[str, Any], folder: str) -> None:
         """A run of this name begins; its own folder is there."""
+        self._start(name, config, folder)
+        self._started = True
 
-    def log(self, metrics: Mapping[str, Any], step: int) -> None: ...
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        if self._started:
+            self._log(metrics, step)
 
-    def end(self, *, failed: bool) -> None: ...
+    def end(self, *, failed: bool) -> None:
+        if self._started:
+            self._started = False
+            self._end(failed=failed)
+
+    @abstractmethod
+    def _start(self, name: str, config: Mapping[str, Any], folder: str) -> None: ...
+
+    @abstractmethod
+    def _log(self, metrics: Mapping[str, Any], step: int) -> None: ...
+
+    @abstractmethod
+    def _end(self, *, failed: bool) -> None: ...
 
 
-class TensorBoard:
+class TensorBoard(Tracker):
     """Events in the run's folder, or in another; every name begins with ``prefix``."""
 
     def __init__(self, prefix: str, folder: str | None = None) -> None:
@@ -66,19 +85,19 @@ class TensorBoard:
         self._folder = folder
         self._writer: Any = None
 
-    def start(self, name: str, config: Mapping[str, Any], folder: str) -> None:
+    def _start(self, name: str, config: Mapping[str, Any], folder: str) -> None:
         self._writer = self._writers.SummaryWriter(self._folder or folder, flush_secs=30)
 
-    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+    def _log(self, metrics: Mapping[str, Any], step: int) -> None:
         for name, value in numbers(metrics).items():
             self._writer.add_scalar(self._prefix + name, value, global_step=step)
         self._writer.flush()
 
-    def end(self, *, failed: bool) -> None:
+    def _end(self, *, failed: bool) -> None:
         self._writer.close()
 
 
-class MLflow:
+class MLflow(Tracker):
     """A run of an experiment, by a client of its own: nothing global is touched."""
 
     def __init__(
@@ -102,23 +121,23 @@ class MLflow:
         found: str = known.experiment_id if known is not None else self._client.create_experiment(name)
         return found
 
-    def start(self, name: str, config: Mapping[str, Any], folder: str) -> None:
+    def _start(self, name: str, config: Mapping[str, Any], folder: str) -> None:
         run = self._client.create_run(self._experiment, run_name=name, tags=self._tags)
         self._run, self._folder = run.info.run_id, folder
         for key, value in words.flat(dict(config)).items():
             self._client.log_param(self._run, key, value)
 
-    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+    def _log(self, metrics: Mapping[str, Any], step: int) -> None:
         for name, value in numbers(metrics).items():
             self._client.log_metric(self._run, name, value, step=step)
 
-    def end(self, *, failed: bool) -> None:
+    def _end(self, *, failed: bool) -> None:
         if self._save_artifact:
             self._client.log_artifacts(self._run, self._folder)
         self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")
 
 
-class Wandb:
+class Wandb(Tracker):
     """A run of a project of Weights & Biases."""
 
     def __init__(self, **init: Any) -> None:
@@ -126,12 +145,12 @@ class Wandb:
         self._init = init
         self._run: Any = None
 
-    def start(self, name: str, config: Mapping[str, Any], folder: str) -> None:
+    def _start(self, name: str, config: Mapping[str, Any], folder: str) -> None:
         settings = {"name": name, "config": dict(config), "dir": folder, "reinit": "create_new", **self._init}
         self._run = self._wandb.init(**settings)
 
-    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+    def _log(self, metrics: Mapping[str, Any], step: int) -> None:
         self._run.log(numbers(metrics), step=step)
 
-    def end(self, *, failed: bool) -> None:
+    def _end(self, *, failed: bool) -> None:
         self._run.finish(exit_code=int(failed))

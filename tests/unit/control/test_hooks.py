@@ -1,0 +1,51 @@
+"""Callbacks hear of the end, whatever the end is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.control.controller import Controller
+from headway.control.plan import Plan
+from headway.core.callback import TrainRunContext, UserCallback
+from headway.core.config import RunConfig, ScalingConfig
+from headway.observe.watcher import Watchers
+from headway.storage.opening import open_run
+from headway.testing.fake import FINISH, FakeEngine, Say, Script
+
+
+class Breaks(FakeEngine):
+    """What no event tells of: an error of our own."""
+
+    def pump(self, timeout_s: float | None) -> None:
+        raise ZeroDivisionError("ours")
+
+
+class Heard(UserCallback):
+    def __init__(self) -> None:
+        self.ends: list[Any] = []
+
+    def after_run(self, run_context: TrainRunContext, error: BaseException | None) -> None:
+        self.ends.append(error)
+
+
+def run(folder: Path, kind: type[FakeEngine]) -> Heard:
+    heard = Heard()
+    config = RunConfig(name="run", storage_path=folder, callbacks=[heard])
+    context = TrainRunContext(run_id="x", run_config=config, scaling_config=ScalingConfig(1))
+    rundir = open_run(config.path, "auto")
+    engine = kind(rundir.path, [[Script((Say(),), FINISH)]], 0)
+    try:
+        Controller(Plan(context=context, task=b""), engine, rundir, Watchers([])).run()
+    except ZeroDivisionError:
+        pass
+    finally:
+        rundir.close()
+    return heard
+
+
+@pytest.mark.parametrize(("kind", "end"), [(FakeEngine, type(None)), (Breaks, ZeroDivisionError)])
+def test_callbacks_hear_of_the_end_once_even_where_we_break(tmp_path: Path, kind: Any, end: type) -> None:
+    assert [type(error) for error in run(tmp_path, kind).ends] == [end]

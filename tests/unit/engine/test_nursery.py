@@ -1,0 +1,41 @@
+"""When the process that forks workers imports what the next ones will need."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+import headway.data
+from headway.engine import nurseries, nursery
+
+
+def made(monkeypatch: pytest.MonkeyPatch, **state: Any) -> nursery.Nursery:
+    """One that has just imported, on a machine all of whose cores are busy."""
+    monkeypatch.setattr(nursery, "_some_core_is_idle", lambda: False)
+    found = nursery.Nursery.__new__(nursery.Nursery)
+    vars(found).update({"_workers": {}, "_sparing": False, "_imported": time.monotonic(), **state})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("state", "may"),
+    [
+        ({}, True),
+        ({"_workers": {1: None}}, True),
+        ({"_sparing": True}, True),
+        ({"_workers": {1: None}, "_sparing": True}, False),
+        ({"_workers": {1: None}, "_sparing": True, "_imported": 0.0}, True),
+    ],
+    ids=["nobody works", "workers without data", "data, nobody works", "workers with data", "they have had a second"],
+)
+def test_only_workers_with_data_are_left_their_cores(
+    monkeypatch: pytest.MonkeyPatch, state: dict[str, Any], may: bool
+) -> None:
+    assert made(monkeypatch, **state)._may_import() is may
+
+
+def test_a_program_with_datasets_says_so() -> None:
+    headway.data.range(1)
+    assert "headway.data.iterator" in nurseries._also, "so that nurseries are sparing"

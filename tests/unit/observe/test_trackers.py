@@ -1,0 +1,42 @@
+"""Places that metrics go to besides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from headway.observe.trackers import Tracker
+
+
+class Remembers(Tracker):
+    def __init__(self) -> None:
+        self.reachable = False
+        self.heard: list[Any] = []
+
+    def _start(self, name: str, config: Mapping[str, Any], folder: str) -> None:
+        if not self.reachable:
+            raise ConnectionError("nobody there")
+        self.heard.append(name)
+
+    def _log(self, metrics: Mapping[str, Any], step: int) -> None:
+        self.heard.append(step)
+
+    def _end(self, *, failed: bool) -> None:
+        self.heard.append(failed)
+
+
+def test_a_tracker_that_could_not_be_started_says_so_once_and_is_silent_from_then_on() -> None:
+    tracker = Remembers()
+    with pytest.raises(ConnectionError):
+        tracker.start("first", {}, "folder")
+    tracker.log({}, 1)
+    tracker.end(failed=False)
+    assert tracker.heard == []
+    tracker.reachable = True
+    tracker.start("second", {}, "folder")
+    tracker.log({}, 1)
+    tracker.end(failed=True)
+    tracker.log({}, 2)
+    assert tracker.heard == ["second", 1, True]
