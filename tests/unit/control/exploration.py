@@ -7,10 +7,13 @@ all of them is finite, and the claims are checked on it. ``Limits`` bounds it: h
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from headway.control import events, machine
 from headway.control.events import (
@@ -139,6 +142,16 @@ class ClaimBroken(AssertionError):
     """The machine did something it must not."""
 
 
+T = TypeVar("T", Limits, Process, World)
+
+
+def replace(value: T, **changes: Any) -> T:
+    """Like ``dataclasses.replace``, in a tenth of the time."""
+    other = object.__new__(type(value))
+    vars(other).update(vars(value), **changes)
+    return other
+
+
 def expect(truth: bool, claim: str) -> None:
     if not truth:
         raise ClaimBroken(claim)
@@ -148,6 +161,17 @@ Node = tuple[Run, World]
 Graph = list[list[tuple[Any, int]]]  # of each node, what can happen there and to which node it leads
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """A graph is only ever added to: looking for cycles in it takes a quarter of the time and finds none."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@_uncollected()
 def explore(limits: Limits) -> list[Node]:
     """Every state that can be reached, with all that can happen there; every claim is checked on the way."""
     budgets = Budgets(limits.max_failures, limits.max_starts, limits.max_preemptions)
@@ -297,6 +321,7 @@ def _storage(run: Run, world: World) -> Iterator[tuple[Any, World]]:
         yield CommitSkipped(run.attempt, seq), answered
 
 
+@cache
 def _saved(seq: int, *, validation: bool) -> Saved:
     manifest = Manifest(
         number=seq, name=str(seq), seq=seq, attempt=1, world_size=2, ranks=[0], metrics={}, files={}, time=0.0
@@ -394,21 +419,27 @@ def _act(run: Run, world: World, action: Any) -> World:
 
 
 def _check_fences(run: Run) -> None:
+    for event in _late(run.attempt):
+        if machine.step(run, event) != (run, ()):
+            raise ClaimBroken(f"what comes late changes nothing: {event}")
+
+
+@cache
+def _late(attempt: int) -> tuple[Any, ...]:
     stale = Report(seq=0, time=0.0, metrics=b"{}", staged=True)
-    for event in (
-        FromWorker(run.attempt - 1, 0, stale),
-        FromWorker(run.attempt - 1, 0, DIED),
-        FromWorker(run.attempt, 7, DIED),
-        FromWorker(run.attempt - 1, 1, RAISED),
-        Launched(run.attempt - 1, 2, 0),
-        Stalled(run.attempt - 1, 0, "late"),
-        Notified(run.attempt - 1, frozenset({0})),
-        FromWorker(run.attempt - 1, 0, Preempted()),
-        FromWorker(run.attempt - 1, 0, STACKS),
-        CommitFailed(run.attempt - 1, 0, "late"),
-        Deadline(run.attempt - 1),
-    ):
-        expect(machine.step(run, event) == (run, ()), f"what comes late changes nothing: {event}")
+    return (
+        FromWorker(attempt - 1, 0, stale),
+        FromWorker(attempt - 1, 0, DIED),
+        FromWorker(attempt, 7, DIED),
+        FromWorker(attempt - 1, 1, RAISED),
+        Launched(attempt - 1, 2, 0),
+        Stalled(attempt - 1, 0, "late"),
+        Notified(attempt - 1, frozenset({0})),
+        FromWorker(attempt - 1, 0, Preempted()),
+        FromWorker(attempt - 1, 0, STACKS),
+        CommitFailed(attempt - 1, 0, "late"),
+        Deadline(attempt - 1),
+    )
 
 
 def _check_new_attempt(run: Run, world: World) -> None:
