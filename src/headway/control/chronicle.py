@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
+from headway.control.diagnosis import Diagnosis
 from headway.control.events import Retried
 from headway.control.failures import sentence, traceback_text
 from headway.control.ledger import Ledger
-from headway.control.rounds import Closed
+from headway.control.rounds import Closed, Round
 from headway.control.run import Leaving
 from headway.core.config import CheckpointConfig
 from headway.observe import words
@@ -55,6 +57,16 @@ class Chronicle:
         source = f" from {kept[-1].path.name} (report {_position(kept[-1].manifest)})" if kept else ""
         return f"run {rundir.path.name} {begins} {where}{source}; its files: {rundir.url}"
 
+    def slow_start(self, attempt: int, missing: Collection[int]) -> None:
+        text = f"still waiting for {words.ranks(missing)} to come up" if missing else "still waiting for a launch"
+        self.tell("starting", text, "WARNING", attempt=attempt)
+
+    def told_to_leave(self, ranks: Collection[int], within_s: float, *, program: bool, at_once: bool) -> None:
+        """``program``: the driver was. ``at_once``: state saves itself, and nobody waits for a checkpoint."""
+        who = "this program was" if program else f"{words.ranks(ranks)} {'were' if len(ranks) > 1 else 'was'}"
+        then = "" if at_once else f"; going on until the next checkpoint, {within_s:.0f} s at most"
+        self.tell("preemption", f"{who} told to leave{then}", "WARNING", ranks=sorted(ranks), within_s=within_s)
+
     def departing(self, leaving: Leaving | None, seq: int | None) -> None:
         """All ranks have agreed on the report in which they leave."""
         why = {
@@ -87,6 +99,16 @@ class Chronicle:
             return ""
         return f", {words.duration(max(0.0, time.time() - kept[-1].manifest.time))} of work lost"
 
+    # --- stalls ---
+
+    def stalled(self, attempt: int, diagnosis: Diagnosis, silent_s: float, stacks: Path) -> None:
+        fields = {"fault": diagnosis.fault, "ranks": diagnosis.ranks, "silent_s": round(silent_s, 1)}
+        self.tell("stall", f"{stillness(diagnosis, silent_s)} (stacks: {stacks})", "WARNING", attempt=attempt, **fields)
+
+    def got_on(self, ranks: Collection[int] | None, silent_s: float) -> None:
+        who = "the run" if ranks is None else words.ranks(ranks)
+        self.tell("stall", f"{who} got on after {words.duration(silent_s)}", ranks=ranks)
+
     # --- checkpoints ---
 
     def saved(self, seq: int, attempt: int, saved: Saved) -> None:
@@ -117,6 +139,26 @@ class Chronicle:
         text = f"the checkpoint of report {closed.round.seq} {why} and is dropped"
         self.tell("partial", text, "WARNING", seq=closed.round.seq, missing=missing)
 
+    def too_late(self, late: Round) -> None:
+        text = f"files of {words.ranks(late.givers)} for report {late.seq} came too late: its checkpoint is gone"
+        self.tell("late", text, "WARNING", seq=late.seq)
+
+    def withdrawn(self, seq: int, reason: str) -> None:
+        self.tell("withdrawn", f"the checkpoint of report {seq} is withdrawn: {reason}", "WARNING", seq=seq)
+
+    # --- validations ---
+
+    def awaits_validation(self, name: str, *, in_vain: bool) -> None:
+        """An earlier opening of the run has left it pending; ``in_vain``: there is no function for it any more."""
+        if in_vain:
+            text = f"{name} awaits a validation and stays: this trainer has no validation_config"
+            self.tell("validation", text, "WARNING", path=name)
+        else:
+            self.tell("validation", f"{name} still awaits its validation", path=name)
+
+    def validating(self, number: int) -> None:
+        self.tell("waiting", f"training is over; waiting for {words.count(number, 'validation')}")
+
     def validated(self, name: str, validation: Validation, saved: Saved | None) -> None:
         fields: dict[str, Any] = {"path": name, "status": validation.status, "metrics": validation.metrics}
         if validation.error:
@@ -136,6 +178,10 @@ class Chronicle:
             known = ", ".join(words.flat(saved.metrics)) or "none at all"
             ranked = f"has no metric {self._score!r} to be ranked by: it counts as the worst (it has {known})"
             self.tell("score", f"{saved.path.name} {ranked}", "WARNING")
+
+
+def stillness(diagnosis: Diagnosis, silent_s: float) -> str:
+    return f"no progress for {words.duration(silent_s)}: {diagnosis.text}"
 
 
 def _position(manifest: Manifest) -> str:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, assert_never
 
 from headway.control import events, machine, ranks
-from headway.control.chronicle import Chronicle
+from headway.control.chronicle import Chronicle, stillness
 from headway.control.diagnosis import Diagnosis
 from headway.control.failures import exception, ordered, sentence
 from headway.control.feeding import Feeding
@@ -47,7 +47,6 @@ from headway.core.messages import (
 )
 from headway.engine.base import Engine
 from headway.engine.vitals import Outside, Vital
-from headway.observe import words
 from headway.observe.watcher import Glance, Watcher
 from headway.storage.commit import Saved
 from headway.storage.remote.lease import LeaseLost
@@ -224,8 +223,7 @@ class Controller:
             if self._run.state is not events.State.RUNNING:
                 self._watch.end()
             if self._run.state is events.State.VALIDATING:
-                count = words.count(len(self._run.validating), "validation")
-                self._tell("waiting", f"training is over; waiting for {count}")
+                self._chronicle.validating(len(self._run.validating))
         for action in actions:
             self._perform(action)
 
@@ -301,8 +299,7 @@ class Controller:
                 self._engine.send(self.index_of[rank], answer)
             case events.Withdraw(seq=seq, reason=reason):
                 if self._ledger.withdraw(seq):
-                    text = f"the checkpoint of report {seq} is withdrawn: {reason}"
-                    self._tell("withdrawn", text, "WARNING", seq=seq)
+                    self._chronicle.withdrawn(seq, reason)
             case events.Announce(ranks=told, within_s=within_s):
                 self._announce(told, within_s)
             case events.BeginLater(after_s=after_s):
@@ -376,10 +373,8 @@ class Controller:
     def _extend(self, attempt: int, late: Round) -> None:
         if not self._ledger.extend(attempt, late):
             self._events.append(events.CommitSkipped(attempt, late.seq))
-            if self._ledger.retired(late.seq):
-                return
-            text = f"files of {words.ranks(late.givers)} for report {late.seq} came too late: its checkpoint is gone"
-            self._tell("late", text, "WARNING", seq=late.seq)
+            if not self._ledger.retired(late.seq):
+                self._chronicle.too_late(late)
 
     def _saved(self, event: events.CommitDone) -> events.CommitDone:
         """Count it in; the machine is to hear of it as the ledger knows it."""
@@ -394,11 +389,8 @@ class Controller:
     def _take_up_validations(self) -> None:
         """Those that an earlier opening has left pending."""
         for saved in self._pending:
-            if self._validations is None:
-                text = f"{saved.path.name} awaits a validation and stays: this trainer has no validation_config"
-                self._tell("validation", text, "WARNING", path=saved.path.name)
-            else:
-                self._tell("validation", f"{saved.path.name} still awaits its validation", path=saved.path.name)
+            self._chronicle.awaits_validation(saved.path.name, in_vain=self._validations is None)
+            if self._validations is not None:
                 self._validate(saved)
 
     def _validate(self, saved: Saved) -> None:
@@ -420,26 +412,21 @@ class Controller:
         """What the watch has found; None: it is over."""
         before = self._watch.current
         if diagnosis is None:
-            who = words.ranks(before.ranks) if before is not None else "the run"
-            return self._tell("stall", f"{who} got on after {words.duration(silent_s)}", ranks=before and before.ranks)
+            return self._chronicle.got_on(before.ranks if before is not None else None, silent_s)
         limits = self._plan.config.failure_config
         known = before is not None and (before.fault, before.ranks) == (diagnosis.fault, diagnosis.ranks)
         if limits.stall_warn_s is not None and not known:
             folder = self._witness.stalled(diagnosis, self._watch.stacks())
-            text = f"no progress for {words.duration(silent_s)}: {diagnosis.text} (stacks: {folder})"
-            fields = {"fault": diagnosis.fault, "ranks": diagnosis.ranks, "silent_s": round(silent_s, 1)}
-            self._tell("stall", text, "WARNING", attempt=self._run.attempt, **fields)
+            self._chronicle.stalled(self._run.attempt, diagnosis, silent_s, folder)
         if limits.stall_timeout_s is not None and silent_s >= limits.stall_timeout_s:
             first = diagnosis.ranks[0] if len(diagnosis.ranks) == 1 else None
-            text = f"no progress for {words.duration(silent_s)}: {diagnosis.text}"
-            self._engine.post(events.Stalled(self._run.attempt, first, text))
+            self._engine.post(events.Stalled(self._run.attempt, first, stillness(diagnosis, silent_s)))
 
     def _still_starting(self, attempt: int) -> None:
         run = self._run
         if attempt == run.attempt and run.state is events.State.STARTING:
             missing = [index for index in range(len(run.workers or ())) if index not in self._ready]
-            text = f"still waiting for {words.ranks(missing)} to come up" if missing else "still waiting for a launch"
-            self._tell("starting", text, "WARNING", attempt=attempt)
+            self._chronicle.slow_start(attempt, missing)
 
     def _announce(self, told: frozenset[int], within_s: float) -> None:
         """Workers are told to leave: let all know, and the person who watches."""
@@ -450,10 +437,8 @@ class Controller:
         self._preemption = PreemptionInfo(deadline_ms, hosts)
         for index in self.index_of:
             self._engine.send(index, Preemption(deadline_ms=deadline_ms, ranks=hosts))
-        verb = "were" if len(told) > 1 else "was"
-        who = "this program was" if self._run.leaving == "terminate" else f"{words.ranks(told)} {verb}"
-        then = "" if tracks(self._run) else f"; going on until the next checkpoint, {within_s:.0f} s at most"
-        self._tell("preemption", f"{who} told to leave{then}", "WARNING", ranks=sorted(told), within_s=within_s)
+        program = self._run.leaving == "terminate"
+        self._chronicle.told_to_leave(told, within_s, program=program, at_once=tracks(self._run))
 
     def _retried(self, retried: events.Retried) -> None:
         attempt = self._run.attempt - (self._run.state is events.State.STARTING)
