@@ -146,9 +146,10 @@ T = TypeVar("T", Limits, Process, World)
 
 
 def replace(value: T, **changes: Any) -> T:
-    """Like ``dataclasses.replace``, in a tenth of the time."""
+    """Like ``dataclasses.replace``, in a fraction of the time: it is what exploring would mostly do."""
     other = object.__new__(type(value))
     vars(other).update(vars(value), **changes)
+    assert len(vars(other)) == len(vars(value)), f"no such field: {changes.keys() - vars(value).keys()}"
     return other
 
 
