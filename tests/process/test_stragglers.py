@@ -11,6 +11,7 @@ import pytest
 
 from headway import train
 from headway.control import controller, rounds
+from headway.worker import session
 from support import fit, save
 
 
@@ -18,29 +19,33 @@ def test_files_of_a_rank_that_fell_far_behind_are_never_merged_with_those_of_oth
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(rounds, "GIVER_WINDOW", 2)
-    last = 4  # in which they are together again, as in the first
-    begun, over = f"report {last - 1} lacks the files of rank 1", f"of rank 1 for report {last - 1} came too late"
+    dropped = range(1, session.IN_FLIGHT + 3)
+    num_reports = dropped.stop + 2
 
     def train_func(config: dict[str, Any]) -> None:
         rank, journal = train.get_context().get_world_rank(), Path(config["journal"])
-        awaited = {(0, 1): '"checkpoint"', (1, 1): begun, (0, last): over}
-        for step in range(last + 1):
+        session.THROTTLE_S = config["throttle_s"][rank]
+        awaited = {(0, 1): '"checkpoint"', (1, 1): f"report {dropped[-1]} lacks the files of rank 1"}
+        for step in range(num_reports):
             while awaited.get((rank, step), "") not in journal.read_text():
                 time.sleep(0.01)
             with tempfile.TemporaryDirectory() as folder:
                 train.report({}, save(folder, **{f"rank-{rank}.txt": str(step)}))
 
-    config = {"journal": str(tmp_path / "run/events.jsonl")}
+    began = time.monotonic()
+    config = {"journal": str(tmp_path / "run/events.jsonl"), "throttle_s": (0.0, 60.0)}  # rank 0 runs ahead
     result = fit(train_func, 2, config=config, name="run", storage_path=tmp_path)
+    assert time.monotonic() - began < 30, "rank 1 does not wait for checkpoints that are gone"
     told = capfd.readouterr().err
-    for step in range(1, last):
-        assert told.count(f"the checkpoint of report {step} lacks the files of rank 1 and is dropped") == 1
-        assert told.count(f"files of rank 1 for report {step} came too late: its checkpoint is gone") == 1
+    for step in range(num_reports):
+        times = int(step in dropped)
+        assert told.count(f"the checkpoint of report {step} lacks the files of rank 1 and is dropped") == times
+        assert told.count(f"files of rank 1 for report {step} came too late: its checkpoint is gone") == times
     kept = [
         [Path(checkpoint.path, f"rank-{rank}.txt").read_text() for rank in range(2)]
         for checkpoint, _ in result.best_checkpoints
     ]
-    assert kept == [["0", "0"], [str(last), str(last)]]
+    assert kept == [[str(step)] * 2 for step in range(num_reports) if step not in dropped]
 
 
 def test_a_checkpoint_that_turns_out_to_cross_another_is_withdrawn(

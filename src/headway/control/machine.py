@@ -88,6 +88,7 @@ from headway.core.messages import (
     Report,
     Rested,
     Saving,
+    Spent,
     Stacks,
     Staged,
     Steps,
@@ -142,7 +143,7 @@ def _answered(run: Run, event: Answer) -> Step:
             run = _answered_by_storage(run, seq)
             return failed(run, Failure("lost" if lost else "storage", None, reason), Kill())
         case CommitSkipped(seq=seq):
-            return concluded(_answered_by_storage(run, seq))
+            return concluded(_answered_by_storage(run, seq), *to_all(run, Spent(seq=seq)))
         case Deadline():
             return _late(run)
         case SaveDue():

@@ -2,7 +2,8 @@
 
 Report number ``seq`` of every rank is one round. Nobody waits for anybody: a round closes when every rank has
 passed it or ended, and rounds close in order. A rank that stays away is waited for only so long: until its time is
-over (*overdue*). A rank once missed is not waited for again until it reports.
+over (*overdue*), or until too many rounds wait for it. A rank once missed is not waited for again until it reports,
+unless it gives files: then only the oldest round is over.
 
     rank 0   0C  1C  2C     3C  4C     C: with checkpoint files
     rank 1   ·   ·   ·  ⏰             only rank 0 reports: 0, 1 and 2 close when time is over, 3 and 4 at once
@@ -237,8 +238,8 @@ class Rounds:
     def _close(self, oldest: Round, waiting: frozenset[int]) -> tuple[Rounds, Closed]:
         holds_files = bool(oldest.givers)
         lagging = self._lagging(oldest, waiting) if waiting and holds_files else NOBODY
-        missed = self.missed | (waiting - lagging) if waiting else self.missed
-        absent = {rank for rank in missed if oldest.reports[rank] is None} if holds_files else set()
+        missed = self.missed | (waiting - lagging - self.gave) if waiting else self.missed
+        absent = {rank for rank in missed | waiting if oldest.reports[rank] is None} if holds_files else set()
         absent |= {rank for rank, number in self.owed if number == oldest.seq}
         rounds = Rounds(
             self.first + 1,

@@ -5,7 +5,7 @@
       │◀───────────────────────────── Start ───│   your place in the world, your function, where to go on
       │── Report, Report, … ──────────────────▶│   metrics, perhaps files that already lie in staging;
       │                                        │   Saving goes before files, Staged after those that come later
-      │◀───────────────────────── Committed ───│   that checkpoint is durable
+      │◀───────────────── Committed | Spent ───│   that checkpoint is durable; your files for it came too late
       │── Claim ──────────────────────────────▶│   (object stores) where do these files go, and which of them?
       │◀─────────────────────────── Granted ───│   there, and these
       │── Tracking ───────────────────────────▶│   my state saves itself
@@ -296,6 +296,13 @@ class Committed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Spent:
+    """The files of report ``seq`` came when its checkpoint was gone: nobody has to wait for it."""
+
+    seq: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Granted:
     """Put these of your files into this folder; or do not, and why."""
 
@@ -431,7 +438,18 @@ ToController = (
     | Exited
 )
 ToWorker = (
-    Start | Approach | SaveAt | Dump | Preemption | Committed | Granted | Release | Horizon | Checkpoints | Dismissed
+    Start
+    | Approach
+    | SaveAt
+    | Dump
+    | Preemption
+    | Committed
+    | Spent
+    | Granted
+    | Release
+    | Horizon
+    | Checkpoints
+    | Dismissed
 )
 
 

@@ -49,6 +49,7 @@ _KINDS: tuple[type[Any], ...] = (
     messages.Horizon,
     messages.DataFigures,
     messages.Rested,
+    messages.Spent,
 )
 _REPORT_FIELDS = struct.Struct("!qd??H")
 _NUMBER = {kind: number for number, kind in enumerate(_KINDS)}

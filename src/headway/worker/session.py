@@ -35,6 +35,7 @@ from headway.core.messages import (
     Release,
     SaveAt,
     Saving,
+    Spent,
     Stacks,
     Staged,
     Start,
@@ -100,7 +101,7 @@ class Session:
         self._num_claims = 0
         self._granted: dict[int, Granted] = {}
         self._holding: contextlib.ExitStack | None = None  # on to this machine's copy of the first checkpoint
-        self._pending: set[int] = set()  # reports of ours with files that are not committed yet
+        self._pending: set[int] = set()  # reports of ours with files of which a checkpoint may yet come
         self._last_save: int | None = None  # the newest report of ours with files
         self._num_questions = 0
         self._answers: dict[int, tuple[Known, ...] | None] = {}  # None: asked, not answered yet
@@ -356,6 +357,8 @@ class Session:
                 if seq in self._pending:
                     self._pending.difference_update([other for other in tuple(self._pending) if other <= seq])
                     self._checkpoint = self.committed(path)
+            case Spent(seq=seq):
+                self._pending.discard(seq)
             case Approach(index=index):
                 self._approach(index)
             case Dump(index=index):

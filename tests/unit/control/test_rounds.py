@@ -79,6 +79,15 @@ def test_a_rank_that_gave_files_is_waited_for_longer_and_its_absence_spoils_the_
     assert news[0].partial == (1,)
 
 
+def test_of_the_rounds_that_wait_for_a_rank_that_gives_files_only_the_oldest_is_dropped() -> None:
+    rounds, _ = say(Rounds.begin(2), 0, 1, files=True)
+    rounds, news = say(rounds, *[0] * (GIVER_WINDOW + 2), files=True)
+    assert closed(news) == [(1, (0,)), (2, (0,))]
+    rounds, news = say(rounds, *[1] * (GIVER_WINDOW + 2), files=True)
+    assert [item.round.seq for item in news if isinstance(item, Late)] == [1, 2]
+    assert closed(news) == [(seq, (0, 1)) for seq in range(3, GIVER_WINDOW + 3)], "it was slow, and is there"
+
+
 def test_files_for_a_closed_round_are_late() -> None:
     rounds, news = say(missing_rank_1(), 1, files=True)
     [late] = news

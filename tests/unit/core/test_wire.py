@@ -26,6 +26,7 @@ from headway.core.messages import (
     Report,
     RunInfo,
     Saving,
+    Spent,
     Start,
     Surroundings,
 )
@@ -45,6 +46,7 @@ MESSAGES: list[Any] = [
     Arrive(index=0, kind="barrier()"),
     Release(index=0, data=b"abc"),
     Committed(seq=1, path="/p"),
+    Spent(seq=1),
     Finished(value=b""),
     Failed(kind="E", message="m", traceback="t", error=None),
     Dismissed(),
