@@ -168,6 +168,21 @@ def test_an_upload_that_gives_back_something_else(tmp_path: Path) -> None:
         fit(train_func, storage_path=tmp_path / "runs")
 
 
+def test_a_save_that_fails_in_the_background_is_told_once(tmp_path: Path) -> None:
+    def upload(checkpoint: train.Checkpoint, name: str) -> train.Checkpoint:
+        raise OSError("the server is on fire")
+
+    def train_func() -> None:
+        mode = train.CheckpointUploadMode.ASYNC
+        train.report({}, save(tempfile.mkdtemp(), a="1"), checkpoint_upload_mode=mode, checkpoint_upload_fn=upload)
+
+    with pytest.raises(
+        train.TrainingFailedError, match="failed: rank 0 raised OSError: the server is on fire"
+    ) as caught:
+        fit(train_func, storage_path=tmp_path)
+    assert len(caught.value.worker_failures) == 1  # type: ignore[attr-defined]
+
+
 def test_a_checkpoint_may_have_a_name(tmp_path: Path) -> None:
     def train_func() -> None:
         for epoch in range(2):

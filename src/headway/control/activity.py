@@ -9,7 +9,7 @@ from typing import Literal
 
 from headway.core.messages import Frame
 
-Kind = Literal["collective", "meeting", "loader", "lock", "sleep", "io", "child", "code"]
+Kind = Literal["collective", "meeting", "loader", "storage", "lock", "sleep", "io", "child", "code"]
 
 # Where a main thread is when it is in the hands of torch.distributed, by the end of the file's path.
 _COLLECTIVES = (
@@ -21,7 +21,8 @@ _COLLECTIVES = (
 )
 _WRAPPERS = {"wrapper", "inner", "_fn", "_time_logger", "__call__"}
 _BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")
-_LOADERS = ("torch/utils/data/",)
+_LOADERS = ("torch/utils/data/", "headway/data/")
+_STORAGE = "headway/storage/"
 _NETWORK = (
     "/socket.py",
     "/ssl.py",
@@ -36,7 +37,12 @@ _WAITS: dict[Kind, tuple[str, ...]] = {
     "lock": ("/threading.py", "/queue.py", "/concurrent/futures/_base.py"),
 }
 _OURS = "headway/worker/"
-_MEETINGS = {"meet": "a barrier or broadcast", "_enter": "report"}  # by the function of ours that waits
+_MEETINGS = {  # by the function of ours that waits
+    "meet": "a barrier or broadcast",
+    "_enter": "report",
+    "all_have_batch": "the next batch, which all must have",
+    "_all_saved": "get_all_reported_checkpoints",
+}
 
 
 @dataclass(frozen=True)
@@ -59,17 +65,19 @@ def doing(frames: Sequence[Frame], *, idle: bool, in_loader: bool = False) -> Do
 
 
 def _kind(frames: Sequence[Frame], *, idle: bool, in_loader: bool) -> tuple[Kind, str]:
+    inner = _after_users(frames)
+    for frame in inner:
+        if _OURS in frame.file and frame.function in _MEETINGS:
+            return "meeting", _MEETINGS[frame.function]
     if in_loader or any(part in frame.file for frame in frames for part in _LOADERS):
         return "loader", ""
-    inner = _after_users(frames)
+    if any(_STORAGE in frame.file for frame in frames):
+        return "storage", ""
     if collective := [frame for frame in inner if _is_in(frame, _COLLECTIVES) and frame.function not in _WRAPPERS]:
         return "collective", _name(collective)
     leaf = frames[-1] if frames else Frame("", 0, "")
     if idle and leaf.file.endswith(_BACKWARD[0]) and leaf.function == _BACKWARD[1]:
         return "collective", "backward (all-reduce of gradients)"
-    for frame in inner:
-        if _OURS in frame.file and frame.function in _MEETINGS:
-            return "meeting", _MEETINGS[frame.function]
     if leaf.hint:
         return leaf.hint, ""
     return next((kind for kind, files in _WAITS.items() if any(_is_in(frame, files) for frame in inner)), "code"), ""

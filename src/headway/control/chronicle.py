@@ -109,6 +109,11 @@ class Chronicle:
         who = "the run" if ranks is None else words.ranks(ranks)
         self.tell("stall", f"{who} got on after {words.duration(silent_s)}", ranks=ranks)
 
+    def lasts(self, phase: str, ranks: Collection[int], seconds: float) -> None:
+        verb = "is" if len(ranks) == 1 else "are"
+        text = f"{words.ranks(ranks)} {verb} still in the phase “{phase}”, for {words.duration(seconds)}"
+        self.tell("phase", text, ranks=ranks)
+
     # --- checkpoints ---
 
     def saved(self, seq: int, attempt: int, saved: Saved) -> None:

@@ -70,7 +70,8 @@ class Controller:
             lambda text: engine.post(Complaint(text, "callback")),
             at_once=engine.name == "inline",
         )
-        self._watch = Watch(plan.config.failure_config, _Patients(engine, self), self._stalled)
+        patients = _Patients(engine, self)
+        self._watch = Watch(plan.config.failure_config, patients, self._stalled, self._chronicle.lasts)
         self._witness = Witness(rundir.path, plan.task, lambda text: engine.post(Complaint(text, "failures")))
         self._horizons = Horizons(0)
         self._feeding = Feeding(rundir, lambda text: self._tell("data", text, "WARNING"))

@@ -4,8 +4,8 @@ Three samples of every rank's stack, a moment apart, and what the kernel says of
 collective, at one of our meetings) wait for one that does not; what that one does is the class of the fault. Where all
 wait, they wait for each other: in different operations, or after different numbers of batches.
 
-Silence alone is no stall. A rank that is busy and for whom nobody waits, or that has said what it is about
-(``train.phase``), is left in peace.
+Silence alone is no stall. A rank that is busy and for whom nobody waits, that reads a checkpoint, or that has said what
+it is about (``train.phase``), is left in peace.
 """
 
 from __future__ import annotations
@@ -104,6 +104,11 @@ class Rank:
         return doing(self.last.main, idle=self.idle, in_loader=self.pulse.in_loader)
 
     @property
+    def phase(self) -> str:
+        """What it may take its time for, if that is what it does."""
+        return self.pulse.phase or ("reading a checkpoint" if self.doing.kind == "storage" else "")
+
+    @property
     def waits(self) -> bool:
         """Whether it waits for other ranks, and for nothing else."""
         return self.over or (self.doing.kind in ("collective", "meeting") and not self.moves and not self.stopped)
@@ -139,7 +144,7 @@ def diagnose(ranks: Sequence[Rank]) -> Diagnosis | None:
 def _blamed(others: Sequence[Rank], waiting: Sequence[Rank], seen: Sequence[Rank]) -> Diagnosis | None:
     """Some ranks do something else than wait; the one that is furthest behind is what the waiting ones wait for."""
     held = [rank for rank in waiting if not rank.over and rank.silent]  # for as long as it takes to be a stall
-    suspects = [rank for rank in others if not rank.pulse.phase and rank.silent]
+    suspects = [rank for rank in others if not rank.phase and rank.silent]
     if not suspects or (held and len(suspects) < len(others)):
         return None  # they wait for one that gets on, or that has said what it is about
     if held:

@@ -277,6 +277,8 @@ def _ready(run: Run, rank: int) -> Step:
 
 
 def _raised(run: Run, rank: int, message: Failed) -> Step:
+    if (run.workers or ())[rank].over:
+        return run, ()  # a save in the background has failed, and what waited for it says so too
     run = marked(run, rank, replace((run.workers or ())[rank], over=True))
     if is_asked(run):
         return run, ()  # it was interrupted, as we asked

@@ -10,7 +10,7 @@ outside. All of it belongs to the controller's thread, and none of it waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -23,6 +23,7 @@ from headway.observe.stacks import from_faulthandler
 NUM_LOOKS = 3
 BETWEEN_S = 0.75
 PATIENCE = 1.5  # times as long as the longest silence that ended by itself
+PHASE_S = 60.0  # in one phase, until we mention it; then after twice as long, and so on
 
 
 class Patients(Protocol):
@@ -45,19 +46,28 @@ class _Watched:
     answer: Stacks | None = None
     stacks: str = ""  # the newest that we have of it, as text
     outside: Outside | None = None
+    mention_s: float = 0.0  # a phase that lasts for so long
 
 
 class Watch:
-    """``found`` is told a diagnosis when there is one and None when a stall is over; with how long it has lasted."""
+    """``found`` is told a diagnosis when there is one and None when a stall is over; with how long it has lasted.
+
+    ``lasts`` is told of phases that do, with who is in them and for how long: no stall, but nobody shall wonder.
+    """
 
     def __init__(
-        self, config: FailureConfig, patients: Patients, found: Callable[[Diagnosis | None, float], None]
+        self,
+        config: FailureConfig,
+        patients: Patients,
+        found: Callable[[Diagnosis | None, float], None],
+        lasts: Callable[[str, list[int], float], None],
     ) -> None:
         waits = [s for s in (config.stall_warn_s, config.stall_timeout_s) if s is not None]
         self._config = config
         self._after_s = min(waits) if waits else None
         self._patients = patients
         self._found = found
+        self._lasts = lasts
         self._ranks: list[_Watched] = []
         self._next: float | None = None  # when we look again
         self._num_looks = 0  # of this silence
@@ -67,7 +77,7 @@ class Watch:
 
     def begin(self, num_workers: int, now: float) -> None:
         """All ranks have been told to start."""
-        self._ranks = [_Watched(now) for _ in range(num_workers)]
+        self._ranks = [_Watched(now, mention_s=PHASE_S) for _ in range(num_workers)]
         self._rest(now)
 
     def end(self) -> None:
@@ -110,7 +120,7 @@ class Watch:
 
     def _got_on(self, watched: _Watched, now: float) -> None:
         silent_s = now - watched.since
-        watched.since = now
+        watched.since, watched.mention_s = now, PHASE_S
         if not self._num_looks and self.current is None:
             return
         if self.current is not None:
@@ -189,11 +199,24 @@ class Watch:
             self._found(None, silent_s)
         if found is not None:
             self._found(found, silent_s)
+        else:
+            self._mention([rank for rank in ranks if rank.samples and not rank.over], now)
         self.current = found
         self._rest(now)
         again_s = self._config.stall_timeout_s
         if found is not None and again_s is not None:
             self._next = now + max(BETWEEN_S, min(self._threshold_s, again_s - silent_s))
+
+    def _mention(self, ranks: Sequence[Rank], now: float) -> None:
+        """Phases that have lasted for long."""
+        due: dict[str, list[int]] = {}
+        for rank in ranks:
+            watched = self._ranks[rank.rank]
+            if rank.phase and now - watched.since >= watched.mention_s:
+                due.setdefault(rank.phase, []).append(rank.rank)
+                watched.mention_s = 2 * (now - watched.since)
+        for phase, numbers in due.items():
+            self._lasts(phase, numbers, now - max(self._ranks[number].since for number in numbers))
 
 
 def _drop_outside(watched: _Watched) -> None:

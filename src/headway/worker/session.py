@@ -169,9 +169,9 @@ class Session:
             )
         self._link.send(Saving(taken=self.progress.taken))
         heed()
-        self._link.wait(lambda: len(self._pending) < IN_FLIGHT, THROTTLE_S)
         note = Note(self.run.num_workers, json.loads(metrics), validation=validation, cursor=_noted(wish))
         with self.progress.phase("saving a checkpoint"):
+            self._link.wait(lambda: len(self._pending) < IN_FLIGHT, THROTTLE_S)
             there = self._saver.save(checkpoint, seq, note, wish)
         self._pending.add(seq)
         self._last_save = seq
@@ -251,7 +251,8 @@ class Session:
     def wait_for_saves(self) -> None:
         """The function is over when its checkpoints are on the run's storage."""
         self._let_go()
-        self._background.wait()
+        with self.progress.phase("saving a checkpoint"):
+            self._background.wait()
 
     def newest_checkpoint(self) -> Checkpoint | None:
         """What this rank began with, or the newest that it had a part in.
@@ -259,7 +260,8 @@ class Session:
         What it has just reported is given a moment to be committed, as long as that may depend on others.
         """
         patience = None if self.run.num_workers == 1 else COMMIT_WAIT_S
-        self._link.wait(lambda: not self._pending, patience)
+        with self.progress.phase("waiting for a checkpoint"):
+            self._link.wait(lambda: not self._pending, patience)
         if self._checkpoint is None and self._first is not None:
             self._checkpoint = cloudpickle.loads(self._first)
             self._hold(self._checkpoint)
@@ -283,6 +285,18 @@ class Session:
 
     def checkpoints(self, *, validated: bool, timeout_s: float | None) -> tuple[Known, ...]:
         """Those there are when this rank's last one is, and all validations are over; or when the time is."""
+        began = time.monotonic()
+        found = self._all_saved(timeout_s)
+        if not validated:
+            return found
+        left_s = None if timeout_s is None else max(0.0, began + timeout_s - time.monotonic())
+        with self.progress.phase("waiting for validations"):
+            return self._asked(left_s, validated=True)
+
+    def _all_saved(self, timeout_s: float | None) -> tuple[Known, ...]:
+        return self._asked(timeout_s)
+
+    def _asked(self, timeout_s: float | None, *, validated: bool = False) -> tuple[Known, ...]:
         index = self._num_questions
         self._num_questions += 1
         self._answers[index] = None

@@ -17,6 +17,10 @@ ALL_REDUCE = Frame("/site/torch/distributed/distributed_c10d.py", 3000, "all_red
 BROADCAST = Frame("/site/torch/distributed/distributed_c10d.py", 2900, "broadcast", users=False)
 MEET = Frame("/src/headway/worker/session.py", 260, "meet", users=False)
 
+ALL_HAVE = Frame("/src/headway/worker/session.py", 330, "all_have_batch", users=False)
+FETCH = Frame("/src/headway/storage/remote/copies.py", 40, "fetch", users=False)
+LOCK = Frame("/lib/python3.11/threading.py", 355, "wait", users=False, hint="lock")
+
 IN_BACKWARD = (TRAIN, BACKWARD)
 IN_ALL_REDUCE = (TRAIN, WRAPPER, ALL_REDUCE)
 IN_BROADCAST = (TRAIN, WRAPPER, BROADCAST)
@@ -122,6 +126,12 @@ QUIET = {
     "a phase": [rank(0, IN_ALL_REDUCE), rank(1, at("nap", "sleep"), phase="tokenise")],
     "one that gets on, and the others wait for it": [rank(0, IN_ALL_REDUCE), rank(1, at("x"), silent=False)],
     "all at our own barrier": [rank(0, (TRAIN, MEET), meetings=3), rank(1, (TRAIN, MEET), meetings=3)],
+    "a checkpoint is read": [rank(0, IN_ALL_REDUCE), rank(1, (TRAIN, FETCH, LOCK))],
+    "a checkpoint is read through the user's own files": [rank(0, (TRAIN, FETCH, Frame("/home/you/fs.py", 1, "open")))],
+    "all must have a batch, and one is in a phase": [
+        rank(0, (TRAIN, ALL_HAVE, LOCK), in_loader=True),
+        rank(1, at("nap", "sleep"), phase="evaluate"),
+    ],
     "all have finished": [rank(0, over=True), rank(1, over=True)],
     "a rank alone, whose device works through a long backward": [rank(0, IN_BACKWARD)],
     "backward, and other threads of theirs compute": [
@@ -135,6 +145,16 @@ QUIET = {
 @pytest.mark.parametrize("name", QUIET)
 def test_no_stall(name: str) -> None:
     assert diagnose(QUIET[name]) is None
+
+
+def test_who_waits_for_the_batches_of_others_does_not_wait_for_its_own() -> None:
+    held = rank(0, (TRAIN, ALL_HAVE, LOCK), in_loader=True, batches=5)
+    found = diagnose([held, rank(1, at("__next__"), in_loader=True, batches=3)])
+    assert found is not None
+    assert (found.fault, found.ranks) == ("loader", (1,))
+    found = diagnose([held, rank(1, IN_ALL_REDUCE, batches=3, common=1)])
+    assert found is not None
+    assert (found.fault, found.ranks) == ("uneven", (1,)), "it calls what the others do not"
 
 
 def test_a_stopped_process_is_a_stall_in_a_phase_too() -> None:

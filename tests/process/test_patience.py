@@ -1,0 +1,183 @@
+"""Waits that are ours to explain: for storage, for validations, for another rank. Who waits is not to blame."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec.implementations.local
+import pytest
+
+from headway import data, train
+from headway.control import stalls
+from headway.worker import session
+from support import save
+
+LONG_S = 3.5  # much longer than the controller below is patient
+
+
+@pytest.fixture(autouse=True)
+def short_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stalls, "BETWEEN_S", 0.4)
+
+
+def stalls_of(train_func: Callable[[], None], folder: Path, num_workers: int = 2, **options: Any) -> list[str]:
+    """What an impatient controller says of a run that ends well."""
+    result = train.DataParallelTrainer(
+        train_func,
+        scaling_config=train.ScalingConfig(num_workers=num_workers),
+        run_config=train.RunConfig(
+            name="run", storage_path=folder, failure_config=train.FailureConfig(stall_warn_s=0.7)
+        ),
+        **options,
+    ).fit()
+    lines = map(json.loads, Path(result.path, "events.jsonl").read_text().splitlines())
+    return [line["text"] for line in lines if line["event"] == "stall" and "got on" not in line["text"]]
+
+
+def report(**options: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        rank = train.get_context().get_world_rank()
+        train.report({}, save(folder, **{f"{rank}.txt": ""}), **options)
+
+
+def slow_validation(checkpoint: train.Checkpoint) -> dict[str, Any]:
+    time.sleep(LONG_S)
+    return {}
+
+
+def test_for_a_validation_while_another_rank_waits_for_us(tmp_path: Path) -> None:
+    def train_func() -> None:
+        if train.get_context().get_world_rank() == 0:
+            report(validation=True)
+            assert [found.status.name for found in train.get_all_reported_checkpoints()] == ["VALIDATED"]
+        else:
+            train.report({})
+        train.collective.barrier()
+
+    config = train.ValidationConfig(slow_validation)
+    assert stalls_of(train_func, tmp_path, validation_config=config) == []
+
+
+def test_for_files_on_their_way_when_the_function_is_over(tmp_path: Path) -> None:
+    def upload(checkpoint: train.Checkpoint, name: str) -> train.Checkpoint:
+        time.sleep(LONG_S)
+        place = tmp_path / "run/checkpoints" / name
+        checkpoint.to_directory(place)
+        return train.Checkpoint.from_directory(place)
+
+    def train_func() -> None:
+        mode = train.CheckpointUploadMode.ASYNC
+        train.report({}, save(tempfile.mkdtemp(), a=""), checkpoint_upload_mode=mode, checkpoint_upload_fn=upload)
+
+    assert stalls_of(train_func, tmp_path, 1) == []
+
+
+def test_for_room_to_save_while_another_rank_has_yet_to(tmp_path: Path) -> None:
+    def train_func() -> None:
+        slow = train.get_context().get_world_rank() == 1
+        for step in range(session.IN_FLIGHT + 2):
+            if slow and step == 1:
+                with train.phase("a long evaluation"):
+                    time.sleep(LONG_S)
+            report()
+
+    assert stalls_of(train_func, tmp_path) == []
+
+
+class SlowFiles(fsspec.implementations.local.LocalFileSystem):  # type: ignore[misc]
+    """A store that is far away."""
+
+    protocol = "slow"
+
+    def _open(self, *args: Any, **options: Any) -> Any:
+        time.sleep(LONG_S)
+        return super()._open(*args, **options)
+
+
+def test_for_a_checkpoint_to_be_downloaded(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/a.txt").write_text("a")
+
+    def train_func() -> None:
+        if train.get_context().get_world_rank() == 0:
+            with train.Checkpoint(str(tmp_path / "there"), SlowFiles()).as_directory() as folder:
+                assert Path(folder, "a.txt").read_text() == "a"
+        train.collective.barrier()
+
+    assert stalls_of(train_func, tmp_path) == []
+
+
+def some_rows() -> data.Dataset:
+    """How many there are is known only when they are read."""
+    return data.range(400).filter(lambda row: row["id"] % 3 != 0)
+
+
+def test_for_a_batch_that_another_rank_has_yet_to_make(tmp_path: Path) -> None:
+    def train_func() -> None:
+        slow = train.get_context().get_world_rank() == 1
+        for number, _ in enumerate(train.get_dataset_shard("train").iter_batches(batch_size=4)):
+            if slow and number == 3:
+                with train.phase("a long evaluation"):
+                    time.sleep(LONG_S)
+
+    assert stalls_of(train_func, tmp_path, datasets={"train": some_rows()}) == []
+
+
+def test_who_lets_others_wait_for_its_batches_is_named(tmp_path: Path) -> None:
+    def train_func() -> None:
+        slow = train.get_context().get_world_rank() == 1
+        for number, _ in enumerate(train.get_dataset_shard("train").iter_batches(batch_size=4)):
+            if slow and number == 3:
+                threading.Event().wait(LONG_S)
+
+    first, *_ = stalls_of(train_func, tmp_path, datasets={"train": some_rows()})
+    assert "rank 1 is waiting for a lock in train_func" in first
+    assert "rank 0 waits in the next batch, which all must have (called in train_func" in first
+
+
+def test_who_lets_others_wait_for_its_part_of_a_checkpoint_is_named(tmp_path: Path) -> None:
+    def train_func() -> None:
+        report()
+        if train.get_context().get_world_rank() == 1:
+            until = time.monotonic() + LONG_S
+            while time.monotonic() < until:
+                pass
+        report()
+        train.get_all_reported_checkpoints()
+
+    first, *_ = stalls_of(train_func, tmp_path)
+    assert "rank 1 is busy in train_func" in first
+    assert "rank 0 waits in get_all_reported_checkpoints (called in train_func" in first
+
+
+def test_a_phase_that_lasts_is_mentioned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(stalls, "PHASE_S", 1.0)
+
+    def train_func() -> None:
+        if train.get_context().get_world_rank() == 0:
+            with train.phase("tokenise"):
+                time.sleep(LONG_S)
+        train.collective.barrier()
+
+    assert stalls_of(train_func, tmp_path) == []
+    assert capfd.readouterr().err.count("rank 0 is still in the phase “tokenise”, for ") == 1, "and then twice as late"
+
+
+def test_for_a_dataset_that_is_made_whole(tmp_path: Path) -> None:
+    def slow(batch: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(LONG_S)
+        return batch
+
+    def train_func() -> None:
+        data.range(10).map_batches(slow).materialize()
+
+    [said] = stalls_of(train_func, tmp_path, 1)
+    assert "rank 0 is waiting for its data loader in train_func" in said
