@@ -294,6 +294,7 @@ class Session:
             return self._asked(left_s, validated=True)
 
     def _all_saved(self, timeout_s: float | None) -> tuple[Known, ...]:
+        """Who is in here waits for other ranks: that is how :mod:`headway.control.activity` knows."""
         return self._asked(timeout_s)
 
     def _asked(self, timeout_s: float | None, *, validated: bool = False) -> tuple[Known, ...]:
