@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from headway import train
 from headway.control import stalls
 from headway.storage import failures
 from headway.train.torch import TorchTrainer
-from support import plain_trainer, wait_until
+from support import wait_until
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -91,56 +89,3 @@ def test_without_a_retry_left_a_stall_raises_what_it_was(tmp_path: Path) -> None
     with pytest.raises(train.WorkerGroupError, match="rank 1 is asleep in sleep") as caught:
         trainer("asleep", tmp_path, stall_timeout_s=2).fit()
     assert isinstance(caught.value.__cause__, train.WorkerStalled)
-
-
-def stalls_of(train_func: Callable[[], None], num_workers: int, folder: Path) -> list[str]:
-    """What is said of a run that ends well, by an impatient controller."""
-    result = plain_trainer(
-        train_func,
-        num_workers,
-        name="run",
-        storage_path=folder,
-        failure_config=train.FailureConfig(stall_warn_s=1),
-    ).fit()
-    return [stall["text"] for stall in events(Path(result.path), "stall")]
-
-
-def test_what_goes_on_by_itself_is_said_too(tmp_path: Path) -> None:
-    def train_func() -> None:
-        for step in range(3):
-            train.report({"step": step})
-            if step == 1:
-                time.sleep(5)
-
-    first, *_, last = stalls_of(train_func, 1, tmp_path)
-    assert "rank 0 is asleep in train_func" in first
-    assert last.startswith("rank 0 got on after ")
-
-
-def test_a_phase_is_silence_that_was_announced(tmp_path: Path) -> None:
-    def train_func() -> None:
-        train.report({})
-        if train.get_context().get_world_rank() == 0:
-            with train.phase("tokenise"):
-                time.sleep(4)
-        train.collective.barrier()
-        train.report({})
-
-    assert stalls_of(train_func, 2, tmp_path) == []
-
-
-def test_no_alarm_where_training_is_bursty_but_gets_on(tmp_path: Path) -> None:
-    """Short steps, long ones, long ones in C, a rank that evaluates in many functions: nobody stands still."""
-
-    def train_func() -> None:
-        import torch
-
-        for step in range(6):
-            until = time.monotonic() + (2.5 if step % 2 else 0.05)
-            while time.monotonic() < until:
-                big = torch.ones(1200, 1200)
-                (big @ big).sum()
-            train.collective.barrier()
-            train.report({"step": step})
-
-    assert stalls_of(train_func, 2, tmp_path) == []

@@ -174,7 +174,9 @@ def test_a_save_that_fails_in_the_background_is_told_once(tmp_path: Path) -> Non
 
     def train_func() -> None:
         mode = train.CheckpointUploadMode.ASYNC
-        train.report({}, save(tempfile.mkdtemp(), a="1"), checkpoint_upload_mode=mode, checkpoint_upload_fn=upload)
+        train.report(
+            {}, save(tempfile.mkdtemp(dir=tmp_path), a="1"), checkpoint_upload_mode=mode, checkpoint_upload_fn=upload
+        )
 
     with pytest.raises(
         train.TrainingFailedError, match="failed: rank 0 raised OSError: the server is on fire"

@@ -37,7 +37,7 @@ _WAITS: dict[Kind, tuple[str, ...]] = {
     "lock": ("/threading.py", "/queue.py", "/concurrent/futures/_base.py"),
 }
 _OURS = "headway/worker/"
-_MEETINGS = {  # by the function of ours that waits
+MEETINGS = {  # by the function of ours that waits
     "meet": "a barrier or broadcast",
     "_enter": "report",
     "all_have_batch": "the next batch, which all must have",
@@ -67,8 +67,8 @@ def doing(frames: Sequence[Frame], *, idle: bool, in_loader: bool = False) -> Do
 def _kind(frames: Sequence[Frame], *, idle: bool, in_loader: bool) -> tuple[Kind, str]:
     inner = _after_users(frames)
     for frame in inner:
-        if _OURS in frame.file and frame.function in _MEETINGS:
-            return "meeting", _MEETINGS[frame.function]
+        if _OURS in frame.file and frame.function in MEETINGS:
+            return "meeting", MEETINGS[frame.function]
     if in_loader or any(part in frame.file for frame in frames for part in _LOADERS):
         return "loader", ""
     if any(_STORAGE in frame.file for frame in frames):

@@ -110,8 +110,7 @@ class Chronicle:
         self.tell("stall", f"{who} got on after {words.duration(silent_s)}", ranks=ranks)
 
     def lasts(self, phase: str, ranks: Collection[int], seconds: float) -> None:
-        verb = "is" if len(ranks) == 1 else "are"
-        text = f"{words.ranks(ranks)} {verb} still in the phase “{phase}”, for {words.duration(seconds)}"
+        text = f"{words.ranks_are(ranks)} still in the phase “{phase}”, for {words.duration(seconds)}"
         self.tell("phase", text, ranks=ranks)
 
     # --- checkpoints ---

@@ -246,8 +246,7 @@ def _who(ranks: Sequence[Rank]) -> str:
 def _found(fault: Fault, blamed: Sequence[Rank], seen: Sequence[Rank], what: str, *, told: bool = False) -> Diagnosis:
     numbers = tuple(rank.rank for rank in blamed)
     held = [rank for rank in seen if rank.waits and not rank.over and rank.rank not in numbers]
-    verb = "is" if len(blamed) == 1 else "are"
-    text = f"{_who(blamed)} {verb} {what}"
+    text = f"{words.ranks_are(numbers)} {what}"
     if held and not told:
         text += f"; {_wait(held)} in {held[0].doing.said} for {_who(blamed)}"
     return Diagnosis(fault, numbers, text)

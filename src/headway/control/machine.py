@@ -277,9 +277,10 @@ def _ready(run: Run, rank: int) -> Step:
 
 
 def _raised(run: Run, rank: int, message: Failed) -> Step:
-    if (run.workers or ())[rank].over:
+    worker = (run.workers or ())[rank]
+    if worker.over:
         return run, ()  # a save in the background has failed, and what waited for it says so too
-    run = marked(run, rank, replace((run.workers or ())[rank], over=True))
+    run = marked(run, rank, replace(worker, over=True))
     if is_asked(run):
         return run, ()  # it was interrupted, as we asked
     kind: FailureKind = "misuse" if message.misuse else "raised"

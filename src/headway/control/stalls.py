@@ -199,7 +199,7 @@ class Watch:
             self._found(None, silent_s)
         if found is not None:
             self._found(found, silent_s)
-        else:
+        elif self._config.stall_warn_s is not None:
             self._mention([rank for rank in ranks if rank.samples and not rank.over], now)
         self.current = found
         self._rest(now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from headway.core.messages import Exited
@@ -22,6 +22,11 @@ def ranks(numbers: Iterable[int]) -> str:
     if len(parts) == 1 and len(runs[0]) == 1:
         return f"rank {parts[0]}"
     return "ranks " + (parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}")
+
+
+def ranks_are(numbers: Collection[int]) -> str:
+    """``rank 3 is``, ``ranks 0 and 1 are``."""
+    return f"{ranks(numbers)} {'is' if len(numbers) == 1 else 'are'}"
 
 
 def death(exited: Exited) -> str:

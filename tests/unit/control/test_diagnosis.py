@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from headway.control.activity import doing
+from headway.control.activity import MEETINGS, doing
 from headway.control.diagnosis import Rank, Sample, diagnose
 from headway.core.messages import Frame, Pulse
+from headway.worker.session import Session
 
 TRAIN = Frame("/home/you/train.py", 31, "train_func")
 BACKWARD = Frame("/site/torch/autograd/graph.py", 979, "_engine_run_backward", users=False)
@@ -177,6 +178,10 @@ def test_who_waits_in_a_report_for_the_others_to_agree_is_said_to() -> None:
 
 
 REPORTING = (("train/functions.py", "report"), ("worker/session.py", "report"), ("worker/session.py", "_enter"))
+
+
+def test_what_waits_for_other_ranks_is_known_by_name() -> None:
+    assert all(callable(getattr(Session, name)) for name in MEETINGS)
 
 
 def test_a_library_below_the_users_own_function_is_not_what_it_waits_in() -> None:

@@ -106,6 +106,8 @@ def test_numbers_in_words() -> None:
     assert words.ranks([1, 0]) == "ranks 0 and 1"
     assert words.ranks([0, 1, 2, 3, 6, 7]) == "ranks 0-3, 6 and 7"
     assert words.ranks([0, 1, 2]) == "ranks 0-2"
+    assert words.ranks_are([3]) == "rank 3 is"
+    assert words.ranks_are([1, 0]) == "ranks 0 and 1 are"
     assert words.duration(2.345) == "2.3 s"
     assert words.duration(125) == "2 min 05 s"
     assert words.duration(7265) == "2 h 01 min"
