@@ -1,8 +1,16 @@
-"""A test leaves nothing behind: no process, no thread, no environment variable, no file in shared memory or /tmp."""
+"""A test leaves nothing behind: no process, no thread, no environment variable, no file in shared memory or /tmp.
+
+Only what this suite's own processes made is looked at: it has a temporary directory and a place in shared memory of its
+own, so that another suite, or any other program, may run beside it.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import re
+import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -22,6 +30,28 @@ from s3 import S3
 
 settings.register_profile("headway", deadline=None, database=None)  # machines are noisy; a clone stays clean
 settings.load_profile("headway")
+
+_PR_SET_CHILD_SUBREAPER = 36
+_PRIVATE = Path(tempfile.mkdtemp(prefix="hw-"))  # short: sockets lie in there
+_MEMORY = Path("/dev/shm", _PRIVATE.name)
+
+
+def pytest_configure() -> None:
+    """Give the suite places of its own, and signals as they are in a terminal."""
+    _MEMORY.mkdir()
+    os.environ["TMPDIR"] = tempfile.tempdir = str(_PRIVATE)
+    os.environ["HEADWAY_MEMORY_DIR"] = str(_MEMORY)
+    for number in (signal.SIGINT, signal.SIGHUP):  # a shell has a background job ignore them, and children inherit it
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    # Orphans become our children instead of init's: so they are seen.
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def pytest_unconfigure() -> None:
+    nurseries.end_nurseries()
+    for folder in (_MEMORY, _PRIVATE):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +93,8 @@ def _processes() -> set[str]:
     found = set()
     for process in psutil.Process().children(recursive=True):
         try:
-            if process.pid not in ours and "resource_tracker" not in " ".join(process.cmdline()):
+            tracker = "resource_tracker" in " ".join(process.cmdline())
+            if process.pid not in ours and not tracker and process.status() != psutil.STATUS_ZOMBIE:
                 found.add(f"{process.pid} {process.name()}")  # its state may change, and it is the same process
         except psutil.NoSuchProcess:
             continue
@@ -81,12 +112,17 @@ def _environment() -> set[str]:
 
 
 def _shared_memory() -> set[str]:
-    return set(os.listdir("/dev/shm"))
+    """What lies in our own place, and segments of torch whose process is gone."""
+    segments = (re.match(r"torch_(\d+)_", name) for name in os.listdir("/dev/shm"))
+    return {
+        *os.listdir(_MEMORY),
+        *(found.string for found in segments if found and not psutil.pid_exists(int(found[1]))),
+    }
 
 
 def _temporary_files() -> set[str]:
     kept = {Path(nursery._folder).name for nursery in nurseries._nurseries.values()}
-    return {name for name in os.listdir(tempfile.gettempdir()) if "headway" in name or "pymp-" in name} - kept
+    return {name for name in os.listdir(_PRIVATE) if "headway" in name or "pymp-" in name} - kept
 
 
 LOOKS: dict[str, Callable[[], set[str]]] = {

@@ -94,6 +94,14 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [process for process in processes if is_alive(process)]
 
 
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended; one that nobody has reaped yet has, too."""
+    try:
+        return not is_alive(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return True
+
+
 def is_alive(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE

@@ -15,7 +15,7 @@ import pytest
 
 from headway import train
 from headway.engine import nurseries
-from support import fit, plain_trainer, wait_until
+from support import fit, is_gone, plain_trainer, wait_until
 
 
 def failing(function: Any, num_workers: int = 2, **options: Any) -> train.TrainingFailedError:
@@ -188,8 +188,8 @@ def test_children_of_a_worker_end_with_it(tmp_path: Path) -> None:
 
     fit(train_func, storage_path=tmp_path / "runs")
     pid = int((tmp_path / "pid").read_text())
-    wait_until(lambda: not os.path.exists(f"/proc/{pid}"), 2)
-    assert not os.path.exists(f"/proc/{pid}")
+    wait_until(lambda: is_gone(pid), 2)
+    assert is_gone(pid)
 
 
 def test_a_loader_process_cannot_report_in_its_workers_name() -> None:
@@ -244,7 +244,7 @@ def test_children_of_a_worker_end_with_it_even_without_a_nursery(tmp_path: Path)
     os.kill(nurseries.nursery(()).pid, signal.SIGKILL)
     assert run.result().state == "FINISHED"
     pid = int((tmp_path / "pid").read_text())
-    wait_until(lambda: not os.path.exists(f"/proc/{pid}"), 2)
+    wait_until(lambda: is_gone(pid), 2)
 
 
 def test_a_nursery_that_died_between_runs_is_replaced() -> None:
@@ -267,13 +267,14 @@ def test_a_worker_that_speaks_nonsense_is_ended() -> None:
 
 
 @pytest.mark.parametrize("whose_death", ["of the worker", "of the nursery"])
-def test_a_segment_that_a_killed_loader_process_left_is_swept(whose_death: str) -> None:
+def test_a_segment_that_a_killed_loader_process_left_is_swept(whose_death: str, tmp_path: Path) -> None:
     def train_func() -> None:
         pid = os.fork()
         if pid == 0:
             Path(f"/dev/shm/torch_{os.getpid()}_4711_1").touch()
             time.sleep(60)
             os._exit(0)
+        (tmp_path / "pid").write_text(str(pid))
         while not Path(f"/dev/shm/torch_{pid}_4711_1").exists():
             time.sleep(0.01)
         os.kill(os.getpid() if whose_death == "of the worker" else os.getppid(), signal.SIGKILL)
@@ -281,5 +282,5 @@ def test_a_segment_that_a_killed_loader_process_left_is_swept(whose_death: str) 
 
     with pytest.raises(train.TrainingFailedError, match=r"was killed|died with"):
         fit(train_func)
-    wait_until(lambda: not list(Path("/dev/shm").glob("torch_*_4711_1")), 3)
-    assert not list(Path("/dev/shm").glob("torch_*_4711_1"))
+    segment = Path(f"/dev/shm/torch_{(tmp_path / 'pid').read_text()}_4711_1")
+    wait_until(lambda: not segment.exists(), 3, lambda: f"{segment} is swept")

@@ -20,7 +20,7 @@ from headway import train
 from headway.cli import main
 from headway.storage import layout
 from headway.storage.record import Record
-from support import Driver, alive, wait_until, write_script
+from support import Driver, alive, is_gone, wait_until, write_script
 
 Status = train.ReportedCheckpointStatus
 
@@ -183,7 +183,7 @@ def test_a_validation_that_goes_wrong_never_fails_the_run(tmp_path: Path, capfd:
     logs = Path(result.path, "logs")
     assert (logs / "validation-checkpoint_000000.out").read_text() == "how raise\n"
     assert "no such split" in (logs / "validation-checkpoint_000000.err").read_text()
-    wait_until(lambda: not psutil.pid_exists(int((tmp_path / "child").read_text())))
+    wait_until(lambda: is_gone(int((tmp_path / "child").read_text())))
     [last] = [event for event in Record.at(Path(result.path)).events() if event.get("path") == "checkpoint_000005"][-1:]
     assert last["status"] == "VALIDATION_TIMEOUT"
 
@@ -302,7 +302,7 @@ def test_a_trainer_inside_a_validation_ends_with_it(tmp_path: Path) -> None:
     assert saved.validation.status is Status.VALIDATION_TIMEOUT
     pids = [int(path.stem) for path in tmp_path.glob("*.pid")]
     assert len(pids) == 2
-    wait_until(lambda: not any(map(psutil.pid_exists, pids)))
+    wait_until(lambda: all(map(is_gone, pids)))
 
 
 def test_restarts_leave_validations_alone(tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ def test_a_failure_for_good_ends_validations_and_a_stop_waits_for_them(tmp_path:
     if ending == "fails":
         with pytest.raises(train.TrainingFailedError):
             run.result()
-        assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+        assert is_gone(int((tmp_path / "pid").read_text()))
         assert [saved.awaits_validation for saved in Record.at(run.path).checkpoints()] == [True]
     else:
         run.stop()

@@ -20,7 +20,7 @@ from headway import train
 from headway.engine import local, nurseries
 from headway.storage.record import Record
 from headway.train.torch import TorchTrainer
-from support import Driver, fit, plain_trainer, python, save, wait_until, write_script
+from support import Driver, alive, fit, plain_trainer, python, save, wait_until, write_script
 
 
 def report_with_files(step: int, **files: str) -> None:
@@ -335,7 +335,7 @@ def test_a_nursery_that_does_not_answer_cannot_hold_up_the_end() -> None:
     run.stop()
     run.result()
     assert time.monotonic() - began < 3
-    wait_until(lambda: not any(worker.is_running() for worker in workers), 2)
+    wait_until(lambda: not alive(workers), 2)
     assert fit(lambda: "again").return_value == "again"
 
 

@@ -15,6 +15,12 @@ def results_folder() -> Path:
     return Path(os.environ.get("HEADWAY_RESULTS") or "~/headway_results").expanduser().absolute()
 
 
+def memory_folder() -> str | None:
+    """Where checkpoints are kept in memory: ``HEADWAY_MEMORY_DIR``, else ``/dev/shm``; None where that is missing."""
+    chosen = os.environ.get("HEADWAY_MEMORY_DIR") or "/dev/shm"
+    return chosen if os.access(chosen, os.W_OK) else None
+
+
 def wanted_engine() -> str:
     """``HEADWAY_ENGINE``, where a config leaves the choice."""
     return os.environ.get("HEADWAY_ENGINE", "auto")

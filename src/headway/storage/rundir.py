@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
+from headway.core.environment import memory_folder
 from headway.storage import layout
 from headway.storage.files import Appender, write_json
 from headway.storage.recovery import Recovered
@@ -76,8 +77,7 @@ class RunDir:
 
     def keep_checkpoints_in_memory(self) -> None:
         """From now on they are made in shared memory, and gone with this process."""
-        folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        root = Path(tempfile.mkdtemp(prefix="headway-checkpoints-", dir=folder))
+        root = Path(tempfile.mkdtemp(prefix="headway-checkpoints-", dir=memory_folder()))
         (root / layout.CHECKPOINTS).mkdir()
         self.vault = FolderVault(root)
         self._hold = os.open(root, os.O_RDONLY | os.O_CLOEXEC)  # while it is held, nobody sweeps it
