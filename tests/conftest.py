@@ -121,7 +121,7 @@ def _shared_memory() -> set[str]:
 
 
 def _temporary_files() -> set[str]:
-    kept = {Path(nursery._folder).name for nursery in nurseries._nurseries.values()}
+    kept = {nursery.folder.name for nursery in nurseries._nurseries.values()}
     return {name for name in os.listdir(_PRIVATE) if "headway" in name or "pymp-" in name} - kept
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -339,10 +340,41 @@ def test_a_nursery_that_does_not_answer_cannot_hold_up_the_end() -> None:
     assert fit(lambda: "again").return_value == "again"
 
 
-def test_what_a_program_left_that_was_killed_with_its_nursery_is_swept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nurseries, "YOUNG_S", -1.0)
-    left = Path(tempfile.mkdtemp(prefix=nurseries.PREFIX))
+def test_what_a_program_left_that_was_killed_with_its_nursery_is_swept(tmp_path: Path) -> None:
+    script = """
+        import time
+        from headway.core.environment import memory_folder
+        from headway.engine import nurseries
+        from headway import train
+
+        def train_func():
+            train.report({}, checkpoint=train.Checkpoint.from_dict({"a": 1}))
+            time.sleep(60)
+
+        print(nurseries.nursery(()).folder, flush=True)
+        config = train.RunConfig(checkpoint_config=train.CheckpointConfig(num_to_keep=0))
+        train.DataParallelTrainer(train_func, run_config=config).fit()
+    """
+    memory = Path(os.environ["HEADWAY_MEMORY_DIR"])
+    with Driver(write_script(tmp_path, script)) as driver:
+        wait_until(lambda: list(memory.glob("*/checkpoints/checkpoint_*")) != [], 30, lambda: driver.output)
+        descendants = driver.descendants()
+        driver.process.kill()
+        for process in descendants:
+            process.kill()
+    left = Path(driver.output.splitlines()[0])
+    assert left.is_dir()
     held = nurseries.nursery(())
     nurseries.sweep_temporary_folders()
     assert not left.exists()
-    assert Path(held._folder).is_dir(), "that of a living one stays"
+    assert not list(memory.iterdir())
+    assert held.folder.is_dir(), "that of a living one stays"
+
+
+def test_a_users_directory_that_is_called_like_ours_is_never_swept(tmp_path: Path) -> None:
+    storage = Path(tempfile.mkdtemp(prefix="headway-"))
+    fit(lambda: train.report({}), name="precious", storage_path=storage)
+    os.utime(storage, (time.time() - 3600,) * 2)
+    nurseries.sweep_temporary_folders()
+    assert (storage / "precious" / "run.json").is_file()
+    shutil.rmtree(storage)

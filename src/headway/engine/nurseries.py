@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import gc
-import glob
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
-import time
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 
+from headway.core import temporary
 from headway.core.environment import in_worker
+from headway.core.temporary import OwnedDirectory
 from headway.engine.channel import shut
 from headway.engine.nursery import born_in_nursery, sweep_shared_memory
 
-PREFIX = "headway-"
-YOUNG_S = 60.0
 DYING_S = 0.2  # what a process may take to be gone that has been killed
 
 
@@ -35,16 +31,14 @@ class NurseryProcess:
     def __init__(self, preload: Sequence[str], warm: Sequence[str]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         sweep_temporary_folders()
-        self._folder = tempfile.mkdtemp(prefix=PREFIX)
-        self._hold = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
-        fcntl.flock(self._hold, fcntl.LOCK_SH)
+        self._temporary = OwnedDirectory("workers")
         boot = {
             "door": theirs.fileno(),
             "driver": os.getpid(),
             "preload": list(preload),
             "warm": list(warm),
             "sparing": bool(_also),
-            "folder": self._folder,
+            "folder": str(self._temporary.path),
         }
         code = f"import sys; sys.path[:] = {sys.path!r}; from headway.engine.nursery import main; main()"
         with theirs:
@@ -62,6 +56,11 @@ class NurseryProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def folder(self) -> Path:
+        """For temporary files of its workers."""
+        return self._temporary.path
 
     @property
     def ours(self) -> bool:
@@ -98,22 +97,12 @@ class NurseryProcess:
             except subprocess.TimeoutExpired:  # it is in the middle of a long import
                 self._process.kill()
         self._process.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
-        os.close(self._hold)
+        self._temporary.remove()
 
 
 def sweep_temporary_folders() -> None:
-    """Remove what was left by programs that were killed together with their nursery: nobody holds it any more."""
-    for path in [path for base in (tempfile.gettempdir(), "/dev/shm") for path in glob.glob(f"{base}/{PREFIX}*")]:
-        with contextlib.suppress(OSError):
-            if time.time() - os.stat(path).st_mtime < YOUNG_S:
-                continue  # perhaps not held yet
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
-            finally:
-                os.close(fd)
+    """Remove what was left by programs that were killed together with their nursery."""
+    temporary.sweep()
 
 
 def end_groups(leaders: Collection[int]) -> None:

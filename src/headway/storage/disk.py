@@ -14,6 +14,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from headway.core.owner import boot_id as boot_id
+
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _FICLONE = 0x40049409
@@ -116,11 +118,3 @@ def is_read(path: Path) -> bool:
     finally:
         os.close(fd)
     return False
-
-
-def boot_id() -> str:
-    """Which life of this machine this is: what was written in another one, and not flushed, may be lost."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return "unknown"

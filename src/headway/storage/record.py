@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
-import tempfile
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from typing import Any
 
 from headway.core.config import local_path
 from headway.core.errors import StorageError
+from headway.core.temporary import OwnedDirectory
 from headway.storage import failures, layout
 from headway.storage.commit import Saved
 from headway.storage.files import read_json, read_lines, read_lines_backwards
@@ -29,8 +28,9 @@ class _Keeper:
     """A temporary folder, as long as somebody holds this."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="headway-record-"))
-        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+        directory = OwnedDirectory("record")
+        self.folder = directory.path
+        weakref.finalize(self, directory.remove)
 
 
 @dataclass(frozen=True)

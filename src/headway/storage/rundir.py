@@ -6,14 +6,13 @@ import atexit
 import fcntl
 import json
 import os
-import shutil
 import socket
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, TextIO
 
 from headway.core.environment import memory_folder
+from headway.core.temporary import OwnedDirectory
 from headway.storage import layout
 from headway.storage.files import Appender, write_json
 from headway.storage.recovery import Recovered
@@ -77,12 +76,10 @@ class RunDir:
 
     def keep_checkpoints_in_memory(self) -> None:
         """From now on they are made in shared memory, and gone with this process."""
-        root = Path(tempfile.mkdtemp(prefix="headway-checkpoints-", dir=memory_folder()))
-        (root / layout.CHECKPOINTS).mkdir()
-        self.vault = FolderVault(root)
-        self._hold = os.open(root, os.O_RDONLY | os.O_CLOEXEC)  # while it is held, nobody sweeps it
-        fcntl.flock(self._hold, fcntl.LOCK_SH)
-        atexit.register(shutil.rmtree, root, ignore_errors=True)
+        directory = OwnedDirectory("checkpoints", memory_folder())
+        (directory.path / layout.CHECKPOINTS).mkdir()
+        self.vault = FolderVault(directory.path)
+        atexit.register(directory.remove)
 
     def differences(self, asked: dict[str, Any]) -> list[str]:
         """What is asked for otherwise than in the last opening, in words."""

@@ -13,9 +13,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import secrets
-import shutil
 import socket
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -26,6 +24,7 @@ import cloudpickle
 
 from headway.core.callback import TrainRunContext, UserCallback
 from headway.core.errors import TrainingFailedError, WorkerDied
+from headway.core.temporary import OwnedDirectory
 from headway.train.functions import get_context, phase
 from headway.train.handle import Run
 
@@ -136,9 +135,9 @@ class Crew(UserCallback):
     """One object per worker, by rank. It is also told of the end of the run that it lives in."""
 
     def __init__(self, kind: type, args: tuple[Any, ...], kwargs: dict[str, Any], *, num_workers: int) -> None:
-        self._folder = tempfile.mkdtemp(prefix="headway-crew-")
+        self._directory = OwnedDirectory("crew")
         key = secrets.token_bytes(32)
-        self._listener = Listener(f"{self._folder}/{DOOR}", family="AF_UNIX", backlog=num_workers, authkey=key)
+        self._listener = Listener(f"{self._directory.path}/{DOOR}", family="AF_UNIX", backlog=num_workers, authkey=key)
         self.function = Service(str(self._listener.address), key, kind, args, kwargs)
         self._members = [Member(rank) for rank in range(num_workers)]
         self._run: Run | None = None
@@ -171,7 +170,7 @@ class Crew(UserCallback):
         for member in self._members:
             member._leave()
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as knocking:
-            knocking.connect(f"{self._folder}/{DOOR}")
+            knocking.connect(f"{self._directory.path}/{DOOR}")
         self.close()
 
     def shutdown(self, patience_s: float = 5) -> None:
@@ -188,7 +187,7 @@ class Crew(UserCallback):
     def close(self) -> None:
         """Take the door away; also where no run has begun."""
         self._listener.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._directory.remove()
 
     def __getitem__(self, rank: int) -> Member:
         return self._members[rank]

@@ -19,7 +19,6 @@ import json
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
@@ -51,6 +50,7 @@ from headway.core.messages import (
     ToWorker,
 )
 from headway.core.task import Task
+from headway.core.temporary import OwnedDirectory
 from headway.core.validation import ReportedCheckpointStatus
 from headway.engine import hardware
 from headway.frameworks.base import alone
@@ -229,13 +229,14 @@ def run(replay: Replay, *, trust: bool, tell: Tell, examine: Examine = lambda er
 @contextlib.contextmanager
 def _swept_folder() -> Iterator[Path]:
     """A temporary folder that goes even if the function takes this process with it: a shell waits for our end."""
-    folder = tempfile.mkdtemp(prefix="headway-replay-")
-    command = ["sh", "-c", 'read _; exec rm -rf -- "$0"', folder]
+    directory = OwnedDirectory("replay")
+    command = ["sh", "-c", 'read _; exec rm -rf -- "$0"', str(directory.path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as sweeper:
         try:
-            yield Path(folder)
+            yield directory.path
         finally:
             sweeper.communicate()
+            directory.remove()
 
 
 def _scratch(record: Record, folder: Path) -> Path:

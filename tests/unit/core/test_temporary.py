@@ -1,0 +1,117 @@
+"""Temporary directories: what may be swept is proven, never guessed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headway.core import temporary
+from headway.core.owner import Owner
+from headway.core.temporary import MARKER, OwnedDirectory, sweep
+
+
+@pytest.fixture
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(temporary, "_bases", lambda: [tmp_path])
+    return tmp_path
+
+
+@pytest.fixture
+def left_by_a_killed_process(base: Path) -> Path:
+    """A directory whose process has been killed."""
+    code = f"""
+        import time
+        from headway.core.temporary import OwnedDirectory
+        print(OwnedDirectory("test", {str(base)!r}).path, flush=True)
+        time.sleep(60)
+    """
+    command = [sys.executable, "-c", "\n".join(line.strip() for line in code.splitlines())]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        path = Path(process.stdout.readline().strip())
+        (path / "file").write_text("left")
+        process.send_signal(signal.SIGKILL)
+    return path
+
+
+def age(path: Path) -> None:
+    os.utime(path, (time.time() - 3600,) * 2)
+
+
+def test_what_a_killed_process_left_is_swept(left_by_a_killed_process: Path) -> None:
+    sweep()
+    assert not left_by_a_killed_process.exists()
+
+
+def test_what_a_living_process_holds_stays_however_old_it_is(base: Path) -> None:
+    held = OwnedDirectory("test", str(base))
+    age(held.path)
+    sweep()
+    assert held.path.is_dir()
+    held.remove()
+    assert not held.path.exists()
+
+
+@pytest.mark.parametrize("name", ["headway-experiments", "headway-x7g2abcd", "headway-nursery-abc"])
+def test_a_directory_without_our_marker_is_never_touched(base: Path, name: str) -> None:
+    users = base / name
+    (users / "run").mkdir(parents=True)
+    age(users)
+    sweep()
+    assert (users / "run").is_dir()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"uid": 12345}, {"pid_namespace": "pid:[1]"}, {"pid": os.getpid()}],
+    ids=["another user's", "of another container", "of a process that lives"],
+)
+def test_a_marker_that_does_not_prove_it_saves_the_directory(
+    left_by_a_killed_process: Path, change: dict[str, object]
+) -> None:
+    marker = left_by_a_killed_process / MARKER
+    owner = json.loads(marker.read_text())
+    started = {"started": Owner.current().started} if "pid" in change else {}
+    marker.write_text(json.dumps({**owner, **change, **started}))
+    sweep()
+    assert left_by_a_killed_process.is_dir()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", '{"format": 1}', "[" * 100_000, '{"format": 2}', "\xff"])
+def test_a_marker_that_is_nonsense_saves_the_directory(left_by_a_killed_process: Path, text: str) -> None:
+    (left_by_a_killed_process / MARKER).write_bytes(text.encode("latin-1"))
+    sweep()
+    assert left_by_a_killed_process.is_dir()
+
+
+def test_a_marker_that_is_a_pipe_or_a_link_does_not_hold_up_the_sweep(left_by_a_killed_process: Path) -> None:
+    marker = left_by_a_killed_process / MARKER
+    kept = marker.rename(left_by_a_killed_process / "copy")
+    os.mkfifo(marker)
+    sweep()
+    marker.unlink()
+    marker.symlink_to(kept)
+    sweep()
+    assert left_by_a_killed_process.is_dir()
+
+
+def test_a_link_to_a_directory_of_ours_is_not_followed(left_by_a_killed_process: Path, base: Path) -> None:
+    elsewhere = base / "elsewhere"
+    left_by_a_killed_process.rename(elsewhere)
+    left_by_a_killed_process.symlink_to(elsewhere)
+    sweep()
+    assert (elsewhere / "file").exists()
+
+
+def test_a_number_that_another_process_has_by_now_does_not_keep_it_alive() -> None:
+    assert Owner.current().is_alive
+    assert not replace(Owner.current(), started="0").is_alive
+    assert not replace(Owner.current(), boot="another").is_alive
