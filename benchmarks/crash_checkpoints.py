@@ -104,7 +104,7 @@ def look(vault: Vault, tally: Tally) -> None:
     for saved in found.kept:
         tally.checkpoints_read += 1
         try:
-            with saved.checkpoint(trust=False).as_directory() as path:
+            with saved.checkpoint().as_directory() as path:
                 assert check(path) == saved.manifest.metrics["step"]
             assert not vault.verify(saved.path.name)[1]
         except (AssertionError, OSError, StorageError) as error:

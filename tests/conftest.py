@@ -41,6 +41,7 @@ def pytest_configure() -> None:
     _MEMORY.mkdir()
     os.environ["TMPDIR"] = tempfile.tempdir = str(_PRIVATE)
     os.environ["HEADWAY_MEMORY_DIR"] = str(_MEMORY)
+    os.environ["HEADWAY_KEY_FILE"] = str(_PRIVATE / "key")
     for number in (signal.SIGINT, signal.SIGHUP):  # a shell has a background job ignore them, and children inherit it
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

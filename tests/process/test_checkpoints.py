@@ -23,7 +23,7 @@ from support import Driver, fit, python, save, wait_until, write_script
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-def test_a_dict_is_a_checkpoint_and_where_a_run_goes_on(tmp_path: Path) -> None:
+def test_a_dict_is_a_checkpoint_and_where_a_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     def train_func() -> int:
@@ -41,11 +41,14 @@ def test_a_dict_is_a_checkpoint_and_where_a_run_goes_on(tmp_path: Path) -> None:
     back = result.checkpoint.to_dict()
     assert back["epoch"] == 3
     assert torch.equal(back["weights"], torch.full((2, 2), 3.0))
-    assert back["hook"]() == 3, "handed out by the run that wrote it"
-    elsewhere = train.Result.from_path(result.path).checkpoint
-    assert elsewhere is not None
+    assert back["hook"]() == 3, "written by a run of ours"
+    later = train.Result.from_path(result.path).checkpoint
+    assert later is not None
+    assert later.to_dict()["hook"]() == 3, "years later, too"
+    monkeypatch.setenv("HEADWAY_KEY_FILE", str(tmp_path / "another user's key"))
     with pytest.raises(train.StorageError, match="trust=True"):
-        elsewhere.to_dict()
+        later.to_dict()
+    assert later.to_dict(trust=True)["hook"]() == 3
 
 
 def test_resume_from_a_dict(tmp_path: Path) -> None:
@@ -355,8 +358,9 @@ def test_a_torch_checkpoint_gives_its_model_back() -> None:
     with pytest.raises(train.ConfigError, match="give get_model"):
         TorchCheckpoint.from_checkpoint(state).get_model()
     assert TorchCheckpoint.from_checkpoint(whole).get_model().in_features == 3
+    assert TorchCheckpoint(whole.path).get_model().in_features == 3
     with pytest.raises(train.StorageError, match="trust=True"):
-        TorchCheckpoint(whole.path).get_model()
+        TorchCheckpoint(whole.to_directory()).get_model()
 
 
 def test_a_read_only_folder_is_said_and_a_result_is_read_from_it(tmp_path: Path) -> None:

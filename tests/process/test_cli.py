@@ -57,7 +57,7 @@ def test_a_script_for_torchrun_runs_as_it_is(tmp_path: Path) -> None:
     for rank in (0, 1):
         assert f"[r{rank}] rank {rank} of 2 args ['{tmp_path}', '--flag'] {script}" in done.stdout
         assert (tmp_path / f"model-{rank}.pt").exists()
-    [record] = runs(Path(os.environ["HEADWAY_RESULTS"]))
+    [record] = runs(Path(os.environ["HEADWAY_RESULTS"])).readable
     assert record.path.name.startswith("script_")
     assert record.state == "FINISHED"
 
@@ -175,7 +175,7 @@ def test_the_doctor_says_what_would_not_work(tmp_path: Path, capsys: pytest.Capt
 def test_the_quickstart_reaches_97_percent_on_two_workers(tmp_path: Path) -> None:
     done = headway("quickstart", "--storage-path", tmp_path)
     assert done.returncode == 0, done.stderr
-    [record] = runs(tmp_path)
+    [record] = runs(tmp_path).readable
     assert record.description["openings"][0]["scaling_config"]["num_workers"] == 2
     metrics = record.newest_metrics()
     assert metrics is not None

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import signal
+import socket
+import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from headway import train
+from headway.storage import handoff
 from headway.storage.record import Record
-from support import fit, save
+from headway.worker import saving
+from support import Driver, fit, python, save, write_script
 
 ASYNC, NO_UPLOAD = train.CheckpointUploadMode.ASYNC, train.CheckpointUploadMode.NO_UPLOAD
 
@@ -80,13 +89,12 @@ def test_mixed_modes_commit_in_order(tmp_path: Path, elsewhere: Path) -> None:
 
 
 def test_an_error_on_the_way_fails_the_run(tmp_path: Path, elsewhere: Path) -> None:
-    broken = tmp_path / "bin/cp"
-    broken.parent.mkdir()
+    broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho 'the disk is on fire' >&2\nexit 1\n")
     broken.chmod(0o755)
 
     def train_func() -> None:
-        os.environ["PATH"] = str(broken.parent)
+        sys.executable = str(broken)
         folder = tempfile.mkdtemp(dir=elsewhere)
         train.report({}, save(folder, a="1"), checkpoint_upload_mode=ASYNC)
         time.sleep(60)
@@ -95,6 +103,174 @@ def test_an_error_on_the_way_fails_the_run(tmp_path: Path, elsewhere: Path) -> N
     with pytest.raises(train.TrainingFailedError, match=r"could not be saved to .*: the disk is on fire"):
         fit(train_func, storage_path=tmp_path / "runs")
     assert time.monotonic() - began < 20, "at once, not when the function ends"
+    assert [name for name in os.listdir(elsewhere) if name.startswith(handoff.PREFIX)] == []
+
+
+def test_a_file_that_vanishes_while_the_others_are_taken_costs_nothing_but_itself(
+    tmp_path: Path, elsewhere: Path
+) -> None:
+    def train_func() -> None:
+        folder = Path(tempfile.mkdtemp(dir=elsewhere))
+        stop = threading.Event()
+
+        def write_and_remove() -> None:
+            while not stop.is_set():
+                for name in ("0-first.tmp", "zz-last.tmp"):
+                    (folder / name).write_text("x")
+                    (folder / name).unlink(missing_ok=True)
+
+        busy = threading.Thread(target=write_and_remove)
+        busy.start()
+        for step in range(20):
+            for number in range(30):
+                (folder / f"shard-{number}").write_text(str(step))
+            train.report({}, train.Checkpoint(folder), checkpoint_upload_mode=ASYNC)
+        stop.set()
+        busy.join()
+
+    result = fit(train_func, storage_path=tmp_path)
+    for number, saved in enumerate(Record.at(Path(result.path)).checkpoints()):
+        shards = {name for name in saved.manifest.files if name.startswith("shard-")}
+        assert shards == {f"shard-{each}" for each in range(30)}, number
+
+
+@pytest.mark.parametrize("gone", ["the directory", "its parent", "its files"])
+def test_a_source_that_vanishes_is_said_and_never_an_empty_checkpoint(
+    gone: str, tmp_path: Path, elsewhere: Path
+) -> None:
+    def train_func() -> None:
+        train.report({}, train.Checkpoint.from_dict({"good": 1}))
+        folder = elsewhere / "above" / "folder"
+        folder.mkdir(parents=True)
+        save(folder, a="1")
+        same_filesystem = saving.same_filesystem
+
+        def too_late(a: Path, b: Path) -> bool:
+            """Somebody cleans up between our first look and the move."""
+            answer = same_filesystem(a, b)
+            shutil.rmtree(folder.parent if gone == "its parent" else folder)
+            if gone == "its files":
+                folder.mkdir()
+            return answer
+
+        saving.same_filesystem = too_late
+        train.report({}, train.Checkpoint(folder), checkpoint_upload_mode=ASYNC)
+
+    with pytest.raises(train.TrainingFailedError, match=r"holds no file|could not be moved aside|is not a directory"):
+        fit(train_func, storage_path=tmp_path, name="run")
+    [kept] = Record.at(tmp_path / "run").checkpoints()
+    assert kept.checkpoint().to_dict() == {"good": 1}
+    assert [name for name in os.listdir(elsewhere) if name.startswith(handoff.PREFIX)] == []
+
+
+def test_a_save_whose_report_has_returned_survives_its_worker(tmp_path: Path, elsewhere: Path) -> None:
+    """Killed right after the report, while another process copies: the controller finishes it."""
+    marker = tmp_path / "died"
+
+    def train_func() -> Any:
+        checkpoint = train.get_checkpoint()
+        began = None if checkpoint is None else Path(checkpoint.path, "step").read_text()
+        if not marker.exists():
+            folder = Path(tempfile.mkdtemp(dir=elsewhere))
+            (folder / "large").write_bytes(os.urandom(1 << 20) * 64)
+            train.report({"step": 0}, save(folder, step="0"), checkpoint_upload_mode=ASYNC)
+            folder.rmdir()
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return began
+
+    assert fit(train_func, storage_path=tmp_path / "runs", max_failures=1).return_value == "0"
+    assert os.listdir(elsewhere) == []
+
+
+def test_a_save_whose_report_has_returned_survives_its_program(tmp_path: Path, elsewhere: Path) -> None:
+    """All processes are killed at once: the next opening of the run finishes it."""
+    script = f"""
+        import os, pathlib, signal, tempfile, time
+        from headway import train
+
+        def train_func():
+            checkpoint = train.get_checkpoint()
+            if checkpoint is not None:
+                return pathlib.Path(checkpoint.path, "step").read_text()
+            folder = pathlib.Path(tempfile.mkdtemp(dir={str(elsewhere)!r}))
+            (folder / "step").write_text("0")
+            (folder / "large").write_bytes(os.urandom(1 << 20) * 64)
+            train.report({{}}, train.Checkpoint(folder), checkpoint_upload_mode=train.CheckpointUploadMode.ASYNC)
+            folder.rmdir()
+            print("reported", flush=True)
+            time.sleep(60)
+
+        config = train.RunConfig(name="run", storage_path={str(tmp_path / "runs")!r})
+        print("began with", train.DataParallelTrainer(train_func, run_config=config).fit().return_value)
+    """
+    path = write_script(tmp_path, script)
+    with Driver(path) as driver:
+        driver.wait_for("reported")
+        for process in [psutil.Process(driver.process.pid), *driver.descendants()]:
+            process.kill()
+    assert "began with 0" in python(path).stdout
+    assert os.listdir(elsewhere) == []
+
+
+def test_what_was_moved_before_a_report_returned_is_put_back(tmp_path: Path, elsewhere: Path) -> None:
+    """The worker is killed in the middle of the move: the user's files are the user's."""
+    folder = elsewhere / "mine"
+
+    def train_func() -> None:
+        if not folder.exists():
+            folder.mkdir()
+            save(folder, a="1", b="2", c="3")
+            rename, moved = os.rename, []
+
+            def die_soon(source: Any, target: Any) -> None:
+                rename(source, target)
+                moved.append(source)
+                if len([path for path in moved if "mine" in str(path)]) == 2:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            os.rename = die_soon
+            train.report({}, train.Checkpoint(folder), checkpoint_upload_mode=ASYNC)
+
+    fit(train_func, storage_path=tmp_path / "runs", max_failures=1)
+    assert sorted(os.listdir(folder)) == ["a", "b", "c"]
+    assert os.listdir(elsewhere) == ["mine"]
+
+
+@pytest.mark.parametrize("mode", ["SYNC", "ASYNC", "NO_UPLOAD"])
+def test_pipes_sockets_and_links_in_a_checkpoint(mode: str, tmp_path: Path, elsewhere: Path) -> None:
+    """What has no content is left out, links count as what they lead to, and the next opening finds all of it good."""
+
+    def train_func() -> Any:
+        began = train.get_checkpoint()
+        if began is not None:
+            return sorted(os.listdir(began.to_directory()))
+        folder = elsewhere / "folder"
+        if mode == "NO_UPLOAD":
+            folder = Path(train.get_context().get_storage().build_checkpoint_path_from_name("mine"))
+        (folder / "deep").mkdir(parents=True)
+        save(folder, **{"step_3.pt": "weights"})
+        os.mkfifo(folder / "pipe")
+        os.mkfifo(folder / "deep" / "pipe")
+        with contextlib.chdir(folder), socket.socket(socket.AF_UNIX) as listener:
+            listener.bind("socket")
+            os.symlink("step_3.pt", "latest")
+            os.symlink(folder / "step_3.pt", "absolute")
+            os.symlink(folder / "deep", "folder")
+            os.symlink("/dev/zero", "endless")
+            os.symlink("nowhere", "dangling")
+            os.symlink(".", "deep/circle")
+            train.report({}, train.Checkpoint(folder), checkpoint_upload_mode=train.CheckpointUploadMode(mode))
+        return None
+
+    fit(train_func, storage_path=tmp_path / "runs", name="run")
+    names = fit(train_func, storage_path=tmp_path / "runs", name="run").return_value
+    assert {"step_3.pt", "latest", "absolute", "deep", "folder"} <= set(names)
+    assert not {"pipe", "socket", "endless", "dangling"} & set(names)
+    [saved] = Record.at(tmp_path / "runs" / "run").checkpoints()
+    assert {"step_3.pt", "latest", "absolute"} <= set(saved.manifest.files)
+    assert (saved.path / "latest").read_text() == "weights"
+    assert not (saved.path / "latest").is_symlink()
 
 
 def test_files_may_be_moved_instead_of_copied(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import headway
 from headway.core.errors import HeadwayError
+from headway.observe.terminal import plain
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -18,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status: int = args.command(args)
     except HeadwayError as error:
-        print(f"headway: {error}", file=sys.stderr)
+        print(f"headway: {plain(str(error), lines=True)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

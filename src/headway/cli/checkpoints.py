@@ -7,11 +7,11 @@ import sys
 import time
 from pathlib import PurePath
 
-from headway.cli.runs import find, print_table, table
-from headway.core.config import CheckpointConfig
+from headway.cli.runs import find, print_table, say, shown, table
 from headway.core.errors import ConfigError, StorageError
 from headway.core.validation import ReportedCheckpointStatus
 from headway.observe import words
+from headway.observe.terminal import plain
 from headway.storage import layout
 from headway.storage.commit import Saved
 from headway.storage.opening import open_remote_run, open_run
@@ -42,18 +42,18 @@ def _ls(record: Record) -> int:
         told = words.metrics(saved.metrics)
         status = saved.validation.status if saved.validation else ReportedCheckpointStatus.COMMITTED
         rows.add_row(
-            saved.path.name,
+            shown(saved.path.name),
             str(manifest.seq),
             words.clock(manifest.time),
             f"{who} of {manifest.world_size}",
             str(len(manifest.files)),
             words.size(manifest.size),
             status,
-            told or "-",
+            shown(told or "-"),
         )
     print_table(rows)
     for path, wrong in found.damaged.items():
-        print(f"{path.name} is damaged: {wrong}")
+        say(f"{path.name} is damaged: {wrong}")
     return 0
 
 
@@ -70,28 +70,26 @@ def _verify(record: Record, names: list[str]) -> int:
             manifest, wrong = None, [str(error)]
         if manifest is None or wrong:
             bad += 1
-            print(f"✗ {name}: {'; '.join(wrong)}")
+            say(f"✗ {name}: {'; '.join(wrong)}")
         else:
             speed = manifest.size / max(time.monotonic() - began, 1e-9)
             count = words.count(len(manifest.files), "file")
-            print(f"✓ {name}: {count}, {words.size(manifest.size)}, every byte as committed ({words.size(speed)}/s)")
+            say(f"✓ {name}: {count}, {words.size(manifest.size)}, every byte as committed ({words.size(speed)}/s)")
     print(f"{words.count(bad, 'checkpoint')} damaged" if bad else f"{words.count(len(chosen), 'checkpoint')} verified")
     return 1 if bad else 0
 
 
 def _why(record: Record) -> int:
-    openings = record.description["openings"] or [{}]
-    config = CheckpointConfig(**openings[-1].get("checkpoint_config", {}))
     kept = record.checkpoints()
-    reasons = why_kept(kept, config)
+    reasons = why_kept(kept, record.checkpoint_config)
     rows = table("CHECKPOINT", "REPORT", "WHY")
-    gone = {event["path"]: event for event in record.events() if event["event"] in ("retired", "removed", "withdrawn")}
+    gone = {event["path"]: event for event in record.events() if event["event"] in ("retired", "removed")}
     lines: list[tuple[int, str, str]] = [
         (saved.manifest.seq, saved.path.name, f"kept: {reasons[saved.path]}") for saved in kept
     ]
-    lines += [(event["seq"], path, f"deleted: {event['why']}") for path, event in gone.items() if "why" in event]
+    lines += [(event["seq"], path, f"deleted: {event['why']}") for path, event in gone.items()]
     for seq, name, why in sorted(lines):
-        rows.add_row(name, str(seq), why)
+        rows.add_row(shown(name), str(seq), shown(why))
     print_table(rows)
     return 0
 
@@ -112,7 +110,7 @@ def _rm(record: Record, names: list[str], *, force: bool) -> int:
         for name in chosen:
             opened.note("removed", path=name, seq=_seq(name, kept), why="removed by hand")
             opened.vault.discard(PurePath(record.vault.url, layout.CHECKPOINTS, name))
-            print(f"{name} removed", file=sys.stderr)
+            print(plain(f"{name} removed"), file=sys.stderr)
     finally:
         opened.close()
     return 0

@@ -8,6 +8,7 @@ import sys
 from pathlib import PurePath
 
 from headway.cli.runs import find
+from headway.observe.terminal import plain
 from headway.observe.tracebacks import folded
 from headway.train import replaying
 from headway.train.replaying import Ending, Replay
@@ -72,5 +73,5 @@ def _nothing(error: BaseException) -> None:
 
 def _say(text: str) -> None:
     """At once: the function may take this process with it."""
-    print(text, flush=True)
+    print(plain(text, lines=True), flush=True)
     sys.stderr.flush()

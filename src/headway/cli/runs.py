@@ -11,7 +11,9 @@ from rich.text import Text
 
 from headway.core.environment import results_folder
 from headway.core.errors import StorageError
+from headway.core.redaction import redact
 from headway.observe import words
+from headway.observe.terminal import plain
 from headway.storage.record import Record, runs, runs_in_store
 from headway.storage.remote.store import is_remote, open_store
 
@@ -21,37 +23,49 @@ def ls(storage_path: str | None) -> int:
         storage, found = storage_path, runs_in_store(open_store(storage_path))
     else:
         storage, found = str(_storage(storage_path)), runs(_storage(storage_path))
-    if not found:
-        print(f"no runs in {storage}")
+    if not found.readable and not found.unreadable:
+        say(f"no runs in {storage}")
         return 0
     rows = table("RUN", "STATE", "BEGAN", "ATTEMPTS", "CHECKPOINTS", "NEWEST METRICS")
-    for record in found:
-        metrics = record.newest_metrics()
-        rows.add_row(
-            Text(record.name),
-            record.state,
-            words.clock(record.description["created"]),
-            str(len(_launches(record))),
-            str(len(record.checkpoints())),
-            Text(words.metrics(metrics) if metrics else "-"),
-        )
+    unreadable = dict(found.unreadable)
+    for record in found.readable:
+        try:
+            rows.add_row(*_row(record))
+        except (StorageError, OSError) as error:
+            unreadable[record.name] = str(error)
+    for name, why in unreadable.items():
+        rows.add_row(shown(name), "UNREADABLE", "-", "-", "-", shown(why))
     print_table(rows)
     return 0
 
 
+def _row(record: Record) -> list[Text]:
+    metrics = record.newest_metrics()
+    return [
+        shown(record.name),
+        shown(record.state),
+        shown(words.clock(record.description["created"])),
+        shown(str(len(_launches(record)))),
+        shown(str(len(record.checkpoints()))),
+        shown(words.metrics(metrics) if metrics else "-"),
+    ]
+
+
 def show(run: str, storage_path: str | None) -> int:
     record = find(run, storage_path)
-    opening = (record.description["openings"] or [{}])[-1]
+    opening = record.opening
     reports = record.reports()
-    print(f"run          {record.name}")
-    print(f"state        {record.state}")
-    print(f"path         {record.url}")
-    print(f"began        {words.clock(record.description['created'])}")
-    print(f"function     {opening.get('function', '-')}")
-    print(f"config       {opening.get('train_loop_config') or '-'}")
-    print(f"reports      {len(reports)}")
+    say(f"run          {record.name}")
+    say(f"state        {record.state}")
+    say(f"path         {record.url}")
+    say(f"began        {words.clock(record.description['created'])}")
+    say(f"function     {opening.get('function', '-')}")
+    say(f"config       {redact(opening.get('train_loop_config')) or '-'}")
+    say(f"reports      {len(reports)}")
     if reports:
-        print(f"newest       {words.metrics(reports[-1]['metrics'], limit=12)}")
+        say(f"newest       {words.metrics(reports[-1]['metrics'], limit=12)}")
+    for wrong in record.damage():
+        say(f"damaged      {wrong}")
     _print_attempts(record)
     _print_checkpoints(record)
     return 0
@@ -73,7 +87,7 @@ def _print_attempts(record: Record) -> None:
             words.clock(launch["time"]),
             str(launch["num_workers"]),
             str(launch["first_seq"]),
-            Text(ending or "-"),
+            shown(ending or "-"),
         )
     print()
     print_table(rows)
@@ -88,7 +102,7 @@ def _print_checkpoints(record: Record) -> None:
         manifest = saved.manifest
         size = words.size(manifest.size)
         metrics = words.metrics(saved.metrics)
-        rows.add_row(saved.path.name, str(manifest.seq), words.clock(manifest.time), size, Text(metrics))
+        rows.add_row(shown(saved.path.name), str(manifest.seq), words.clock(manifest.time), size, shown(metrics))
     print()
     print_table(rows)
 
@@ -110,6 +124,16 @@ def _storage(storage_path: str | None) -> Path:
 
 def _launches(record: Record) -> list[dict[str, Any]]:
     return [event for event in record.events() if event["event"] == "launched"]
+
+
+def say(text: str) -> None:
+    """A line of text, whatever a run directory has put into it."""
+    print(plain(text))
+
+
+def shown(text: str) -> Text:
+    """The same for a cell of a table."""
+    return Text(plain(text))
 
 
 def table(*columns: str) -> rich.table.Table:

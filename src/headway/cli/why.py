@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from headway.cli.runs import find
+from headway.cli.runs import find, say
 from headway.observe import words
 from headway.observe.explanation import Case, explained, state
+from headway.observe.terminal import plain
 from headway.storage import failures
 from headway.storage.record import Record
 
@@ -17,18 +18,22 @@ def why(run: str, storage_path: str | None, *, every: bool) -> int:
     events = list(record.events())
     how = state(record.name, record.state, events)
     folders = record.failures()
+    wrong = failures.damaged(record.path)
+    for folder, why in wrong.items():
+        say(f"what is known of {folder.name} cannot be read: {why}")
     if not folders:
-        print(f"{how}; nothing has failed")
+        say(how if wrong else f"{how}; nothing has failed")
         return 0
-    print(how)
+    say(how)
     summaries = {folder: failures.summary(folder) for folder in folders}
     for folder in folders if every else folders[-1:]:
         attempt = summaries[folder]["attempt"]
         stalls = [other for other in summaries.values() if other["attempt"] == attempt and "failures" not in other]
-        print(f"\n{explained(_case(record, folder), events, stalls[-1] if stalls else None)}")
+        text = explained(_case(record, folder), events, stalls[-1] if stalls else None)
+        print(f"\n{plain(text, lines=True)}")
     if not every and len(folders) > 1:
         more = words.count(len(folders) - 1, "earlier one")
-        print(f"\n{more}: headway why {shlex.quote(record.url)} --all")
+        print(plain(f"\n{more}: headway why {shlex.quote(record.url)} --all", lines=True))
     return 0
 
 

@@ -143,6 +143,10 @@ class Chronicle:
         text = f"the checkpoint of report {closed.round.seq} {why} and is dropped"
         self.tell("partial", text, "WARNING", seq=closed.round.seq, missing=missing)
 
+    def finishing(self, rank: int, seq: int) -> None:
+        text = f"rank {rank} has gone while its files for report {seq} were on their way: bringing them to storage"
+        self.tell("finishing", text, rank=rank, seq=seq)
+
     def too_late(self, late: Round) -> None:
         text = f"files of {words.ranks(late.givers)} for report {late.seq} came too late: its checkpoint is gone"
         self.tell("late", text, "WARNING", seq=late.seq)

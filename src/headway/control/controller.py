@@ -72,7 +72,9 @@ class Controller:
         )
         patients = _Patients(engine, self)
         self._watch = Watch(plan.config.failure_config, patients, self._stalled, self._chronicle.lasts)
-        self._witness = Witness(rundir.path, plan.task, lambda text: engine.post(Complaint(text, "failures")))
+        self._witness = Witness(
+            rundir.path, plan.task, rundir.key, lambda text: engine.post(Complaint(text, "failures"))
+        )
         self._horizons = Horizons(0)
         self._feeding = Feeding(rundir, lambda text: self._tell("data", text, "WARNING"))
         self._preload = tuple(plan.context.backend_config.preload) if plan.context.backend_config is not None else ()
@@ -291,6 +293,9 @@ class Controller:
                 self._engine.kill()
             case events.Extend(attempt=attempt, round=late):
                 self._extend(attempt, late)
+            case events.FinishSave(attempt=attempt, rank=rank, seq=seq):
+                self._chronicle.finishing(rank, seq)
+                self._ledger.finish(attempt, rank, seq)
             case events.Validate(saved=saved):
                 self._validate(saved)
             case events.EndValidations():
@@ -339,7 +344,7 @@ class Controller:
         ready = [self._ready[index] for index in range(len(self._ready))]
         self.index_of = ranks.order(ready)
         newest = self._ledger.kept[-1] if self._ledger.kept else None
-        checkpoint = newest.checkpoint(trust=True) if newest else self._plan.checkpoint
+        checkpoint = newest.checkpoint() if newest else self._plan.checkpoint
         self._holding.close()
         if checkpoint is not None:
             self._holding.enter_context(checkpoint.kept_here())
@@ -484,4 +489,4 @@ def _validations(plan: Plan, engine: Engine, rundir: RunDir) -> Validations | No
     if plan.validator is None:
         return None
     around = surroundings({**plan.config.env_vars, **plan.validator.env_vars})
-    return Validations(plan.validator, rundir.path, around, engine.post)
+    return Validations(plan.validator, rundir.path, around, engine.post, rundir.key, trust=plan.config.trust)

@@ -86,6 +86,16 @@ class CommitSkipped:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveFinished:
+    """What this rank was about to bring to storage when its process ended is there now, or is lost."""
+
+    attempt: int
+    rank: int
+    seq: int
+    arrived: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Deadline:
     """The time that was allowed is over: to come up, to leave together, to stop."""
 
@@ -140,6 +150,7 @@ Answer = (
     | CommitDone
     | CommitFailed
     | CommitSkipped
+    | SaveFinished
     | Deadline
     | Overdue
     | SaveDue
@@ -185,6 +196,15 @@ class Extend:
 
     attempt: int
     round: Round
+
+
+@dataclass(frozen=True, slots=True)
+class FinishSave:
+    """A process has ended while files that it had reported were on their way: bring them. SaveFinished will follow."""
+
+    attempt: int
+    rank: int
+    seq: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +303,7 @@ Action = (
     | Record
     | Close
     | Extend
+    | FinishSave
     | Withdraw
     | Allot
     | Validate

@@ -68,7 +68,7 @@ class Hooks:
     def saved(self, saved: Saved) -> None:
         for pending in self._pending:
             if pending.waits and pending.round.seq == saved.manifest.seq:
-                pending.waits, pending.checkpoint = False, saved.checkpoint(trust=True)
+                pending.waits, pending.checkpoint = False, saved.checkpoint()
         self._tell()
 
     def failed(self, failures: Sequence[Failure]) -> None:

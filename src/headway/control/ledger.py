@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
-from headway.control.events import CommitDone, CommitFailed
+from headway.control.events import CommitDone, CommitFailed, SaveFinished
 from headway.control.rounds import Habits, Round
 from headway.core.config import CheckpointConfig
 from headway.core.errors import StorageError
@@ -51,7 +51,7 @@ class Allotted:
     owners: dict[str, int] = field(default_factory=dict)  # file -> the rank that puts it there
 
 
-Post = Callable[[CommitDone | CommitFailed | Complaint], None]
+Post = Callable[[CommitDone | CommitFailed | SaveFinished | Complaint], None]
 
 
 class Ledger:
@@ -182,6 +182,10 @@ class Ledger:
         self._jobs.put(functools.partial(self._answer, attempt, late.seq, add))
         return True
 
+    def finish(self, attempt: int, rank: int, seq: int) -> None:
+        """Have files brought to storage whose worker has died; SaveFinished will follow."""
+        self._jobs.put(functools.partial(self._finish, attempt, rank, seq))
+
     def committed(self, saved: Saved) -> Saved:
         """Count a checkpoint in, and let go of those that it makes superfluous; gives it as it is known now."""
         if saved.manifest.seq in self._withdrawn | self._retired:
@@ -268,6 +272,14 @@ class Ledger:
             return False
         self._vault.discard(path)
         return True
+
+    def _finish(self, attempt: int, rank: int, seq: int) -> None:
+        try:
+            arrived = self._vault.finish(attempt, seq, rank)
+        except Exception as error:  # the files are still where they were; without them the round is not whole
+            self._post(Complaint(f"the files of rank {rank} for report {seq} could not be brought to storage: {error}"))
+            arrived = False
+        self._post(SaveFinished(attempt, rank, seq, arrived))
 
     def _note_validation(self, path: PurePath, validation: Validation) -> None:
         try:

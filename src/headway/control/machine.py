@@ -48,6 +48,7 @@ from headway.control.events import (
     Deadline,
     End,
     Event,
+    FinishSave,
     Kill,
     Launched,
     LaunchFailed,
@@ -55,6 +56,7 @@ from headway.control.events import (
     Overdue,
     Record,
     SaveDue,
+    SaveFinished,
     SetDeadline,
     ShowCheckpoints,
     Stalled,
@@ -144,6 +146,8 @@ def _answered(run: Run, event: Answer) -> Step:
             return failed(run, Failure("lost" if lost else "storage", None, reason), Kill())
         case CommitSkipped(seq=seq):
             return concluded(_answered_by_storage(run, seq), *to_all(run, Spent(seq=seq)))
+        case SaveFinished(rank=rank, seq=seq, arrived=arrived):
+            return _finished_save(run, rank, seq, arrived=arrived)
         case Deadline():
             return _late(run)
         case SaveDue():
@@ -306,12 +310,30 @@ def _finished(run: Run, rank: int, *, early: bool) -> Step:
 
 def _exited(run: Run, rank: int, message: Exited) -> Step:
     worker = (run.workers or ())[rank]
-    run = marked(run, rank, replace(worker, left=True))
+    run, finishing = _finish_saves(marked(run, rank, replace(worker, left=True)), rank)
     if worker.over or run.killed or is_asked(run):
-        return concluded(run)
+        return concluded(run, *finishing)
     if run.state is State.STARTING:
-        return failed(run, Failure("start", rank, message), Kill())
-    return bereaved(run, Failure("died", rank, message))
+        run, actions = failed(run, Failure("start", rank, message), Kill())
+    else:
+        run, actions = bereaved(run, Failure("died", rank, message))
+    return run, (*finishing, *actions)
+
+
+def _finish_saves(run: Run, rank: int) -> Step:
+    """Reports of this rank have returned whose files have not arrived: they count, so somebody must bring them."""
+    owed = sorted(seq for owner, seq in run.rounds.owed if owner == rank)
+    finishing = tuple(FinishSave(run.attempt, rank, seq) for seq in owed)
+    return changed(run, num_commits=run.num_commits + len(owed)), finishing
+
+
+def _finished_save(run: Run, rank: int, seq: int, *, arrived: bool) -> Step:
+    run = changed(run, num_commits=run.num_commits - 1)
+    actions: tuple[Action, ...] = ()
+    if arrived:
+        rounds, news = run.rounds.staged(rank, seq)
+        run, actions = told(changed(run, rounds=rounds), news)
+    return concluded(run, *actions)
 
 
 def _met(run: Run, verdict: Met | Missed | None) -> Step:

@@ -17,6 +17,7 @@ from headway.control.diagnosis import Diagnosis
 from headway.control.failures import fault, ordered, sentence
 from headway.control.policy import Failure
 from headway.core.messages import Failed, Pulse, Report, Stacks, Start, ToController
+from headway.core.origin import Key
 from headway.storage import failures as bundles
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.failures import Bundle
@@ -28,8 +29,9 @@ PACKAGES = ("torch", "numpy", "pyarrow", "cloudpickle")
 class Witness:
     """Belongs to the controller's thread, all of it but the writing."""
 
-    def __init__(self, run: Path, task: bytes, complain: Callable[[str], None]) -> None:
+    def __init__(self, run: Path, task: bytes, key: Key, complain: Callable[[str], None]) -> None:
         self._run = run
+        self._key = key
         self._task = task
         self._complain = complain
         self._aside = Aside("headway-postmortem")
@@ -106,7 +108,7 @@ class Witness:
             "memory": {str(rank): list(history) for rank, history in sorted(self._memory.items())},
             "versions": versions(),
         }
-        bundle = Bundle(name, summary, dict(self._stacks), task)
+        bundle = Bundle(name, summary, dict(self._stacks), task, self._key)
         self._aside.do(name, lambda: self._written(bundle))
 
     def _written(self, bundle: Bundle) -> None:

@@ -1,6 +1,6 @@
 """What must be known to put one rank of an attempt on the stage again, as JSON can hold it. Pure.
 
-Of environment variables only the names are noted: their values may be secrets.
+Of environment variables only the names are noted: their values may be secrets. So may be arguments: those are left out.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from headway.core.messages import Place, RunInfo, Start
+from headway.core.redaction import redact_arguments
 
 
 def noted(starts: Sequence[Start], preload: Iterable[str], env_vars: Iterable[str]) -> dict[str, Any]:
@@ -17,7 +18,7 @@ def noted(starts: Sequence[Start], preload: Iterable[str], env_vars: Iterable[st
     run, looks = starts[0].run, starts[0].surroundings
     return {
         "cwd": looks.cwd,
-        "argv": looks.argv,
+        "argv": list(redact_arguments(looks.argv)),
         "sys_path": looks.sys_path,
         "env_vars": sorted(env_vars),
         "preload": list(preload),

@@ -47,6 +47,8 @@ def starts(
         num_workers=len(ready),
         global_workers=_global_workers(plan.scaling),
         resources=plan.scaling.worker_resources,
+        key=rundir.key.secret,
+        trust=plan.config.trust,
     )
     packed = cloudpickle.dumps(checkpoint) if checkpoint is not None else None
     return [

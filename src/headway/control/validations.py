@@ -22,6 +22,7 @@ import cloudpickle
 
 from headway.control.events import ValidationDone
 from headway.core.messages import Examine, Examined, Exited, Failed, Surroundings
+from headway.core.origin import Key
 from headway.core.validation import ReportedCheckpointStatus as Status
 from headway.engine.errand import CalledOff, Errand, TooLong
 from headway.observe import words
@@ -49,9 +50,18 @@ class Validations:
     """Belongs to the controller's thread, all of it but what its threads do."""
 
     def __init__(
-        self, validator: Validator, run: Path, surroundings: Surroundings, post: Callable[[ValidationDone], None]
+        self,
+        validator: Validator,
+        run: Path,
+        surroundings: Surroundings,
+        post: Callable[[ValidationDone], None],
+        key: Key,
+        *,
+        trust: bool,
     ) -> None:
         self._validator = validator
+        self._key = key
+        self._trust = trust
         self._run = run
         self._surroundings = surroundings
         self._post = post
@@ -108,8 +118,10 @@ class Validations:
                 str(layout.validation_log(self._run, name, "err")),
             ),
             task=self._validator.task,
-            checkpoint=cloudpickle.dumps(saved.checkpoint(trust=True)),
+            checkpoint=cloudpickle.dumps(saved.checkpoint()),
             kwargs=asked.kwargs,
+            key=self._key.secret,
+            trust=self._trust,
         )
 
 

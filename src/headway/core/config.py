@@ -297,6 +297,9 @@ class RunConfig:
     ``storage_path`` may be an address (``s3://bucket/runs``, ``gs://``, ``abfs://``), or a path on the
     ``storage_filesystem`` that is given with it (of pyarrow or fsspec).
 
+    ``trust``: continue a run although another user owns its directory, and open pickles in it although it is not proven
+    that your own runs wrote them. Pickles run code.
+
     >>> RunConfig(name="digits", storage_path="/tmp/runs").path.as_posix()
     '/tmp/runs/digits'
     """
@@ -310,6 +313,7 @@ class RunConfig:
     callbacks: Sequence[Any] = ()
     worker_runtime_env: Mapping[str, Any] = field(default_factory=dict)
     resume: Resume = "auto"
+    trust: bool = False
 
     def __post_init__(self) -> None:
         for name, kind in (
@@ -366,6 +370,8 @@ def _check_run_parts(config: RunConfig) -> None:
     ):
         if not isinstance(getattr(config, name), kind):
             raise ConfigError(f"{name} must be a {kind.__name__}, got {getattr(config, name)!r}")
+    if not isinstance(config.trust, bool):
+        raise ConfigError(f"trust must be True or False, got {config.trust!r}")
     if config.resume not in get_args(Resume):
         raise ConfigError(f"resume must be one of {', '.join(get_args(Resume))}, got {config.resume!r}")
     if config.resume == "must" and config.name is None:

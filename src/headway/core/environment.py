@@ -15,6 +15,14 @@ def results_folder() -> Path:
     return Path(os.environ.get("HEADWAY_RESULTS") or "~/headway_results").expanduser().absolute()
 
 
+def key_file() -> Path:
+    """The file that proves what this user's Headway has written: ``HEADWAY_KEY_FILE``, else in the user's settings."""
+    if chosen := os.environ.get("HEADWAY_KEY_FILE"):
+        return Path(chosen).expanduser().absolute()
+    settings = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(settings).expanduser().absolute() / "headway" / "key"
+
+
 def memory_folder() -> str | None:
     """Where checkpoints are kept in memory: ``HEADWAY_MEMORY_DIR``, else ``/dev/shm``; None where that is missing."""
     chosen = os.environ.get("HEADWAY_MEMORY_DIR") or "/dev/shm"

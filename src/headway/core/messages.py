@@ -72,6 +72,8 @@ class RunInfo:
     num_workers: int
     global_workers: int | None = None  # so many workers' rows make a step, however many there are; None: just theirs
     resources: dict[str, float] = field(default_factory=dict)
+    key: bytes = b""  # of the run: what its workers write is signed with it
+    trust: bool = False  # pickles of the run's directory may be opened, whoever wrote them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -393,6 +395,8 @@ class Examine:
     task: bytes
     checkpoint: bytes  # pickled
     kwargs: dict[str, Any]  # packed: see headway.storage.validations
+    key: bytes  # of the run
+    trust: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,6 +17,7 @@ from typing import Any
 from headway.core.config import LEVELS
 from headway.observe import words
 from headway.observe.tail import Line, Tail
+from headway.observe.terminal import colored, plain
 from headway.observe.watcher import Glance
 from headway.storage import layout
 
@@ -50,7 +51,7 @@ class Console:
         """A sentence of our own."""
         if LEVELS.index(level) >= self._level:
             self._show_lines()
-            self._print(f"headway: {text}", sys.stderr)
+            self._print(plain(f"headway: {text}", lines=True), sys.stderr)
 
     def follow(self, num_workers: int) -> None:
         """Show what these workers write from now on."""
@@ -66,7 +67,7 @@ class Console:
             return wait
         self._show_lines()
         if self._live is not None:
-            bars = [f"[r{rank}] {tail.partial}" for (rank, _), tail in self._tails.items() if tail.partial]
+            bars = [f"[r{rank}] {plain(tail.partial)}" for (rank, _), tail in self._tails.items() if tail.partial]
             with contextlib.suppress(OSError, ValueError):
                 self._live.show(self._status(glance), bars[:4])
         self._next_look = time.monotonic() + TICK_S
@@ -80,7 +81,7 @@ class Console:
         if glance.newest is not None:
             parts.append(words.metrics(json.loads(glance.newest.metrics)))
             parts.append(f"{glance.num_reports / seconds:.3g} reports/s")
-        return " · ".join([*parts, words.duration(seconds)])
+        return plain(" · ".join([*parts, words.duration(seconds)]))
 
     def _show_lines(self) -> None:
         for (rank, stream), tail in self._tails.items():
@@ -93,7 +94,7 @@ class Console:
                 self._show(Line(rank, stream, text))
 
     def _show(self, line: Line) -> None:
-        self._print(f"[r{line.rank}] {line.text}", sys.stdout if line.stream == "out" else sys.stderr)
+        self._print(f"[r{line.rank}] {colored(line.text)}", sys.stdout if line.stream == "out" else sys.stderr)
 
     def _print(self, text: str, stream: Any) -> None:
         """A line; a screen that has gone away (a closed pipe, say) costs us the line and not the run."""

@@ -35,7 +35,7 @@ class LiveLine:
         return stream is sys.stderr or self._stdout_is_terminal
 
     def print(self, text: str) -> None:
-        self._console.print(rich.text.Text(text), soft_wrap=True, highlight=False)
+        self._console.print(rich.text.Text.from_ansi(text), soft_wrap=True, highlight=False)
 
     def show(self, status: str, bars: list[str]) -> None:
         """One line each, cut to the width of the screen."""

@@ -14,14 +14,15 @@ from types import FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any
 
 from headway.core.messages import Frame
+from headway.core.redaction import is_secret, redact_arguments, redact_text
 from headway.observe.hints import hint
 from headway.observe.tracebacks import is_users
 
-SECRET = re.compile(r"passw|secret|token|api_?key|credential|private|auth", re.IGNORECASE)
 LONGEST = 80  # characters of a value
 MOST_FRAMES = 60
 MOST_LOCALS = 30
 MOST_ITEMS = 4
+MOST_TEXT = 1000  # characters that are searched for secrets
 _WORKER = "headway/worker/main.py"
 
 
@@ -90,7 +91,7 @@ def _locals(frame: FrameType) -> Iterator[tuple[str, str]]:
     if frame.f_code.co_name == "<module>":
         return
     for name, value in shown[:MOST_LOCALS]:
-        yield name, "(left out)" if SECRET.search(name) else described(value)
+        yield name, "(left out)" if is_secret(name) else described(value)
 
 
 def _is_scenery(name: str, value: object) -> bool:
@@ -103,17 +104,22 @@ def described(value: Any, depth: int = 0) -> str:
     if kind in (bool, int, float, complex, type(None)):
         return repr(value)[:LONGEST]
     if kind is str:
-        return repr(value if len(value) <= LONGEST else value[: LONGEST - 1] + "…")
+        return repr(_cut(redact_text(value[:MOST_TEXT])))
     if kind in (bytes, bytearray):
         return f"{kind.__name__} of {len(value)}"
     if shape := _shape(value):
         return shape
     if kind in (list, tuple, set, frozenset):
-        inside = ", ".join(described(item, depth + 1) for item in list(value)[:MOST_ITEMS]) if depth < 2 else ""
+        shown = redact_arguments(list(value)[:MOST_ITEMS]) if depth < 2 else ()
+        inside = ", ".join(described(item, depth + 1) for item in shown)
         return f"{kind.__name__} of {len(value)}: {inside}"[: LONGEST * 2]
     if kind is dict:
         return f"dict of {len(value)}: {_items(value, depth)}"[: LONGEST * 2]
     return f"<{kind.__module__}.{kind.__qualname__}>"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
 def _items(value: Mapping[Any, Any], depth: int) -> str:
@@ -121,7 +127,7 @@ def _items(value: Mapping[Any, Any], depth: int) -> str:
         return ""
     parts = []
     for key, item in list(value.items())[:MOST_ITEMS]:
-        hidden = isinstance(key, str) and SECRET.search(key)
+        hidden = is_secret(key)
         parts.append(f"{described(key, 2)}: {'(left out)' if hidden else described(item, depth + 1)}")
     return ", ".join(parts)
 

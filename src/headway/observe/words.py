@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -67,6 +68,8 @@ def _short(value: object) -> str:
 
 
 def duration(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return "an unknown time"
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, seconds = divmod(int(seconds), 60)
@@ -76,7 +79,10 @@ def duration(seconds: float) -> str:
 
 def clock(seconds: float) -> str:
     """A moment, in local time."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    except (ValueError, OverflowError, OSError):  # a number that no clock shows, from a damaged file
+        return "an unknown time"
 
 
 def count(number: int, noun: str, plural: str = "") -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,9 +12,12 @@ from typing import Any, Self
 
 from headway.core.config import local_path, scheme_of
 from headway.core.errors import ConfigError, StorageError
+from headway.core.origin import Key
 from headway.storage import disk, layout
 from headway.storage.dicts import read_dict, write_dict
-from headway.storage.files import json_bytes, parse_json, read_json, write_json
+from headway.storage.files import copy_tree, json_bytes, parse_json, read_json, write_json
+from headway.storage.manifest import Manifest, parse_manifest, read_manifest
+from headway.storage.proof import Proof, proof_of, trusted
 from headway.storage.remote.checking import contents_of, fetch
 from headway.storage.remote.copies import copy_of, held
 from headway.storage.remote.store import Store, is_remote, open_store
@@ -35,7 +37,8 @@ class Checkpoint:
 
     _data: dict[Any, Any] | None = None
     _store: Store | None = None  # where its files are, if not in a folder here
-    _trusted = False  # whether it was handed out by the run that wrote it
+    _trusted = False  # whether its pickles may be opened whoever wrote them
+    _key: Key | None = None  # of the run that hands it out, if that is not this user's own
 
     def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:
         """``path`` may be an address (``s3://bucket/runs/a/checkpoints/checkpoint_000003``), or on a filesystem."""
@@ -46,13 +49,27 @@ class Checkpoint:
             self.path = os.path.abspath(local_path(path) if scheme_of(os.fspath(path)) else os.fspath(path))
 
     @classmethod
-    def of(cls, place: Store | str, *, trust: bool) -> Self:
-        """``trust``: it is handed out by the run that wrote it."""
+    def of(cls, place: Store | str, *, trust: bool = False, key: Key | None = None) -> Self:
+        """A checkpoint of a run.
+
+        Args:
+            place: Its directory, or where it is in a store.
+            trust: Its pickles may be opened, whoever wrote them.
+            key: The key of the run that hands it out.
+        """
         made = cls(place if isinstance(place, str) else "")
         if not isinstance(place, str):
             made.path, made._store = place.path, place
-        made._trusted = trust
+        made._trusted, made._key = trust, key
         return made
+
+    def proven_by(self, key: Key, *, trust: bool = False) -> Self:
+        """The same checkpoint in the hands of the run that has this key, which does not travel with it."""
+        self._key, self._trusted = key, self._trusted or trust
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_key"}
 
     @property
     def filesystem(self) -> Any:
@@ -69,7 +86,8 @@ class Checkpoint:
     def from_checkpoint(cls, other: Checkpoint) -> Self:
         """The same checkpoint as an object of this class."""
         made = cls(other.path)
-        made.path, made._store, made._data, made._trusted = other.path, other._store, other._data, other._trusted
+        made.path, made._store, made._data = other.path, other._store, other._data
+        made._trusted, made._key = other._trusted, other._key
         return made
 
     @classmethod
@@ -85,13 +103,25 @@ class Checkpoint:
     def to_dict(self, trust: bool = False) -> dict[Any, Any]:
         """The dict that this was made of; its tensors are on the CPU.
 
-        What only pickle can hold is opened if this checkpoint was handed out by the run that wrote it, or on
-        ``trust``: pickles run code.
+        What only pickle can hold is opened if it is proven that your own runs wrote it, or on ``trust``: pickles run
+        code.
         """
         if self._data is not None:
             return copy.copy(self._data)
         with self.as_directory() as folder:
-            return read_dict(Path(folder), trust=trust or self._trusted)
+            return read_dict(Path(folder), trusted(Path(folder)) if trust else self.proof(Path(folder)))
+
+    def proof(self, folder: Path) -> Proof:
+        """What is proven of its files, which :meth:`as_directory` has laid into ``folder``."""
+        return trusted(folder) if self._trusted else proof_of(folder, self._manifest(), self._key)
+
+    def _manifest(self) -> Manifest | None:
+        try:
+            if self._store is None:
+                return read_manifest(Path(self.path))
+            return parse_manifest(f"{self._store.url}/{layout.MANIFEST}", self._store.read(layout.MANIFEST))
+        except FileNotFoundError:
+            return None
 
     @contextlib.contextmanager
     def as_directory(self) -> Iterator[str]:
@@ -130,8 +160,7 @@ class Checkpoint:
             fetch(self._store, contents_of(self._store), target)
         else:
             with self._held():
-                ours = shutil.ignore_patterns(layout.MANIFEST, layout.VALIDATION)
-                shutil.copytree(self.path, target, dirs_exist_ok=True, ignore=ours)
+                copy_tree(Path(self.path), target, leave_out=(layout.MANIFEST, layout.VALIDATION))
         return str(target)
 
     def get_internal_representation(self) -> tuple[str, Any]:

@@ -9,14 +9,16 @@ it is not, and recovery begins again with what the ranks have staged, or sweeps 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
 from headway.core.errors import StorageError
+from headway.core.origin import Key
 from headway.storage import disk, layout
 from headway.storage.checkpoint import Checkpoint
+from headway.storage.files import replace_links
 from headway.storage.manifest import Manifest, Stored, flushed, read_manifest, versions, write_manifest
 from headway.storage.merging import Clash, Given, merge
 from headway.storage.remote.store import Store
@@ -89,23 +91,46 @@ class Saved:
     def awaits_validation(self) -> bool:
         return self.validation is not None and self.validation.pending
 
-    def checkpoint(self, *, trust: bool) -> Checkpoint:
-        """``trust``: it is handed out by the run that wrote it."""
-        return Checkpoint.of(self.store or str(self.path), trust=trust)
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint.of(self.store or str(self.path))
 
 
-def commit(run: Path, what: Commitment) -> Saved:
+@dataclass(frozen=True)
+class Signer:
+    """Signs what a run commits, if its own workers have given it."""
+
+    run: str
+    key: Key
+
+    def sign(self, manifest: Manifest, notes: Mapping[int, Note | None]) -> Manifest:
+        """The manifest of files that these ranks have given, by rank."""
+        place = manifest.attempt, manifest.seq
+        ours = all(note is not None and note.is_signed(self.key, *place, rank) for rank, note in notes.items())
+        return manifest.signed(self.run, self.key) if ours else manifest
+
+    def extend(self, known: Manifest, larger: Manifest, late: int, note: Note | None) -> Manifest:
+        """The manifest of a checkpoint that one more rank has given files to."""
+        unsigned = replace(larger, signature="")
+        return self.sign(unsigned, {late: note}) if known.is_signed(self.key) else unsigned
+
+
+def commit(run: Path, what: Commitment, signer: Signer | None = None) -> Saved:
     """Make these ranks' files the checkpoint of this number. Raises without leaving anything that looks like one."""
     slots = [Slot(run, what.attempt, what.seq, rank) for rank in what.ranks]
-    note = read_note(slots[0])
+    notes = {slot.rank: read_note(slot) for slot in slots}
+    note = notes[slots[0].rank]
     _check_slots(slots)
     final = what.path(run)
     whole = final if note is not None and note.adopted else slots[0].folder
     for stale in whole.glob(f"{layout.MANIFEST}*"):  # of a commit that was cut off
         disk.remove(stale)
+    if whole == final:
+        replace_links(whole)  # what the ranks have copied has none
     clashes = () if whole == final else tuple(merge([Given.by(slot) for slot in slots]))
     validation = lay_down(whole, _wish(slots))
     manifest = what.manifest(note, flushed(whole))
+    if signer is not None:
+        manifest = signer.sign(manifest, notes)
     write_manifest(whole, manifest)
     put_in_place(whole, final)
     for slot in slots:
@@ -137,7 +162,7 @@ def put_in_place(whole: Path, final: Path) -> None:
     disk.flush(final.parent)
 
 
-def extend(path: Path, late: Slot) -> Saved:
+def extend(path: Path, late: Slot, signer: Signer | None = None) -> Saved:
     """Add a rank's files to a checkpoint: build the larger one beside it and swap the two in one step."""
     manifest = read_manifest(path)
     known = late.folder.with_name(f"{late.folder.name}.known")
@@ -150,6 +175,8 @@ def extend(path: Path, late: Slot) -> Saved:
     ranks = sorted([*manifest.ranks, late.rank])
     larger = replace(manifest, ranks=ranks, files=flushed(whole), time=time.time(), versions=versions())
     validation = carry_over(path, whole, _wish([late]))
+    if signer is not None:
+        larger = signer.extend(manifest, larger, late.rank, read_note(late))
     write_manifest(whole, larger)
     disk.exchange(whole, path)
     disk.flush(path.parent)

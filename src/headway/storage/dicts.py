@@ -2,7 +2,7 @@
 
 dict.json              the tree; what JSON cannot say is {"$": kind, …}
 tensors.safetensors    torch tensors            arrays.safetensors    NumPy arrays
-pickled.pkl            what only pickle can hold; opening it runs code, so it is opened only on trust
+pickled.pkl            what only pickle can hold; opening it runs code, so it must be proven to be our own
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.errors import StorageError
-from headway.storage.files import read_json
+from headway.storage.files import open_regular, read_json
+from headway.storage.proof import Proof
 
 TREE, TENSORS, ARRAYS, PICKLED = "dict.json", "tensors.safetensors", "arrays.safetensors", "pickled.pkl"
 MARK = "$"
+# What arrays.safetensors holds; arrays of other types, and of subclasses (masked ones, say), are pickled.
+_ARRAY_TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
 
 
 def write_dict(folder: Path, data: Mapping[Any, Any]) -> None:
@@ -45,14 +48,21 @@ def is_dict(folder: Path) -> bool:
     return (folder / TREE).is_file()
 
 
-def read_dict(folder: Path, *, trust: bool) -> dict[Any, Any]:
-    """The dict again. StorageError where it holds pickles and they are not trusted."""
+def read_dict(folder: Path, proof: Proof) -> dict[Any, Any]:
+    """The dict again. StorageError where it is damaged, or holds pickles that are not proven to be ours."""
     if not is_dict(folder):
         raise StorageError(f"{folder} was not made of a dict: read its files with as_directory()")
     content = read_json(folder / TREE)
     if not isinstance(content, dict) or content.get("format") != 1:
         raise StorageError(f"{folder / TREE} is damaged, or of a newer version")
-    data: dict[Any, Any] = _Reader(folder, trust).decode(content["tree"])
+    try:
+        data = _Reader(folder, proof).decode(content["tree"])
+    except StorageError:
+        raise
+    except Exception as error:  # whatever a damaged file does to the code that reads it
+        raise StorageError(f"{folder} is damaged: {type(error).__name__}: {error}") from error
+    if not isinstance(data, dict):
+        raise StorageError(f"{folder / TREE} is damaged: it holds no dict")
     return data
 
 
@@ -91,7 +101,7 @@ class _Parts:
             return {MARK: "bytes", "base64": base64.b64encode(value).decode()}
         if kind is float:
             return {MARK: "float", "text": repr(value)}
-        return self._tensor(value) or self._array(value) or self._pickle(value)
+        return self._tensor(value) or self._array(value) or self._masked(value) or self._pickle(value)
 
     def _tensor(self, value: Any) -> dict[str, Any] | None:
         torch = sys.modules.get("torch")
@@ -101,17 +111,29 @@ class _Parts:
         if not plain or value.is_quantized or value.is_complex():
             return None
         name = f"tensor-{len(self.tensors)}"
-        self.tensors[name] = value.detach().cpu().contiguous().clone()  # safetensors keeps no two views of one memory
-        is_parameter = isinstance(value, torch.nn.Parameter)
-        return {MARK: "tensor", "name": name, **({"parameter": value.requires_grad} if is_parameter else {})}
+        # safetensors keeps no two views of one memory, and looks at the memory alone
+        self.tensors[name] = value.detach().resolve_neg().cpu().contiguous().clone()
+        if isinstance(value, torch.nn.Parameter):
+            return {MARK: "tensor", "name": name, "parameter": value.requires_grad}
+        return {MARK: "tensor", "name": name, **({"requires_grad": True} if value.requires_grad else {})}
 
     def _array(self, value: Any) -> dict[str, Any] | None:
         numpy = sys.modules.get("numpy")
-        if numpy is None or not isinstance(value, numpy.ndarray | numpy.generic) or value.dtype.kind not in "biuf":
+        if numpy is None or not (type(value) is numpy.ndarray or isinstance(value, numpy.generic)):
+            return None
+        if str(value.dtype) not in _ARRAY_TYPES:  # also those of the other byte order
             return None
         name = f"array-{len(self.arrays)}"
-        self.arrays[name] = numpy.ascontiguousarray(value).reshape(value.shape)
+        self.arrays[name] = numpy.array(value, order="C").reshape(value.shape)
         return {MARK: "scalar" if isinstance(value, numpy.generic) else "array", "name": name}
+
+    def _masked(self, value: Any) -> dict[str, Any] | None:
+        numpy = sys.modules.get("numpy")
+        if numpy is None or type(value) is not numpy.ma.MaskedArray or str(value.dtype) not in _ARRAY_TYPES:
+            return None
+        fill = numpy.asarray(value.fill_value, dtype=value.dtype)[()]
+        parts = {"data": numpy.ma.getdata(value), "mask": numpy.ma.getmaskarray(value), "fill": fill}
+        return {MARK: "masked", **{name: self._array(part) for name, part in parts.items()}}
 
     def _pickle(self, value: Any) -> dict[str, Any]:
         import cloudpickle
@@ -122,9 +144,9 @@ class _Parts:
 
 
 class _Reader:
-    def __init__(self, folder: Path, trust: bool) -> None:
+    def __init__(self, folder: Path, proof: Proof) -> None:
         self._folder = folder
-        self._trust = trust
+        self._proof = proof
         self._loaded: dict[str, dict[str, Any]] = {}
 
     def decode(self, node: Any) -> Any:
@@ -153,6 +175,9 @@ class _Reader:
                 return self._part(ARRAYS, _load_arrays)[node["name"]]
             case "scalar":
                 return self._part(ARRAYS, _load_arrays)[node["name"]][()]
+            case "masked":
+                data, mask, fill = (self.decode(node[part]) for part in ("data", "mask", "fill"))
+                return sys.modules["numpy"].ma.MaskedArray(data, mask=mask, fill_value=fill)
             case "pickle":
                 return self._unpickled(node["name"])
             case kind:
@@ -160,7 +185,7 @@ class _Reader:
 
     def _as_it_was(self, tensor: Any, node: dict[str, Any]) -> Any:
         if "parameter" not in node:
-            return tensor
+            return tensor.requires_grad_() if node.get("requires_grad") else tensor
         return sys.modules["torch"].nn.Parameter(tensor, requires_grad=node["parameter"])
 
     def _part(self, name: str, load: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
@@ -169,12 +194,24 @@ class _Reader:
         return self._loaded[name]
 
     def _unpickled(self, name: str) -> Any:
-        if not self._trust:
+        data = self._part(PICKLED, self._load_pickles)[name]
+        try:
+            return pickle.loads(data)
+        except Exception as error:  # the user's own class: it may do anything here
+            raise StorageError(f"{self._folder} holds a value that cannot be unpickled here: {error!r}") from error
+
+    def _load_pickles(self, path: Path) -> dict[str, Any]:
+        with open_regular(path) as file:
+            data = file.read()
+        if not self._proof.covers(path, data):
+            why = self._proof.doubt or f"{path.name} has changed since it was committed"
             raise StorageError(
-                f"{self._folder} holds values that only pickle can keep, and opening those runs code: "
-                "use to_dict(trust=True) if you know where it comes from"
+                f"{self._folder} holds values that only pickle can keep, and opening those runs code; it is not proven "
+                f"that your own run wrote them ({why}): use to_dict(trust=True), or RunConfig(trust=True) for a run "
+                "that continues, if you know where it comes from"
             )
-        return pickle.loads(self._part(PICKLED, lambda path: pickle.loads(path.read_bytes()))[name])
+        loaded: dict[str, Any] = pickle.loads(data)
+        return loaded
 
 
 def _load_tensors(path: Path) -> dict[str, Any]:

@@ -27,8 +27,9 @@ def make_folder(path: Path) -> None:
 
 
 def write(path: Path, data: bytes) -> None:
-    """A new file, or a new content; not flushed."""
-    with path.open("wb") as file:
+    """A new file, or a new content; not flushed. A link in its place is not followed: it may lead anywhere."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(os.open(path, flags, 0o600), "wb") as file:
         file.write(data)
 
 

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from headway.core.errors import StorageError
+from headway.core.schema import conform
 from headway.storage import disk
+
+MAX_JSON_BYTES = 1 << 28  # of one value: what is larger was not written by us
+PRIVATE = 0o600  # run directories hold what their owner's programs print
+
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a directory",
+}
 
 
 def walk(source: Path, leave_out: Path) -> Iterator[tuple[str, Path]]:
@@ -38,6 +54,44 @@ def walk(source: Path, leave_out: Path) -> Iterator[tuple[str, Path]]:
                 yield path, entry
 
 
+def copy_tree(source: Path, target: Path, leave_out: Collection[str] = ()) -> None:
+    """Copy the files below a directory; links are followed, pipes and the like have no content to copy."""
+    target.mkdir(parents=True, exist_ok=True)
+    for path, entry in walk(source, leave_out=target):
+        if entry.is_dir():
+            (target / path).mkdir(exist_ok=True)
+        elif path not in leave_out:
+            shutil.copy2(entry, target / path)
+
+
+def replace_links(folder: Path) -> None:
+    """Put what links below a directory lead to in their place: a checkpoint has files of its own only.
+
+    Files of the same directory get a second name, others are copied. A link that leads nowhere has no content: it
+    stays.
+    """
+    for root, folders, names in os.walk(folder):
+        for path in (Path(root, name) for name in (*folders, *names)):
+            if path.is_symlink() and path.exists():
+                _replace_link(path, within=folder)
+
+
+def _replace_link(path: Path, within: Path) -> None:
+    target = path.resolve()
+    fresh = path.with_name(f".{path.name}.headway-link")
+    disk.remove(fresh)
+    if target.is_dir():
+        copy_tree(target, fresh)
+    elif not target.is_file():
+        return  # a pipe, a device
+    elif target.is_relative_to(within.resolve()):
+        disk.link(target, fresh)
+    else:
+        disk.copy(target, fresh)
+    path.unlink()
+    disk.move(fresh, path)
+
+
 def _identity(path: Path) -> tuple[int, int]:
     try:
         status = path.stat()
@@ -47,19 +101,58 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def sizes(folder: Path) -> dict[str, int]:
-    """Every file below, by its path relative to ``folder``, with its size."""
+    """Every file below, by its path relative to ``folder``, with its size. Links, pipes and sockets are left out."""
     found = {}
     for root, _, names in os.walk(folder):
         for name in names:
             path = os.path.join(root, name)
-            found[os.path.relpath(path, folder)] = os.path.getsize(path)
+            status = os.lstat(path)
+            if stat.S_ISREG(status.st_mode):
+                found[os.path.relpath(path, folder)] = status.st_size
     return dict(sorted(found.items()))
+
+
+def open_regular(path: str | Path) -> BufferedReader:
+    """Open a file to read. Whatever lies there, this does not block: a pipe, a device or a socket is refused.
+
+    Raises:
+        FileNotFoundError: There is nothing.
+        StorageError: There is something else than a file that we may read.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+    kind = stat.S_IFMT(os.fstat(fd).st_mode)
+    if kind != stat.S_IFREG:
+        os.close(fd)
+        raise StorageError(f"{path} is {_KINDS.get(kind, 'something else')}, not a file")
+    return open(fd, "rb")
+
+
+def open_to_append(path: Path) -> int:
+    """Open a file of ours to append to, and make it if there is none. A link is not followed: it may lead anywhere.
+
+    Raises:
+        StorageError: There is something else than a file.
+        OSError: It cannot be opened, or made.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    if path.is_symlink():
+        raise StorageError(f"{path} is a link, and Headway does not write through links: remove it")
+    fd = os.open(path, flags, PRIVATE)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise StorageError(f"{path} is not a file: remove it")
+    return fd
 
 
 def same_content(a: Path, b: Path) -> bool:
     if a.stat().st_size != b.stat().st_size:
         return False
-    with a.open("rb") as left, b.open("rb") as right:
+    with open_regular(a) as left, open_regular(b) as right:
         while chunk := left.read(1 << 20):
             if chunk != right.read(1 << 20):
                 return False
@@ -79,48 +172,90 @@ def json_bytes(value: object) -> bytes:
     return json.dumps(value, indent=1).encode() + b"\n"
 
 
+def read_small(path: Path) -> bytes:
+    """The content of a file that holds one JSON value."""
+    with open_regular(path) as file:
+        data = file.read(MAX_JSON_BYTES + 1)
+    if len(data) > MAX_JSON_BYTES:
+        raise StorageError(f"{path} is damaged: it has more than {MAX_JSON_BYTES >> 20} MiB")
+    return data
+
+
 def read_json(path: Path) -> Any:
-    return parse_json(path, path.read_bytes())
+    return parse_json(path, read_small(path))
 
 
 def parse_json(path: str | Path, data: bytes) -> Any:
     try:
         return json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # a nesting of thousands is none of ours
         raise StorageError(f"{path} is damaged: {error}") from error
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+@dataclass(frozen=True)
+class DamagedLine:
+    """A line that does not hold what it should."""
+
+    why: str
+
+
+Check = Callable[[Any], None]  # raises ShapeError for what is not a line of this file
+
+
+def is_object(line: Any) -> None:
+    conform(line, dict)
+
+
+def scan_lines(path: Path, check: Check = is_object) -> Iterator[dict[str, Any] | DamagedLine]:
     """The JSON lines of a file that somebody may be appending to; a torn last line is not there yet."""
+    with contextlib.suppress(FileNotFoundError), open_regular(path) as file:
+        while line := file.readline(MAX_JSON_BYTES):
+            if line.endswith(b"\n"):
+                yield _parsed(line, check)
+            elif len(line) == MAX_JSON_BYTES:
+                yield DamagedLine(f"it has more than {MAX_JSON_BYTES >> 20} MiB")
+                while line and not line.endswith(b"\n"):
+                    line = file.readline(MAX_JSON_BYTES)
+
+
+def _parsed(line: bytes, check: Check) -> dict[str, Any] | DamagedLine:
     try:
-        with path.open("rb") as file:
-            for line in file:
-                if line.endswith(b"\n"):
-                    yield json.loads(line)
-    except FileNotFoundError:
-        return
+        found: dict[str, Any] = json.loads(line)
+        check(found)
+    except (ValueError, RecursionError) as error:
+        return DamagedLine(str(error))
+    return found
 
 
-def read_lines_backwards(path: Path) -> Iterator[dict[str, Any]]:
+def read_lines(path: Path, check: Check = is_object) -> Iterator[dict[str, Any]]:
+    """The lines of such a file that are not damaged: one bad line does not hide the others."""
+    return (line for line in scan_lines(path, check) if not isinstance(line, DamagedLine))
+
+
+def read_lines_backwards(path: Path, check: Check = is_object) -> Iterator[dict[str, Any]]:
     """The same lines, the last one first, without reading more of the file than is asked for."""
-    try:
-        with path.open("rb") as file:
-            position = file.seek(0, os.SEEK_END)
-            beginning = b""  # of a line whose end we have seen; at first, the torn one
-            torn = True
-            while position > 0:
-                size = min(position, 1 << 16)
-                position -= size
-                file.seek(position)
-                first, *whole = (file.read(size) + beginning).split(b"\n")
-                if whole and torn:
-                    whole, torn = whole[:-1], False
-                yield from map(json.loads, reversed(whole))
-                beginning = first
-            if beginning and not torn:
-                yield json.loads(beginning)
-    except FileNotFoundError:
-        return
+    for data in _lines_backwards(path):
+        line = _parsed(data, check)
+        if not isinstance(line, DamagedLine):
+            yield line
+
+
+def _lines_backwards(path: Path) -> Iterator[bytes]:
+    with contextlib.suppress(FileNotFoundError), open_regular(path) as file:
+        position = file.seek(0, os.SEEK_END)
+        beginning = b""  # of a line whose end we have seen; at first, the torn one
+        torn = True
+        while position > 0 and len(beginning) <= MAX_JSON_BYTES:
+            size = min(position, max(1 << 16, len(beginning)))  # long lines are read in growing steps
+            position -= size
+            file.seek(position)
+            first, *whole = (file.read(size) + beginning).split(b"\n")
+            if whole and torn:
+                whole, torn = whole[:-1], False
+            yield from reversed(whole)
+            beginning = first
+        if beginning and not torn:
+            yield beginning
 
 
 class Appender:
@@ -130,7 +265,7 @@ class Appender:
     """
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._fd = open_to_append(path)
         _cut_torn_line(self._fd)
         self._kept = b""
         self.trouble: OSError | None = None  # why there are such lines

@@ -49,6 +49,18 @@ def number(name: str) -> int | None:
     return int(digits) if digits != name and digits.isdigit() else None
 
 
+def is_plain_name(name: object) -> bool:
+    """Whether this can be the name of a checkpoint: of a directory, and nothing that leads elsewhere."""
+    return isinstance(name, str) and name != "" and not name.startswith(".") and not set("/\\\0") & set(name)
+
+
+def is_inner_path(name: object) -> bool:
+    """Whether this is the path of a file inside a checkpoint, and not one outside of it."""
+    if not isinstance(name, str) or not name or "\0" in name:
+        return False
+    return not name.startswith("/") and not {"", ".", ".."} & set(name.split("/"))
+
+
 def staging(run: Path) -> Path:
     return run / CHECKPOINTS / STAGING
 

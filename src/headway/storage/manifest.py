@@ -8,16 +8,35 @@ import json
 import os
 import platform
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from pathlib import Path, PurePosixPath
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import headway
 from headway.core.errors import StorageError
+from headway.core.origin import Key
+from headway.core.schema import COUNT, NUMBER, Range, ShapeError, Values, conform
 from headway.storage import disk, layout
-from headway.storage.files import json_bytes, parse_json, sizes, write_json
+from headway.storage.files import json_bytes, open_regular, parse_json, read_small, sizes, write_json
 
 _SEAL = "sha256"
+_LARGE = Range(0, 1 << 62)
+_SHAPE = {
+    "number": _LARGE,
+    "name": str,
+    "seq": _LARGE,
+    "attempt": _LARGE,
+    "world_size": COUNT,
+    "ranks": [COUNT],
+    "metrics": dict,
+    "values": Values(NUMBER),
+    "cursor": {"?epoch": int, "?batches": Values(int), "?datasets": dict},
+    "files": Values({"size": _LARGE, "sha256": str}),
+    "time": NUMBER,
+    "versions": Values(str),
+    "?run": str,
+    "?signature": str,
+}
 HASHERS = 4  # files that are flushed and read at the same time
 
 
@@ -49,11 +68,27 @@ class Manifest:
     files: dict[str, Stored]
     time: float
     versions: dict[str, str] = field(default_factory=dict)
+    run: str = ""  # the id of the run that it was committed by
+    signature: str = ""  # by that run's key; none where what was committed is not proven to be its own
     format: int = layout.FORMAT
 
     @property
     def size(self) -> int:
         return sum(stored.size for stored in self.files.values())
+
+    def signed(self, run: str, key: Key) -> Manifest:
+        """The same, signed by the key of the run with this id."""
+        ours = replace(self, run=run)
+        return replace(ours, signature=key.sign("manifest", ours._signable))
+
+    def is_signed(self, key: Key) -> bool:
+        return key.verify("manifest", self._signable, self.signature)
+
+    @property
+    def _signable(self) -> bytes:
+        """What is signed, the same before it is written and after it was read."""
+        content = {**asdict(self), "signature": ""}
+        return json.dumps(json.loads(json.dumps(content)), sort_keys=True).encode()
 
 
 def versions() -> dict[str, str]:
@@ -76,7 +111,7 @@ def _flushed(path: Path) -> Stored:
 
 
 def checksum(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -97,37 +132,51 @@ def _sealed(content: dict[str, Any]) -> dict[str, Any]:
 def read_manifest(folder: Path) -> Manifest:
     """StorageError where it is damaged or not ours; FileNotFoundError where there is none."""
     path = folder / layout.MANIFEST
-    return parse_manifest(path, path.read_bytes())
+    return parse_manifest(path, read_small(path))
 
 
 def parse_manifest(path: str | Path, data: bytes) -> Manifest:
     content = parse_json(path, data)
-    if not isinstance(content, dict) or not isinstance(content.get("format"), int):
+    if not isinstance(content, dict) or type(content.get("format")) is not int:
         raise StorageError(f"{path} is not a manifest of ours")
     if content["format"] != layout.FORMAT:
         text = f"{path} has format {content['format']}; this version reads {layout.FORMAT}: upgrade Headway"
         raise NewerFormat(text)
-    if json_bytes(_sealed(content)) != data:
-        raise StorageError(f"{path} is damaged: it has changed since it was written")
     try:
+        if json_bytes(_sealed(content)) != data:
+            raise StorageError(f"{path} is damaged: it has changed since it was written")
+        _check(content)
         del content[_SEAL]
         files = {name: Stored(**stored) for name, stored in content.pop("files").items()}
-        manifest = Manifest(files=files, **content)
-    except (KeyError, TypeError, AttributeError) as error:
+        return Manifest(files=files, **content)
+    except (ShapeError, KeyError, TypeError, RecursionError) as error:
         raise StorageError(f"{path} is damaged: {error}") from error
-    for name in files:
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise StorageError(f"{path} is damaged: it names a file outside of its folder, {name!r}")
-    return manifest
+
+
+def _check(content: dict[str, Any]) -> None:
+    conform(content, _SHAPE)
+    if not content["ranks"]:
+        raise ShapeError("ranks is empty")
+    if not layout.is_plain_name(content["name"]):
+        raise ShapeError(f"name must be that of a directory, got {content['name']!a}")
+    for name in content["files"]:
+        if not layout.is_inner_path(name):
+            raise ShapeError(f"it names a file outside of its directory, {name!a}")
 
 
 def damage(folder: Path, manifest: Manifest, *, contents: bool) -> Iterator[str]:
     """Everything that is not as it was committed; with ``contents`` every byte is read."""
     for name, stored in manifest.files.items():
         path = folder / name
-        if path.is_symlink() or not path.is_file():
+        if _leads_elsewhere(folder, name) or not path.is_file():
             yield f"{name} is missing"
         elif (size := path.stat().st_size) != stored.size:
             yield f"{name} has {size:,} bytes instead of {stored.size:,}"
         elif contents and checksum(path) != stored.sha256:
             yield f"{name} has changed since it was committed (its checksum differs)"
+
+
+def _leads_elsewhere(folder: Path, name: str) -> bool:
+    """Whether a link stands on the way to a file: a checkpoint has files of its own only."""
+    parts = name.split("/")
+    return any((folder / "/".join(parts[: count + 1])).is_symlink() for count in range(len(parts)))

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import pwd
+import re
 import secrets
+import shutil
 import socket
+import stat
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from headway.core.config import Resume
 from headway.core.errors import ConfigError, StorageError
-from headway.storage import layout
-from headway.storage.files import read_json, read_lines, write_json
+from headway.core.origin import user_key
+from headway.storage import disk, journal, layout
+from headway.storage.commit import Signer
+from headway.storage.description import read_description
+from headway.storage.files import open_regular, write_json
+from headway.storage.recovery import Recovered
 from headway.storage.remote.lease import Lease
 from headway.storage.remote.mirror import Mirror, fetch_record, forget, home_of, tidy
 from headway.storage.remote.store import Store
@@ -24,56 +35,211 @@ from headway.storage.rundir import RunDir
 from headway.storage.vault import FolderVault, Vault
 
 ENDED = ("FINISHED", "PREEMPTED", "FAILED", "ABORTED")
+UNFINISHED = ".headway-new-"  # a run's directory, until it is one
+_ATTEMPT = re.compile(r"attempt-(\d{1,9})\b")
 
 
-def open_run(path: Path, resume: Resume) -> RunDir:
-    """Create the folder, or go on with the run that is in it. All that can be wrong is found here."""
-    exists = (path / layout.DESCRIPTION).is_file()
-    _check_resume(path, exists, path.is_dir() and any(path.iterdir()), resume)
+def open_run(path: Path, resume: Resume, *, trust: bool = False) -> RunDir:
+    """Create the directory, or continue the run that is in it. All that can be wrong is found here.
+
+    Args:
+        path: The run's directory.
+        resume: Whether there may be a run, or must be one.
+        trust: Continue a run although another user owns its directory.
+    """
+    path, notes = _directory_of_ours(path, resume, trust=trust)
     try:
-        for folder in (layout.LOGS, layout.CHECKPOINTS):
-            (path / folder).mkdir(parents=True, exist_ok=True)
-        lock = _lock(path)
+        exists = os.path.lexists(path / layout.DESCRIPTION)
+        _check_resume(path, exists, _is_occupied(path), resume)
+        check_layout(path)
+        lock = None if os.path.lexists(path) else _create(path)
+        lock = lock or _enter(path)
     except OSError as error:
         raise _unwritable(path.parent, error) from None
+    return _open_locked(path, lock, notes)
+
+
+def _enter(path: Path) -> TextIO:
+    """Take a directory that is there; if it is empty, make a run's of it."""
+    for folder in (layout.LOGS, layout.CHECKPOINTS):
+        (path / folder).mkdir(exist_ok=True)
+    lock = _lock(path)
+    try:
+        if not os.path.lexists(path / layout.DESCRIPTION):
+            write_json(path / layout.DESCRIPTION, _fresh(path.name))
+    except BaseException:
+        lock.close()
+        raise
+    return lock
+
+
+def _open_locked(path: Path, lock: TextIO, notes: Sequence[str] = ()) -> RunDir:
     with contextlib.ExitStack() as undo:
         undo.enter_context(lock)
-        opened = _opened(path, lock, exists, FolderVault(path))
+        opened = _opened(path, lock, True, lambda signer: FolderVault(path, signer), notes=notes)
         undo.pop_all()
     return opened
 
 
-def _opened(path: Path, lock: TextIO, exists: bool, vault: Vault, mirror: Mirror | None = None) -> RunDir:
-    description = _read(path) if exists else _fresh(path)
+def _create(path: Path) -> TextIO | None:
+    """Make a run's directory, with everything that makes it one; its lock. None where somebody was quicker.
+
+    It is made under another name: a program that is killed in the middle of this leaves nothing in the way of the next.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _sweep_unfinished(path.parent)
+    fresh = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=path.parent))
+    lock = _lock(fresh)
+    try:
+        for folder in (layout.LOGS, layout.CHECKPOINTS):
+            (fresh / folder).mkdir()
+        write_json(fresh / layout.DESCRIPTION, _fresh(path.name))
+        fresh.rename(path)
+    except OSError as error:
+        lock.close()
+        shutil.rmtree(fresh, ignore_errors=True)
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return None
+        raise
+    except BaseException:
+        lock.close()
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+    disk.flush(path.parent)
+    return lock
+
+
+def _sweep_unfinished(storage: Path) -> None:
+    """Remove what programs left that were killed while they made a run's directory: nobody holds its lock."""
+    for path in storage.glob(f"{UNFINISHED}*"):
+        with contextlib.suppress(OSError, StorageError), open_regular(path / layout.LOCK) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+
+
+_SKELETON = (layout.LOGS, layout.CHECKPOINTS, layout.LOCK, f"{layout.DESCRIPTION}.new")
+
+
+def _is_occupied(path: Path) -> bool:
+    """Whether there is more in a directory than what is left of a run that was cut off while it was made."""
+    if not path.is_dir():
+        return os.path.lexists(path)
+    if any(entry.name not in _SKELETON for entry in path.iterdir()):
+        return True
+    return any(os.path.isdir(path / name) and os.listdir(path / name) for name in (layout.LOGS, layout.CHECKPOINTS))
+
+
+def check_layout(path: Path) -> None:
+    """StorageError where a link or something else stands in the place of a file that we write: it may lead anywhere."""
+    files = (layout.DESCRIPTION, layout.JOURNAL, layout.METRICS, layout.DATA, layout.LOCK)
+    folders = (layout.LOGS, layout.CHECKPOINTS, f"{layout.CHECKPOINTS}/{layout.STAGING}", layout.FAILURES, layout.FIRST)
+    for name, is_right in [*((name, stat.S_ISREG) for name in files), *((name, stat.S_ISDIR) for name in folders)]:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if not is_right(os.lstat(path / name).st_mode):
+                kind = "file" if is_right is stat.S_ISREG else "directory"
+                raise StorageError(
+                    f"{path / name} is not a {kind} (a link?), and Headway writes only inside a run's directory: "
+                    "choose another name, or put it right"
+                )
+
+
+def _directory_of_ours(path: Path, resume: Resume, *, trust: bool) -> tuple[Path, list[str]]:
+    """The directory to use, and what a person should hear of it: never one that another user owns, unless trusted.
+
+    Its owner could change whatever lies in it, at any time. Where everybody may write (``/tmp``), anybody may have
+    taken the name; then the run gets another one, so that nobody can keep it from running.
+    """
+    if trust or not _is_foreign(path):
+        return path, []
+    whose = _user_name(os.lstat(path).st_uid)
+    if resume == "auto" and os.stat(path.parent).st_mode & stat.S_IWOTH:
+        ours = path.with_name(f"{path.name}-{_user_name(os.geteuid())}")
+        if not _is_foreign(ours):
+            text = f"{path} belongs to {whose} and is not used; this run is kept in {ours.name}"
+            return ours, [f"{text} (RunConfig(trust=True) continues {path.name})"]
+    raise StorageError(
+        f"run {path} belongs to {whose}: choose another name, or give RunConfig(trust=True) to continue it"
+    )
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether another user owns it. Some filesystems say of all files that somebody else owns them."""
+    try:
+        owner = os.lstat(path).st_uid
+    except FileNotFoundError:
+        return False
+    if owner == os.geteuid():
+        return False
+    try:
+        with tempfile.TemporaryFile(dir=path.parent) as probe:
+            return owner != os.fstat(probe.fileno()).st_uid
+    except OSError:
+        return True
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid-{uid}"
+
+
+def _opened(
+    path: Path,
+    lock: TextIO,
+    exists: bool,
+    make_vault: Callable[[Signer], Vault],
+    mirror: Mirror | None = None,
+    notes: Sequence[str] = (),
+) -> RunDir:
+    description = read_description(path) if exists else _fresh(path.name)
     if not exists:
         write_json(path / layout.DESCRIPTION, description)
+    signer = Signer(description["id"], user_key().for_run(description["id"]))
+    vault = make_vault(signer)
     past, state = 0, ENDED[0]
-    for line in read_lines(path / layout.JOURNAL):
+    for line in journal.events(path):
         past, state = max(past, line.get("attempt", 0)), line.get("state", state)
-    recovered = vault.recover(crashed=state not in ENDED)
-    return RunDir(path, lock, description, past, recovered, vault, mirror)
+    damage = list(journal.damage(path))
+    recovered = vault.recover(crashed=state not in ENDED or bool(damage))
+    past = max(past, _known_attempts(path, recovered))
+    recovered = replace(recovered, notes=[*notes, *damage, *recovered.notes])
+    return RunDir(path, lock, description, past, recovered, vault, signer, mirror)
+
+
+def _known_attempts(run: Path, recovered: Recovered) -> int:
+    """The highest number that an attempt had, also where the line of the journal that names it is damaged."""
+    numbers = [saved.manifest.attempt for saved in recovered.kept]
+    numbers += [int(found[1]) for path in (run / layout.FAILURES).glob("*") if (found := _ATTEMPT.match(path.name))]
+    return max(numbers, default=0)
 
 
 def open_remote_run(store: Store, resume: Resume) -> RunDir:
     """The same in an object store; ``store`` begins at the run. What grows is written at home first."""
     _look(store, resume)
     home = home_of(store)
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    check_layout(home)
     for folder in (layout.LOGS, layout.CHECKPOINTS):
-        (home / folder).mkdir(parents=True, exist_ok=True)
+        (home / folder).mkdir(exist_ok=True)
     with contextlib.ExitStack() as undo:
         lock = undo.enter_context(_lock(home))
         lease = Lease(store)
         lease.take()
         undo.callback(lease.release)
         exists = _look(store, resume)  # somebody may have been here meanwhile
-        tidy(home)
         if exists:
             fetch_record(store, home)
         else:
             forget(home)
         mirror = Mirror(home, store, lease)
         undo.callback(mirror.close)
-        opened = _opened(home, lock, exists, StoreVault(store, lease.check, lease.taken_over), mirror)
+
+        def vault(signer: Signer) -> StoreVault:
+            return StoreVault(store, lease.check, lease.taken_over, signer, home)
+
+        opened = _opened(home, lock, exists, vault, mirror)
+        tidy(home)
         undo.pop_all()
     return opened
 
@@ -106,12 +272,11 @@ def create_run(storage: Path, prefix: str) -> RunDir:
     for name in _names(prefix):
         path = storage / name
         try:
-            path.mkdir(parents=True)
-        except FileExistsError:
-            continue
+            lock = None if os.path.lexists(path) else _create(path)
         except OSError as error:
             raise _unwritable(storage, error) from None
-        return open_run(path, "never")
+        if lock is not None:
+            return _open_locked(path, lock)
     raise StorageError(f"{storage} holds a thousand runs of this second: give your run a name")
 
 
@@ -132,7 +297,8 @@ def _check_resume(where: str | Path, exists: bool, occupied: bool, resume: Resum
 
 
 def _lock(path: Path) -> TextIO:
-    file = open(path / layout.LOCK, "a+")
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    file = open(os.open(path / layout.LOCK, flags, 0o644), "a+")  # others may see that, and by whom, it is held
     if not _locked(file):
         file.seek(0)
         owner = file.read().strip() or "another process"
@@ -159,32 +325,21 @@ def _locked(file: TextIO) -> bool:
 def is_open(path: Path) -> bool:
     """Whether a controller holds this run right now; needs no right to write."""
     try:
-        with open(path / layout.LOCK) as file:
+        with open_regular(path / layout.LOCK) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except FileNotFoundError:
+    except OSError:  # there is none, or the filesystem has no locks
         return False
     return False
 
 
-def _fresh(path: Path) -> dict[str, Any]:
+def _fresh(name: str) -> dict[str, Any]:
     return {
         "format": layout.FORMAT,
         "id": secrets.token_hex(16),
-        "name": path.name,
+        "name": name,
         "seed": secrets.randbits(32),
         "created": time.time(),
         "openings": [],
     }
-
-
-def _read(path: Path) -> dict[str, Any]:
-    description: dict[str, Any] = read_json(path / layout.DESCRIPTION)
-    if not isinstance(description, dict) or "format" not in description:
-        raise StorageError(f"{path / layout.DESCRIPTION} is not of a run of ours: choose another name")
-    if description.get("format") != layout.FORMAT:
-        raise StorageError(
-            f"{path} was written in format {description.get('format')!r}; this version reads {layout.FORMAT}"
-        )
-    return description

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from headway.core.config import local_path
+from headway.core.config import CheckpointConfig, local_path
 from headway.core.errors import StorageError
 from headway.core.temporary import OwnedDirectory
-from headway.storage import failures, layout
+from headway.storage import failures, journal, layout
 from headway.storage.commit import Saved
-from headway.storage.files import read_json, read_lines, read_lines_backwards
+from headway.storage.description import checkpoint_config, read_description
 from headway.storage.opening import ENDED, is_open
 from headway.storage.remote import lease
 from headway.storage.remote.mirror import fetch_failures, fetch_record
@@ -48,7 +49,7 @@ class Record:
         if is_remote(where, filesystem):
             return cls._in_store(open_store(where, filesystem))
         path = local_path(where)
-        if not (path / layout.DESCRIPTION).is_file():
+        if not os.path.lexists(path / layout.DESCRIPTION):
             raise StorageError(f"{path} is not a run directory: it has no {layout.DESCRIPTION}")
         return cls(path, FolderVault(path))
 
@@ -80,11 +81,28 @@ class Record:
 
     @property
     def description(self) -> dict[str, Any]:
-        content: dict[str, Any] = read_json(self.path / layout.DESCRIPTION)
-        return content
+        try:
+            return read_description(self.path)
+        except FileNotFoundError:
+            raise StorageError(f"{self.path} is not a run directory: it has no {layout.DESCRIPTION}") from None
+
+    @property
+    def opening(self) -> dict[str, Any]:
+        """What the newest opening asked for."""
+        openings: list[dict[str, Any]] = self.description["openings"]
+        return openings[-1] if openings else {}
+
+    @property
+    def checkpoint_config(self) -> CheckpointConfig:
+        return checkpoint_config(self.path, self.opening)
 
     def events(self) -> Iterator[dict[str, Any]]:
-        return read_lines(self.path / layout.JOURNAL)
+        """The journal, without lines that are damaged."""
+        return journal.events(self.path)
+
+    def damage(self) -> list[str]:
+        """What of journal and metrics is damaged, in words."""
+        return [*journal.damage(self.path), *journal.metrics_damage(self.path)]
 
     @property
     def state(self) -> str:
@@ -108,7 +126,7 @@ class Record:
     def reports(self, rank: int = 0) -> list[dict[str, Any]]:
         """This rank's reports in order; what a later attempt went through again counts once, as it came last."""
         rows: list[dict[str, Any]] = []
-        for line in read_lines(self.path / layout.METRICS):
+        for line in journal.reports(self.path):
             if "first_seq" in line:
                 rows = [row for row in rows if row["seq"] < line["first_seq"]]
             elif line["rank"] == rank:
@@ -118,7 +136,7 @@ class Record:
     def newest_metrics(self) -> dict[str, Any] | None:
         """What rank 0 reported last. Reads from the end: histories are long."""
         limit = math.inf  # a later attempt began here anew: what stands before it counts up to here
-        for line in read_lines_backwards(self.path / layout.METRICS):
+        for line in journal.reports_backwards(self.path):
             if "first_seq" in line:
                 limit = min(limit, line["first_seq"])
             elif line["rank"] == 0 and line["seq"] < limit:
@@ -127,28 +145,35 @@ class Record:
         return None
 
 
-def runs_in_store(storage: Store) -> list[Record]:
-    """The same of a folder in an object store."""
-    names = {
+@dataclass(frozen=True)
+class Runs:
+    """The runs of a storage directory, the newest first; and what looks like a run and cannot be read, with why."""
+
+    readable: list[Record]
+    unreadable: dict[str, str]
+
+
+def runs_in_store(storage: Store) -> Runs:
+    """All runs in a directory of an object store."""
+    names = sorted(
         key.split("/")[0] for key in storage.sizes() if key.endswith(f"/{layout.DESCRIPTION}") and key.count("/") == 1
-    }
-    found = []
-    for name in names:
-        record = Record._in_store(storage.at(name))
-        try:
-            found.append((float(record.description["created"]), record))
-        except (StorageError, KeyError, TypeError, ValueError):
-            continue
-    return [record for _, record in sorted(found, key=lambda each: -each[0])]
+    )
+    return _sorted_out({name: functools.partial(Record._in_store, storage.at(name)) for name in names})
 
 
-def runs(storage: Path) -> list[Record]:
-    """All runs in a folder, the newest first. What is not a run of ours, or damaged, is not among them."""
-    found = []
-    for path in storage.glob(f"*/{layout.DESCRIPTION}"):
-        record = Record(path.parent, FolderVault(path.parent))
+def runs(storage: Path) -> Runs:
+    """All runs in a directory."""
+    paths = [path.parent for path in sorted(storage.glob(f"*/{layout.DESCRIPTION}"))]
+    return _sorted_out({path.name: functools.partial(Record, path, FolderVault(path)) for path in paths})
+
+
+def _sorted_out(found: Mapping[str, Callable[[], Record]]) -> Runs:
+    readable: list[tuple[float, Record]] = []
+    unreadable: dict[str, str] = {}
+    for name, read in found.items():
         try:
-            found.append((float(record.description["created"]), record))
-        except (StorageError, OSError, KeyError, TypeError, ValueError):
-            continue
-    return [record for _, record in sorted(found, key=lambda each: -each[0])]
+            record = read()
+            readable.append((float(record.description["created"]), record))
+        except (StorageError, OSError) as error:
+            unreadable[name] = str(error)
+    return Runs([record for _, record in sorted(readable, key=lambda each: -each[0])], unreadable)

@@ -1,5 +1,6 @@
 """What is made of a run directory when it is opened: nothing that was whole is lost, nothing that is not is offered.
 
+0. Files that a worker was about to bring here are brought (see :mod:`headway.storage.handoff`).
 1. A folder in staging that has a manifest was about to be renamed: it is.
 2. Complete saves that nobody made a checkpoint of (the driver was killed) are made one, if every rank that saves is
    there. They were not flushed: only in the same life of the machine can we be sure of their bytes.
@@ -17,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from headway.core.errors import StorageError
-from headway.storage import disk, layout, staging
-from headway.storage.commit import Commitment, Saved, commit, put_in_place
+from headway.core.origin import Key
+from headway.storage import disk, handoff, layout, staging
+from headway.storage.commit import Commitment, Saved, Signer, commit, put_in_place
 from headway.storage.manifest import Manifest, NewerFormat, damage, read_manifest
 from headway.storage.staging import Note, Slot
 from headway.storage.validations import read_validation
@@ -79,12 +81,20 @@ def next_number(run: Path) -> int:
     return 1 + max((number for number in numbers if number is not None), default=-1)
 
 
-def recover(run: Path, *, crashed: bool) -> Recovered:
+def recover(run: Path, *, crashed: bool, signer: Signer | None = None) -> Recovered:
     """Put a run directory in order; we hold its lock."""
-    notes = [*_finish_renames(run), *_commit_complete_saves(run)]
+    if signer is not None:
+        _finish_handoffs(run, signer.key)
+    notes = [*_finish_renames(run), *_commit_complete_saves(run, signer)]
     staging.sweep(run)
     notes += _set_damaged_aside(run, crashed=crashed)
     return Recovered(committed(run), notes)
+
+
+def _finish_handoffs(run: Path, key: Key) -> None:
+    for left in handoff.found(run, key):
+        if not handoff.finish(run, left, key):
+            handoff.undo(run, left)
 
 
 def _finish_renames(run: Path) -> Iterator[str]:
@@ -103,7 +113,7 @@ def _finish_renames(run: Path) -> Iterator[str]:
         yield f"{final.name} (report {manifest.seq}) was complete when the run was cut off, and is kept"
 
 
-def _commit_complete_saves(run: Path) -> Iterator[str]:
+def _commit_complete_saves(run: Path, signer: Signer | None) -> Iterator[str]:
     done = {(saved.manifest.attempt, saved.manifest.seq) for saved in committed(run)}
     newest = max(done, default=(0, -1))
     for (attempt, seq), notes in sorted(_complete_saves(run).items()):
@@ -120,7 +130,7 @@ def _commit_complete_saves(run: Path) -> Iterator[str]:
             metrics=note.metrics,
             name=note.adopted or note.name,
         )
-        saved = commit(run, what)
+        saved = commit(run, what, signer)
         yield f"{saved.path.name} (report {seq}) was saved when the run was cut off, and is kept"
 
 

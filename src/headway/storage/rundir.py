@@ -13,8 +13,11 @@ from typing import Any, TextIO
 
 from headway.core.environment import memory_folder
 from headway.core.temporary import OwnedDirectory
-from headway.storage import layout
+from headway.storage import disk, layout
+from headway.storage.checkpoint import Checkpoint
+from headway.storage.commit import Signer
 from headway.storage.files import Appender, write_json
+from headway.storage.manifest import Manifest, flushed, versions, write_manifest
 from headway.storage.recovery import Recovered
 from headway.storage.remote.mirror import Mirror
 from headway.storage.remote.store import Store
@@ -33,6 +36,7 @@ class RunDir:
         past_attempts: int,
         recovered: Recovered,
         vault: Vault,
+        signer: Signer,
         mirror: Mirror | None = None,
     ) -> None:
         self.path = path
@@ -40,6 +44,8 @@ class RunDir:
         self.vault = vault  # where checkpoints are made
         self.complaint: str | None = None  # what went wrong when it was closed
         self.recovered = recovered
+        self.key = signer.key
+        self._signer = signer
         self._mirror = mirror
         self.id: str = description["id"]
         self.seed: int = description["seed"]
@@ -78,8 +84,28 @@ class RunDir:
         """From now on they are made in shared memory, and gone with this process."""
         directory = OwnedDirectory("checkpoints", memory_folder())
         (directory.path / layout.CHECKPOINTS).mkdir()
-        self.vault = FolderVault(directory.path)
+        self.vault = FolderVault(directory.path, self._signer)
         atexit.register(directory.remove)
+
+    def keep_first(self, given: Checkpoint) -> Checkpoint:
+        """Write down the dict that the run begins with, as what we have written ourselves."""
+        folder = self.path / layout.FIRST
+        disk.remove(folder)
+        given.to_directory(folder)
+        manifest = Manifest(
+            number=0,
+            name=layout.FIRST,
+            seq=0,
+            attempt=0,
+            world_size=0,
+            ranks=[0],
+            metrics={},
+            files=flushed(folder),
+            time=time.time(),
+            versions=versions(),
+        )
+        write_manifest(folder, manifest.signed(self.id, self.key))
+        return Checkpoint.of(str(folder), key=self.key)
 
     def differences(self, asked: dict[str, Any]) -> list[str]:
         """What is asked for otherwise than in the last opening, in words."""

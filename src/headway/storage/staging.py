@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.errors import StorageError
+from headway.core.origin import Key
+from headway.core.schema import COUNT, NUMBER, Range, Values, conform
 from headway.storage import disk, layout
 from headway.storage.dicts import scalars, write_dict
-from headway.storage.files import walk
-from headway.storage.manifest import read_manifest
+from headway.storage.files import read_small, walk
+from headway.storage.manifest import Stored, read_manifest
 
 
 @dataclass(frozen=True, order=True)
@@ -66,14 +68,65 @@ class Note:
     source: str = ""  # the user's folder that was copied: ranks may share one
     began: float = 0.0  # and when: the clock of a machine, common to its processes
     adopted: str | None = None  # a folder below the run's checkpoints that holds the files already
-    files: dict[str, Any] = field(default_factory=dict)  # in a store: what this rank has put there
-    left: dict[str, Any] = field(default_factory=dict)  # and what it has not, because another rank puts it there
+    files: dict[str, Stored] = field(default_factory=dict)  # in a store: what this rank has put there
+    left: dict[str, Stored] = field(default_factory=dict)  # and what it has not, because another rank puts it there
     seconds: float = 0.0  # how long that took
+    signature: str = ""  # by the run's key: a worker of the run has written it
 
     @property
     def origin(self) -> tuple[str, str] | None:
         """The machine and the folder that was copied, to tell whether ranks share one."""
         return (self.boot, self.source) if self.source else None
+
+    def signed(self, key: Key | None, attempt: int, seq: int, rank: int) -> Note:
+        """The same, signed for this place."""
+        return self if key is None else replace(self, signature=key.sign("note", self._signable(attempt, seq, rank)))
+
+    def is_signed(self, key: Key, attempt: int, seq: int, rank: int) -> bool:
+        return key.verify("note", self._signable(attempt, seq, rank), self.signature)
+
+    def _signable(self, attempt: int, seq: int, rank: int) -> bytes:
+        content = json.loads(json.dumps({**asdict(self), "signature": ""}))
+        return json.dumps([attempt, seq, rank, content], sort_keys=True).encode()
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Note:
+        """ValueError for what is not a note."""
+        try:
+            content = json.loads(data)
+            conform(content, _NOTE)
+            kinds = {name: {file: Stored(**stored) for file, stored in content[name].items()} for name in _STORED}
+            note = cls(**{**content, **kinds})
+        except (TypeError, RecursionError) as error:
+            raise ValueError(f"not a note: {error}") from error
+        names = [name for name in (note.name, note.adopted) if name is not None]
+        if not all(map(layout.is_plain_name, names)) or not all(map(layout.is_inner_path, (*note.files, *note.left))):
+            raise ValueError("a note must not name what lies outside of its checkpoint")
+        return note
+
+
+_STORED = ("files", "left")
+_FILES = Values({"size": Range(0, 1 << 62), "?sha256": str})
+_TEXT = frozenset({str, None})
+_NOTE = {
+    "world_size": COUNT,
+    "metrics": dict,
+    "boot": str,
+    "values": Values(NUMBER),
+    "cursor": dict,
+    "name": _TEXT,
+    "validation": frozenset({dict, None}),
+    "source": str,
+    "began": NUMBER,
+    "adopted": _TEXT,
+    "files": _FILES,
+    "left": _FILES,
+    "seconds": NUMBER,
+    "?signature": str,
+}
 
 
 def copied_from(note: Note, source: Path) -> Note:
@@ -94,31 +147,36 @@ def scratch(run: Path, attempt: int) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"{attempt}.own-", dir=layout.staging(run)))
 
 
-def stage(source: Path, slot: Slot, note: Note, *, take: bool = False) -> None:
+def stage(source: Path, slot: Slot, note: Note, key: Key | None = None, *, take: bool = False) -> None:
     """Copy a rank's files into staging; afterwards the caller may do what it likes with its own.
 
-    ``take``: they are moved where that is possible, and gone from the caller's folder in any case.
+    Args:
+        source: The caller's directory.
+        slot: Where its files go.
+        note: What the rank says of them.
+        key: The run's key, to sign the note with.
+        take: They are moved where that is possible, and gone from the caller's directory in any case.
     """
     check_source(source, slot.run if take else None)
 
     def fill() -> None:
-        if not _copy(source, slot, take=take):
+        if not copy_files(source, slot.part, leave_out=slot.run, take=take):
             raise StorageError(f"the reported checkpoint {source} holds no file: write it before you report it")
 
-    _stage(fill, slot, copied_from(note, source))
+    _stage(fill, slot, copied_from(note, source), key)
 
 
-def stage_dict(data: Mapping[Any, Any], slot: Slot, note: Note) -> None:
+def stage_dict(data: Mapping[Any, Any], slot: Slot, note: Note, key: Key | None = None) -> None:
     """The same for a dict."""
 
     def fill() -> None:
         disk.make_folder(slot.part)
         write_dict(slot.part, data)
 
-    _stage(fill, slot, replace(note, values=scalars(data)))
+    _stage(fill, slot, replace(note, values=scalars(data)), key)
 
 
-def adopt(source: Path, slot: Slot, note: Note) -> None:
+def adopt(source: Path, slot: Slot, note: Note, key: Key | None = None) -> None:
     """Files that lie on the run's storage already: nothing is copied, they only get a manifest."""
     checkpoints = slot.run / layout.CHECKPOINTS
     if source.parent != checkpoints or source.name.startswith("."):
@@ -126,20 +184,20 @@ def adopt(source: Path, slot: Slot, note: Note) -> None:
     check_source(source)
     if (source / layout.MANIFEST).exists():
         raise StorageError(f"{source} is a checkpoint already: write the next one into another folder")
-    _stage(lambda: disk.make_folder(slot.part), slot, replace(note, adopted=source.name))
+    _stage(lambda: disk.make_folder(slot.part), slot, replace(note, adopted=source.name), key)
 
 
-def settle(slot: Slot, note: Note) -> None:
+def settle(slot: Slot, note: Note, key: Key | None) -> None:
     """All files are there: say so."""
-    disk.write(slot.note, json.dumps(asdict(note)).encode())
+    disk.write(slot.note, note.signed(key, slot.attempt, slot.seq, slot.rank).to_json())
     disk.move(slot.part, slot.folder)
 
 
-def _stage(fill: Callable[[], None], slot: Slot, note: Note) -> None:
+def _stage(fill: Callable[[], None], slot: Slot, note: Note, key: Key | None) -> None:
     slot.clear()  # what a save left that was interrupted
     try:
         fill()
-        settle(slot, note)
+        settle(slot, note, key)
     except OSError as error:
         slot.clear()
         raise StorageError(f"the checkpoint could not be saved to {slot.run}: {error}") from error
@@ -169,14 +227,24 @@ def _is_ours(source: Path) -> bool:
     return True
 
 
-def _copy(source: Path, slot: Slot, *, take: bool) -> int:
-    """How many files that were. What vanishes while we copy, somebody's temporary file, was not ours to keep."""
-    disk.make_folder(slot.part)
+def copy_files(source: Path, target: Path, leave_out: Path, *, take: bool = False) -> int:
+    """Copy what will be a checkpoint. What vanishes meanwhile, somebody's temporary file, was not ours to keep.
+
+    Args:
+        source: The directory that holds it.
+        target: The directory to make.
+        leave_out: A directory that is not entered even if it lies inside: that of the run.
+        take: Move the files where that is possible.
+
+    Returns:
+        How many files that were.
+    """
+    disk.make_folder(target)
     count = 0
-    for path, entry in walk(source, leave_out=slot.run):
+    for path, entry in walk(source, leave_out=leave_out):
         if path in (layout.MANIFEST, layout.VALIDATION):
             continue
-        place = slot.part / path
+        place = target / path
         try:
             if entry.is_dir():
                 disk.make_folder(place)
@@ -215,8 +283,8 @@ def begun(run: Path) -> Iterator[tuple[Slot, bool]]:
 def read_note(slot: Slot) -> Note | None:
     """None where it was never written, or not to its end."""
     try:
-        return Note(**json.loads(slot.note.read_bytes()))
-    except (OSError, ValueError, TypeError):
+        return Note.from_json(read_small(slot.note))
+    except (OSError, StorageError, ValueError):
         return None
 
 

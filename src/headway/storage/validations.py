@@ -14,11 +14,23 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.errors import ConfigError, StorageError
+from headway.core.origin import Key
+from headway.core.schema import ShapeError, conform
 from headway.core.validation import ReportedCheckpointStatus, ValidationTaskConfig
 from headway.storage import disk, layout
-from headway.storage.files import json_bytes, parse_json, write_json
+from headway.storage.files import json_bytes, parse_json, read_small, write_json
 
 PENDING = ReportedCheckpointStatus.PENDING_VALIDATION
+_KWARGS = "validation keywords"
+_KWARGS_SHAPE = {"?json": dict, "?pickle": str, "?signature": str}
+_SHAPE = {
+    "status": str,
+    "metrics": dict,
+    "error": str,
+    "kwargs": _KWARGS_SHAPE,
+    "timeout_s": frozenset({int, float, None}),
+    "format": int,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +49,13 @@ class Validation:
         return self.status is PENDING
 
 
-def wish(config: ValidationTaskConfig | None = None) -> dict[str, Any]:
-    """What a report asks for, as plain data that a note can hold."""
+def wish(config: ValidationTaskConfig | None, key: Key) -> dict[str, Any]:
+    """What a report asks for, as plain data that a note can hold; ``key`` is that of the run."""
     config = config or ValidationTaskConfig()
-    return {"kwargs": pack(config.fn_kwargs or {}), "timeout_s": config.timeout_s}
+    return {"kwargs": pack(config.fn_kwargs or {}, key), "timeout_s": config.timeout_s}
 
 
-def pack(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def pack(kwargs: Mapping[str, Any], key: Key) -> dict[str, Any]:
     """Keywords as JSON where that gives them back unchanged, else as a pickle, which only their own run opens."""
     import cloudpickle
 
@@ -54,32 +66,43 @@ def pack(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError):
         pass
     try:
-        return {"pickle": base64.b64encode(cloudpickle.dumps(plain)).decode()}
+        data = cloudpickle.dumps(plain)
     except Exception as error:  # the user's own class: it may do anything here
         raise ConfigError(f"fn_kwargs cannot be sent to the validation function: {error}") from error
+    return {"pickle": base64.b64encode(data).decode(), "signature": key.sign(_KWARGS, data)}
 
 
-def unpack(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def unpack(kwargs: Mapping[str, Any], key: Key, *, trust: bool = False) -> dict[str, Any]:
+    """The keywords again. StorageError where they are pickled, and not proven to be those that the run has packed."""
     import cloudpickle
 
-    found: dict[str, Any] = kwargs.get("json", {})
-    return cloudpickle.loads(base64.b64decode(kwargs["pickle"])) if "pickle" in kwargs else found
+    if "pickle" not in kwargs:
+        found: dict[str, Any] = kwargs.get("json", {})
+        return found
+    data = base64.b64decode(kwargs["pickle"])
+    if not trust and not key.verify(_KWARGS, data, kwargs.get("signature")):
+        raise StorageError(
+            "its keywords are pickled, and it is not proven that your own run wrote them: RunConfig(trust=True) if you "
+            "know where they come from"
+        )
+    return dict(cloudpickle.loads(data))
 
 
 def read_validation(folder: Path) -> Validation | None:
     """None where nobody has asked for one. One that cannot be read is a failed one: the checkpoint itself is good."""
     path = folder / layout.VALIDATION
     try:
-        return parse_validation(path, path.read_bytes())
+        return parse_validation(path, read_small(path))
     except FileNotFoundError:
         return None
-    except OSError as error:
+    except (OSError, StorageError) as error:
         return _unreadable(path, error)
 
 
 def parse_validation(path: str | Path, data: bytes) -> Validation:
     try:
         content = parse_json(path, data)
+        conform(content, _SHAPE)
         return Validation(**{**content, "status": ReportedCheckpointStatus(content["status"])})
     except (StorageError, ValueError, TypeError, KeyError) as error:
         return _unreadable(path, error)
@@ -103,9 +126,18 @@ def lay_down(folder: Path, asked: Mapping[str, Any] | None) -> Validation | None
         disk.remove(stale)
     if asked is None:
         return None
-    validation = Validation(**asked)
+    validation = wanted(asked)
     write_validation(folder, validation)
     return validation
+
+
+def wanted(asked: Mapping[str, Any]) -> Validation:
+    """What a note asks for. StorageError where it is not what :func:`wish` has written."""
+    try:
+        conform(asked, {"kwargs": _KWARGS_SHAPE, "timeout_s": _SHAPE["timeout_s"]})
+        return Validation(**asked)
+    except (ShapeError, TypeError) as error:
+        raise StorageError(f"a note asks for a validation and is damaged: {error}") from error
 
 
 def carry_over(known: Path, larger: Path, asked: Mapping[str, Any] | None) -> Validation | None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Protocol
 
-from headway.storage import disk, layout, staging
-from headway.storage.commit import Commitment, Saved, commit, discard, extend
+from headway.core.origin import Key
+from headway.storage import disk, handoff, layout, staging
+from headway.storage.commit import Commitment, Saved, Signer, commit, discard, extend
 from headway.storage.manifest import Manifest, damage, read_manifest
 from headway.storage.recovery import Recovered, Survey, next_number, recover, survey
 from headway.storage.staging import Slot, read_note
@@ -45,6 +46,9 @@ class Vault(Protocol):
     def is_read(self, path: PurePath) -> bool:
         """Whether somebody reads it right now."""
 
+    def finish(self, attempt: int, seq: int, rank: int) -> bool:
+        """Bring the files here that a worker, which has died, was about to; False where they are gone."""
+
     def clear(self, attempt: int, seq: int, rank: int, folder: str | None) -> None:
         """A rank's files will not become a checkpoint; ``folder`` is where they lie, if that was allotted."""
 
@@ -72,6 +76,7 @@ class FolderVault:
     """``root`` is the run's folder, or a place in memory like it."""
 
     root: Path
+    signer: Signer | None = None  # None: nothing will be committed here
 
     @property
     def url(self) -> str:
@@ -88,10 +93,10 @@ class FolderVault:
         return (note.adopted or note.name) if note is not None else None
 
     def commit(self, what: Commitment) -> Saved:
-        return commit(self.root, what)
+        return commit(self.root, what, self.signer)
 
     def extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> Saved:
-        return extend(Path(path), Slot(self.root, attempt, seq, rank))
+        return extend(Path(path), Slot(self.root, attempt, seq, rank), self.signer)
 
     def discard(self, path: PurePath) -> None:
         discard(Path(path))
@@ -103,11 +108,25 @@ class FolderVault:
     def is_read(self, path: PurePath) -> bool:
         return disk.is_read(Path(path))
 
+    def finish(self, attempt: int, seq: int, rank: int) -> bool:
+        key = self._key
+        handoffs = {(each.seq, each.rank): each for each in handoff.found(self.root, key, attempt)}
+        if (left := handoffs.get((seq, rank))) is not None:
+            return handoff.finish(self.root, left, key)
+        return Slot(self.root, attempt, seq, rank).folder.is_dir()  # they were there, and it could not say so
+
     def clear(self, attempt: int, seq: int, rank: int, folder: str | None) -> None:
         Slot(self.root, attempt, seq, rank).clear()
 
     def sweep(self, attempt: int, names: Collection[str]) -> None:
+        for left in handoff.found(self.root, self._key, attempt):
+            handoff.undo(self.root, left)
         staging.sweep(self.root, attempt)
+
+    @property
+    def _key(self) -> Key:
+        assert self.signer is not None, "only a run that is open is written to"
+        return self.signer.key
 
     def survey(self) -> Survey:
         return survey(self.root)
@@ -122,7 +141,7 @@ class FolderVault:
         return manifest, list(damage(folder, manifest, contents=True))
 
     def recover(self, *, crashed: bool) -> Recovered:
-        return recover(self.root, crashed=crashed)
+        return recover(self.root, crashed=crashed, signer=self.signer)
 
     def next_number(self) -> int:
         return next_number(self.root)

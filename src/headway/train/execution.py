@@ -13,7 +13,7 @@ import platform
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from headway.core.errors import (
     WorkerGroupError,
 )
 from headway.core.messages import Abort, StopRequested, Terminate
+from headway.core.redaction import redact, redact_arguments
 from headway.core.task import Task
 from headway.core.validation import ValidationConfig, ValidationTaskConfig
 from headway.engine.base import Engine
@@ -45,7 +46,6 @@ from headway.frameworks.base import BackendConfig
 from headway.observe import words
 from headway.observe.console import Console
 from headway.observe.watcher import Watcher, Watchers
-from headway.storage import layout
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.opening import create_remote_run, create_run, open_remote_run, open_run
 from headway.storage.record import Record
@@ -141,7 +141,7 @@ def _first_checkpoint(given: Checkpoint | None, rundir: RunDir) -> Checkpoint | 
     """Where to begin; a dict is written down first, so that workers can read it."""
     if given is None or given.get_internal_representation()[0] != "data_dict":
         return given
-    return Checkpoint.of(given.to_directory(rundir.path / layout.FIRST), trust=True)
+    return rundir.keep_first(given)
 
 
 def _context(request: Request, rundir: RunDir) -> TrainRunContext:
@@ -194,7 +194,7 @@ def _rundir(request: Request) -> RunDir:
     if config.name is None:
         return _created(config, request.kind)
     if config.is_local:
-        return open_run(config.path, config.resume)
+        return open_run(config.path, config.resume, trust=config.trust)
     return open_remote_run(_store(config).at(config.name), config.resume)
 
 
@@ -208,8 +208,8 @@ def _store(config: RunConfig) -> Store:
 
 
 def _asked(request: Request, feeds: Mapping[str, ingest.Feed]) -> dict[str, Any]:
-    """What stands in run.json: the request, as far as JSON can hold it."""
-    return {
+    """What stands in run.json: the request, as far as JSON can hold it, without secrets."""
+    asked = {
         "trainer": request.kind,
         "function": _named(request.function),
         "code": _fingerprint(request.function),
@@ -218,15 +218,18 @@ def _asked(request: Request, feeds: Mapping[str, ingest.Feed]) -> dict[str, Any]
         "checkpoint_config": asdict(request.run.checkpoint_config),
         "failure_config": asdict(request.run.failure_config),
         **({"datasets": ingest.described(feeds)} if feeds else {}),
-        "argv": sys.argv,
+        "argv": list(sys.argv),
         "versions": {"python": platform.python_version(), "headway": headway.__version__, **_versions("torch")},
     }
+    redacted: dict[str, Any] = redact(asked)
+    return redacted
 
 
 def _named(function: Any) -> str:
     """``train_func``; for a script, what was run with which arguments."""
     if isinstance(function, functools.partial):
-        given = " ".join(str(part) for arg in function.args for part in (arg if isinstance(arg, list) else [arg]))
+        parts = [str(part) for arg in function.args for part in (arg if isinstance(arg, list) else [arg])]
+        given = " ".join(redact_arguments(parts))
         return f"{_named(function.func)} {given}".strip()
     return str(getattr(function, "__qualname__", type(function).__qualname__))
 
@@ -254,6 +257,8 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
     return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
 
 
@@ -272,7 +277,7 @@ def _result(record: Record, outcome: Outcome) -> Result:
     error = exception(ordered(outcome.failures)[0]) if outcome.state is State.FAILED else None
     if error is not None and (text := traceback_text(outcome.failures)):
         error.add_note(text)
-    return Result(record, [values[rank] for rank in sorted(values)], error, ours=True)
+    return Result(record, [values[rank] for rank in sorted(values)], error)
 
 
 def _preempted(outcome: Outcome, result: Result) -> PreemptionError:

@@ -84,7 +84,7 @@ def _validation(session: Session, checkpoint: object, asked: object) -> dict[str
         raise ConfigError(
             "report(validation=...) needs a function to validate with: give the trainer a validation_config"
         )
-    return validation_wish(None if asked is True else asked)
+    return validation_wish(None if asked is True else asked, session.key)
 
 
 def track(**things: Any) -> Tracked:

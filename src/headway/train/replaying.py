@@ -49,6 +49,7 @@ from headway.core.messages import (
     ToController,
     ToWorker,
 )
+from headway.core.origin import Key, user_key
 from headway.core.task import Task
 from headway.core.temporary import OwnedDirectory
 from headway.core.validation import ReportedCheckpointStatus
@@ -177,13 +178,13 @@ def begin_with(summary: Mapping[str, Any], kept: Sequence[Saved], run: Path) -> 
     newest = before[-1]
     gone = newest.manifest.seq + 1 < first_seq
     remark = f"{name} is gone: beginning with {newest.path.name}, which is older" if gone else ""
-    return newest.manifest.seq + 1, newest.checkpoint(trust=True), remark
+    return newest.manifest.seq + 1, newest.checkpoint(), remark
 
 
 def _given(then: str, run: Path) -> Checkpoint:
     """What ``resume_from_checkpoint`` gave: the run's own copy of a dict, or something of the user's."""
     if PurePath(then).name == layout.FIRST:
-        return Checkpoint.of(str(run / layout.FIRST), trust=True)
+        return Checkpoint(str(run / layout.FIRST))
     if not is_remote(then) and not os.path.isdir(then):
         raise StorageError(f"the attempt had begun with {then}, which is gone")
     return Checkpoint(then)
@@ -211,9 +212,10 @@ def run(replay: Replay, *, trust: bool, tell: Tell, examine: Examine = lambda er
 
     ``trust``: open the packed function even if somebody else may have written it.
     """
-    data = failures.task(replay.folder, trust=trust)
+    key = user_key().for_run(replay.record.description["id"])
+    data = failures.task(replay.folder, key, trust=trust)
     with _swept_folder() as folder:
-        start = _start(replay, _scratch(replay.record, folder))
+        start = _start(replay, _scratch(replay.record, folder), key, trust=trust)
         _become(start, replay.scene["preload"])
         link = _Alone(replay, start, tell)
         session = Session(start, link)
@@ -247,13 +249,14 @@ def _scratch(record: Record, folder: Path) -> Path:
     return scratch
 
 
-def _start(replay: Replay, scratch: Path) -> Start:
+def _start(replay: Replay, scratch: Path, key: Key, *, trust: bool) -> Start:
     scene, summary = replay.scene, replay.summary
     here = _on_this_machine(place(scene, replay.rank), hardware.gpus())
+    info = run_info(scene, replay.record.description, summary["attempt"], str(scratch))
     return Start(
         rank=replay.rank,
         place=here,
-        run=run_info(scene, replay.record.description, summary["attempt"], str(scratch)),
+        run=replace(info, key=key.secret, trust=trust),
         surroundings=_surroundings(scene, here),
         task=b"",
         checkpoint=cloudpickle.dumps(replay.checkpoint) if replay.checkpoint is not None else None,

@@ -33,11 +33,8 @@ class Result:
     ({'loss': 0.5}, 'done')
     """
 
-    def __init__(
-        self, record: Record, returned: Sequence[bytes] = (), error: BaseException | None = None, *, ours: bool = False
-    ) -> None:
+    def __init__(self, record: Record, returned: Sequence[bytes] = (), error: BaseException | None = None) -> None:
         self._record = record
-        self._ours = ours  # whether this process has just made it, and may trust what is in there
         self._returned = returned  # what the function has returned, pickled, in rank order
         self.return_value = _unpacked(returned[0]) if returned else None
         self.error = error
@@ -86,14 +83,13 @@ class Result:
     def checkpoint(self) -> Checkpoint | None:
         """The newest committed checkpoint."""
         kept = self._kept
-        return kept[-1].checkpoint(trust=self._ours) if kept else None
+        return kept[-1].checkpoint() if kept else None
 
     @property
     def best_checkpoints(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
         """The kept ones with their metrics, the best last; at most ``num_to_keep``."""
-        asked = self._opening.get("checkpoint_config", {})
-        kept = best(self._kept, CheckpointConfig(**asked))
-        return [(saved.checkpoint(trust=self._ours), saved.metrics) for saved in kept]
+        kept = best(self._kept, self._record.checkpoint_config)
+        return [(saved.checkpoint(), saved.metrics) for saved in kept]
 
     def get_best_checkpoint(self, metric: str, mode: Literal["max", "min"]) -> Checkpoint | None:
         """The kept checkpoint with the best value of a metric (``"valid/loss"`` for nested ones)."""
@@ -104,12 +100,12 @@ class Result:
             known = sorted({key for saved in self._kept for key in words.flat(saved.metrics)})
             raise ConfigError(f"no checkpoint has a metric {metric!r}: there are {', '.join(known) or 'none at all'}")
         wanted = CheckpointConfig(checkpoint_score_attribute=metric, checkpoint_score_order=mode)
-        return ranked(having, wanted)[-1].checkpoint(trust=self._ours) if having else None
+        return ranked(having, wanted)[-1].checkpoint() if having else None
 
     @property
     def config(self) -> dict[str, Any]:
         """The train_loop_config of the newest opening, as far as JSON can hold it."""
-        config: dict[str, Any] = self._opening.get("train_loop_config") or {}
+        config: dict[str, Any] = self._record.opening.get("train_loop_config") or {}
         return config
 
     @property
@@ -128,11 +124,6 @@ class Result:
     @property
     def _kept(self) -> list[Saved]:
         return self._record.checkpoints()
-
-    @property
-    def _opening(self) -> dict[str, Any]:
-        openings: list[dict[str, Any]] = self._record.description["openings"]
-        return openings[-1] if openings else {}
 
     def __repr__(self) -> str:
         kept = self._kept

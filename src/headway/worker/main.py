@@ -38,6 +38,7 @@ from headway.core.messages import (
     Start,
     Surroundings,
 )
+from headway.core.redaction import redact_text
 from headway.core.task import Task
 from headway.engine.vitals import STACKS_SIGNAL
 from headway.frameworks.base import join
@@ -45,6 +46,7 @@ from headway.observe.stacks import all_threads, of_error
 from headway.observe.tail import TRACEBACK_FOLLOWS
 from headway.observe.tracebacks import folded, full
 from headway.storage import layout
+from headway.storage.files import open_to_append
 from headway.worker.interrupts import look_after_interrupts
 from headway.worker.link import SocketLink
 from headway.worker.metrics import refuse_tensors
@@ -151,17 +153,17 @@ def _packed_value(value: object, *, plain: bool) -> bytes:
 def failure(error: BaseException, *, log: bool = True) -> Failed:
     """An exception, ready to travel. The whole traceback goes to the rank's own log, if it has one."""
     if log:
-        print(f"{TRACEBACK_FOLLOWS}\n{full(error)}", end="", file=sys.stderr)
+        print(f"{TRACEBACK_FOLLOWS}\n{redact_text(full(error))}", end="", file=sys.stderr)
     kind = type(error)
     name = (
         kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
     )
-    message = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else str(error)
+    message = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else redact_text(str(error))
     misuse = isinstance(error, MetricsError | SessionError | ConfigError)
     return Failed(
         kind=name,
         message=message,
-        traceback=folded(error),
+        traceback=redact_text(folded(error)),
         error=_packed(error),
         misuse=misuse,
         stacks=of_error(error) + all_threads(),
@@ -222,7 +224,7 @@ def settle(surroundings: Surroundings, before: Surroundings | None = None) -> No
 def write_to_logs(out: Path, err: Path) -> None:
     """From here on all output, of Python and of C, goes to these files."""
     for path, fd in ((out, 1), (err, 2)):
-        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        log = open_to_append(path)
         os.dup2(log, fd)
         os.close(log)
     sys.stdout, sys.stderr = (

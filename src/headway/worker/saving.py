@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import subprocess
-import tempfile
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,10 +13,17 @@ from typing import Any
 
 from headway.core.config import CheckpointUploadMode
 from headway.core.errors import ConfigError, StorageError
-from headway.storage import layout
+from headway.core.origin import Key
+from headway.storage import handoff
 from headway.storage.checkpoint import Checkpoint
+from headway.storage.handoff import Handoff
 from headway.storage.staging import Note, Slot, adopt, check_present, check_source, settle, stage, stage_dict
 from headway.worker.background import Background
+
+_COPY = (
+    "import sys; from pathlib import Path; source, target, run = map(Path, sys.argv[1:4]); sys.path[:] = sys.argv[4:]; "
+    "from headway.storage.staging import copy_files; sys.exit(not copy_files(source, target, leave_out=run))"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +47,9 @@ class Wish:
 class Saver:
     """One worker's saves into the run's folder."""
 
-    def __init__(self, run: Path, attempt: int, rank: int, background: Background) -> None:
+    def __init__(self, run: Path, attempt: int, rank: int, background: Background, key: Key) -> None:
         self._run = run
+        self._key = key
         self._attempt = attempt
         self._rank = rank
         self._background = background
@@ -58,13 +65,13 @@ class Saver:
             with checkpoint.as_directory() as folder:
                 return self.save(Checkpoint(folder), seq, note, replace(wish, mode=CheckpointUploadMode.SYNC))
         if wish.mode is CheckpointUploadMode.NO_UPLOAD:
-            adopt(Path(checkpoint.path), slot, note)
+            adopt(Path(checkpoint.path), slot, note, self._key)
         elif wish.upload is not None:
             return self._upload(wish.upload, checkpoint, slot, note, wish)
         elif kind == "data_dict":
-            stage_dict(content, slot, note)
+            stage_dict(content, slot, note, self._key)
         elif wish.mode is CheckpointUploadMode.SYNC:
-            stage(Path(content), slot, note, take=wish.may_take)
+            stage(Path(content), slot, note, self._key, take=wish.may_take)
             if wish.scratch:
                 shutil.rmtree(content, ignore_errors=True)
         else:
@@ -77,7 +84,7 @@ class Saver:
         """The user's own way into the run's storage."""
 
         def work() -> None:
-            adopt(Path(uploaded_by(upload, checkpoint, wish, slot.seq).path), slot, note)
+            adopt(Path(uploaded_by(upload, checkpoint, wish, slot.seq).path), slot, note, self._key)
 
         if wish.mode is CheckpointUploadMode.SYNC:
             work()
@@ -87,14 +94,14 @@ class Saver:
 
     def _stage_in_background(self, source: Path, slot: Slot, note: Note, *, take: bool) -> bool:
         check_source(source, slot.run)
-        if take and same_filesystem(source, slot.run):
-            stage(source, slot, note, take=True)
+        if take and (same_filesystem(source, slot.run) or not os.access(source.parent, os.W_OK)):
+            stage(source, slot, note, self._key, take=True)
             return True
         if not take:
-            self._background.run(lambda: stage(source, slot, note), slot.seq)
+            self._background.run(lambda: stage(source, slot, note, self._key), slot.seq)
             return False
-        aside = moved_aside(source)
-        self._background.run(lambda: _copied_by_another_process(aside, slot, note), slot.seq)
+        handed_over = handoff.begin(slot, source, note, self._key)
+        self._background.run(lambda: _copy_by_another_process(handed_over, slot, self._key), slot.seq)
         return False
 
 
@@ -111,29 +118,14 @@ def same_filesystem(a: Path, b: Path) -> bool:
     return a.stat().st_dev == b.stat().st_dev
 
 
-def moved_aside(source: Path) -> Path:
-    """The caller's folder is empty afterwards, and theirs to delete; what was in it lies beside it."""
-    try:
-        aside = Path(tempfile.mkdtemp(prefix=".headway-save-", dir=source.parent))
-        for name in os.listdir(source):
-            os.rename(source / name, aside / name)
-    except OSError as error:
-        if error.errno != errno.ENOENT:
-            raise StorageError(f"the checkpoint {source} could not be moved aside: {error}") from error
-    return aside
-
-
-def _copied_by_another_process(aside: Path, slot: Slot, note: Note) -> None:
+def _copy_by_another_process(handed_over: Handoff, slot: Slot, key: Key) -> None:
     """Copying is another process's work: ours may keep its interpreter to itself."""
-    try:
+    slot.clear()
+    arguments = [str(handed_over.aside), str(slot.part), str(slot.run)]
+    done = subprocess.run([sys.executable, "-c", _COPY, *arguments, *sys.path], capture_output=True, text=True)
+    if done.returncode:
         slot.clear()
-        layout.staging(slot.run).mkdir(parents=True, exist_ok=True)
-        done = subprocess.run(
-            ["cp", "-rL", "--reflink=auto", "--", str(aside), str(slot.part)], capture_output=True, text=True
-        )
-        if done.returncode:
-            slot.clear()
-            raise StorageError(f"the checkpoint could not be saved to {slot.run}: {done.stderr.strip()}")
-        settle(slot, note)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise StorageError(f"the checkpoint could not be saved to {slot.run}: {said[-1]}")
+    settle(slot, handed_over.note, key)
+    handoff.end(slot.run, handed_over)

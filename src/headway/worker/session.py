@@ -43,6 +43,7 @@ from headway.core.messages import (
     ToWorker,
     Tracking,
 )
+from headway.core.origin import Key
 from headway.observe.stacks import all_threads, main_thread
 from headway.storage import layout
 from headway.storage.checkpoint import Checkpoint
@@ -192,6 +193,11 @@ class Session:
                 self._link.send(Staged(seq=seq))
 
     @property
+    def key(self) -> Key:
+        """Proves to the run, and to later ones, that we have written something."""
+        return Key(self.run.key)
+
+    @property
     def alone(self) -> bool:
         """Whether this is the user's own process."""
         return self._link.alone
@@ -210,8 +216,8 @@ class Session:
     def _saver(self) -> Saver | Uploader:
         if self.store is not None:
             spool = Path(self.run.path)
-            return Uploader(self.store, self.run.attempt, self.rank, self._claim, self._background, spool)
-        return Saver(Path(self.run.root or self.run.path), self.run.attempt, self.rank, self._background)
+            return Uploader(self.store, self.run.attempt, self.rank, self._claim, self._background, spool, self.key)
+        return Saver(Path(self.run.root or self.run.path), self.run.attempt, self.rank, self._background, self.key)
 
     def _claim(self, seq: int, name: str | None, files: tuple[str, ...]) -> Granted:
         """Where our files go, and which of them."""
@@ -263,7 +269,8 @@ class Session:
         with self.progress.phase("waiting for a checkpoint"):
             self._link.wait(lambda: not self._pending, patience)
         if self._checkpoint is None and self._first is not None:
-            self._checkpoint = cloudpickle.loads(self._first)
+            first: Checkpoint = cloudpickle.loads(self._first)
+            self._checkpoint = first.proven_by(self.key, trust=self.run.trust)
             self._hold(self._checkpoint)
         return self._checkpoint
 
@@ -281,7 +288,9 @@ class Session:
     def committed(self, path: str) -> Checkpoint:
         """A checkpoint of this run, by what the controller calls it."""
         name = PurePath(path).name
-        return Checkpoint.of(path if self.store is None else self.store.at(folder_key(name)), trust=True)
+        return Checkpoint.of(
+            path if self.store is None else self.store.at(folder_key(name)), trust=self.run.trust, key=self.key
+        )
 
     def checkpoints(self, *, validated: bool, timeout_s: float | None) -> tuple[Known, ...]:
         """Those there are when this rank's last one is, and all validations are over; or when the time is."""

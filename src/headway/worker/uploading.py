@@ -20,13 +20,16 @@ import cloudpickle
 from headway.core.config import CheckpointUploadMode
 from headway.core.errors import StorageError
 from headway.core.messages import Granted
+from headway.core.origin import Key
+from headway.storage import handoff
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.dicts import scalars, write_dict
+from headway.storage.handoff import Handoff
 from headway.storage.remote.sending import Parcel, check_adopted, names_in, put_note, send
 from headway.storage.remote.store import Store
-from headway.storage.staging import Note, check_source
+from headway.storage.staging import Note, Slot, check_source
 from headway.worker.background import Background
-from headway.worker.saving import Wish, moved_aside, uploaded_by
+from headway.worker.saving import Wish, uploaded_by
 
 _BEGIN = f"import sys; sys.path[:] = sys.argv[1:]; from {__name__} import main; sys.exit(main())"
 
@@ -37,8 +40,16 @@ class Uploader:
     """One worker's saves into the run's store."""
 
     def __init__(
-        self, store: Store, attempt: int, rank: int, claim: Claimer, background: Background, spool: Path
+        self,
+        store: Store,
+        attempt: int,
+        rank: int,
+        claim: Claimer,
+        background: Background,
+        spool: Path,
+        key: Key,
     ) -> None:
+        self._key = key
         self._store = store
         self._attempt = attempt
         self._rank = rank
@@ -78,20 +89,23 @@ class Uploader:
                 _remove(source, names)
             return True
         parcel = self._parcel(source, seq, wish)  # it may be refused: before anything is moved
-        if wish.may_take:
-            parcel = replace(parcel, source=_taken(source, parcel.names))
+        handed_over = self._handed_over(parcel, note) if wish.may_take else None
+        if handed_over is not None:
+            parcel = replace(parcel, source=handed_over.aside)
         if wish.scratch:
             shutil.rmtree(source, ignore_errors=True)
 
         def work() -> None:
-            try:
-                _sent_by_another_process(parcel, note)
-            finally:
-                if wish.may_take:
-                    shutil.rmtree(parcel.source, ignore_errors=True)
+            _send_by_another_process(parcel, note)
+            if handed_over is not None:
+                handoff.end(self._spool, handed_over)
 
         self._background.run(work, seq)
         return False
+
+    def _handed_over(self, parcel: Parcel, note: Note) -> Handoff:
+        slot = Slot(self._spool, self._attempt, parcel.seq, self._rank)
+        return handoff.begin(slot, parcel.source, note, self._key, parcel.destination)
 
     def _send(self, source: Path, seq: int, note: Note, wish: Wish) -> tuple[str, ...]:
         parcel = self._parcel(source, seq, wish)
@@ -106,7 +120,7 @@ class Uploader:
         if granted.refusal:
             raise StorageError(granted.refusal)
         mine = frozenset(granted.files)
-        return Parcel(self._store, self._attempt, seq, self._rank, source, granted.folder, names, mine)
+        return Parcel(self._store, self._attempt, seq, self._rank, source, granted.folder, names, mine, self._key)
 
     def _upload(self, checkpoint: Checkpoint, seq: int, note: Note, wish: Wish) -> bool:
         """The user's own way into the run's storage."""
@@ -131,18 +145,7 @@ class Uploader:
         granted = self._claim(seq, name, ())
         if granted.refusal:
             raise StorageError(granted.refusal)
-        put_note(self._store, self._attempt, seq, self._rank, replace(note, name=name, adopted=name))
-
-
-def _taken(source: Path, names: tuple[str, ...]) -> Path:
-    """The caller's files, in a folder of our own beside theirs; links are followed while they still lead somewhere."""
-    for name in names:
-        path = source / name
-        if path.is_symlink():
-            content = path.resolve()
-            path.unlink()
-            shutil.copy(content, path)
-    return moved_aside(source)
+        put_note(self._store, self._attempt, seq, self._rank, replace(note, name=name, adopted=name), self._key)
 
 
 def _remove(source: Path, names: tuple[str, ...]) -> None:
@@ -152,7 +155,7 @@ def _remove(source: Path, names: tuple[str, ...]) -> None:
             (source / name).unlink()
 
 
-def _sent_by_another_process(parcel: Parcel, note: Note) -> None:
+def _send_by_another_process(parcel: Parcel, note: Note) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _BEGIN, *sys.path], input=cloudpickle.dumps((parcel, note)), capture_output=True
     )

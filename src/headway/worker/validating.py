@@ -15,6 +15,7 @@ import cloudpickle
 
 from headway.core.errors import MetricsError
 from headway.core.messages import Examine, Examined, Failed, Ready
+from headway.core.origin import Key
 from headway.core.wire import Frames, encode
 from headway.storage.validations import unpack as unpack_kwargs
 from headway.worker.main import failure, leave, settle, unpack, write_to_logs
@@ -48,7 +49,9 @@ def _examined(what: Examine) -> Examined | Failed:
         settle(what.surroundings)
         write_to_logs(*map(Path, what.logs))
         call: Callable[..., object] = unpack(what.task).call
-        value = call(cloudpickle.loads(what.checkpoint), **unpack_kwargs(what.kwargs))
+        key = Key(what.key)
+        checkpoint = cloudpickle.loads(what.checkpoint).proven_by(key, trust=what.trust)
+        value = call(checkpoint, **unpack_kwargs(what.kwargs, key, trust=what.trust))
         if not isinstance(value, Mapping):
             kind = type(value).__qualname__
             raise MetricsError(f"the validation function must return a dict of metrics, it returned a {kind}")

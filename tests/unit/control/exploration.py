@@ -26,6 +26,7 @@ from headway.control.events import (
     Notified,
     Overdue,
     SaveDue,
+    SaveFinished,
     Stalled,
     State,
     ValidationDone,
@@ -49,6 +50,7 @@ from headway.core.messages import (
     Report,
     SaveAt,
     Stacks,
+    Staged,
     StopRequested,
     Terminate,
     Tracking,
@@ -87,6 +89,7 @@ class Limits:
     validations: bool = False  # whether every checkpoint is to be validated
     tracked: bool = False  # whether state saves itself, in reports that all ranks agree on
     dues: int = 0  # how often it is due
+    asyncs: bool = False  # whether files may arrive after their report
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,8 @@ class Process:
     early: bool = False  # it has left in the report that all agreed on
     noticed: bool = False  # it is told to leave, and may be taken away
     asked: bool = False  # what it is doing
+    promised: frozenset[int] = frozenset()  # reports whose files came, or will come, later
+    owes: frozenset[int] = frozenset()  # of them, those whose files are on their way
 
 
 @dataclass(frozen=True)
@@ -120,6 +125,7 @@ class World:
     commits: tuple[int, ...] = ()  # asked for, not answered
     asked: tuple[int, ...] = ()  # commits asked for in this attempt, in order
     extended: frozenset[int] = frozenset()  # rounds that late files came to
+    finishing: frozenset[tuple[int, int]] = frozenset()  # files of dead processes that somebody brings: rank, seq
     attempts: int = 0
     faults: int = 0
     excuses: int = 0  # what may lead to another attempt and is charged to nobody's failures
@@ -208,6 +214,11 @@ def _possible(run: Run, world: World) -> Iterator[tuple[Any, World]]:
         yield from _process(run, world, index)
     if world.commits:
         yield from _storage(run, world)
+    for rank, seq in sorted(world.finishing):
+        gone = replace(world, finishing=world.finishing - {(rank, seq)})
+        yield SaveFinished(run.attempt, rank, seq, arrived=False), gone
+        staged = world.processes[rank].staged | {seq}
+        yield SaveFinished(run.attempt, rank, seq, arrived=True), _changed(gone, rank, staged=staged)
     if world.clock is not None and run.state is not State.STARTING:
         yield Deadline(world.clock), replace(world, clock=None, late=True)
     if world.clock is not None and any(p.phase == "hung" for p in world.processes) and run.state is State.STARTING:
@@ -305,7 +316,13 @@ def _speech(world: World, me: Process, says: Any) -> Iterator[tuple[Any, World]]
             report = Report(seq=me.reports, time=0.0, metrics=b"{}", staged=staged)
             given = me.staged | {me.reports} if staged else me.staged
             yield says(report, reports=me.reports + 1, staged=given)
-    if not waits:
+            if staged and world.left.asyncs:
+                promise = Report(seq=me.reports, time=0.0, metrics=b"{}", staged=False, pending=True)
+                more = frozenset({me.reports})
+                yield says(promise, reports=me.reports + 1, promised=me.promised | more, owes=me.owes | more)
+    for seq in sorted(me.owes):
+        yield says(Staged(seq=seq), staged=me.staged | {seq}, owes=me.owes - {seq})
+    if not waits and not me.owes:
         yield says(Finished(value=b""), phase="finished", finished=True)
     if world.left.raises:
         yield says(RAISED, _spent(world, "raises", fault=not world.interrupted), phase="failed")
@@ -372,6 +389,11 @@ def _act(run: Run, world: World, action: Any) -> World:
             return replace(world, commits=(*world.commits, closed.round.seq), asked=(*world.asked, closed.round.seq))
         case events.Extend(round=late):
             return replace(world, commits=(*world.commits, late.seq), extended=world.extended | {late.seq})
+        case events.FinishSave(rank=rank, seq=seq):
+            me = world.processes[rank]
+            expect(seq in me.owes, "only files that are on their way are brought")
+            expect(me.told, "and only when their process is known to have ended")
+            return _changed(replace(world, finishing=world.finishing | {(rank, seq)}), rank, owes=me.owes - {seq})
         case events.Validate(saved=saved):
             expect(not world.aborted, "no validation begins after an abort")
             expect(saved.path not in world.validating, "a checkpoint is validated once at a time")
@@ -447,7 +469,8 @@ def _check_new_attempt(run: Run, world: World) -> None:
     expect(not world.aborted, "nothing is launched after an abort")
     expect(not world.stopped, "nothing is launched after a stop")
     expect(not world.terminated, "nothing is launched after the driver was told to leave")
-    expect(not world.commits, "an attempt begins when storage has answered")
+    expect(not world.commits and not world.finishing, "an attempt begins when storage has answered")
+    expect(not any(p.owes for p in world.processes), "files of reports that have returned are not forgotten")
     expect(world.attempts <= world.faults + world.excuses, "an attempt is made anew only for a reason")
     expect(world.attempts - world.excuses <= world.left.max_failures, "there are no more attempts than allowed")
     if world.left.max_starts >= 0:
@@ -465,8 +488,11 @@ def _check_nothing_was_lost(world: World) -> None:
     """Every round that all ranks that save had passed, or would never reach, was handed to storage."""
     given = frozenset().union(*(p.staged for p in world.processes)) if world.processes else frozenset()
     for seq in given:
-        if not _crossed(world) and all(
-            p.reports > seq or p.finished or (rank and not p.staged) for rank, p in enumerate(world.processes)
+        arrived = not any(seq in p.promised - p.staged for p in world.processes)
+        if (
+            arrived
+            and not _crossed(world)
+            and all(p.reports > seq or p.finished or (rank and not p.staged) for rank, p in enumerate(world.processes))
         ):
             expect(seq in world.asked or seq in world.extended, f"round {seq} was complete and is lost")
 
@@ -483,13 +509,15 @@ def _check_orderly_leave(world: World) -> None:
 
 def _crossed(world: World) -> bool:
     """The n-th saves of two ranks have different numbers."""
-    saves = [sorted(process.staged) for process in world.processes]
+    saves = [sorted(process.staged | process.promised) for process in world.processes]
     return any(s != t for a in saves for b in saves for s, t in zip(a, b, strict=False))
 
 
 def _check_end(run: Run, world: World, state: State, kinds: set[str]) -> None:
     expect(all(p.told for p in world.processes), "an end is entered only after the last exit")
-    expect(not world.commits and not world.launching, "an end is entered only when everything is answered")
+    answered = not world.commits and not world.finishing and not world.launching
+    expect(answered, "an end is entered only when everything is answered")
+    expect(not any(p.owes for p in world.processes), "files of reports that have returned are not forgotten")
     expect(not world.validating, "an end is entered only after the last validation")
     expect("program" not in kinds or _crossed(world), "ranks are said to contradict each other only where they do")
     expect("program" not in kinds or not world.left.tracked, "where state saves itself, all save in the same reports")

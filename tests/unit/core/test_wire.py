@@ -53,7 +53,7 @@ MESSAGES: list[Any] = [
     Saving(),
     AskCheckpoints(index=1, after=3, validated=True),
     Checkpoints(index=1, found=(Known("/p", {"loss": 1}, "VALIDATED"),)),
-    Examine(surroundings=START.surroundings, logs=("/o", "/e"), task=b"t", checkpoint="/p", kwargs={"json": {}}),
+    Examine(surroundings=START.surroundings, logs=("/o", "/e"), task=b"t", checkpoint="/p", kwargs={}, key=b"k"),
     Examined(metrics=b"{}"),
 ]
 

@@ -256,7 +256,7 @@ def test_a_manifest_that_names_files_elsewhere_is_damaged(tmp_path: Path) -> Non
     for name in ("../../../secret", "/etc/passwd"):
         files = {name: saved.manifest.files["rank-0/model.pt"]}
         write_manifest(saved.path, dataclasses.replace(saved.manifest, files=files))
-        with pytest.raises(StorageError, match="a file outside of its folder"):
+        with pytest.raises(StorageError, match="a file outside of its directory"):
             read_manifest(saved.path)
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import stat
 import threading
 from pathlib import Path
 
 import pytest
 
 from headway.core.config import CheckpointConfig
-from headway.core.errors import StorageError
-from headway.storage import layout
+from headway.core.errors import ConfigError, StorageError
+from headway.storage import layout, opening
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.commit import Commitment, Saved, commit, discard, extend
 from headway.storage.disk import exchange
@@ -153,7 +155,7 @@ def test_a_torn_line_is_not_there_and_is_cut_off_by_the_next_writer(tmp_path: Pa
 def test_a_run_directory_is_locked_and_remembers(tmp_path: Path) -> None:
     first = open_run(tmp_path / "run", "auto")
     first.describe({"x": 1})
-    first.note("launched", attempt=3)
+    first.note("launched", attempt=3, num_workers=1, first_seq=0)
     assert is_open(tmp_path / "run")
     with pytest.raises(StorageError, match="is open in process"):
         open_run(tmp_path / "run", "auto")
@@ -172,7 +174,7 @@ def test_unnamed_runs_never_share_a_folder(tmp_path: Path) -> None:
         run.describe({})
         run.close()
     assert len({run.path for run in opened}) == 3
-    assert len(runs(tmp_path)) == 3
+    assert len(runs(tmp_path).readable) == 3
 
 
 def test_a_later_attempt_tells_its_reports_anew(tmp_path: Path) -> None:
@@ -278,9 +280,109 @@ def test_foreign_and_damaged_folders_do_not_hide_runs(tmp_path: Path) -> None:
     for name, text in {"list": "[]", "torn": "{", "foreign": '{"created": "yesterday"}', "other": "{}"}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text(text)
-    assert [record.path.name[:4] for record in runs(tmp_path)] == ["mine"]
+    found = runs(tmp_path)
+    assert [record.path.name[:4] for record in found.readable] == ["mine"]
+    assert set(found.unreadable) == {"list", "torn", "foreign", "other"}
     with pytest.raises(StorageError, match="is not of a run of ours"):
         open_run(tmp_path / "other", "auto")
+
+
+def test_a_directory_that_was_cut_off_while_it_was_made_is_used(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    for folder in ("logs", "checkpoints"):
+        (run / folder).mkdir(parents=True)
+    (run / ".lock").touch()
+    (run / "run.json.new").write_text("{")
+    open_run(run, "auto").close()
+    assert Record.at(run).description["name"] == "run"
+
+
+@pytest.mark.parametrize("entry", ["notes.txt", "logs/mine.txt", "checkpoints/mine/x"])
+def test_a_directory_with_other_things_in_it_is_not(entry: str, tmp_path: Path) -> None:
+    path = tmp_path / "run" / entry
+    path.parent.mkdir(parents=True)
+    path.touch()
+    with pytest.raises(ConfigError, match="is not a run of ours"):
+        open_run(tmp_path / "run", "auto")
+    assert path.exists()
+
+
+def test_a_directory_that_was_made_for_the_run_stays_as_it_is(tmp_path: Path) -> None:
+    real = tmp_path / "elsewhere"
+    real.mkdir()
+    real.chmod(0o750)
+    (tmp_path / "run").symlink_to(real)
+    open_run(tmp_path / "run", "auto").close()
+    assert (real / "run.json").is_file()
+    assert stat.S_IMODE(real.stat().st_mode) == 0o750
+
+
+def test_a_run_directory_is_its_owners_alone(tmp_path: Path) -> None:
+    run = open_run(tmp_path / "run", "auto")
+    run.record(b"{}\n")
+    run.append_data(b"{}\n")
+    run.close()
+    for path in (run.path, *(run.path / name for name in ("run.json", "events.jsonl", "metrics.jsonl", "data.jsonl"))):
+        assert not stat.S_IMODE(path.stat().st_mode) & 0o077, path
+
+
+@pytest.mark.parametrize(
+    "name", ["run.json", "events.jsonl", "metrics.jsonl", ".lock", "logs", "checkpoints", "failures"]
+)
+@pytest.mark.parametrize("there", [True, False])
+def test_nothing_is_written_through_a_link(name: str, there: bool, tmp_path: Path) -> None:
+    open_run(tmp_path / "run", "auto").close()
+    place, target = tmp_path / "run" / name, tmp_path / "elsewhere"
+    if place.is_dir():
+        place.rmdir()
+        target.mkdir()
+    else:
+        place.unlink(missing_ok=True)
+        target.write_text("precious")
+    place.symlink_to(target if there else tmp_path / "nowhere")
+    with pytest.raises(StorageError, match="writes only inside a run's directory"):
+        open_run(tmp_path / "run", "auto")
+    assert not (tmp_path / "nowhere").exists()
+    assert target.is_dir() or target.read_text() == "precious"
+
+
+def test_a_run_of_another_user_is_not_continued_unless_it_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_run(tmp_path / "run", "auto").close()
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    monkeypatch.setattr(opening, "_is_foreign", lambda path: path.name == "run")
+    with pytest.raises(StorageError, match=r"belongs to .*: choose another name, or give RunConfig\(trust=True\)"):
+        open_run(tmp_path / "run", "auto")
+    open_run(tmp_path / "run", "auto", trust=True).close()
+    tmp_path.chmod(0o1777)
+    redirected = open_run(tmp_path / "run", "auto")
+    redirected.close()
+    assert redirected.path.name == "run-uid-12345"
+    assert "belongs to" in redirected.recovered.notes[0]
+    with pytest.raises(StorageError, match="belongs to"):
+        open_run(tmp_path / "run", "must")
+
+
+def test_one_damaged_line_hides_neither_the_others_nor_the_checkpoints(tmp_path: Path) -> None:
+    run = open_run(tmp_path / "run", "auto")
+    run.note("launched", attempt=1, num_workers=1, first_seq=0)
+    run.note("launched", attempt=2, num_workers=1, first_seq=0)
+    run.note("end", attempt=2, state="FINISHED")
+    run.record(b'{"rank":0,"seq":0,"metrics":{"a":0}}\n{"rank":0,"seq":1,"metrics":{"a":1}}\n')
+    run.close()
+    for name in ("events.jsonl", "metrics.jsonl"):
+        data = bytearray((run.path / name).read_bytes())
+        data[3:11] = bytes(8)
+        (run.path / name).write_bytes(data)
+    record = Record.at(run.path)
+    assert record.state == "FINISHED"
+    assert [row["metrics"] for row in record.reports()] == [{"a": 1}]
+    assert record.damage() == ["events.jsonl: 1 damaged line is left out", "metrics.jsonl: 1 damaged line is left out"]
+    again = open_run(run.path, "auto")
+    again.close()
+    assert again.past_attempts == 2
+    assert again.recovered.notes == ["events.jsonl: 1 damaged line is left out"]
 
 
 def test_whoever_looks_does_not_lock_out_whoever_opens(tmp_path: Path) -> None:

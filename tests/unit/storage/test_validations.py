@@ -13,6 +13,7 @@ from crashes import Tape, after_every_crash
 
 from headway.core.config import CheckpointConfig
 from headway.core.errors import ConfigError, StorageError
+from headway.core.origin import Key
 from headway.core.validation import ReportedCheckpointStatus as Status
 from headway.core.validation import ValidationTaskConfig
 from headway.storage import disk, layout
@@ -24,6 +25,8 @@ from headway.storage.retention import best, surplus, value_of, why_kept
 from headway.storage.staging import Note, Slot, check_source, stage
 from headway.storage.validations import Validation, pack, read_validation, unpack, wish, write_validation
 from support import saved_as
+
+KEY = Key(b"of the run")
 
 VALIDATED = Status.VALIDATED
 
@@ -54,23 +57,34 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("kwargs", [{}, {"split": "test", "n": [1, 2.5, None, True]}])
 def test_plain_keywords_are_json(kwargs: dict[str, Any]) -> None:
-    assert pack(kwargs) == {"json": kwargs}
-    assert unpack(pack(kwargs)) == kwargs
+    assert pack(kwargs, KEY) == {"json": kwargs}
+    assert unpack(pack(kwargs, KEY), KEY) == kwargs
 
 
 @pytest.mark.parametrize("kwargs", [{"size": (1, 2)}, {"path": Path("/x")}, {"by": {1: "one"}}])
 def test_what_json_would_change_travels_as_it_is(kwargs: dict[str, Any]) -> None:
-    assert unpack(pack(kwargs)) == kwargs
+    assert unpack(pack(kwargs, KEY), KEY) == kwargs
 
 
 def test_what_cannot_travel_says_so() -> None:
     with pytest.raises(ConfigError, match="fn_kwargs cannot be sent"):
-        pack({"lock": threading.Lock()})
+        pack({"lock": threading.Lock()}, KEY)
+
+
+def test_pickled_keywords_are_opened_only_where_they_were_packed() -> None:
+    packed = pack({"when": {1, 2}}, KEY)
+    assert "pickle" in packed
+    for changed in (packed | {"signature": ""}, packed | {"pickle": pack({"other": {1}}, KEY)["pickle"]}):
+        with pytest.raises(StorageError, match="not proven that your own run wrote them"):
+            unpack(changed, KEY)
+    with pytest.raises(StorageError, match=r"RunConfig\(trust=True\)"):
+        unpack(packed, Key(b"of another run"))
+    assert unpack(packed, Key(b"of another run"), trust=True) == {"when": {1, 2}}
 
 
 def test_the_wish_of_the_lowest_rank_that_has_one_lies_beside_the_manifest(run: Path) -> None:
     save(run, 0, 0)
-    save(run, 0, 1, wish(ValidationTaskConfig({"split": "test"}, timeout_s=3)))
+    save(run, 0, 1, wish(ValidationTaskConfig({"split": "test"}, timeout_s=3), KEY))
     saved = made(run, 0, 0, 1)
     assert saved.validation == Validation(kwargs={"json": {"split": "test"}}, timeout_s=3)
     assert saved.awaits_validation
@@ -79,7 +93,7 @@ def test_the_wish_of_the_lowest_rank_that_has_one_lies_beside_the_manifest(run: 
 
 
 def test_a_result_changes_neither_the_manifest_nor_what_it_promises(run: Path) -> None:
-    save(run, 0, 0, wish())
+    save(run, 0, 0, wish(None, KEY))
     saved = made(run, 0, 0)
     before = (saved.path / layout.MANIFEST).read_bytes()
     write_validation(saved.path, Validation(status=VALIDATED, metrics={"accuracy": 0.5, "loss": 2}))
@@ -99,7 +113,7 @@ def test_a_checkpoint_that_nobody_wants_validated_has_no_such_file(run: Path) ->
 
 
 def test_a_damaged_one_is_a_failed_validation_of_a_good_checkpoint(run: Path) -> None:
-    save(run, 0, 0, wish())
+    save(run, 0, 0, wish(None, KEY))
     saved = made(run, 0, 0)
     (saved.path / layout.VALIDATION).write_text("{")
     [again] = committed(run)
@@ -109,19 +123,19 @@ def test_a_damaged_one_is_a_failed_validation_of_a_good_checkpoint(run: Path) ->
 
 
 def test_late_files_leave_a_result_in_place_and_bring_a_wish(run: Path) -> None:
-    save(run, 0, 0, wish())
+    save(run, 0, 0, wish(None, KEY))
     first = made(run, 0, 0)
     done = Validation(status=VALIDATED, metrics={"accuracy": 1})
     write_validation(first.path, done)
-    assert extend(first.path, save(run, 0, 1, wish())).validation == done
+    assert extend(first.path, save(run, 0, 1, wish(None, KEY))).validation == done
     assert [saved.validation for saved in committed(run)] == [done]
     save(run, 1, 0)
     second = made(run, 1, 0)
-    assert extend(second.path, save(run, 1, 1, wish())).awaits_validation
+    assert extend(second.path, save(run, 1, 1, wish(None, KEY))).awaits_validation
 
 
 def test_a_copy_and_a_checkpoint_reported_once_more_bring_no_old_result(run: Path, tmp_path: Path) -> None:
-    save(run, 0, 0, wish())
+    save(run, 0, 0, wish(None, KEY))
     saved = made(run, 0, 0)
     write_validation(saved.path, Validation(status=VALIDATED, metrics={"accuracy": 1}))
     copied = Checkpoint(saved.path).to_directory(tmp_path / "copy")
@@ -147,7 +161,7 @@ def test_no_crash_loses_a_wish_or_a_result(tmp_path: Path, monkeypatch: pytest.M
         tape.record(patch)
         run = tmp_path / "run"
         disk.make_folder(run / layout.CHECKPOINTS)
-        save(run, 0, 0, wish(ValidationTaskConfig({"a": 1})))
+        save(run, 0, 0, wish(ValidationTaskConfig({"a": 1}), KEY))
         saved = made(run, 0, 0)
         promised = len(tape.steps)
         extend(saved.path, save(run, 0, 1))

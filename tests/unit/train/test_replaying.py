@@ -42,8 +42,7 @@ def test_the_first_attempt_of_all_begins_with_nothing_or_what_it_was_given(tmp_p
     _, first, _ = begin_with({"first_seq": 0, "checkpoint": "/moved/first_checkpoint"}, [], RUN)
     assert given is not None
     assert first is not None
-    assert (given.path, given._trusted) == (str(tmp_path), False)
-    assert (first.path, first._trusted) == ("/runs/a/first_checkpoint", True)
+    assert (given.path, first.path) == (str(tmp_path), "/runs/a/first_checkpoint")
     with pytest.raises(StorageError, match="which is gone"):
         begin_with({"first_seq": 0, "checkpoint": str(tmp_path / "none")}, [], RUN)
 

@@ -231,7 +231,7 @@ class Trainer:
         """The newest run's result; while it goes on, what it has reached so far."""
         if self._result is not None or self._run is None:
             return self._result
-        return Result(Record.at(self._run.path), ours=True)
+        return Result(Record.at(self._run.path))
 
 
 def _own(error: TrainingFailedError) -> BaseException:

@@ -23,7 +23,7 @@ from headway.storage.commit import Commitment, Saved
 from headway.storage.manifest import Manifest, NewerFormat, parse_manifest
 from headway.storage.recovery import Recovered, Survey, complete_rounds, say_reading
 from headway.storage.remote.checking import SET_ASIDE, damage
-from headway.storage.remote.sending import folder_key, parse_note
+from headway.storage.remote.sending import folder_key
 from headway.storage.remote.store import Store
 from headway.storage.staging import Note
 from headway.storage.validations import Validation, parse_validation
@@ -91,6 +91,8 @@ def survey(store: Store, known: Listing | None = None) -> Survey:
         try:
             manifest = parse_manifest(f"{folder.url}/{layout.MANIFEST}", data)
             wrong = "; ".join(damage(folder, manifest, folders[name], contents=False))
+            if manifest.name != name:
+                wrong = f"its manifest is that of {manifest.name}"
         except StorageError as error:
             wrong = str(error)
         if wrong:
@@ -130,7 +132,7 @@ def _commit_complete_saves(vault: Committer) -> Iterator[str]:
         return
     kept = [each.manifest for each in survey(store, known).kept]
     newest = max(((manifest.attempt, manifest.seq) for manifest in kept), default=(0, -1))
-    notes = {place: parse_note(store.read(key)) for key, place in known.notes.items()}
+    notes = {place: note for key, place in known.notes.items() if (note := _note(store, key)) is not None}
     rounds: dict[tuple[int, int], dict[int, Note]] = defaultdict(dict)
     for (attempt, seq, rank), note in notes.items():
         rounds[attempt, seq][rank] = note
@@ -156,6 +158,14 @@ def _commit_complete_saves(vault: Committer) -> Iterator[str]:
         )
         vault.commit(what)
         yield f"{name} (report {seq}) was saved when the run was cut off, and is kept"
+
+
+def _note(store: Store, key: str) -> Note | None:
+    """None where it is damaged: then what it tells of is not complete."""
+    try:
+        return Note.from_json(store.read(key))
+    except ValueError:
+        return None
 
 
 def _all_there(known: Listing, notes: Collection[Note]) -> bool:

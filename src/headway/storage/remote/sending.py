@@ -7,16 +7,18 @@ checkpoints/.staging/<attempt>.<seq>.rank-<r>.json   what it has put there: its 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from headway.core.errors import StorageError
+from headway.core.origin import Key
 from headway.storage import layout
 from headway.storage.files import walk
+from headway.storage.handoff import Handoff
 from headway.storage.manifest import Stored, checksum
 from headway.storage.merging import Clash, shared_by
 from headway.storage.remote.store import Store
@@ -40,6 +42,21 @@ class Parcel:
     folder: str  # of the checkpoint
     names: tuple[str, ...]
     mine: frozenset[str]
+    key: Key | None = None  # of the run
+
+    @property
+    def destination(self) -> dict[str, Any]:
+        """Where it goes, as JSON can hold it."""
+        return {"folder": self.folder, "names": list(self.names), "mine": sorted(self.mine)}
+
+    @classmethod
+    def of(cls, store: Store, handed_over: Handoff, key: Key) -> Parcel:
+        """One that a worker has left to whoever finds it."""
+        there = handed_over.upload
+        assert there is not None, "in a run in a store, files go there"
+        names, mine = tuple(there["names"]), frozenset(there["mine"])
+        who = (handed_over.attempt, handed_over.seq, handed_over.rank)
+        return cls(store, *who, handed_over.aside, there["folder"], names, mine, key)
 
 
 def note_key(attempt: int, seq: int, rank: int) -> str:
@@ -73,7 +90,7 @@ def send(parcel: Parcel, note: Note) -> Note:
         mine = {name: files[name] for name, each in sent.items() if each.result() and name in files}
     left = {name: stored for name, stored in files.items() if name not in parcel.mine}
     said = replace(note, name=parcel.folder, files=mine, left=left, seconds=time.monotonic() - note.began)
-    put_note(parcel.store, parcel.attempt, parcel.seq, parcel.rank, said)
+    put_note(parcel.store, parcel.attempt, parcel.seq, parcel.rank, said, parcel.key)
     return said
 
 
@@ -93,23 +110,18 @@ def _sent(target: Store, name: str, source: Path) -> bool:
     return True
 
 
-def put_note(store: Store, attempt: int, seq: int, rank: int, note: Note) -> None:
-    store.put(note_key(attempt, seq, rank), json.dumps(asdict(note)).encode())
+def put_note(store: Store, attempt: int, seq: int, rank: int, note: Note, key: Key | None) -> None:
+    store.put(note_key(attempt, seq, rank), note.signed(key, attempt, seq, rank).to_json())
 
 
 def get_note(store: Store, attempt: int, seq: int, rank: int) -> Note:
+    where = store.at(folder_key(layout.STAGING)).url
     try:
-        return parse_note(store.read(note_key(attempt, seq, rank)))
+        return Note.from_json(store.read(note_key(attempt, seq, rank)))
     except FileNotFoundError:
-        where = store.at(folder_key(layout.STAGING)).url
         raise StorageError(f"the files of rank {rank} for report {seq} are gone from {where}") from None
-
-
-def parse_note(data: bytes) -> Note:
-    content = json.loads(data)
-    files = {name: Stored(**stored) for name, stored in content.pop("files").items()}
-    left = {name: Stored(**stored) for name, stored in content.pop("left").items()}
-    return Note(files=files, left=left, **content)
+    except ValueError as error:
+        raise StorageError(f"what rank {rank} said of its files for report {seq} is damaged: {error}") from error
 
 
 def check_adopted(store: Store, path: str) -> str:

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import PurePath, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 
 from headway.core.errors import StorageError
-from headway.storage import layout
-from headway.storage.commit import Commitment, Saved
+from headway.storage import handoff, layout
+from headway.storage.commit import Commitment, Saved, Signer
+from headway.storage.handoff import Handoff
 from headway.storage.manifest import Manifest, Stored, manifest_bytes, parse_manifest, versions
 from headway.storage.recovery import Recovered, Survey
 from headway.storage.remote import copies, recovery
 from headway.storage.remote.checking import SET_ASIDE, damage, summed
-from headway.storage.remote.sending import begun_key, differing, folder_key, get_note, note_key
+from headway.storage.remote.sending import Parcel, begun_key, differing, folder_key, get_note, note_key, send
 from headway.storage.remote.store import Store
 from headway.storage.staging import Note
-from headway.storage.validations import Validation, validation_bytes
+from headway.storage.validations import Validation, validation_bytes, wanted
 
 SERIES = 1000  # numbers that a new owner begins with are a multiple of it
 
@@ -34,6 +35,8 @@ class StoreVault:
     store: Store
     check_lease: Callable[[], None] = field(default=lambda: None, compare=False)
     contested: bool = False  # whether a former owner may not know yet that it is one
+    signer: Signer | None = None  # None: nothing will be committed here
+    home: Path | None = None  # on the machine of the driver, where its workers leave what is to be uploaded
 
     def fence(self) -> None:
         """LeaseLost where the run is in other hands."""
@@ -56,8 +59,10 @@ class StoreVault:
         if first.adopted:
             files = self._adopted(first.adopted)
         manifest = what.manifest(first, dict(sorted(files.items())))
+        if self.signer is not None:
+            manifest = self.signer.sign(manifest, dict(notes))
         wish = next((note.validation for _, note in notes if note.validation is not None), None)
-        return self._written(manifest, notes, Validation(**wish) if wish is not None else None)
+        return self._written(manifest, notes, wanted(wish) if wish is not None else None)
 
     def _written(self, manifest: Manifest, notes: list[tuple[int, Note]], validation: Validation | None) -> Saved:
         """The one step that makes it a checkpoint; what was said on the way is of no use afterwards."""
@@ -102,7 +107,9 @@ class StoreVault:
         files = dict(sorted({**note.files, **manifest.files}.items()))
         ranks = sorted([*manifest.ranks, rank])
         larger = replace(manifest, ranks=ranks, files=files, time=time.time(), versions=versions())
-        wish = Validation(**note.validation) if note.validation is not None else None
+        if self.signer is not None:
+            larger = self.signer.extend(manifest, larger, rank, note)
+        wish = wanted(note.validation) if note.validation is not None else None
         validation = recovery.validation_of(folder) or wish
         return self._written(larger, [(manifest.ranks[0], known), (rank, note)], validation)
 
@@ -123,6 +130,27 @@ class StoreVault:
         """Whether somebody on this machine reads it right now; of others we cannot know."""
         return copies.is_held(self.store.at(folder_key(path.name)))
 
+    def finish(self, attempt: int, seq: int, rank: int) -> bool:
+        self.fence()
+        for left in self._handoffs(attempt):
+            if (left.seq, left.rank) == (seq, rank):
+                return self._finish(left)
+        return note_key(attempt, seq, rank) in self.store.sizes(folder_key(layout.STAGING))
+
+    def _finish(self, left: Handoff) -> bool:
+        assert self.signer is not None
+        assert self.home is not None
+        if not handoff.is_there(left):
+            return False
+        send(Parcel.of(self.store, left, self.signer.key), left.note)
+        handoff.end(self.home, left)
+        return True
+
+    def _handoffs(self, attempt: int | None = None) -> Iterator[Handoff]:
+        if self.signer is None or self.home is None:
+            return iter(())
+        return handoff.found(self.home, self.signer.key, attempt)
+
     def clear(self, attempt: int, seq: int, rank: int, folder: str | None) -> None:
         """Files that will not become a checkpoint."""
         self.fence()
@@ -132,7 +160,13 @@ class StoreVault:
 
     def sweep(self, attempt: int, names: Collection[str]) -> None:
         self.fence()
+        self._undo(self._handoffs(attempt))
         recovery.sweep(self.store, attempt, names)
+
+    def _undo(self, handoffs: Iterable[Handoff]) -> None:
+        for left in handoffs:
+            assert self.home is not None
+            handoff.undo(self.home, left)
 
     def survey(self) -> Survey:
         return recovery.survey(self.store)
@@ -152,6 +186,7 @@ class StoreVault:
         return manifest, list(damage(folder, manifest, folder.sizes(), contents=True))
 
     def recover(self, *, crashed: bool) -> Recovered:
+        self._undo([left for left in self._handoffs() if not self._finish(left)])
         return recovery.recover(self, crashed=crashed)
 
     def next_number(self) -> int:

@@ -15,9 +15,23 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from headway.core.errors import StorageError
+from headway.storage.proof import Proof
+
 
 def is_sharded(thing: Any) -> bool:
     return isinstance(thing, nn.Module) and any(hasattr(p, "device_mesh") for p in thing.parameters())
+
+
+def check_sharded(folder: Path, proof: Proof) -> None:
+    """StorageError unless our own run wrote what lies there: its metadata and its shards are pickles."""
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        if not proof.covers_file(path):
+            why = proof.doubt or f"{path.name} has changed since it was committed"
+            raise StorageError(
+                f"{folder} has pickled metadata, and it is not proven that your own run wrote it ({why}): "
+                "RunConfig(trust=True) if you know where it comes from"
+            )
 
 
 class ShardedState:

@@ -31,9 +31,10 @@ from torch.utils.data import DataLoader
 from headway.core.errors import ConfigError, StorageError
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.dicts import is_dict, read_dict, write_dict
+from headway.storage.proof import Proof
 from headway.storage.staging import scratch
 from headway.train.torch.resuming import Cursor, follow
-from headway.train.torch.sharded import ShardedState, is_sharded
+from headway.train.torch.sharded import ShardedState, check_sharded, is_sharded
 from headway.worker.saving import Wish
 from headway.worker.session import Session, current
 
@@ -157,21 +158,21 @@ class Tracked:
                 raise StorageError(
                     f"{path} was not made by train.track(): load it yourself, or give the run a new name"
                 )
-            shared = read_dict(folder / SHARED, trust=checkpoint._trusted)
+            proof = checkpoint.proof(Path(path))
+            shared = read_dict(folder / SHARED, proof)
             same_world = len(list(folder.glob("rank-*"))) == self._session.run.num_workers
             mine = folder / f"rank-{self._session.rank if same_world else 0}"
-            own = read_dict(mine, trust=checkpoint._trusted)
-            self._load_sharded(folder, trust=checkpoint._trusted)
+            own = read_dict(mine, proof)
+            self._load_sharded(folder, proof)
         self._load(shared, path)
         self._go_on(own, same_world=same_world)
 
-    def _load_sharded(self, folder: Path, *, trust: bool) -> None:
+    def _load_sharded(self, folder: Path, proof: Proof) -> None:
         for name, sharded in self._sharded.items():
             place = folder / f"{SHARDED}-{name}"
             if not place.is_dir():
                 raise StorageError(f"{folder.parent} holds {name} as a whole, and here it is sharded: load it yourself")
-            if not trust:
-                raise StorageError(f"{place} has pickled metadata, and is opened only by the run that wrote it")
+            check_sharded(place, proof)
             sharded.load(place)
 
     def _load(self, shared: dict[str, Any], path: str) -> None:

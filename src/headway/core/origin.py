@@ -1,0 +1,100 @@
+"""Proof of origin: which files this user's own Headway has written, and nobody else.
+
+A pickle runs code when it is opened. Owner and mode of a file prove nothing: a copy of a stranger's directory (by tar,
+scp, git, a bucket) belongs to whoever made the copy. So what is pickled is signed: by a key that only this user can
+read, or rather, by a key of the run that is derived from it, which the run's workers are given.
+
+    ~/.config/headway/key ──▶ Key ── for_run(id) ──▶ Key ── sign, verify
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headway.core.environment import key_file
+
+KEY_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Key:
+    """Signs what we write, and tells whether we have written what we read.
+
+    Args:
+        secret: What only those know who may sign.
+        problem: Why it will be gone with this process, if it will: then later ones cannot verify what it has signed.
+    """
+
+    secret: bytes = field(repr=False)
+    problem: str = ""
+
+    def for_run(self, run_id: str) -> Key:
+        """The key of one run: whoever has it cannot sign for another."""
+        return Key(hmac.digest(self.secret, b"run\0" + run_id.encode(errors="surrogatepass"), "sha256"), self.problem)
+
+    def sign(self, purpose: str, data: bytes) -> str:
+        """A signature of these bytes; for another ``purpose`` it is worth nothing."""
+        digest = hashlib.sha256(data).digest()
+        return hmac.new(self.secret, purpose.encode() + b"\0" + digest, "sha256").hexdigest()
+
+    def verify(self, purpose: str, data: bytes, signature: object) -> bool:
+        """Whether this signature was made by us, of these bytes, for this purpose."""
+        return isinstance(signature, str) and hmac.compare_digest(
+            self.sign(purpose, data).encode(), signature.encode(errors="replace")
+        )
+
+
+def user_key() -> Key:
+    """This user's key, made when it is first needed. Where none can be kept, one for this process alone."""
+    return _key_at(key_file())
+
+
+@functools.cache
+def _key_at(path: Path) -> Key:
+    try:
+        return Key(_read(path) or _make(path))
+    except OSError as error:
+        return Key(secrets.token_bytes(KEY_BYTES), f"no key can be kept in {path} ({error.strerror or error})")
+
+
+def _read(path: Path) -> bytes | None:
+    """None where there is none. PermissionError where others may have read or written it."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    with open(fd, "rb") as file:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            raise PermissionError(0, "it must be a file of yours that nobody else may read: chmod 600")
+        secret = file.read(KEY_BYTES + 1)
+    if len(secret) != KEY_BYTES:
+        raise OSError(0, f"it must have {KEY_BYTES} bytes: remove it, and another will be made")
+    return secret
+
+
+def _make(path: Path) -> bytes:
+    """Whole or not at all; if another process makes one now, theirs counts."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(secrets.token_bytes(KEY_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.link(fresh, path)
+    finally:
+        fresh.unlink()
+    secret = _read(path)
+    if secret is None:
+        raise OSError(0, "it vanished")
+    return secret

@@ -1,0 +1,126 @@
+"""Passwords, tokens and keys are left out of what is written down and shown.
+
+They are known by the name that they go by (``api_key``, ``--token``, a cookie in a header) or by their own form (a
+password in an address, a token with the prefix of its issuer). Names of the trade that only sound like it
+(``tokenizer``, ``max_tokens``, ``pad_token``, ``sort_key``) are left alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+MASK = "***"
+
+# Names in snake case; see _words. Of the first kind everything is a secret, of the second only text.
+_ALWAYS = re.compile(
+    r"passw|passphrase|passcode|(^|_)(pass|pwd|pw)$|(^|_)(jwt|otp)($|_)|secret|credential|(^|_)creds?($|_)|private_?key"
+)
+_TEXT_ONLY = re.compile(
+    r"(api|access|account|auth|client|consumer|encryption|license|master|service|session|shared|signing|ssh|storage|"
+    r"subscription|webhook|wandb|openai|anthropic|hf)_?key(_id)?s?$|^key_id$|(^|_)(tokens?_)?auth$|authorization|bearer|"
+    r"cookie|(^|_)(sas|csrf|xsrf|sessionid|session_id|connection_string|conn_str)($|_)|(^|_)token$"
+)
+_NO_SECRET = re.compile(
+    r"(^|_)(pad|eos|bos|unk|mask|cls|sep|special|prompt|image|audio|video|vision|text|next|last|first|start|end|stop|"
+    r"begin|final|num|n|max|min|per|each|blank|newline|word|sub|new|forced|decoder|masked|current|prev|previous|target|"
+    r"source|src|tgt|input|output|label|class|register|distillation|query|time)_token$"
+)
+_SHORTEST = 4  # of a text that could be a secret: "yes", "<s>"
+
+_IN_TEXT = [
+    (re.compile(r"(\b[a-z][a-z0-9+.\-]*://[^\s/:@]*):[^\s/@]+@", re.I), rf"\1:{MASK}@"),
+    (re.compile(r"(\b[a-z][a-z0-9+.\-]*://)[^\s/:@]{16,}@", re.I), rf"\1{MASK}@"),
+    (re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=\-]{8,}"), rf"\1 {MASK}"),
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|$)", re.S), MASK),
+    (re.compile(r"\beyJ[\w\-]{8,}\.[\w\-]{8,}\.[\w\-]*"), MASK),
+    (
+        re.compile(
+            r"\b(hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w\-]{16,}|sk-[\w\-]{16,}|"
+            r"xox[abeprs]-[\w\-]{10,}|(AKIA|ASIA)[0-9A-Z]{16}|AIza[\w\-]{30,}|ya29\.[\w\-]{20,}|npm_[A-Za-z0-9]{30,}|"
+            r"pypi-[\w\-]{30,})"
+        ),
+        MASK,
+    ),
+]
+_PARAMETER = re.compile(r"([?&])([\w.\-]+)=([^&\s'\"]+)")
+_SIGNATURE = re.compile(r"^(sig|signature|x_(amz|goog)_(signature|credential|security_token))$")  # of a signed address
+_ASSIGNED = re.compile(r"""([A-Za-z_][\w.\-]*)(['"]?\s*[=:]\s*)("[^"]*"|'[^']*'|[^\s,;&)\]}]+)""")
+
+
+@functools.lru_cache(maxsize=4096)
+def _words(name: str) -> str:
+    """``apiKey``, ``API-KEY`` and ``db.api_key`` are one name: ``api_key``."""
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    return re.sub(r"[^a-z0-9]+", "_", spaced.lower()).strip("_")
+
+
+def is_secret(name: object, value: object = "secret") -> bool:
+    """Whether what goes by this name is not to be shown.
+
+    >>> is_secret("wandb_api_key"), is_secret("AWS_ACCESS_KEY_ID"), is_secret("tokenizer"), is_secret("max_tokens", 512)
+    (True, True, False, False)
+    """
+    if not isinstance(name, str) or value is None or isinstance(value, bool):
+        return False
+    words = _words(name)
+    if _ALWAYS.search(words):
+        return True
+    is_text = isinstance(value, str | bytes) and len(value) >= _SHORTEST
+    return is_text and bool(_TEXT_ONLY.search(words)) and not _NO_SECRET.search(words)
+
+
+def redact_text(text: str) -> str:
+    """The text without secrets that are known by their own form, or as parameters of an address.
+
+    >>> redact_text("postgres://me:hunter2@db/x?sslmode=on&token=abcdefgh")
+    'postgres://me:***@db/x?sslmode=on&token=***'
+    """
+    for pattern, mask in _IN_TEXT:
+        text = pattern.sub(mask, text)
+    return _PARAMETER.sub(_redact_parameter, text)
+
+
+def _redact_parameter(found: re.Match[str]) -> str:
+    mark, name, value = found.groups()
+    hidden = is_secret(name, value) or _SIGNATURE.match(_words(name))
+    return f"{mark}{name}={MASK if hidden else value}"
+
+
+def redact_assignments(text: str) -> str:
+    """The same where text may say ``name=value``: a ``repr``, a command line.
+
+    >>> redact_assignments("Config(lr=0.1, api_key='abcdefgh')")
+    'Config(lr=0.1, api_key=***)'
+    """
+    return _ASSIGNED.sub(lambda m: f"{m[1]}{m[2]}{MASK if is_secret(m[1], m[3]) else m[3]}", redact_text(text))
+
+
+def redact(value: Any, name: object = "") -> Any:
+    """Nested dicts and lists, as JSON can hold them, without secrets.
+
+    >>> redact({"lr": 0.1, "db": {"password": "hunter2"}, "args": ["--token", "abcdefgh", "--lr=1"]})
+    {'lr': 0.1, 'db': {'password': '***'}, 'args': ['--token', '***', '--lr=1']}
+    """
+    if is_secret(name, value) and not isinstance(value, Mapping | list | tuple):
+        return MASK
+    if isinstance(value, Mapping):
+        return {key: redact(item, key) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return list(redact_arguments([redact(item, name) for item in value]))
+    return redact_assignments(value) if isinstance(value, str) else value
+
+
+def redact_arguments(arguments: Sequence[Any]) -> Iterator[Any]:
+    """A command line without secrets: ``--token x``, ``--token=x``, ``db.password=x``."""
+    flag = ""
+    for argument in arguments:
+        if not issubclass(type(argument), str):  # isinstance would ask the object, and this may be anybody's
+            yield argument
+        elif flag and is_secret(flag, argument) and not argument.startswith("-"):
+            yield MASK
+        else:
+            yield redact_assignments(argument)
+        flag = argument.lstrip("-") if issubclass(type(argument), str) and argument.startswith("-") else ""

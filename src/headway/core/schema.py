@@ -1,0 +1,121 @@
+"""The shape of what is read from files: checked where it comes in, so that everything behind may trust it.
+
+    RUN = {"format": int, "name": str, "created": NUMBER, "openings": [dict], "?note": str}
+
+A dict names the keys that must be there, those with a question mark may be missing, others are left alone; a list holds
+any number of what it shows; a set lists alternatives; ``Values`` is a dict with any keys; ``Range`` is a whole number
+within bounds, for what is counted up to or allocated; ``None`` is null.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+NUMBER = frozenset({int, float})
+
+_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    bool: "true or false",
+    dict: "an object",
+    list: "a list",
+    None: "null",
+}
+
+
+@dataclass(frozen=True)
+class Values:
+    """A dict with any keys, and values of one shape."""
+
+    shape: Any
+
+
+@dataclass(frozen=True)
+class Range:
+    """A whole number between two others, both included."""
+
+    least: int
+    most: int
+
+
+COUNT = Range(
+    0, 1_000_000
+)  # of workers, ranks, files of a rank: more than that is nonsense, and looping over it a hang
+
+
+class ShapeError(ValueError):
+    """Says which part is not what it must be."""
+
+
+def conform(value: Any, shape: Any, name: str = "") -> None:
+    """Raise ShapeError unless ``value``, as JSON gave it, has this shape.
+
+    Args:
+        value: What was read.
+        shape: What it must be; see above.
+        name: How to call it in the sentence that says what is wrong.
+    """
+    match shape:
+        case dict():
+            _conform_object(value, shape, name)
+        case list():
+            _require(isinstance(value, list), value, list, name)
+            for index, item in enumerate(value):
+                conform(item, shape[0], f"{name}[{index}]")
+        case Values():
+            _require(isinstance(value, dict), value, dict, name)
+            for key, item in value.items():
+                conform(item, shape.shape, f"{name}[{key!r}]")
+        case Range():
+            conform(value, int, name)
+            if not shape.least <= value <= shape.most:
+                raise ShapeError(f"{name or 'it'} must be between {shape.least} and {shape.most}, got {_shown(value)}")
+        case frozenset() | set():
+            _require(any(_conforms(value, each) for each in shape), value, shape, name)
+        case None:
+            _require(value is None, value, None, name)
+        case _:
+            right = isinstance(value, shape) and (shape in (bool, object) or not isinstance(value, bool))
+            _require(right, value, shape, name)
+
+
+def _conform_object(value: Any, shape: dict[str, Any], name: str) -> None:
+    _require(isinstance(value, dict), value, dict, name)
+    for key, expected in shape.items():
+        plain = key.removeprefix("?")
+        if plain in value:
+            conform(value[plain], expected, f"{name}.{plain}" if name else plain)
+        elif plain == key:
+            raise ShapeError(f"{plain} is missing" + (f" in {name}" if name else ""))
+
+
+def _conforms(value: Any, shape: Any) -> bool:
+    try:
+        conform(value, shape)
+    except ShapeError:
+        return False
+    return True
+
+
+def _require(right: bool, value: Any, shape: Any, name: str) -> None:
+    if not right:
+        raise ShapeError(f"{name or 'it'} must be {_named(shape)}, got {_shown(value)}")
+
+
+def _named(shape: Any) -> str:
+    if isinstance(shape, frozenset | set):
+        if shape == NUMBER:
+            return "a number"
+        return " or ".join(sorted(_named(each) for each in shape))
+    return _NAMES.get(shape, "something else")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return _named(type(value))
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "a huge number"  # which would take long to write out
+    text = ascii(value)
+    return "null" if value is None else text if len(text) <= 40 else f"{text[:40]}…"

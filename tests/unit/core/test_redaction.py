@@ -1,0 +1,76 @@
+"""Passwords, tokens and keys are left out of what is written down and shown; nothing else is."""
+
+from __future__ import annotations
+
+import pytest
+
+from headway.core.redaction import MASK, is_secret, redact, redact_arguments, redact_text
+
+SECRET = """
+    password passwd db_password pwd user_pwd passphrase ssh-passphrase passcode pass secret client_secret SECRET_KEY
+    aws_secret_access_key aws_access_key_id AWS_ACCESS_KEY_ID accessKeyId api_key apikey apiKey API-KEY x-api-key
+    wandb_api_key openai_key hf_token HF_TOKEN token authToken access_token refresh_token id_token github.token
+    Authorization auth http_auth bearer bearer_token cookie Set-Cookie session_cookie jwt jwt_token credentials
+    gcp_credential creds private_key privateKey ssh_key account_key storage_key sas sas_token connection_string otp
+    csrf_token sessionid
+""".split()
+
+HARMLESS = """
+    tokenizer tokenizer_name tokens num_tokens max_tokens max_new_tokens token_ids token_type_ids tokens_per_second
+    pad_token eos_token bos_token mask_token cls_token decoder_start_token key keys sort_key cache_key primary_key
+    key_padding_mask author authors num_passes pass_rate bypass compass lr batch_size path name url model secretary_of
+    monkey keyboard attention_key_size
+""".split()
+
+
+@pytest.mark.parametrize("name", SECRET)
+def test_what_goes_by_such_a_name_is_not_shown(name: str) -> None:
+    assert is_secret(name)
+
+
+@pytest.mark.parametrize("name", [name for name in HARMLESS if not name.startswith("secret")])
+def test_names_of_the_trade_are_left_alone(name: str) -> None:
+    assert not is_secret(name)
+
+
+def test_numbers_and_switches_are_no_secrets_unless_they_are_passwords() -> None:
+    assert redact({"token": 5, "auth": True, "api_key": None, "pin_password": 1234}) == {
+        "token": 5,
+        "auth": True,
+        "api_key": None,
+        "pin_password": MASK,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgres://user:hunter2@db:5432/x", f"postgres://user:{MASK}@db:5432/x"),
+        ("redis://:hunter2@host", f"redis://:{MASK}@host"),
+        ("https://x-access-token-12345@github.com/a", f"https://{MASK}@github.com/a"),
+        ("https://host/p?token=abcdef&x=1", f"https://host/p?token={MASK}&x=1"),
+        ("https://acc.blob/x?sv=1&sig=2", f"https://acc.blob/x?sv=1&sig={MASK}"),
+        ("https://b/x?X-Amz-Signature=abc&v=2", f"https://b/x?X-Amz-Signature={MASK}&v=2"),
+        ("Authorization: Bearer abcdefgh123", f"Authorization: Bearer {MASK}"),
+        ("s3://bucket/key@version", "s3://bucket/key@version"),
+        ("AKIAIOSFODNN7EXAMPLE", MASK),
+        ("login with hf_abcdefghijklmnopqrst now", f"login with {MASK} now"),
+        ("eyJhbGciOiJI.eyJzdWIiOiIx.c2lnbmF0dXJl", MASK),
+        ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----", MASK),
+        ("mail me@example.org at 10:30", "mail me@example.org at 10:30"),
+    ],
+)
+def test_secrets_are_known_by_their_form(text: str, shown: str) -> None:
+    assert redact_text(text) == shown
+
+
+def test_nested_values_and_command_lines() -> None:
+    asked = {"db": {"password": "p", "url": "pg://u:p@h"}, "args": ["--token", "abcd", "--lr", "0.1"], "n": [1, 2]}
+    assert redact(asked) == {
+        "db": {"password": MASK, "url": f"pg://u:{MASK}@h"},
+        "args": ["--token", MASK, "--lr", "0.1"],
+        "n": [1, 2],
+    }
+    line = ["train.py", "--api-key=abcdef", "db.password=x", "--token", "--flag", "--pwd", "abcdef", "lr=0.1"]
+    shown = ["train.py", f"--api-key={MASK}", f"db.password={MASK}", "--token", "--flag", "--pwd", MASK, "lr=0.1"]
+    assert list(redact_arguments(line)) == shown
