@@ -24,7 +24,7 @@ from headway.control.plan import Outcome, Plan
 from headway.control.policy import Budgets
 from headway.control.postmortem import Witness
 from headway.control.rounds import Closed, Round
-from headway.control.run import Run, tracks
+from headway.control.run import Run, all_have_reported, tracks
 from headway.control.scene import noted
 from headway.control.stalls import Watch
 from headway.control.starting import starts, surroundings
@@ -103,6 +103,8 @@ class Controller:
         self._preemption: PreemptionInfo | None = None
         self._troubled = False  # whether we have said that the journal cannot be written
         self._num_reports = 0  # of rank 0, those that were given anew included
+        self._first_seq = 0  # of this attempt
+        self._all_have_read = True  # what they began with
         self._holding = contextlib.ExitStack()  # on to this machine's copy of the checkpoint that workers begin with
 
     def run(self) -> Outcome:
@@ -196,10 +198,18 @@ class Controller:
             while self._events:
                 self._handle(self._events.popleft())
             self._ledger.flush()
+            if not self._all_have_read and all_have_reported(self._run, self._first_seq):
+                self._let_go()
             self._timers.watch_files(self._run.attempt, self._run.rounds.oldest_files)
             self._watcher.tick(self._glance())
         finally:
             self._handling = False
+
+    def _let_go(self) -> None:
+        """Every rank has reported, or is through, and so has read what it began with."""
+        self._all_have_read = True
+        self._holding.close()
+        self._ledger.release()
 
     def _handle(self, event: Any) -> None:
         match event:
@@ -318,7 +328,8 @@ class Controller:
                 assert_never(action)
 
     def _launch(self, attempt: int) -> None:
-        first_seq = self._ledger.next_seq
+        first_seq = self._first_seq = self._ledger.next_seq
+        self._all_have_read = False
         self._ready.clear()
         self.index_of.clear()
         self._values.clear()
@@ -346,6 +357,7 @@ class Controller:
         newest = self._ledger.kept[-1] if self._ledger.kept else None
         checkpoint = newest.checkpoint() if newest else self._plan.checkpoint
         self._holding.close()
+        self._ledger.hold(newest)
         if checkpoint is not None:
             self._holding.enter_context(checkpoint.kept_here())
         told = starts(
@@ -368,7 +380,6 @@ class Controller:
 
     def _close(self, attempt: int, closed: Closed, commit: bool) -> None:
         closing = closed.round
-        self._holding.close()  # every rank has reported, and so has read what it began with
         self._hooks.closed(closing, commit=commit)
         if commit:
             self._ledger.commit(attempt, closing)

@@ -63,7 +63,9 @@ class Ledger:
         self._lines: list[bytes] = []
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._unwanted: list[PurePath] = []  # the committer's: checkpoints that may go when nobody reads them
-        self._places: dict[int, PurePath] = {}  # of this attempt: seq -> where its checkpoint is, or will be
+        self._asked: set[int] = set()  # of this attempt: seqs that were handed to the committer
+        self._paths: dict[int, PurePath] = {}  # the committer's: seq of this attempt -> its checkpoint
+        self._held: PurePath | None = None  # what this attempt began with, while a rank may not have read it
         self._allotted: dict[int, Allotted] = {}  # of this attempt: seq -> what was said where its files go
         self._withdrawn: set[int] = set()  # of this attempt: seqs that have no checkpoint and will have none
         self._retired: set[int] = set()  # of this attempt: seqs whose checkpoint had to make room for better ones
@@ -103,7 +105,8 @@ class Ledger:
 
     def begin_attempt(self, attempt: int, first_seq: int) -> None:
         """Reports from ``first_seq`` on will come anew; readers drop what an earlier attempt said of them."""
-        self._places.clear()
+        self._asked.clear()
+        self._jobs.put(self._paths.clear)
         self._allotted.clear()
         self._withdrawn.clear()
         self._retired.clear()
@@ -152,10 +155,7 @@ class Ledger:
 
     def commit(self, attempt: int, closing: Round) -> None:
         """Have this round's files made a checkpoint; CommitDone or CommitFailed will follow."""
-        allotted = self._allotted.get(closing.seq)
-        if allotted is None:
-            name = self._vault.wished_name(attempt, closing.seq, closing.givers[0])
-            allotted = Allotted(self._take_number(), name)
+        allotted = self._allotted.get(closing.seq) or Allotted(self._take_number(), None)
         what = Commitment(
             number=allotted.number,
             seq=closing.seq,
@@ -166,19 +166,18 @@ class Ledger:
             name=allotted.name,
             cursors=cursors_of(closing),
         )
-        self._places[closing.seq] = self._vault.place(what)
+        self._asked.add(closing.seq)
         self._jobs.put(functools.partial(self._answer, attempt, closing.seq, lambda: self._vault.commit(what)))
 
     def extend(self, attempt: int, late: Round) -> bool:
         """Have late files added to their round's checkpoint, answered like a commit; False where it is gone."""
         if late.seq in self._withdrawn or late.seq in self._retired:
             return False
-        if late.seq not in self._places:
+        if late.seq not in self._asked:
             self.commit(attempt, late)
             return True
         (rank,) = late.givers
-        path = self._places[late.seq]
-        add = functools.partial(self._vault.extend, path, attempt, late.seq, rank)
+        add = functools.partial(self._extend, attempt, late.seq, rank)
         self._jobs.put(functools.partial(self._answer, attempt, late.seq, add))
         return True
 
@@ -225,6 +224,8 @@ class Ledger:
     def _retire(self) -> None:
         memory = self._rundir.memory
         for old in surplus(self.kept, self._config):
+            if old.path == self._held:
+                continue
             if memory is not None and not old.path.is_relative_to(memory.root):
                 continue  # what is on disk is all that outlives this process
             self.kept.remove(old)
@@ -233,14 +234,23 @@ class Ledger:
             self._rundir.note("retired", path=old.path.name, seq=old.manifest.seq, why=why)
             self._jobs.put(functools.partial(self._discard, old.path))
 
+    def hold(self, given: Saved | None) -> None:
+        """This is what the ranks of an attempt begin with: it stays, until :meth:`release`, whatever else is kept."""
+        self._held = given.path if given is not None else None
+
+    def release(self) -> None:
+        """Every rank has read what it began with."""
+        if self._held is not None:
+            self._held = None
+            self._retire()
+
     def withdraw(self, seq: int) -> bool:
         """Take the checkpoint of this round away, whether it is there already or still to come; False if neither."""
-        path = self._places.get(seq)
-        if path is None or seq in self._withdrawn | self._retired:
+        if seq not in self._asked or seq in self._withdrawn | self._retired:
             return False
         self._withdrawn.add(seq)
-        self.kept = [saved for saved in self.kept if saved.path != path]
-        self._jobs.put(functools.partial(self._vault.discard, path))
+        self.kept = [saved for saved in self.kept if saved.manifest.seq != seq]
+        self._jobs.put(functools.partial(self._withdraw, seq))
         return True
 
     def retired(self, seq: int) -> bool:
@@ -261,6 +271,13 @@ class Ledger:
         self._jobs.put(functools.partial(self._vault.sweep, attempt, names - {saved.path.name for saved in self.kept}))
 
     # --- the committer's thread ---
+
+    def _extend(self, attempt: int, seq: int, rank: int) -> Saved:
+        return self._vault.extend(self._paths[seq], attempt, seq, rank)
+
+    def _withdraw(self, seq: int) -> None:
+        if (path := self._paths.pop(seq, None)) is not None:
+            self._vault.discard(path)
 
     def _discard(self, path: PurePath) -> None:
         """Take a checkpoint away; one that is being read later, when its readers have gone."""
@@ -303,6 +320,7 @@ class Ledger:
             reason = f"the checkpoint of report {seq} could not be committed: {error}"
             self._post(CommitFailed(attempt, seq, reason, lost=isinstance(error, LeaseLost)))
         else:
+            self._paths[seq] = saved.path
             self._post(CommitDone(attempt, seq, saved))
 
 

@@ -117,3 +117,12 @@ def tracks(run: Run) -> bool:
     workers = run.workers or ()
     at_work = run.state is State.RUNNING and not any(worker.over or worker.left for worker in workers)
     return at_work and len(run.trackers) == len(workers)
+
+
+def all_have_reported(run: Run, first_seq: int) -> bool:
+    """Whether every rank has reported in this attempt, or will not: then each has read what it began with."""
+    workers = run.workers or ()
+    return run.state is not State.STARTING and all(
+        next_seq > first_seq or worker.over or worker.left
+        for next_seq, worker in zip(run.rounds.passed, workers, strict=False)
+    )

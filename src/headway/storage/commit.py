@@ -36,7 +36,7 @@ class Commitment:
     world_size: int
     ranks: tuple[int, ...]
     metrics: dict[str, Any]
-    name: str | None = None  # None: by its number
+    name: str | None = None  # None: as its first rank wants it, else by its number
     cursors: dict[str, Any] = field(default_factory=dict)  # where in its datasets each rank was
 
     @property
@@ -120,6 +120,8 @@ def commit(run: Path, what: Commitment, signer: Signer | None = None) -> Saved:
     notes = {slot.rank: read_note(slot) for slot in slots}
     note = notes[slots[0].rank]
     _check_slots(slots)
+    if what.name is None and note is not None:
+        what = replace(what, name=note.adopted or note.name)
     final = what.path(run)
     whole = final if note is not None and note.adopted else slots[0].folder
     for stale in whole.glob(f"{layout.MANIFEST}*"):  # of a commit that was cut off

@@ -56,7 +56,8 @@ class Record:
     @classmethod
     def _in_store(cls, store: Store) -> Record:
         keeper = _Keeper()
-        home = keeper.folder / PurePosixPath(store.path).name
+        name = PurePosixPath(store.path).name
+        home = keeper.folder / (name if layout.is_plain_name(name) else "run")
         home.mkdir()
         fetch_record(store, home)
         if not (home / layout.DESCRIPTION).stat().st_size:

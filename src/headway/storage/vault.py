@@ -12,7 +12,7 @@ from headway.storage import disk, handoff, layout, staging
 from headway.storage.commit import Commitment, Saved, Signer, commit, discard, extend
 from headway.storage.manifest import Manifest, damage, read_manifest
 from headway.storage.recovery import Recovered, Survey, next_number, recover, survey
-from headway.storage.staging import Slot, read_note
+from headway.storage.staging import Slot
 from headway.storage.validations import Validation, write_validation
 
 
@@ -25,11 +25,6 @@ class Vault(Protocol):
 
     def fence(self) -> None:
         """StorageError where the run is not ours any more: then nothing may be written."""
-
-    def place(self, what: Commitment) -> PurePath: ...
-
-    def wished_name(self, attempt: int, seq: int, rank: int) -> str | None:
-        """What a rank wants the checkpoint to be called."""
 
     def commit(self, what: Commitment) -> Saved:
         """Make these ranks' files a checkpoint. Raises without leaving anything that looks like one."""
@@ -84,13 +79,6 @@ class FolderVault:
 
     def fence(self) -> None:
         """A folder's lock cannot be lost."""
-
-    def place(self, what: Commitment) -> Path:
-        return self.root / layout.CHECKPOINTS / what.folder
-
-    def wished_name(self, attempt: int, seq: int, rank: int) -> str | None:
-        note = read_note(Slot(self.root, attempt, seq, rank))
-        return (note.adopted or note.name) if note is not None else None
 
     def commit(self, what: Commitment) -> Saved:
         return commit(self.root, what, self.signer)

@@ -13,6 +13,7 @@ import faulthandler
 import functools
 import hashlib
 import importlib
+import io
 import os
 import random
 import socket
@@ -228,9 +229,30 @@ def write_to_logs(out: Path, err: Path) -> None:
         os.dup2(log, fd)
         os.close(log)
     sys.stdout, sys.stderr = (
-        open(fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False) for fd in (1, 2)
+        io.TextIOWrapper(
+            io.BufferedWriter(_Log(fd, "w", closefd=False)),
+            encoding="utf-8",
+            errors="backslashreplace",
+            line_buffering=True,
+        )
+        for fd in (1, 2)
     )
     faulthandler.enable()
+
+
+class _Log(io.FileIO):
+    """What cannot be written to a log, on a full disk say, is lost: a ``print()`` must not end the training."""
+
+    lost = 0
+
+    def write(self, data: Any, /) -> int:
+        try:
+            if self.lost and super().write(f"\n… {self.lost:,} bytes were lost: the disk was full\n".encode()):
+                self.lost = 0
+            return super().write(data) or 0
+        except OSError:
+            self.lost += len(data)
+            return len(data)
 
 
 def seed(run: RunInfo, place: Place, first_seq: int) -> None:

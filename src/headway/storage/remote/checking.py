@@ -51,6 +51,8 @@ def contents_of(folder: Store) -> dict[str, Stored]:
             raise StorageError(f"{folder.url} is no checkpoint: it has no manifest (damaged, or not whole)") from None
         if not found:
             raise StorageError(f"checkpoint {folder.url} is not there (deleted, or of another store?)") from None
+        if not all(map(layout.is_inner_path, found)):
+            raise StorageError(f"checkpoint {folder.url} has files whose names lead out of its directory") from None
         return found
     return parse_manifest(f"{folder.url}/{layout.MANIFEST}", data).files
 

@@ -23,7 +23,7 @@ from headway.storage.remote.store import Store
 
 SHARE = 20  # of the time that copying took, until it is done again: it must not become what we do
 
-_GROWING = (layout.JOURNAL, layout.METRICS)
+_GROWING = (layout.JOURNAL, layout.METRICS, layout.DATA)
 
 
 def home_of(store: Store) -> Path:
@@ -37,11 +37,13 @@ def home_of(store: Store) -> Path:
 def fetch_record(store: Store, home: Path) -> None:
     """Bring home what is known of a run. What is here and goes on where the store's copy ends is newer: it stays."""
     for name in (layout.DESCRIPTION, *_GROWING):
+        path = home / name
         try:
             theirs = store.read(name)
         except FileNotFoundError:
+            if name == layout.DATA:  # most runs have no datasets
+                continue
             theirs = b""
-        path = home / name
         if name in _GROWING and path.is_file() and path.read_bytes().startswith(theirs):
             continue
         path.write_bytes(theirs)
@@ -50,7 +52,7 @@ def fetch_record(store: Store, home: Path) -> None:
 def fetch_failures(store: Store, home: Path) -> None:
     """Bring home what tells of each failure; stacks, logs and functions stay where they are."""
     for key in store.sizes(layout.FAILURES):
-        if key.endswith(f"/{SUMMARY}"):
+        if key.endswith(f"/{SUMMARY}") and layout.is_inner_path(key):
             (home / key).parent.mkdir(parents=True, exist_ok=True)
             (home / key).write_bytes(store.read(key))
 

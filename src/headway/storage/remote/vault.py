@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePath, PurePosixPath
+from pathlib import Path, PurePath
 
 from headway.core.errors import StorageError
 from headway.storage import handoff, layout
@@ -45,12 +45,6 @@ class StoreVault:
     @property
     def url(self) -> str:
         return self.store.url
-
-    def place(self, what: Commitment) -> PurePath:
-        return PurePosixPath(self.store.path, layout.CHECKPOINTS, what.folder)
-
-    def wished_name(self, attempt: int, seq: int, rank: int) -> str | None:
-        return None  # it was said when the place was allotted
 
     def commit(self, what: Commitment) -> Saved:
         notes = [(rank, get_note(self.store, what.attempt, what.seq, rank)) for rank in what.ranks]
