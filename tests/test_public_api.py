@@ -159,6 +159,7 @@ def test_run_config_takes_what_it_says() -> None:
         "callbacks",
         "worker_runtime_env",
         "resume",
+        "trust",
     ]
 
 

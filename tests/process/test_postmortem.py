@@ -199,21 +199,29 @@ def test_the_debugger_stops_where_it_was_raised(failed: Path) -> None:
     assert done.stdout.index("Traceback") < done.stdout.index("(Pdb)")
 
 
-def test_a_function_that_somebody_else_may_have_packed_is_not_opened(
-    failed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_was_moved_is_replayed_by_its_owner(failed: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(failed, tmp_path / "copy")
+    assert f"reproduced: rank 1 raised ValueError: row {BAD_ROW}" in headway("replay", copy).stdout
+
+
+def test_a_function_that_somebody_else_may_have_packed_is_not_opened(failed: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(failed, tmp_path / "copy")
+    another_user = {**os.environ, "HEADWAY_KEY_FILE": str(tmp_path / "key")}
+    refused = headway("replay", copy, env=another_user)
+    assert refused.returncode == 1
+    assert "it is not proven that your own run wrote" in refused.stderr
+    assert "--trust if you know where it comes from" in refused.stderr
+    trusted = headway("replay", copy, "--trust", env=another_user)
+    assert f"reproduced: rank 1 raised ValueError: row {BAD_ROW}" in trusted.stdout
+
+
+def test_a_function_that_was_changed_is_not_opened(failed: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(failed, tmp_path / "copy")
     task = copy / "failures" / "attempt-002" / "task.pkl"
-    task.chmod(0o660)
-    assert main(["replay", str(copy)]) == 1
-    assert "opening it runs their code: --trust if that is right" in capsys.readouterr().err
-    task.chmod(0o600)
-    if os.geteuid() == 0:  # who else could give it away?
-        os.chown(task, 12345, -1)
-        assert main(["replay", str(copy)]) == 1
-        assert "opening it runs their code: --trust if that is right" in capsys.readouterr().err
-    done = headway("replay", copy, "--trust")
-    assert f"reproduced: rank 1 raised ValueError: row {BAD_ROW}" in done.stdout, "also of a run that was moved"
+    task.write_bytes(task.read_bytes() + b"\n")
+    refused = headway("replay", copy)
+    assert refused.returncode == 1
+    assert "it is not proven that your own run wrote" in refused.stderr
 
 
 def replayed(tmp_path: Path, function: Callable[[], Any], num_workers: int, *args: str) -> tuple[int, str, str]:

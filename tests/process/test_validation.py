@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -20,6 +19,7 @@ from headway import train
 from headway.cli import main
 from headway.storage import layout
 from headway.storage.record import Record
+from headway.storage.validations import Validation, write_validation
 from support import Driver, alive, is_gone, wait_until, write_script
 
 Status = train.ReportedCheckpointStatus
@@ -380,7 +380,7 @@ def test_without_a_function_pending_checkpoints_stay_and_a_line_says_so(
 
     result = trainer(train_func, None, name="run").fit()
     pending = Path(result.path, "checkpoints/checkpoint_000000", layout.VALIDATION)
-    pending.write_text(json.dumps({"status": "PENDING_VALIDATION"}))
+    write_validation(pending.parent, Validation())
     again = trainer(train_func, None, name="run", keep=train.CheckpointConfig(1)).fit()
     assert kept(again) == [0, 1]
     assert Path(pending).exists()

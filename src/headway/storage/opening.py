@@ -36,6 +36,7 @@ from headway.storage.vault import FolderVault, Vault
 
 ENDED = ("FINISHED", "PREEMPTED", "FAILED", "ABORTED")
 UNFINISHED = ".headway-new-"  # a run's directory, until it is one
+_YOUNG_S = 60  # no program takes that long to make a directory
 _ATTEMPT = re.compile(r"attempt-(\d{1,9})\b")
 
 
@@ -87,9 +88,9 @@ def _create(path: Path) -> TextIO | None:
     It is made under another name: a program that is killed in the middle of this leaves nothing in the way of the next.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    _sweep_unfinished(path.parent)
     fresh = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=path.parent))
     lock = _lock(fresh)
+    _sweep_unfinished(fresh)
     try:
         for folder in (layout.LOGS, layout.CHECKPOINTS):
             (fresh / folder).mkdir()
@@ -109,12 +110,17 @@ def _create(path: Path) -> TextIO | None:
     return lock
 
 
-def _sweep_unfinished(storage: Path) -> None:
-    """Remove what programs left that were killed while they made a run's directory: nobody holds its lock."""
-    for path in storage.glob(f"{UNFINISHED}*"):
+def _sweep_unfinished(fresh: Path) -> None:
+    """Remove what programs left that were killed while they made a run's directory: nobody holds its lock.
+
+    A directory that is about as young as ``fresh`` stays: its program may not have come to lock it yet.
+    """
+    now = fresh.stat().st_mtime  # by the clock of the file server
+    for path in fresh.parent.glob(f"{UNFINISHED}*"):
         with contextlib.suppress(OSError, StorageError), open_regular(path / layout.LOCK) as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path, ignore_errors=True)
+            if now - path.stat().st_mtime > _YOUNG_S:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
 
 
 _SKELETON = (layout.LOGS, layout.CHECKPOINTS, layout.LOCK, f"{layout.DESCRIPTION}.new")
@@ -166,7 +172,7 @@ def _is_foreign(path: Path) -> bool:
     """Whether another user owns it. Some filesystems say of all files that somebody else owns them."""
     try:
         owner = os.lstat(path).st_uid
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     if owner == os.geteuid():
         return False

@@ -23,13 +23,14 @@ from headway.storage.files import json_bytes, parse_json, read_small, write_json
 PENDING = ReportedCheckpointStatus.PENDING_VALIDATION
 _KWARGS = "validation keywords"
 _KWARGS_SHAPE = {"?json": dict, "?pickle": str, "?signature": str}
+_TIMEOUT = frozenset({int, float, None})
 _SHAPE = {
     "status": str,
-    "metrics": dict,
-    "error": str,
-    "kwargs": _KWARGS_SHAPE,
-    "timeout_s": frozenset({int, float, None}),
-    "format": int,
+    "?metrics": dict,
+    "?error": str,
+    "?kwargs": _KWARGS_SHAPE,
+    "?timeout_s": _TIMEOUT,
+    "?format": int,
 }
 
 
@@ -134,7 +135,7 @@ def lay_down(folder: Path, asked: Mapping[str, Any] | None) -> Validation | None
 def wanted(asked: Mapping[str, Any]) -> Validation:
     """What a note asks for. StorageError where it is not what :func:`wish` has written."""
     try:
-        conform(asked, {"kwargs": _KWARGS_SHAPE, "timeout_s": _SHAPE["timeout_s"]})
+        conform(asked, {"kwargs": _KWARGS_SHAPE, "timeout_s": _TIMEOUT})
         return Validation(**asked)
     except (ShapeError, TypeError) as error:
         raise StorageError(f"a note asks for a validation and is damaged: {error}") from error

@@ -13,6 +13,7 @@ from headway.storage.commit import Commitment, Saved, Signer, commit, discard, e
 from headway.storage.manifest import Manifest, damage, read_manifest
 from headway.storage.recovery import Recovered, Survey, next_number, recover, survey
 from headway.storage.staging import Slot
+from headway.storage.staging import read_note as read_note
 from headway.storage.validations import Validation, write_validation
 
 
