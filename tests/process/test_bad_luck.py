@@ -49,7 +49,7 @@ def steps(run: Path) -> list[int]:
 
 
 def nursery_pids() -> list[int]:
-    return [nursery.pid for nursery in nurseries._nurseries.values()]
+    return [nursery.pid for nursery in nurseries._nurseries.values() if nursery.ours]
 
 
 # --- storage ---

@@ -371,6 +371,41 @@ def test_what_a_program_left_that_was_killed_with_its_nursery_is_swept(tmp_path:
     assert held.folder.is_dir(), "that of a living one stays"
 
 
+@pytest.mark.parametrize("victims", ["fork server", "reaper", "fork server and workers"])
+def test_what_workers_have_started_ends_with_a_driver_that_is_killed_together_with(
+    victims: str, tmp_path: Path
+) -> None:
+    """One child in the worker's process group, one in a session of its own, with an environment of its own."""
+    script = """
+        import subprocess, sys, time
+        from headway import train
+
+        def train_func():
+            rank = train.get_context().get_world_rank()
+            subprocess.Popen(["sleep", "600"])
+            subprocess.Popen(["sleep", "600"], start_new_session=True, env={})
+            print("up:", rank, flush=True)
+            time.sleep(600)
+
+        train.DataParallelTrainer(train_func, scaling_config=train.ScalingConfig(2)).fit()
+    """
+    with Driver(write_script(tmp_path, script)) as driver:
+        wait_until(lambda: driver.output.count("up: ") == 2, 30, lambda: driver.output)
+        processes = driver.descendants()
+        reaper = psutil.Process(driver.process.pid).children()[0]
+        fork_server = reaper.children()[0]
+        doomed = {
+            "fork server": [fork_server],
+            "reaper": [reaper],
+            "fork server and workers": [fork_server, *fork_server.children()],
+        }
+        assert len(processes) == 8
+        chosen = doomed[victims]
+        for process in [*chosen, psutil.Process(driver.process.pid)]:
+            process.kill()
+        wait_until(lambda: not alive(processes), 10, lambda: str(alive(processes)))
+
+
 def test_a_users_directory_that_is_called_like_ours_is_never_swept(tmp_path: Path) -> None:
     storage = Path(tempfile.mkdtemp(prefix="headway-"))
     fit(lambda: train.report({}), name="precious", storage_path=storage)

@@ -20,7 +20,8 @@ from headway.core import temporary
 from headway.core.environment import in_worker
 from headway.core.temporary import OwnedDirectory
 from headway.engine.channel import shut
-from headway.engine.nursery import born_in_nursery, sweep_shared_memory
+from headway.engine.nursery import born_in_nursery
+from headway.engine.reaper import children, sweep_shared_memory
 
 DYING_S = 0.2  # what a process may take to be gone that has been killed
 
@@ -50,11 +51,20 @@ class NurseryProcess:
                 start_new_session=True,
             )
         self._door = ours
+        self._pid: int | None = None
         self._owner = os.getpid()
         self.num_sessions = 0  # how many runs it serves now
 
     @property
-    def pid(self) -> int:
+    def pid(self) -> int | None:
+        """None while it is not yet there, or was gone before anybody asked."""
+        if self._pid is None:
+            with contextlib.suppress(OSError):
+                self._pid = next(iter(children(self._process.pid)), None)
+        return self._pid
+
+    @property
+    def reaper_pid(self) -> int:
         return self._process.pid
 
     @property
@@ -84,7 +94,10 @@ class NurseryProcess:
             self._door.send(json.dumps(list(modules)).encode())
 
     def kill(self) -> None:
-        self._process.kill()
+        """Its reaper ends what is left of its workers, and then itself."""
+        with contextlib.suppress(ProcessLookupError):
+            if self._process.poll() is None:
+                os.kill(self.pid or self._process.pid, signal.SIGKILL)
 
     def end(self) -> None:
         if self._owner != os.getpid():
@@ -95,7 +108,7 @@ class NurseryProcess:
             try:
                 self._process.wait(0.5)
             except subprocess.TimeoutExpired:  # it is in the middle of a long import
-                self._process.kill()
+                self.kill()
         self._process.wait()
         self._temporary.remove()
 

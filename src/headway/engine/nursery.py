@@ -6,15 +6,13 @@
 
 It is single-threaded, never touches a device and runs no user code, so that forking it is safe. When the driver's
 process ends, however it ends, or a run closes its session, every worker of it is killed with its whole process group.
-Were the nursery itself killed, the kernel kills the workers (PDEATHSIG), and the driver whatever those have started.
+Were the nursery itself killed, the kernel kills the workers (PDEATHSIG), and its reaper whatever those have started.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
-import glob
 import importlib
 import json
 import os
@@ -30,9 +28,17 @@ from multiprocessing import process
 from typing import Any, NoReturn
 
 from headway.engine.base import WORKER, worker_entry
+from headway.engine.reaper import (
+    PR_SET_PDEATHSIG,
+    adopt_orphans,
+    children,
+    end_children,
+    fork_under_reaper,
+    prctl,
+    send_signal,
+    sweep_shared_memory,
+)
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 MESSAGE_BYTES = 1 << 16
 PAUSE_S = 0.1  # between looks whether we may import, while workers work
 PATIENCE_S = 1.0  # between imports if all cores are busy
@@ -58,18 +64,11 @@ class Nursery:
         self._strays_go: float | None = None  # when those go that workers have left behind
         self._imported = 0.0  # when we have done so last
         self._pid = os.getpid()
-        self._prctl = ctypes.CDLL(None, use_errno=True).prctl
-        self._prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        self._prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # until we serve; it is bound to a thread of the driver
+        adopt_orphans()
         self._selector = selectors.DefaultSelector()
-        self._driver = os.pidfd_open(driver)
-        if os.getppid() != driver:
-            os._exit(0)  # it died before we could watch it
+        self._driver = driver  # a pidfd
         self._children, self._bell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        # Whatever the driver has blocked. SIGTERM is for it and for workers, who hear of it as soon as they can; what
-        # sends it to all processes of a program, as systemd and Slurm do, must not take the workers away by ending us.
-        signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGTERM])
         signal.set_wakeup_fd(self._bell, warn_on_full_buffer=False)
         self._selector.register(self._driver, selectors.EVENT_READ, self._end)
         self._selector.register(door, selectors.EVENT_READ, self._enter)
@@ -77,7 +76,6 @@ class Nursery:
 
     def serve(self) -> NoReturn:
         """Serve; in idle moments import one more module."""
-        self._prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
         while True:
             ready = self._selector.select(self._until_idle() if self._warm else self._until_strays_go())
             for key, _ in ready:
@@ -108,8 +106,8 @@ class Nursery:
         self._strays_go = None
         if not self._workers:
             with contextlib.suppress(OSError):
-                for pid in _children():
-                    _signal(pid, signal.SIGKILL)
+                for pid in children(self._pid):
+                    send_signal(pid, signal.SIGKILL)
 
     def _enter(self) -> None:
         """A new run comes in by the door; or word of modules that will be needed."""
@@ -138,7 +136,7 @@ class Nursery:
             case "signal":
                 for pid, (owner, worker) in self._workers.items():
                     if owner is session and worker == request["worker"]:
-                        _signal(pid, request["signal"])
+                        send_signal(pid, request["signal"])
 
     def _forget(self, session: socket.socket) -> None:
         """The run has closed its session, or is gone."""
@@ -147,7 +145,7 @@ class Nursery:
         session.close()
         for pid, (owner, _) in self._workers.items():
             if owner is session:
-                _signal(pid, signal.SIGKILL)
+                send_signal(pid, signal.SIGKILL)
 
     def _bear(self, session: socket.socket, request: dict[str, Any], fds: list[int]) -> None:
         try:
@@ -168,7 +166,7 @@ class Nursery:
     def _be_worker(self, request: dict[str, Any], fds: list[int]) -> None:
         """In the child: leave everything of the nursery behind, then be a worker."""
         os.setsid()
-        self._prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != self._pid:
             os._exit(0)
         signal.set_wakeup_fd(-1)
@@ -192,7 +190,7 @@ class Nursery:
             os.read(self._children, 4096)
         while (pid := _next_ended()) is not None:
             if pid in self._workers:
-                _signal(pid, signal.SIGKILL)
+                send_signal(pid, signal.SIGKILL)
                 shutil.rmtree(self._temporary(pid), ignore_errors=True)
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             sweep_shared_memory(pid)
@@ -205,24 +203,13 @@ class Nursery:
     def _end(self) -> NoReturn:
         """The driver is gone: let nothing outlive it, strays included."""
         for pid in self._workers:
-            _signal(pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError, OSError):
-            while True:
-                for pid in _children():
-                    _signal(pid, signal.SIGKILL)
-                sweep_shared_memory(os.waitpid(-1, 0)[0])
+            send_signal(pid, signal.SIGKILL)
+        end_children()
         shutil.rmtree(self._folder, ignore_errors=True)
         os._exit(0)
 
     def _temporary(self, pid: int) -> str:
         return os.path.join(self._folder, str(pid))
-
-
-def sweep_shared_memory(pid: int) -> None:
-    """torch makes a segment, passes it on and unlinks its name; a loader process that is killed in between cannot."""
-    for path in glob.glob(f"/dev/shm/torch_{pid}_*"):
-        with contextlib.suppress(OSError):
-            os.unlink(path)
 
 
 def _keep_temporary_files_in(folder: str) -> None:
@@ -243,20 +230,6 @@ def _next_ended() -> int | None:
     except ChildProcessError:
         return None
     return found.si_pid if found else None
-
-
-def _children() -> list[int]:
-    with open(f"/proc/self/task/{os.getpid()}/children") as file:
-        return [int(pid) for pid in file.read().split()]
-
-
-def _signal(pid: int, number: int) -> None:
-    """SIGKILL reaches everything the worker started; anything else, its own process alone."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
-    if number == signal.SIGKILL:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, number)
 
 
 def _some_core_is_idle() -> bool:
@@ -289,10 +262,12 @@ def main() -> NoReturn:
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*", category=DeprecationWarning)
     # What workers will be told, too (control.starting): it counts when Arrow is imported, which we may do before.
     os.environ.setdefault("MIMALLOC_ALLOW_THP", "0")
+    driver = os.pidfd_open(boot["driver"])
+    if os.getppid() != boot["driver"]:
+        os._exit(0)  # it died before we could watch it
+    fork_under_reaper(driver, boot["folder"])
     gc.disable()  # imports make no garbage worth collecting: a third faster without
-    _here = Nursery(
-        socket.socket(fileno=boot["door"]), boot["driver"], boot["warm"], boot["folder"], sparing=boot["sparing"]
-    )
+    _here = Nursery(socket.socket(fileno=boot["door"]), driver, boot["warm"], boot["folder"], sparing=boot["sparing"])
     for name in (WORKER, *boot["preload"]):
         import_quietly(name)
     set_down()
