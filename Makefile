@@ -4,15 +4,26 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: setup quickstart test check bench clean
+.PHONY: setup quickstart check unit test suite exhaustive bench clean
 
 quickstart: .venv/.quickstart
 	$(BIN)/headway quickstart
 
 setup: .venv/.setup
 
+# Everything. The state machine is explored on one core while the other tests, which mostly wait, use the rest.
 test: .venv/.setup check
-	$(BIN)/python -m pytest
+	@$(MAKE) --no-print-directory --jobs=2 suite exhaustive
+
+suite: .venv/.setup
+	$(BIN)/python -m pytest --ignore=tests/exhaustive
+
+exhaustive: .venv/.setup
+	@nice -n 10 $(BIN)/python -m pytest --quiet --quiet tests/exhaustive
+
+# An answer within two minutes.
+unit: .venv/.setup check
+	$(BIN)/python -m pytest --quiet tests/unit
 
 check: .venv/.setup
 	$(BIN)/ruff format --check .
