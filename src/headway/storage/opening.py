@@ -34,7 +34,7 @@ from headway.storage.remote.vault import StoreVault
 from headway.storage.rundir import RunDir
 from headway.storage.vault import FolderVault, Vault
 
-ENDED = ("FINISHED", "PREEMPTED", "FAILED", "ABORTED")
+ENDED = ("FINISHED", "STOPPED", "PREEMPTED", "FAILED", "ABORTED")
 UNFINISHED = ".headway-new-"  # a run's directory, until it is one
 _YOUNG_S = 60  # no program takes that long to make a directory
 _ATTEMPT = re.compile(r"attempt-(\d{1,9})\b")

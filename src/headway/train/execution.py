@@ -93,7 +93,7 @@ class Execution:
         result = _result(Record(self.path, self._rundir.kept_vault, self._rundir.memory), outcome)
         self._console.say(_farewell(outcome, result, time.monotonic() - began))
         match outcome.state:
-            case State.FINISHED:
+            case State.FINISHED | State.STOPPED:
                 return result
             case State.ABORTED:
                 raise KeyboardInterrupt
@@ -265,15 +265,19 @@ def _plain(value: Any) -> Any:
 def _farewell(outcome: Outcome, result: Result, seconds: float) -> str:
     kept = result.checkpoint
     reached = [words.metrics(result.metrics or {}), Path(kept.path).name if kept else "no checkpoint"]
-    verb = {State.FINISHED: "finished", State.ABORTED: "was aborted", State.FAILED: "failed"}.get(
-        outcome.state, "was told to leave, and left"
-    )
+    verbs = {
+        State.FINISHED: "finished",
+        State.STOPPED: "was stopped",
+        State.ABORTED: "was aborted",
+        State.FAILED: "failed",
+    }
+    verb = verbs.get(outcome.state, "was told to leave, and left")
     cause = f": {sentence(outcome.failures)}" if outcome.state is State.FAILED else ""
     return f"{verb} after {words.duration(seconds)}{cause} ({', '.join(filter(None, reached))})"
 
 
 def _result(record: Record, outcome: Outcome) -> Result:
-    values = outcome.values if outcome.state is State.FINISHED else {}
+    values = outcome.values if outcome.state in (State.FINISHED, State.STOPPED) else {}
     error = exception(ordered(outcome.failures)[0]) if outcome.state is State.FAILED else None
     if error is not None and (text := traceback_text(outcome.failures)):
         error.add_note(text)
