@@ -11,9 +11,10 @@ from pathlib import Path
 
 from headway.compat import as_ray
 from headway.core.config import FailureConfig, RunConfig, ScalingConfig
-from headway.core.errors import ConfigError, HeadwayError, TrainingFailedError
+from headway.core.errors import ConfigError, HeadwayError, PreemptionError, TrainingFailedError
 from headway.engine.nurseries import warm_up
 from headway.frameworks.base import TorchScriptConfig
+from headway.observe.terminal import plain
 from headway.train.execution import prepare
 from headway.train.request import Request
 from headway.worker.script import run_module, run_script
@@ -40,6 +41,9 @@ def run(args: argparse.Namespace) -> int:
     )
     try:
         prepare(request).run()
+    except PreemptionError as error:
+        print(f"headway: {plain(str(error))}", file=sys.stderr)
+        return error.exit_code
     except TrainingFailedError as error:
         notes = getattr(error.__cause__, "__notes__", ())
         print(*notes, f"headway: every rank's output: {error.result.path}/logs", sep="\n", file=sys.stderr)
@@ -58,7 +62,7 @@ def run_as_ray(args: argparse.Namespace) -> int:
     as_ray.install()
     try:
         (run_module if args.module else run_script)(args.script, args.args)
-    except HeadwayError:  # where in the script it was matters as much as what
+    except HeadwayError as error:  # where in the script it was matters as much as what
         traceback.print_exc()
-        return 1
+        return error.exit_code if isinstance(error, PreemptionError) else 1
     return 0

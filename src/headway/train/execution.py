@@ -55,7 +55,7 @@ from headway.train import ingest
 from headway.train.parcel import bind, pack
 from headway.train.request import Request
 from headway.train.result import Result
-from headway.train.signals import ctrl_c, sigterm
+from headway.train.signals import ctrl_c, exit_as_preempted, sigterm
 
 LONGEST_CAUSE = 1000
 
@@ -98,10 +98,14 @@ class Execution:
             case State.ABORTED:
                 raise KeyboardInterrupt
             case State.PREEMPTED:
+                exit_as_preempted()
                 result.error = _preempted(outcome, result)
                 raise result.error
             case _:
-                raise _failed(outcome, result) from result.error
+                failed = _failed(outcome, result)
+                if isinstance(failed, PreemptionError):
+                    exit_as_preempted()
+                raise failed from result.error
 
 
 def prepare(request: Request, *watchers: Watcher, workers: StayingEngine | None = None) -> Execution:
