@@ -7,8 +7,8 @@
 Everything that can happen is an event, everything we do about it an action. STOPPING carries why we stop and ends only
 when every process has left and storage has answered every commit: :mod:`headway.control.endings` is about that.
 Validations belong to the run, not to an attempt: restarts leave them alone, and before it is FINISHED or STOPPED a run
-waits for them, as VALIDATING. Messages of an older attempt, and of a worker that has already left, are dropped. A test explores
-this module exhaustively.
+waits for them, as VALIDATING. Messages of an older attempt, and of a worker that has already left, are dropped. A test
+explores this module exhaustively.
 """
 
 from __future__ import annotations

@@ -302,6 +302,11 @@ def _check_resume(where: str | Path, exists: bool, occupied: bool, resume: Resum
         raise ConfigError(f"{where} exists and is not a run of ours: choose another name")
 
 
+def lock_run(path: Path) -> TextIO:
+    """Take the lock of a run's directory; StorageError where somebody holds it."""
+    return _lock(path)
+
+
 def _lock(path: Path) -> TextIO:
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     file = open(os.open(path / layout.LOCK, flags, 0o644), "a+")  # others may see that, and by whom, it is held

@@ -52,6 +52,7 @@ from headway.storage.record import Record
 from headway.storage.remote.store import Store, open_store
 from headway.storage.rundir import RunDir
 from headway.train import ingest
+from headway.train.control_socket import ControlSocket
 from headway.train.parcel import bind, pack
 from headway.train.request import Request
 from headway.train.result import Result
@@ -86,7 +87,14 @@ class Execution:
         """Run to the end. What has not finished raises TrainingFailedError, what was aborted KeyboardInterrupt."""
         began = time.monotonic()
         signals = (ctrl_c(self.abort, self._engine), sigterm(self.terminate))
-        with contextlib.closing(self._rundir), self._console, signals[0], signals[1]:
+        requests = {"stop": self.stop, "abort": self.abort}
+        with (
+            ControlSocket(self._rundir.id, self._rundir.url, requests),  # outermost: closed when the run is let go of
+            contextlib.closing(self._rundir),
+            self._console,
+            signals[0],
+            signals[1],
+        ):
             outcome = self._controller.run()
         if self._rundir.complaint:
             self._console.say(self._rundir.complaint, level="WARNING")

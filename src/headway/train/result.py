@@ -63,7 +63,7 @@ class Result:
 
     @property
     def state(self) -> str:
-        """FINISHED, STOPPED, PREEMPTED, FAILED or ABORTED; INTERRUPTED if the driver was killed; else its current state.
+        """FINISHED, STOPPED, PREEMPTED, FAILED, ABORTED; INTERRUPTED if the driver was killed; else its current state.
 
         FINISHED: every function has returned. STOPPED: ``run.stop()`` or ``headway stop`` ended it before that.
         """
