@@ -10,11 +10,13 @@ from collections.abc import Sequence
 
 import headway
 from headway.core.errors import HeadwayError
+from headway.core.standard_streams import hold_standard_streams
 from headway.observe.terminal import plain
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit status. Errors of ours are one sentence, without a traceback."""
+    hold_standard_streams()
     args = _parser().parse_args(argv)
     try:
         status: int = args.command(args)

@@ -101,7 +101,7 @@ from headway.core.messages import (
 from headway.observe import words
 from headway.storage.commit import Saved
 
-EXIT_S = 10.0  # after all functions returned: time for exit handlers
+EXIT_S = 30.0  # after all functions returned: time for exit handlers
 NOTICE_S = 30.0  # after a notice that does not say when: time to save and leave
 
 

@@ -36,6 +36,7 @@ from headway.core.errors import (
 )
 from headway.core.messages import Abort, StopRequested, Terminate
 from headway.core.redaction import redact, redact_arguments
+from headway.core.standard_streams import hold_standard_streams
 from headway.core.task import Task
 from headway.core.validation import ValidationConfig, ValidationTaskConfig
 from headway.engine.base import Engine
@@ -124,10 +125,13 @@ def prepare(request: Request, *watchers: Watcher, workers: StayingEngine | None 
     _check_callbacks(request.run)
     inline = chosen_engine(request.scaling) == "inline"
     engine = workers or _engine(request, task, inline=inline)
-    engine.check(request.scaling)
+    hold_standard_streams()
     packed = b"" if inline else pack(task)
     validator = _validator(request.validation, request.backend or BackendConfig()) if request.validation else None
     with contextlib.ExitStack() as undo:
+        if workers is None:
+            undo.callback(engine.close)
+        engine.check(request.scaling)
         rundir = undo.enter_context(contextlib.closing(_rundir(request)))
         asked = _asked(request, feeds)
         ingest.check_unchanged(feeds, rundir)
