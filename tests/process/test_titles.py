@@ -91,3 +91,37 @@ def test_without_a_place_for_it_nothing_happens() -> None:
     code = "import headway.core.title as t; t._area = (0, 0); t.set_title('x', 'y'); "
     code += "print(open('/proc/self/cmdline').read())"
     assert "headway.core.title" in python("-c", code).stdout
+
+
+def test_validations_and_map_processes_have_titles_too(tmp_path: Path) -> None:
+    script = write_script(
+        tmp_path,
+        """
+        import time
+        from headway import train
+        from headway.data.helper import Helper
+
+        def train_func():
+            helper = Helper(())
+            train.report({}, train.Checkpoint.from_dict({"a": 1}), validation=True)
+            time.sleep(60)
+
+        def validate(checkpoint):
+            time.sleep(60)
+            return {}
+
+        train.DataParallelTrainer(
+            train_func, run_config=train.RunConfig(name="my-run"), validation_config=train.ValidationConfig(validate)
+        ).fit()
+        """,
+    )
+    wanted = {
+        "headway: map process of rank 0 of 1, run my-run": "headway:map",
+        "headway: validation of checkpoint_000000, run my-run": "val:my-run",
+    }
+    with Driver(script) as driver:
+        wait_until(
+            lambda: wanted.keys() <= {title(process) for process in driver.descendants()}, 30, lambda: driver.output
+        )
+        found = {title(process): name(process) for process in driver.descendants()}
+        assert {each: found[each] for each in wanted} == wanted

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 import headway
-from headway.core.errors import HeadwayError
+from headway.core.errors import HeadwayError, PreemptionError
 from headway.core.standard_streams import hold_standard_streams
 from headway.observe.terminal import plain
 
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = args.command(args)
     except HeadwayError as error:
         print(f"headway: {plain(str(error), lines=True)}", file=sys.stderr)
-        return 1
+        return error.exit_code if isinstance(error, PreemptionError) else 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # somebody closed the pipe that we print into

@@ -36,6 +36,8 @@ class GpuClaim:
     @property
     def gpus(self) -> list[str]:
         """Those that workers may be given, as CUDA_VISIBLE_DEVICES names them."""
+        if not self._share:
+            return []  # most runs: nobody needs to look
         visible = hardware.gpus()
         return [gpu for gpu in visible if gpu in self._locks] if self._claims else visible
 
@@ -52,11 +54,12 @@ class GpuClaim:
         """
         if not self._claims:
             return
-        wanted = self._needed(self._scaling.max_workers)
+        visible, wanted = hardware.gpus(), self._needed(self._scaling.max_workers)
         modes = (fcntl.LOCK_EX,) if self._share >= 1 else (fcntl.LOCK_EX, fcntl.LOCK_SH)
         for mode in modes:  # who is content with a part of one takes idle ones first
-            for gpu in hardware.gpus():
-                if len(self.gpus) < wanted and gpu not in self._locks and (lock := _locked(gpu, mode)) is not None:
+            for gpu in visible:
+                has = sum(each in self._locks for each in visible)
+                if has < wanted and gpu not in self._locks and (lock := _locked(gpu, mode)) is not None:
                     self._locks[gpu] = lock
                     if self._share < 1:
                         fcntl.flock(lock, fcntl.LOCK_SH)
