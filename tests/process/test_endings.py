@@ -313,15 +313,17 @@ def test_who_takes_too_long_to_exit_is_named_before_it_is_killed(
     assert "rank 1 is killed: 1.5 s after its function returned its process is still running: it runs exit" in told
 
 
-def test_who_does_not_react_to_an_interrupt_is_named_as_it_is_killed(capfd: pytest.CaptureFixture[str]) -> None:
+def test_who_does_not_react_to_an_interrupt_is_named_as_it_is_killed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     def train_func() -> None:
-        train.report({})
         while True:
             with contextlib.suppress(KeyboardInterrupt):
+                (tmp_path / "begun").touch()
                 time.sleep(60)
 
     run = plain_trainer(train_func).start()
-    next(run.reports())
+    wait_until((tmp_path / "begun").exists)
     run.stop()
     assert run.result().state == "STOPPED"
     assert "rank 0 is killed: 1.0 s after it was interrupted its process is still running" in capfd.readouterr().err

@@ -36,7 +36,7 @@ def stop(run: str, storage_path: str | None, *, now: bool, wait: bool) -> int:
         if not wait:
             return 0
         connection.recv(1)  # nothing comes but the end
-    say(f"run {record.name} is {record.state}")
+    say(f"run {record.name} is {find(run, storage_path).state}")  # looked up again: of a store, we have but a copy
     return 0
 
 

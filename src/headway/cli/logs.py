@@ -39,18 +39,19 @@ def logs(run: str, storage_path: str | None, *, rank: int | None, follow: bool) 
         sys.stdout.flush()
         if alive:
             time.sleep(_POLL_S if store is None else _STORE_POLL_S)
-    return _farewell(record, reader, rank, follow=follow)
-
-
-def _farewell(record: Record, reader: _Reader, rank: int | None, *, follow: bool) -> int:
     if not reader.ranks:
-        known = _ranks(record.path / layout.LOGS)
-        which = f"rank {rank} of run {record.name}" if rank is not None else f"run {record.name}"
-        there = f": there are logs of {words.ranks(known)}" if known else ""
-        raise StorageError(f"{which} has written no log{there}")
+        raise StorageError(_missing(record, rank))
     if follow:
-        print(plain(f"headway: run {record.name} is over: {record.state}"), file=sys.stderr)
+        state = find(run, storage_path).state  # looked up again: of a store, we have but a copy
+        print(plain(f"headway: run {record.name} is over: {state}"), file=sys.stderr)
     return 0
+
+
+def _missing(record: Record, rank: int | None) -> str:
+    known = _ranks(record.path / layout.LOGS)
+    which = f"rank {rank} of run {record.name}" if rank is not None else f"run {record.name}"
+    there = f": there are logs of {words.ranks(known)}" if known else ""
+    return f"{which} has written no log{there}"
 
 
 def _ranks(folder: Path) -> set[int]:
