@@ -526,7 +526,8 @@ def _check_end(run: Run, world: World, state: State, kinds: set[str]) -> None:
     if world.aborted:
         return
     expect(state is not State.PREEMPTED or world.terminated, "a run is PREEMPTED only if its driver had to leave")
-    good = (State.FINISHED, State.PREEMPTED)
+    expect(state is not State.STOPPED or world.stopped, "a run is STOPPED only if somebody stopped it")
+    good = (State.FINISHED, State.STOPPED, State.PREEMPTED)
     endless = world.left.max_starts < 0 or world.starts <= world.left.max_starts
     endless = endless and (world.left.max_preemptions < 0 or world.notices <= world.left.max_preemptions)
     if world.faults == 0 and not world.starts and not world.notices and "program" not in kinds:
@@ -534,11 +535,11 @@ def _check_end(run: Run, world: World, state: State, kinds: set[str]) -> None:
     within = world.faults <= world.left.max_failures and endless
     if within and "program" not in kinds and not world.stopped and not world.terminated:
         expect(state in good, "a death within budget is survived, and a preemption is never charged")
-    if state is State.FINISHED and not world.interrupted:
+    if state in (State.FINISHED, State.STOPPED) and not world.interrupted:
         _check_all_saved_alike(world)
-    if state is State.FINISHED and not world.stopped:
-        done = all(p.finished and not p.early for p in world.processes)
-        expect(done, "a run is FINISHED when every function has returned")
+    done = all(p.finished and not p.early for p in world.processes)
+    if state is State.FINISHED:
+        expect(done, "a run is FINISHED only when every function has returned")
 
 
 def _check_all_saved_alike(world: World) -> None:

@@ -70,6 +70,7 @@ def test_every_claim_holds_in_every_state(name: str) -> None:
     graph = explore(EXPLORATIONS[name])
     ends = {world.end for _, world in graph if world.end is not None}
     assert State.FINISHED in ends
+    assert (State.STOPPED in ends) == (EXPLORATIONS[name].stops > 0)
     assert len(graph) > 100
 
 
@@ -119,6 +120,18 @@ def listens_to_older_attempts(monkeypatch: pytest.MonkeyPatch) -> Limits:
     heard = machine._heard
     monkeypatch.setattr(machine, "_heard", lambda run, event: heard(run, replace(event, attempt=run.attempt)))
     return Limits(deaths=1)
+
+
+def calls_a_stopped_run_finished(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    trained = endings.trained
+    _patch(monkeypatch, "trained", lambda run, actions=(): trained(replace(run, why="finish"), actions))
+    return Limits(stops=1, reports=1)
+
+
+def calls_a_finished_run_stopped(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    trained = endings.trained
+    _patch(monkeypatch, "trained", lambda run, actions=(): trained(replace(run, why="stop"), actions))
+    return Limits(reports=1)
 
 
 def never_dismisses(monkeypatch: pytest.MonkeyPatch) -> Limits:
@@ -399,6 +412,8 @@ BUGS: list[Callable[[pytest.MonkeyPatch], Limits]] = [
     does_not_kill_the_others,
     kills_nobody_when_time_is_over,
     listens_to_older_attempts,
+    calls_a_stopped_run_finished,
+    calls_a_finished_run_stopped,
     never_dismisses,
     retries_without_end,
     gives_up_at_once,

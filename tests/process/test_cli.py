@@ -103,6 +103,68 @@ def test_a_script_that_fails_shows_its_own_traceback(tmp_path: Path) -> None:
     assert "headway/cli" not in done.stderr, "no frame of ours"
 
 
+def test_run_takes_resources_stalls_and_elasticity(tmp_path: Path) -> None:
+    script = write_script(tmp_path, "import os; print('threads', os.environ['OMP_NUM_THREADS'], os.environ['TOLD'])")
+    options = "-n 1:2 --cpus-per-worker 1 --max-preemptions 3 --stall-warn off --stall-timeout 60 --env TOLD=a=b"
+    done = python("-m", "headway", "run", *options.split(), "--name", "run", script)
+    assert "[r0] threads 1 a=b" in done.stdout, done.stderr
+    [record] = runs(Path(os.environ["HEADWAY_RESULTS"])).readable
+    assert record.opening["scaling_config"]["num_workers"] == [1, 2]
+    assert record.opening["scaling_config"]["resources_per_worker"] == {"CPU": 1.0}
+    limits = record.opening["failure_config"]
+    assert (limits["max_preemption_failures"], limits["stall_warn_s"], limits["stall_timeout_s"]) == (3, None, 60.0)
+    for wrong, sentence in [
+        (("-n", "4:1"), "-n must be a positive number of processes, or MIN:MAX, got 4:1"),
+        (("--stall-warn", "soon"), "--stall-warn must be a positive number of seconds, or off, got soon"),
+        (("--env", "TOLD"), "--env must be NAME=VALUE, got TOLD"),
+        (("--as-ray", "--max-failures", "1"), "--max-failures is for scripts of torchrun"),
+    ]:
+        assert main(["run", *wrong, str(script)]) == 1, sentence
+    done = python("-m", "headway", "run", "--gpus-per-worker", "999", script)
+    assert "the run needs 999 GPUs" in done.stderr
+
+
+def test_workers_find_what_torchrun_sets(tmp_path: Path) -> None:
+    script = write_script(
+        tmp_path,
+        """
+        import os, pathlib, signal, sys
+        names = ["TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "ROLE_NAME"]
+        names += ["ROLE_RANK", "ROLE_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "TORCHELASTIC_USE_AGENT_STORE"]
+        print(*(os.environ.get(name) for name in names), flush=True)
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        """,
+    )
+    done = python("-m", "headway", "run", "--max-failures", "2", "--name", "run", script)
+    assert "[r0] 0 2 run default 0 1 0 1 False" in done.stdout, done.stderr
+    assert "[r0] 1 2 run default 0 1 0 1 False" in done.stdout
+
+
+def test_a_script_that_is_told_to_leave_exits_with_its_own_code(tmp_path: Path) -> None:
+    script = write_script(
+        tmp_path,
+        """
+        import time
+        from headway import train
+        for step in range(100_000):
+            train.report({"step": step}, checkpoint=train.Checkpoint.from_dict({"step": step}))
+            if step == 2:
+                print("ready", flush=True)
+            time.sleep(0.02)
+        """,
+    )
+    command = [sys.executable, "-u", "-m", "headway", "run", "--name", "run", str(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "[r0] ready\n"
+        process.terminate()
+        _, told = process.communicate(timeout=30)
+    assert process.returncode == 75
+    assert "the same run again goes on from checkpoint_" in told
+    assert "Traceback" not in told
+
+
 def test_a_module_runs_too(tmp_path: Path) -> None:
     write_script(tmp_path, "import sys, os; print('module', sys.argv[1:], os.environ['RANK'])", "my_module.py")
     done = python("-m", "headway", "run", "-n", "1", "-m", "my_module", "x", cwd=tmp_path)
@@ -112,7 +174,10 @@ def test_a_module_runs_too(tmp_path: Path) -> None:
 def test_bad_requests_are_one_sentence(tmp_path: Path) -> None:
     for args, sentence in [
         (("run", "nowhere.py"), "there is no script 'nowhere.py'"),
-        (("run", "-n", "0", str(write_script(tmp_path, "pass"))), "-n must be a positive number of processes, got 0"),
+        (
+            ("run", "-n", "0", str(write_script(tmp_path, "pass"))),
+            "-n must be a positive number of processes, or MIN:MAX, got 0",
+        ),
         (("show", "nothing"), "there is no run 'nothing'"),
     ]:
         done = headway(*args)
@@ -185,7 +250,7 @@ def test_the_quickstart_reaches_97_percent_on_two_workers(tmp_path: Path) -> Non
 
 def test_help_lists_every_command() -> None:
     text = headway("--help").stdout
-    for command in ("quickstart", "run", "ls", "show", "doctor"):
+    for command in ("quickstart", "run", "ls", "show", "logs", "stop", "rm", "doctor"):
         assert command in text
     assert headway("--version").stdout.startswith("headway 0.")
 

@@ -14,7 +14,7 @@ import pyte
 import pytest
 
 from headway import train
-from support import fit, python, write_script
+from support import fit, plain_trainer, python, wait_until, write_script
 
 
 def test_off_a_terminal_there_are_plain_sentences(capfd: pytest.CaptureFixture[str]) -> None:
@@ -32,6 +32,28 @@ def test_off_a_terminal_there_are_plain_sentences(capfd: pytest.CaptureFixture[s
     assert lines[-1].startswith("headway: finished after ")
     assert lines[-1].endswith("(loss=0.5, no checkpoint)")
     assert "\x1b" not in out + err
+
+
+def test_lines_of_two_runs_say_which_run_they_are_of(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def train_func(config: dict[str, str]) -> None:
+        while not Path(config["folder"], "go").exists():
+            time.sleep(0.01)
+        print("hello of", config["name"])
+
+    def started(name: str) -> train.Run:
+        config = {"folder": str(tmp_path), "name": name}
+        return plain_trainer(train_func, config=config, name=name, storage_path=tmp_path / "runs").start()
+
+    runs = [started("one"), started("two")]
+    wait_until(lambda: all(any(run.path.glob("logs/rank-0.out")) for run in runs))
+    (tmp_path / "go").touch()
+    for run in runs:
+        run.result()
+    fit(lambda: print("alone"), name="three")
+    out, err = capfd.readouterr()
+    assert sorted(out.splitlines()) == ["[one r0] hello of one", "[r0] alone", "[two r0] hello of two"]
+    assert err.count("headway: [one] finished") == err.count("headway: [two] finished") == 1
+    assert err.count("headway: finished") == 1, "a run that is alone needs no name"
 
 
 def test_a_failure_is_told_once_and_the_users_traceback_comes_first(tmp_path: Path) -> None:
@@ -101,6 +123,35 @@ def test_a_reader_who_goes_away_does_not_hurt_the_run(tmp_path: Path) -> None:
     command = f"{sys.executable} {script} 2>&1 | head -n 2"
     subprocess.run(["bash", "-c", command], check=True, capture_output=True, timeout=60)
     assert (tmp_path / "state").read_text() == "FINISHED"
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])
+def test_a_program_without_standard_streams_runs_and_its_files_stay_clean(tmp_path: Path, closed: str) -> None:
+    script = write_script(
+        tmp_path,
+        f"""
+        import contextlib, os
+        from headway import train
+
+        class Library(train.UserCallback):
+            def after_report(self, run_context, metrics, checkpoint):
+                for fd in (1, 2):  # as C libraries do
+                    with contextlib.suppress(OSError):
+                        os.write(fd, b"a warning of a library\\n")
+
+        def train_func():
+            print("hello", flush=True)
+            train.report({{"a": 1}})
+
+        config = train.RunConfig(name="run", callbacks=[Library()])
+        result = train.DataParallelTrainer(train_func, scaling_config=train.ScalingConfig(2), run_config=config).fit()
+        open({str(tmp_path / "state")!r}, "w").write(result.state)
+        """,
+    )
+    subprocess.run(["bash", "-c", f"{sys.executable} {script} {closed}"], check=True, timeout=60)
+    assert (tmp_path / "state").read_text() == "FINISHED"
+    run = Path(os.environ["HEADWAY_RESULTS"], "run")
+    assert [path for path in run.rglob("*") if path.is_file() and b"a warning" in path.read_bytes()] == []
 
 
 class Terminal:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
 import os
 import signal
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 
 from headway import train
+from headway.control import controller, machine
 from headway.engine import nurseries
 from support import fit, is_gone, plain_trainer, wait_until
 
@@ -284,3 +287,43 @@ def test_a_segment_that_a_killed_loader_process_left_is_swept(whose_death: str, 
         fit(train_func)
     segment = Path(f"/dev/shm/torch_{(tmp_path / 'pid').read_text()}_4711_1")
     wait_until(lambda: not segment.exists(), 3, lambda: f"{segment} is swept")
+
+
+def test_who_takes_too_long_to_exit_is_named_before_it_is_killed(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(machine, "EXIT_S", 1.5)
+    monkeypatch.setattr(controller, "SLOW_EXIT_S", 0.3)
+
+    def train_func() -> None:
+        def upload_the_rest() -> None:
+            time.sleep(60)
+
+        if train.get_context().get_world_rank() == 1:
+            atexit.register(upload_the_rest)
+        else:
+            threading.Thread(target=time.sleep, args=(60,), name="flusher").start()
+
+    result = fit(train_func, 2)
+    assert result.state == "FINISHED"
+    told = capfd.readouterr().err
+    assert "rank 0 has returned, and waits for its threads (flusher) to end" in told
+    assert "rank 1 has returned, and runs exit handlers in upload_the_rest() (test_endings.py:" in told
+    assert "rank 0 is killed: 1.5 s after its function returned its process is still running: it waits for" in told
+    assert "rank 1 is killed: 1.5 s after its function returned its process is still running: it runs exit" in told
+
+
+def test_who_does_not_react_to_an_interrupt_is_named_as_it_is_killed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def train_func() -> None:
+        while True:
+            with contextlib.suppress(KeyboardInterrupt):
+                (tmp_path / "begun").touch()
+                time.sleep(60)
+
+    run = plain_trainer(train_func).start()
+    wait_until((tmp_path / "begun").exists)
+    run.stop()
+    assert run.result().state == "STOPPED"
+    assert "rank 0 is killed: 1.0 s after it was interrupted its process is still running" in capfd.readouterr().err

@@ -111,7 +111,7 @@ def test_a_handle_stops_it_at_its_next_report() -> None:
     run = train.DataParallelTrainer(train_func, scaling_config=train.ScalingConfig(0)).start()
     began.wait(10)
     run.stop()
-    assert run.result().state == "FINISHED"
+    assert run.result().state == "STOPPED"
 
 
 def test_breakpoint_works(tmp_path: Path) -> None:

@@ -91,6 +91,30 @@ def test_its_result_is_read_from_anywhere(s3: S3, monkeypatch: pytest.MonkeyPatc
         train.Result.from_path(f"{s3.url}/runs/none")
 
 
+def test_the_command_line_reads_logs_stops_and_removes(s3: S3, capsys: pytest.CaptureFixture[str]) -> None:
+    def train_func() -> None:
+        print("hello of", train.get_context().get_world_rank(), flush=True)
+        for step in range(100_000):
+            train.report({"step": step})
+            time.sleep(0.02)
+
+    going = plain_trainer(train_func, 2, name="live", storage_path=f"{s3.url}/runs").start()
+    next(iter(going.reports()))
+    url = f"{s3.url}/runs/live"
+    assert headway(["rm", "--yes", url]) == 1
+    assert "run live is running and is not removed" in capsys.readouterr().err
+    assert headway(["stop", url]) == 0
+    assert "run live is STOPPED" in capsys.readouterr().out
+    assert going.result().state == "STOPPED"
+    assert headway(["logs", url, "--rank", "1"]) == 0
+    assert capsys.readouterr().out == "[r1] hello of 1\n"
+    run(s3, "live-too", 2)
+    assert headway(["rm", "--yes", url]) == 0
+    assert s3.keys("runs/live/") == []
+    assert s3.keys("runs/live-too/") != []
+    assert headway(["rm", "--yes", url]) == 1, "it is gone"
+
+
 def test_a_dict_and_what_is_there_already(s3: S3) -> None:
     def train_func() -> None:
         train.report({"n": 0}, train.Checkpoint.from_dict({"n": 0, "list": [1, (2, 3)]}))

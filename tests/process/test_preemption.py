@@ -18,7 +18,7 @@ import pytest
 from headway import train
 from headway.engine import nurseries
 from headway.storage.record import Record
-from support import Driver, fit, save, wait_until, write_script
+from support import Driver, fit, python, save, wait_until, write_script
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -166,7 +166,7 @@ def test_a_program_that_saves_its_own_state_leaves_after_the_next_checkpoint(tmp
     with Driver(write_script(tmp_path, LOOP.replace("SAVES", "True"))) as driver:
         driver.wait_for("[r1] ready")
         driver.process.send_signal(signal.SIGTERM)
-        assert driver.process.wait(10) == 1
+        assert driver.process.wait(10) == 75
     assert "PreemptionError: this program was told to leave; the same run again goes on from" in driver.output
     assert record().state == "PREEMPTED"
     assert [saved.manifest.seq for saved in record().checkpoints()] == [39]
@@ -178,7 +178,7 @@ def test_a_program_that_watches_its_run_leaves_in_the_same_way(tmp_path: Path) -
     with Driver(write_script(tmp_path, watching)) as driver:
         driver.wait_for("[r1] ready")
         driver.process.send_signal(signal.SIGTERM)
-        assert driver.process.wait(10) == 1
+        assert driver.process.wait(10) == 75
     assert record().state == "PREEMPTED"
     assert [saved.manifest.seq for saved in record().checkpoints()] == [39]
 
@@ -189,7 +189,7 @@ def test_a_program_all_of_whose_processes_are_told_leaves_in_the_same_way(tmp_pa
         driver.wait_for("[r1] ready")
         for process in [psutil.Process(driver.process.pid), *driver.descendants()]:
             process.send_signal(signal.SIGTERM)
-        assert driver.process.wait(10) == 1
+        assert driver.process.wait(10) == 75
     assert record().state == "PREEMPTED"
     assert [saved.manifest.seq for saved in record().checkpoints()] == [39]
 
@@ -215,6 +215,56 @@ def test_a_worker_that_is_told_before_it_listens_hears_of_it_later(tmp_path: Pat
     assert retry["why"] == "preempt"
 
 
+def test_every_run_of_a_program_has_its_own_count_of_signals(tmp_path: Path) -> None:
+    """A program that catches PreemptionError and starts another run survives one SIGTERM for each of them."""
+    script = write_script(
+        tmp_path,
+        """
+        import time
+        from headway import train
+
+        def train_func():
+            for step in range(100_000):
+                train.report({"step": step}, checkpoint=train.Checkpoint.from_dict({"step": step}))
+                if step == 2:
+                    print("ready", flush=True)
+                time.sleep(0.02)
+
+        for k in range(4):
+            try:
+                train.DataParallelTrainer(train_func, run_config=train.RunConfig(name=f"run-{k}")).fit()
+            except train.PreemptionError:
+                print("left", k, flush=True)
+        """,
+    )
+    with Driver(script) as driver:
+        for k in range(4):
+            wait_until(lambda k=k: driver.output.count("[r0] ready") > k, 30)
+            driver.process.send_signal(signal.SIGTERM)
+            driver.wait_for(f"left {k}")
+        assert driver.process.wait(10) == 0
+
+
+def test_the_exit_code_of_a_preempted_program_leaves_hooks_and_handlers_alone(tmp_path: Path) -> None:
+    script = write_script(
+        tmp_path,
+        """
+        import atexit, sys
+        from headway import train
+        from headway.train.signals import exit_as_preempted
+
+        sys.excepthook = lambda kind, error, traceback: print("hook", kind.__name__, flush=True)
+        atexit.register(print, "handler", flush=True)
+        exit_as_preempted()
+        exit_as_preempted()
+        raise {"preempted": train.PreemptionError, "failed": train.TrainingFailedError}[sys.argv[1]]("told")
+        """,
+    )
+    for name, hook, code in (("preempted", "PreemptionError", 75), ("failed", "TrainingFailedError", 1)):
+        done = python(script, name)
+        assert (done.stdout, done.stderr, done.returncode) == (f"hook {hook}\nhandler\n", "", code)
+
+
 def test_a_second_sigterm_ends_the_program_at_once(tmp_path: Path) -> None:
     with Driver(write_script(tmp_path, LOOP.replace("SAVES", "False"))) as driver:
         driver.wait_for("[r1] ready")
@@ -224,7 +274,7 @@ def test_a_second_sigterm_ends_the_program_at_once(tmp_path: Path) -> None:
         wait_until(lambda: len(record().reports()) > reached + 3)
         began = time.monotonic()
         driver.process.send_signal(signal.SIGTERM)
-        assert driver.process.wait(10) == 1
+        assert driver.process.wait(10) == 75
         assert time.monotonic() - began < 4
     assert "PreemptionError: this program was told to leave; the same run again goes on from the beginning" in (
         driver.output

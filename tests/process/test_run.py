@@ -317,7 +317,7 @@ def test_a_handle_stops_a_run_and_keeps_what_it_reached() -> None:
     next(run.reports())
     run.stop()
     result = run.result()
-    assert result.state == "FINISHED"
+    assert result.state == "STOPPED"
     assert result.metrics == {"step": 0}
 
 

@@ -150,7 +150,7 @@ def test_a_stop_saves_first_and_nothing_is_done_twice(
     going.stop()
     result = going.result()
     assert "stopping after report" in capfd.readouterr().err
-    assert result.state == "FINISHED"
+    assert result.state == "STOPPED"
     (saved,) = Record.at(path).checkpoints()
     seqs = [row["seq"] for row in Record.at(path).reports()]
     assert saved.manifest.seq == seqs[-1], "the last report has the state in it"

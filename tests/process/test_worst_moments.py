@@ -60,7 +60,7 @@ def test_a_stop_inside_report_tears_no_word(_: int) -> None:
     wait_until(lambda: (run.path / "metrics.jsonl").stat().st_size > 10_000, 10)
     run.stop()
     result = run.result()
-    assert result.state == "FINISHED"
+    assert result.state == "STOPPED"
     assert result.metrics == {"last": 1}
     seqs = [row["seq"] for row in Record.at(run.path).reports()]
     assert seqs == list(range(len(seqs)))

@@ -9,18 +9,20 @@ import sys
 from collections.abc import Sequence
 
 import headway
-from headway.core.errors import HeadwayError
+from headway.core.errors import HeadwayError, PreemptionError
+from headway.core.standard_streams import hold_standard_streams
 from headway.observe.terminal import plain
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit status. Errors of ours are one sentence, without a traceback."""
+    hold_standard_streams()
     args = _parser().parse_args(argv)
     try:
         status: int = args.command(args)
     except HeadwayError as error:
         print(f"headway: {plain(str(error), lines=True)}", file=sys.stderr)
-        return 1
+        return error.exit_code if isinstance(error, PreemptionError) else 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # somebody closed the pipe that we print into
@@ -37,6 +39,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(commands)
     _add_ls(commands)
     _add_show(commands)
+    _add_logs(commands)
+    _add_stop(commands)
+    _add_rm(commands)
     _add_ckpt(commands)
     _add_why(commands)
     _add_replay(commands)
@@ -67,11 +72,35 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
     parser = commands.add_parser("run", help="run a script that was written for torchrun, or for Ray (--as-ray)")
     parser.add_argument("--as-ray", action="store_true", help="ray.train, ray.data, … of the script mean Headway")
-    parser.add_argument("-n", "--num-workers", type=int, help="how many processes (default: 1)")
+    parser.add_argument(
+        "-n",
+        "--num-workers",
+        metavar="N",
+        help="number of processes (default: 1); MIN:MAX starts as many as there is room for and follows it",
+    )
     parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module's name, as in python -m")
     parser.add_argument("--name", help="the run's name; the same name again goes on with that run")
     parser.add_argument("--storage-path", help="where the run directory goes (default: ~/headway_results)")
-    parser.add_argument("--max-failures", type=int, default=0, help="how often to start anew (default: 0, -1: always)")
+    parser.add_argument(
+        "--gpus-per-worker", type=float, metavar="X", help="GPUs of each process; 0.5 lets two share one (default: 0)"
+    )
+    parser.add_argument("--cpus-per-worker", type=float, metavar="X", help="CPU cores, and threads, of each process")
+    parser.add_argument(
+        "--max-failures", type=int, metavar="N", help="maximum restarts after failures (default: 0, -1: unlimited)"
+    )
+    parser.add_argument(
+        "--max-preemptions", type=int, metavar="N", help="maximum restarts after preemptions (default: -1, unlimited)"
+    )
+    parser.add_argument(
+        "--stall-warn", metavar="SECONDS", help="explain a stall after so long (default: 5; off: never)"
+    )
+    parser.add_argument("--stall-timeout", metavar="SECONDS", help="restart after a stall of so long (default: off)")
+    parser.add_argument(
+        "--resume", choices=["auto", "must", "never"], help="whether --name may be a run that exists (default: auto)"
+    )
+    parser.add_argument(
+        "--env", action="append", metavar="NAME=VALUE", help="set an environment variable in the processes"
+    )
     parser.add_argument("script", metavar="SCRIPT")
     parser.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS")
     parser.set_defaults(command=run)
@@ -98,6 +127,47 @@ def _add_show(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.add_argument("run", metavar="RUN", help="a run directory, or the name of a run")
     parser.add_argument("--storage-path", help="the folder that holds it, for a name (default: ~/headway_results)")
     parser.set_defaults(command=show)
+
+
+def _add_logs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    def logs(args: argparse.Namespace) -> int:
+        from headway.cli.logs import logs
+
+        return logs(args.run, args.storage_path, rank=args.rank, follow=args.follow)
+
+    parser = commands.add_parser("logs", help="print what the ranks of a run have written")
+    parser.add_argument("run", metavar="RUN", help="a run directory, or the name of a run")
+    parser.add_argument("-f", "--follow", action="store_true", help="print new lines until the run is over")
+    parser.add_argument("--rank", type=int, help="print this rank only (default: all, each line with its rank)")
+    parser.add_argument("--storage-path", help="the folder that holds it, for a name (default: ~/headway_results)")
+    parser.set_defaults(command=logs)
+
+
+def _add_stop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    def stop(args: argparse.Namespace) -> int:
+        from headway.cli.control import stop
+
+        return stop(args.run, args.storage_path, now=args.now, wait=not args.no_wait)
+
+    parser = commands.add_parser("stop", help="stop a run of another process on this machine, and wait for its end")
+    parser.add_argument("run", metavar="RUN", help="a run directory, or the name of a run")
+    parser.add_argument("--now", action="store_true", help="abort it, as Ctrl-C would: state is not saved")
+    parser.add_argument("--no-wait", action="store_true", help="return at once, without waiting for its end")
+    parser.add_argument("--storage-path", help="the folder that holds it, for a name (default: ~/headway_results)")
+    parser.set_defaults(command=stop)
+
+
+def _add_rm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    def rm(args: argparse.Namespace) -> int:
+        from headway.cli.control import rm
+
+        return rm(args.runs, args.storage_path, yes=args.yes)
+
+    parser = commands.add_parser("rm", help="remove runs with their logs and checkpoints")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="a run directory, or the name of a run")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    parser.add_argument("--storage-path", help="the folder that holds them, for names (default: ~/headway_results)")
+    parser.set_defaults(command=rm)
 
 
 def _add_ckpt(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -15,6 +15,8 @@ from typing import Any, assert_never
 from headway.control import events, machine, ranks
 from headway.control.chronicle import Chronicle, stillness
 from headway.control.diagnosis import Diagnosis
+from headway.control.endings import GRACE_S
+from headway.control.exits import QUESTION, SLOW_EXIT_S, Exits
 from headway.control.failures import exception, ordered, sentence
 from headway.control.feeding import Feeding
 from headway.control.hooks import Hooks
@@ -24,16 +26,17 @@ from headway.control.plan import Outcome, Plan
 from headway.control.policy import Budgets
 from headway.control.postmortem import Witness
 from headway.control.rounds import Closed, Round
-from headway.control.run import Run, all_have_reported, tracks
+from headway.control.run import Run, all_have_reported, present, tracks
 from headway.control.scene import noted
 from headway.control.stalls import Watch
 from headway.control.starting import starts, surroundings
-from headway.control.timers import SlowStart, Timers
+from headway.control.timers import SlowExit, SlowStart, Timers
 from headway.control.validations import Validations
 from headway.core.errors import ConfigError, EngineError, PreemptionInfo, StorageError
 from headway.core.messages import (
     Checkpoints,
     DataFigures,
+    Dismissed,
     Dump,
     Exited,
     Failed,
@@ -104,6 +107,7 @@ class Controller:
         self._troubled = False  # whether we have said that the journal cannot be written
         self._num_reports = 0  # of rank 0, those that were given anew included
         self._first_seq = 0  # of this attempt
+        self._exits = Exits()
         self._all_have_read = True  # what they began with
         self._holding = contextlib.ExitStack()  # on to this machine's copy of the checkpoint that workers begin with
 
@@ -227,11 +231,15 @@ class Controller:
                 self._save_later()
             case SlowStart(attempt=attempt):
                 return self._still_starting(attempt)
+            case SlowExit(attempt=attempt):
+                return self._still_leaving(attempt)
             case Complaint(text=text, about=about):
                 return self._tell(about, text, "WARNING")
-        before = self._run.state
-        self._run, actions = machine.step(self._run, event)
-        if self._run.state is not before:
+        before = self._run
+        self._run, actions = machine.step(before, event)
+        if isinstance(event, events.Deadline) and self._run.killed and not before.killed:
+            self._tell_of_killed(before)
+        if self._run.state is not before.state:
             self._rundir.note("state", state=self._run.state, attempt=self._run.attempt)
             if self._run.state is not events.State.RUNNING:
                 self._watch.end()
@@ -251,6 +259,8 @@ class Controller:
             return event
         rank = self.index_of.index(event.rank)
         self._witness.heard(rank, message)
+        if said := self._exits.heard(rank, message):
+            self._tell("leaving", said)
         match message:
             case Finished():
                 self._watch.over(rank)
@@ -285,6 +295,9 @@ class Controller:
             case events.Send(rank=rank, message=SaveAt(seq=seq, leave=True) as message):
                 if rank == 0:
                     self._chronicle.departing(self._run.leaving, seq)
+                self._engine.send(self.index_of[rank], message)
+            case events.Send(rank=rank, message=Dismissed() as message):
+                self._timers.set(SLOW_EXIT_S, SlowExit(self._run.attempt))
                 self._engine.send(self.index_of[rank], message)
             case events.Send(rank=rank, message=message):
                 self._engine.send(self.index_of[rank], message)
@@ -330,6 +343,7 @@ class Controller:
     def _launch(self, attempt: int) -> None:
         first_seq = self._first_seq = self._ledger.next_seq
         self._all_have_read = False
+        self._exits.begin()
         self._ready.clear()
         self.index_of.clear()
         self._values.clear()
@@ -444,6 +458,21 @@ class Controller:
         if attempt == run.attempt and run.state is events.State.STARTING:
             missing = [index for index in range(len(run.workers or ())) if index not in self._ready]
             self._chronicle.slow_start(attempt, missing)
+
+    def _still_leaving(self, attempt: int) -> None:
+        """All functions have returned, and some processes have not ended: ask them why."""
+        run = self._run
+        if attempt == run.attempt and run.state is events.State.STOPPING and not run.killed:
+            for rank, _ in present(run):
+                self._engine.send(self.index_of[rank], Dump(index=QUESTION))
+
+    def _tell_of_killed(self, run: Run) -> None:
+        """The time to leave was over, and the processes that are left are being killed."""
+        ranks = [rank for rank, _ in present(run)]
+        if run.state is events.State.STOPPING and run.why != "fail" and ranks and self.index_of:
+            returned = all(worker.over for worker in run.workers or ())
+            seconds = machine.EXIT_S if returned else GRACE_S
+            self._tell("killed", self._exits.killed(ranks, seconds, returned=returned), "WARNING", ranks=ranks)
 
     def _announce(self, told: frozenset[int], within_s: float) -> None:
         """Workers are told to leave: let all know, and the person who watches."""

@@ -184,7 +184,8 @@ def saved(run: Run) -> Step:
 def leave(run: Run, why: Leaving | Literal["abort"]) -> Step:
     """All ranks go now: first a polite interrupt, and on a second word the axe."""
     out = why in ("terminate", "stop", "abort")
-    again = why == "abort" or (run.why == why and out)
+    before = run.leaving if run.state is State.VALIDATING else run.why
+    again = why == "abort" or (before == why and out)
     run = changed(run, final=True) if why == "abort" else _wanting(run, why)
     actions: tuple[Action, ...] = ()
     hurried: tuple[Action, ...] = ()
@@ -215,9 +216,7 @@ def _left_validating(run: Run, why: Leaving | Literal["abort"]) -> Step:
         case "terminate":
             return _ended(run, State.PREEMPTED)
         case "stop" if run.hurried:
-            return _ended(run, State.FINISHED)
-        case "stop":
-            return changed(run, why="stop"), ()
+            return trained(run)
         case _:
             return run, ()
 
@@ -266,7 +265,12 @@ def concluded(run: Run, *actions: Action) -> Step:
         case _ if run.validating:
             return changed(run, state=State.VALIDATING), actions
         case _:
-            return _ended(run, State.FINISHED, actions)
+            return trained(run, actions)
+
+
+def trained(run: Run, actions: tuple[Action, ...] = ()) -> Step:
+    """The end of a run whose training is over: because all functions have returned, or because the user stopped it."""
+    return _ended(run, State.STOPPED if run.why == "stop" else State.FINISHED, actions)
 
 
 def _after_failure(run: Run, actions: tuple[Action, ...]) -> Step:

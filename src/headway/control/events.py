@@ -23,12 +23,13 @@ class State(StrEnum):
     STOPPING = "STOPPING"
     VALIDATING = "VALIDATING"
     FINISHED = "FINISHED"
+    STOPPED = "STOPPED"
     PREEMPTED = "PREEMPTED"
     FAILED = "FAILED"
     ABORTED = "ABORTED"
 
 
-ENDS = frozenset({State.FINISHED, State.PREEMPTED, State.FAILED, State.ABORTED})
+ENDS = frozenset({State.FINISHED, State.STOPPED, State.PREEMPTED, State.FAILED, State.ABORTED})
 
 
 # --- what can happen ---

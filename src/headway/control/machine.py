@@ -6,9 +6,9 @@
 
 Everything that can happen is an event, everything we do about it an action. STOPPING carries why we stop and ends only
 when every process has left and storage has answered every commit: :mod:`headway.control.endings` is about that.
-Validations belong to the run, not to an attempt: restarts leave them alone, and before it is FINISHED a run waits for
-them, as VALIDATING. Messages of an older attempt, and of a worker that has already left, are dropped. A test explores
-this module exhaustively.
+Validations belong to the run, not to an attempt: restarts leave them alone, and before it is FINISHED or STOPPED a run
+waits for them, as VALIDATING. Messages of an older attempt, and of a worker that has already left, are dropped. A test
+explores this module exhaustively.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from headway.control.endings import (
     lingered,
     saved,
     told,
+    trained,
 )
 from headway.control.events import (
     ENDS,
@@ -46,7 +47,6 @@ from headway.control.events import (
     CommitFailed,
     CommitSkipped,
     Deadline,
-    End,
     Event,
     FinishSave,
     Kill,
@@ -101,7 +101,7 @@ from headway.core.messages import (
 from headway.observe import words
 from headway.storage.commit import Saved
 
-EXIT_S = 10.0  # after all functions returned: time for exit handlers
+EXIT_S = 30.0  # after all functions returned: time for exit handlers
 NOTICE_S = 30.0  # after a notice that does not say when: time to save and leave
 
 
@@ -405,7 +405,7 @@ def _awaited(run: Run) -> Step:
     """Leave VALIDATING once the last one is over."""
     if run.state is not State.VALIDATING or run.validating:
         return run, ()
-    return changed(run, state=State.FINISHED), (End(State.FINISHED, run.failures),)
+    return trained(run)
 
 
 def _shown(run: Run, actions: tuple[Action, ...]) -> Step:

@@ -70,3 +70,24 @@ def environment(place: Place) -> dict[str, str]:
     if place.num_threads is not None:
         env["OMP_NUM_THREADS"] = str(place.num_threads)
     return env
+
+
+def torchrun_environment(place: Place, *, run: str, restarts: int, max_restarts: int) -> dict[str, str]:
+    """What torchrun sets besides: scripts written for it skip work after a restart, or look whether it started them.
+
+    Args:
+        place: Where the worker is.
+        run: The run's name.
+        restarts: Attempts of this opening of the run before this one.
+        max_restarts: How many there may be; -1 for any number.
+    """
+    return {
+        "GROUP_WORLD_SIZE": str(place.num_nodes),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": str(place.rank),
+        "ROLE_WORLD_SIZE": str(place.world_size),
+        "TORCHELASTIC_RUN_ID": run,
+        "TORCHELASTIC_RESTART_COUNT": str(restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
+        "TORCHELASTIC_USE_AGENT_STORE": "False",  # there is no agent that keeps a store
+    }

@@ -13,7 +13,8 @@ import cloudpickle
 from headway.control import ranks
 from headway.control.plan import Plan
 from headway.core.config import ScalingConfig
-from headway.core.messages import Ready, RunInfo, Start, Surroundings
+from headway.core.environment import outer_ranks
+from headway.core.messages import Place, Ready, RunInfo, Start, Surroundings
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.rundir import RunDir
 
@@ -56,7 +57,7 @@ def starts(
             rank=rank,
             place=place,
             run=info,
-            surroundings=surroundings({**ranks.environment(place), **plan.config.env_vars}),
+            surroundings=surroundings({**_environment(plan, rundir, place, attempt), **plan.config.env_vars}),
             task=plan.task,
             checkpoint=packed,
             first_seq=first_seq,
@@ -65,6 +66,15 @@ def starts(
         )
         for rank, place in enumerate(ranks.places(ready, num_threads=num_threads, master_port=_free_port()))
     ]
+
+
+def _environment(plan: Plan, rundir: RunDir, place: Place, attempt: int) -> dict[str, str]:
+    env = ranks.environment(place)
+    if outer_ranks() is not None:  # a torchrun around us has set these, and its agent keeps a store
+        return env
+    restarts = attempt - rundir.past_attempts - 1
+    limit = plan.config.failure_config.max_failures
+    return env | ranks.torchrun_environment(place, run=rundir.path.name, restarts=restarts, max_restarts=limit)
 
 
 def surroundings(env: dict[str, str]) -> Surroundings:

@@ -18,7 +18,14 @@ class SlowStart:
     attempt: int
 
 
-Alarm = Answer | Begin | SlowStart
+@dataclass(frozen=True, slots=True)
+class SlowExit:
+    """Workers of this attempt take their time to end, though their functions have returned."""
+
+    attempt: int
+
+
+Alarm = Answer | Begin | SlowStart | SlowExit
 
 
 class Timers:

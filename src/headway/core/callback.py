@@ -33,7 +33,10 @@ class UserCallback:
         """The run begins; no worker has been started."""
 
     def after_run(self, run_context: TrainRunContext, error: BaseException | None) -> None:
-        """The run is over: what it failed of, or None."""
+        """The run is over: what it failed of, or None.
+
+        ``headway.train.Result.from_path(run_context.run_path).state`` tells how it ended: FINISHED, STOPPED, ….
+        """
 
     def after_report(
         self, run_context: TrainRunContext, metrics: list[dict[str, Any] | None], checkpoint: Any | None

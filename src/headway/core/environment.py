@@ -82,6 +82,11 @@ def visible_gpus() -> list[str] | None:
     return None if text is None else [card.strip() for card in text.split(",") if card.strip()]
 
 
+def shares_gpus() -> bool:
+    """Whether runs are given GPUs that other runs use: ``HEADWAY_SHARE_GPUS``."""
+    return os.environ.get("HEADWAY_SHARE_GPUS", "0") not in ("", "0")
+
+
 @dataclass(frozen=True)
 class OuterRanks:
     """Where an outer ``torchrun`` has put this process."""

@@ -110,7 +110,11 @@ class PreemptionError(TrainingFailedError):
     """Workers, or this program, were told to leave. The same run again goes on where it was.
 
     ``drain_timed_out``: the time was over before all had saved and left.
+    ``exit_code``: what a program exits with that does not catch this: 75, EX_TEMPFAIL of sysexits.h, "try again later".
+    It tells a scheduler to start the same program again; 1 stays for failures, 130 for Ctrl-C.
     """
+
+    exit_code = 75
 
     def __init__(
         self,

@@ -476,7 +476,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """End soon, keep what was reached, as FINISHED."""
+    """End soon, keep what was reached, as STOPPED."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from typing import Any
 
 import cloudpickle
 
+from headway.core import title
 from headway.core.errors import DataError
 from headway.data.chunks import Chunk
 from headway.data.ops import Chain, Op, Tell, annotate
@@ -103,7 +104,8 @@ class Helper:
         ours, theirs = socket.socketpair()
         files = [os.memfd_create(f"headway-{name}") for name in ("to", "from")]
         code = f"import sys; sys.path[:] = {sys.path!r}; from headway.data.helper import main; main()"
-        command = [sys.executable, "-c", code, str(os.getpid()), str(theirs.fileno()), *map(str, files)]
+        whose = title.current().removeprefix("headway: ") or f"process {os.getpid()}"
+        command = [sys.executable, "-c", code, str(os.getpid()), str(theirs.fileno()), *map(str, files), whose]
         with theirs:
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno(), *files], stdin=subprocess.DEVNULL)
         self._files = files
@@ -180,6 +182,7 @@ def _named(error: BaseException, tell: Tell) -> BaseException:
 
 def main() -> None:
     parent, wire, to, back = map(int, sys.argv[1:5])
+    title.set_title(f"headway: map process of {sys.argv[5]}", "headway:map")
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if os.getppid() != parent:

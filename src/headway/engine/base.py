@@ -29,7 +29,11 @@ class Engine(Protocol):
     name: str
 
     def check(self, scaling: ScalingConfig) -> int:
-        """How many workers can run now, at most ``max_workers``; ConfigError where ``min_workers`` never can."""
+        """How many workers can run now, at most ``max_workers``; ConfigError where ``min_workers`` never can.
+
+        What they need for themselves (GPUs) is theirs from now on, until :meth:`close`; EngineError where too little of
+        it is free.
+        """
 
     def threads_per_worker(self, num_workers: int) -> int | None:
         """How many CPU threads each of so many workers should use; None where that is not ours to say."""
@@ -61,7 +65,7 @@ class Engine(Protocol):
         """Have this event delivered soon. The only method that other threads may call."""
 
     def close(self) -> None:
-        """Let nothing live on."""
+        """Let nothing live on. Also called for an engine that was checked and never opened."""
 
 
 def worker_entry(name: str) -> Any:

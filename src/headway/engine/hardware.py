@@ -56,9 +56,10 @@ def _count_cards() -> int:
     return count.value
 
 
-def room(scaling: ScalingConfig) -> int:
+def room(scaling: ScalingConfig, num_gpus: int | None = None) -> int:
     """How many workers of this kind fit on this machine: at once an answer, never a queue.
 
+    ``num_gpus``: how many GPUs the run may use, if not all.
     CPUs count only where they were asked for: more processes than cores is slow, not impossible.
     """
     if scaling.placement_strategy == "STRICT_SPREAD" and scaling.min_workers > 1:
@@ -68,7 +69,7 @@ def room(scaling: ScalingConfig) -> int:
     need = scaling.worker_resources if scaling.resources_per_worker or scaling.use_gpu else {}
     fits, least = scaling.max_workers, max(1, scaling.min_workers)
     for name, amount in need.items():
-        have = _have(name)
+        have = num_gpus if name == "GPU" and num_gpus is not None else _have(name)
         if amount * least > have:
             raise ConfigError(_too_much(name, amount, least, have))
         if amount:
@@ -99,12 +100,12 @@ def _too_much(name: str, amount: float, workers: int, have: float) -> str:
     )
 
 
-def deal_gpus(scaling: ScalingConfig, num_workers: int) -> list[list[str]]:
-    """Which cards each worker gets; fractions share a card."""
+def deal_gpus(scaling: ScalingConfig, num_workers: int, cards: list[str] | None = None) -> list[list[str]]:
+    """Which cards each worker gets, of all or of these; fractions share a card."""
     share = scaling.num_gpus_per_worker
     if not share:
         return [[] for _ in range(num_workers)]
-    cards = gpus()
+    cards = gpus() if cards is None else cards
     if share >= 1:
         width = int(share)
         return [cards[i * width : (i + 1) * width] for i in range(num_workers)]

@@ -23,6 +23,7 @@ from headway.core.messages import Abort, Exited, FromWorker, Place, Ready, Repor
 from headway.core.task import Task
 from headway.engine import hardware
 from headway.engine.base import Deliver, worker_entry
+from headway.engine.gpus import GpuClaim
 from headway.engine.vitals import Outside, Vital
 
 
@@ -34,6 +35,7 @@ class InlineEngine:
     def __init__(self, scaling: ScalingConfig, task: Task) -> None:
         self._scaling = scaling
         self._task = task
+        self._gpus = GpuClaim(scaling)
         self._posted: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._attempt = 0
         self._launched = False
@@ -48,6 +50,7 @@ class InlineEngine:
                 f"engine='inline' runs one worker, in this process; num_workers is {scaling.num_workers!r}"
             )
         hardware.room(scaling)
+        self._gpus.take()
         return 1
 
     def threads_per_worker(self, num_workers: int) -> int | None:
@@ -133,7 +136,9 @@ class InlineEngine:
     def _hello(self) -> Ready:
         host, pid = socket.gethostname(), os.getpid()
         outer = _place_by_torchrun(self._scaling)
-        return Ready(host=host, pid=pid, gpus=tuple(hardware.deal_gpus(self._scaling, 1)[0]), place=outer)
+        return Ready(
+            host=host, pid=pid, gpus=tuple(hardware.deal_gpus(self._scaling, 1, self._gpus.gpus)[0]), place=outer
+        )
 
     def say(self, message: ToController) -> None:
         self._deliver([FromWorker(self._attempt, 0, message)])
@@ -147,7 +152,7 @@ class InlineEngine:
                 self._deliver([self._posted.get_nowait()])
 
     def close(self) -> None:
-        pass
+        self._gpus.release()
 
 
 class _Link:

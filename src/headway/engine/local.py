@@ -21,6 +21,7 @@ from headway.core.wire import WireError
 from headway.engine import hardware
 from headway.engine.base import Deliver
 from headway.engine.channel import Channel, shut
+from headway.engine.gpus import GpuClaim
 from headway.engine.nurseries import NurseryProcess, end_groups, open_session
 from headway.engine.nursery import MESSAGE_BYTES
 from headway.engine.vitals import Outside, Vital, vital
@@ -41,6 +42,7 @@ class LocalEngine:
         self._scaling = scaling
         self._preload = preload
         self._warm = warm
+        self._gpus = GpuClaim(scaling)
         self._posted: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._bell: int | None = None  # rung by post(), and by a worker that says more than metrics
         self._ringing = threading.RLock()  # so that nobody rings a bell that is just being closed
@@ -55,7 +57,9 @@ class LocalEngine:
         self._patience_ends: float | None = None  # by when the nursery must have killed whom we asked it to kill
 
     def check(self, scaling: ScalingConfig) -> int:
-        fits = min(hardware.room(scaling), self._capacity)
+        hardware.room(scaling)  # whether this machine has as much at all
+        self._gpus.take()
+        fits = min(hardware.room(scaling, len(self._gpus.gpus)), self._capacity)
         if fits < scaling.min_workers:
             raise EngineError(f"only {fits:g} of {scaling.min_workers} workers can run now")
         return int(fits)
@@ -67,7 +71,7 @@ class LocalEngine:
 
     def _tell_capacity(self) -> None:
         try:
-            fits = min(hardware.room(self._scaling), self._capacity)
+            fits = min(hardware.room(self._scaling, len(self._gpus.gpus)), self._capacity)
         except ConfigError:  # less than the fewest
             fits = 0
         self.post(Capacity(int(fits)))
@@ -77,6 +81,8 @@ class LocalEngine:
         self._looks = now + self._scaling.elastic_resize_monitor_interval_s
         self._capacity = math.inf if self._crowded else self._capacity
         self._crowded = False
+        with contextlib.suppress(EngineError):
+            self._gpus.take()  # others may have let go of some
         self._tell_capacity()
 
     def threads_per_worker(self, num_workers: int) -> int | None:
@@ -107,12 +113,13 @@ class LocalEngine:
         self._drop_all()
         session = self._session or self._connect()
         assert self._bell is not None
+        self._gpus.take()
         try:
             store = os.memfd_create("headway-rendezvous", os.MFD_CLOEXEC)
         except OSError as error:
             raise EngineError(f"workers could not be launched: {error}") from error
         try:
-            for index, cards in enumerate(hardware.deal_gpus(self._scaling, num_workers)):
+            for index, cards in enumerate(hardware.deal_gpus(self._scaling, num_workers, self._gpus.gpus)):
                 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
                 self._channels.append(Channel(index, ours))
                 self._watch(self._channels[-1])
@@ -326,6 +333,9 @@ class LocalEngine:
 
     def close(self) -> None:
         """Closing the session makes the nursery kill what is left of this run."""
+        self._gpus.release()
+        if self._bell is None:
+            return  # it was never opened
         self._drop_all()
         if self._session is not None:
             self._close_session(self._session)

@@ -27,6 +27,7 @@ import weakref
 from multiprocessing import process
 from typing import Any, NoReturn
 
+from headway.core.title import of_driver, set_title
 from headway.engine.base import WORKER, worker_entry
 from headway.engine.reaper import (
     PR_SET_PDEATHSIG,
@@ -166,6 +167,7 @@ class Nursery:
     def _be_worker(self, request: dict[str, Any], fds: list[int]) -> None:
         """In the child: leave everything of the nursery behind, then be a worker."""
         os.setsid()
+        set_title("headway: worker, starting", "headway:worker")
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != self._pid:
             os._exit(0)
@@ -265,7 +267,10 @@ def main() -> NoReturn:
     driver = os.pidfd_open(boot["driver"])
     if os.getppid() != boot["driver"]:
         os._exit(0)  # it died before we could watch it
+    of = of_driver(boot["driver"])
+    set_title(f"headway: reaper, ends what {of} leaves behind", "headway:reaper")
     fork_under_reaper(driver, boot["folder"])
+    set_title(f"headway: fork server of {of}", "headway:forksrv")
     gc.disable()  # imports make no garbage worth collecting: a third faster without
     _here = Nursery(socket.socket(fileno=boot["door"]), driver, boot["warm"], boot["folder"], sparing=boot["sparing"])
     for name in (WORKER, *boot["preload"]):

@@ -23,6 +23,8 @@ from headway.storage import layout
 
 TICK_S = 0.1
 
+_open: list[Console] = []  # those of the runs that are going on in this process
+
 
 class Console:
     def __init__(self, run: Path, log_level: str = "INFO", *, show_output: bool = True) -> None:
@@ -34,13 +36,23 @@ class Console:
         self._wants_line = show_output and self._level <= LEVELS.index("INFO")
         self._live: Any = None
         self._began = time.monotonic()
+        self._shares = False  # whether another run has been going on beside this one: then each line says whose it is
+
+    @property
+    def _whose(self) -> str:
+        return f"{plain(self._run.name)} " if self._shares else ""
 
     def __enter__(self) -> Console:
+        _open.append(self)
+        if len(_open) > 1:
+            for console in tuple(_open):
+                console._shares = True
         self._live = _live_line() if self._wants_line else None
         return self
 
     def __exit__(self, *exc: object) -> None:
         """Show the rest and give the screen back."""
+        _open.remove(self)
         self._show_last_lines()
         self._tails = {}
         if self._live is not None:
@@ -51,7 +63,8 @@ class Console:
         """A sentence of our own."""
         if LEVELS.index(level) >= self._level:
             self._show_lines()
-            self._print(plain(f"headway: {text}", lines=True), sys.stderr)
+            whose = f"[{self._run.name}] " if self._shares else ""
+            self._print(plain(f"headway: {whose}{text}", lines=True), sys.stderr)
 
     def follow(self, num_workers: int) -> None:
         """Show what these workers write from now on."""
@@ -67,7 +80,11 @@ class Console:
             return wait
         self._show_lines()
         if self._live is not None:
-            bars = [f"[r{rank}] {plain(tail.partial)}" for (rank, _), tail in self._tails.items() if tail.partial]
+            bars = [
+                f"[{self._whose}r{rank}] {plain(tail.partial)}"
+                for (rank, _), tail in self._tails.items()
+                if tail.partial
+            ]
             with contextlib.suppress(OSError, ValueError):
                 self._live.show(self._status(glance), bars[:4])
         self._next_look = time.monotonic() + TICK_S
@@ -81,6 +98,8 @@ class Console:
         if glance.newest is not None:
             parts.append(words.metrics(json.loads(glance.newest.metrics)))
             parts.append(f"{glance.num_reports / seconds:.3g} reports/s")
+        if self._shares:
+            parts.insert(0, self._run.name)
         return plain(" · ".join([*parts, words.duration(seconds)]))
 
     def _show_lines(self) -> None:
@@ -94,7 +113,9 @@ class Console:
                 self._show(Line(rank, stream, text))
 
     def _show(self, line: Line) -> None:
-        self._print(f"[r{line.rank}] {colored(line.text)}", sys.stdout if line.stream == "out" else sys.stderr)
+        self._print(
+            f"[{self._whose}r{line.rank}] {colored(line.text)}", sys.stdout if line.stream == "out" else sys.stderr
+        )
 
     def _print(self, text: str, stream: Any) -> None:
         """A line; a screen that has gone away (a closed pipe, say) costs us the line and not the run."""
@@ -109,7 +130,7 @@ class Console:
 
 def _live_line() -> Any:
     """A live line where stderr is a terminal that can do it, else None. Only then is rich imported."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         return None
     from headway.observe.live import LiveLine
 

@@ -43,6 +43,8 @@ def state(name: str, state: str, events: Sequence[Event]) -> str:
     match state:
         case "FINISHED":
             said = f"has finished{attempt}"
+        case "STOPPED":
+            said = f"was stopped{attempt}; the same run again continues from its newest checkpoint"
         case "FAILED":
             said = f"has failed{attempt}"
         case "ABORTED":

@@ -34,7 +34,7 @@ from headway.storage.remote.vault import StoreVault
 from headway.storage.rundir import RunDir
 from headway.storage.vault import FolderVault, Vault
 
-ENDED = ("FINISHED", "PREEMPTED", "FAILED", "ABORTED")
+ENDED = ("FINISHED", "STOPPED", "PREEMPTED", "FAILED", "ABORTED")
 UNFINISHED = ".headway-new-"  # a run's directory, until it is one
 _YOUNG_S = 60  # no program takes that long to make a directory
 _ATTEMPT = re.compile(r"attempt-(\d{1,9})\b")
@@ -300,6 +300,11 @@ def _check_resume(where: str | Path, exists: bool, occupied: bool, resume: Resum
         raise ConfigError(f'resume="must", but {where} holds no run: check storage_path and name')
     if not exists and occupied:
         raise ConfigError(f"{where} exists and is not a run of ours: choose another name")
+
+
+def lock_run(path: Path) -> TextIO:
+    """Take the lock of a run's directory; StorageError where somebody holds it."""
+    return _lock(path)
 
 
 def _lock(path: Path) -> TextIO:

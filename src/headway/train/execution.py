@@ -36,6 +36,7 @@ from headway.core.errors import (
 )
 from headway.core.messages import Abort, StopRequested, Terminate
 from headway.core.redaction import redact, redact_arguments
+from headway.core.standard_streams import hold_standard_streams
 from headway.core.task import Task
 from headway.core.validation import ValidationConfig, ValidationTaskConfig
 from headway.engine.base import Engine
@@ -52,10 +53,11 @@ from headway.storage.record import Record
 from headway.storage.remote.store import Store, open_store
 from headway.storage.rundir import RunDir
 from headway.train import ingest
+from headway.train.control_socket import ControlSocket
 from headway.train.parcel import bind, pack
 from headway.train.request import Request
 from headway.train.result import Result
-from headway.train.signals import ctrl_c, sigterm
+from headway.train.signals import ctrl_c, exit_as_preempted, sigterm
 
 LONGEST_CAUSE = 1000
 
@@ -86,22 +88,33 @@ class Execution:
         """Run to the end. What has not finished raises TrainingFailedError, what was aborted KeyboardInterrupt."""
         began = time.monotonic()
         signals = (ctrl_c(self.abort, self._engine), sigterm(self.terminate))
-        with contextlib.closing(self._rundir), self._console, signals[0], signals[1]:
+        requests = {"stop": self.stop, "abort": self.abort}
+        with (
+            ControlSocket(self._rundir.id, self._rundir.url, requests),  # outermost: closed when the run is let go of
+            contextlib.closing(self._rundir),
+            self._console,
+            signals[0],
+            signals[1],
+        ):
             outcome = self._controller.run()
         if self._rundir.complaint:
             self._console.say(self._rundir.complaint, level="WARNING")
         result = _result(Record(self.path, self._rundir.kept_vault, self._rundir.memory), outcome)
         self._console.say(_farewell(outcome, result, time.monotonic() - began))
         match outcome.state:
-            case State.FINISHED:
+            case State.FINISHED | State.STOPPED:
                 return result
             case State.ABORTED:
                 raise KeyboardInterrupt
             case State.PREEMPTED:
+                exit_as_preempted()
                 result.error = _preempted(outcome, result)
                 raise result.error
             case _:
-                raise _failed(outcome, result) from result.error
+                failed = _failed(outcome, result)
+                if isinstance(failed, PreemptionError):
+                    exit_as_preempted()
+                raise failed from result.error
 
 
 def prepare(request: Request, *watchers: Watcher, workers: StayingEngine | None = None) -> Execution:
@@ -112,10 +125,13 @@ def prepare(request: Request, *watchers: Watcher, workers: StayingEngine | None 
     _check_callbacks(request.run)
     inline = chosen_engine(request.scaling) == "inline"
     engine = workers or _engine(request, task, inline=inline)
-    engine.check(request.scaling)
+    hold_standard_streams()
     packed = b"" if inline else pack(task)
     validator = _validator(request.validation, request.backend or BackendConfig()) if request.validation else None
     with contextlib.ExitStack() as undo:
+        if workers is None:
+            undo.callback(engine.close)
+        engine.check(request.scaling)
         rundir = undo.enter_context(contextlib.closing(_rundir(request)))
         asked = _asked(request, feeds)
         ingest.check_unchanged(feeds, rundir)
@@ -265,15 +281,19 @@ def _plain(value: Any) -> Any:
 def _farewell(outcome: Outcome, result: Result, seconds: float) -> str:
     kept = result.checkpoint
     reached = [words.metrics(result.metrics or {}), Path(kept.path).name if kept else "no checkpoint"]
-    verb = {State.FINISHED: "finished", State.ABORTED: "was aborted", State.FAILED: "failed"}.get(
-        outcome.state, "was told to leave, and left"
-    )
+    verbs = {
+        State.FINISHED: "finished",
+        State.STOPPED: "was stopped",
+        State.ABORTED: "was aborted",
+        State.FAILED: "failed",
+    }
+    verb = verbs.get(outcome.state, "was told to leave, and left")
     cause = f": {sentence(outcome.failures)}" if outcome.state is State.FAILED else ""
     return f"{verb} after {words.duration(seconds)}{cause} ({', '.join(filter(None, reached))})"
 
 
 def _result(record: Record, outcome: Outcome) -> Result:
-    values = outcome.values if outcome.state is State.FINISHED else {}
+    values = outcome.values if outcome.state in (State.FINISHED, State.STOPPED) else {}
     error = exception(ordered(outcome.failures)[0]) if outcome.state is State.FAILED else None
     if error is not None and (text := traceback_text(outcome.failures)):
         error.add_note(text)

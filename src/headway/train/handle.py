@@ -125,7 +125,10 @@ class Run:
         return f"Run({str(self.path)!r}, {'running' if self.running else 'over'})"
 
     def stop(self) -> None:
-        """End the run now and keep what it has reached; ``result()`` will give it as FINISHED.
+        """End the run now and keep what it has reached; ``result()`` will return it as STOPPED.
+
+        The same run again (same name) continues from its newest checkpoint. If all functions have returned before the
+        stop reaches them, the run is FINISHED.
 
         Validations that are still going on are waited for; said twice, they are not, and stay pending.
         """

@@ -63,7 +63,10 @@ class Result:
 
     @property
     def state(self) -> str:
-        """FINISHED, FAILED, ABORTED; INTERRUPTED where the driver was killed; or what it is doing right now."""
+        """FINISHED, STOPPED, PREEMPTED, FAILED, ABORTED; INTERRUPTED if the driver was killed; else its current state.
+
+        FINISHED: every function has returned. STOPPED: ``run.stop()`` or ``headway stop`` ended it before that.
+        """
         return self._record.state
 
     @functools.cached_property

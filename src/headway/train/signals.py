@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
+from headway.core.errors import PreemptionError
 from headway.engine.base import Engine
 from headway.engine.inline import InlineEngine
 
@@ -41,20 +45,28 @@ def ctrl_c(abort: Callable[[], None], engine: Engine) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-# Whom SIGTERM is told to: runs that are open, in whatever thread they are.
-_open: list[Callable[[], None]] = []
-_told = 0
+@dataclass
+class _OpenRun:
+    """A run that SIGTERM is passed on to, in whatever thread it runs; and how often it was."""
+
+    terminate: Callable[[], None]
+    num_signals: int = 0
+
+
+_open: list[_OpenRun] = []
+_ENOUGH = 2  # signals to one run: the first asks it to save and leave, the second to hurry
 
 
 @contextlib.contextmanager
 def sigterm(terminate: Callable[[], None]) -> Iterator[None]:
     """While this is open, the first SIGTERM asks all workers to save and leave, the second to hurry."""
     heed_sigterm()
-    _open.append(terminate)
+    run = _OpenRun(terminate)
+    _open.append(run)
     try:
         yield
     finally:
-        _open.remove(terminate)
+        _open.remove(run)
 
 
 def heed_sigterm() -> None:
@@ -68,10 +80,32 @@ def heed_sigterm() -> None:
 
 
 def _asked(number: int, frame: Any) -> None:
-    global _told
-    _told += 1
-    if not _open or _told > 2:  # nobody to tell, or nobody has heard: what the system does by itself
+    if all(run.num_signals >= _ENOUGH for run in _open):  # no run, or none that reacts: die as programs do
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)
-    for terminate in tuple(_open):
-        terminate()
+    for run in tuple(_open):
+        run.num_signals += 1
+        run.terminate()
+
+
+# --- the exit code of a preempted program ---
+
+
+def exit_as_preempted() -> None:
+    """From now on an uncaught PreemptionError ends this program with the exit code of that error.
+
+    The hook that was there before, of the user or of a tool, still prints or reports the exception. Python exits with
+    the code of a SystemExit that an exception hook raises, after the exit handlers have run.
+    """
+    if not isinstance(sys.excepthook, _ExitHook):
+        sys.excepthook = _ExitHook(sys.excepthook)
+
+
+class _ExitHook:
+    def __init__(self, before: Callable[..., Any]) -> None:
+        self._before = before
+
+    def __call__(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        self._before(kind, error, traceback)
+        if isinstance(error, PreemptionError):
+            raise SystemExit(error.exit_code)

@@ -41,6 +41,7 @@ from headway.core.messages import (
 )
 from headway.core.redaction import redact_text
 from headway.core.task import Task
+from headway.core.title import set_title, worker_title
 from headway.engine.vitals import STACKS_SIGNAL
 from headway.frameworks.base import join
 from headway.observe.stacks import all_threads, of_error
@@ -70,6 +71,7 @@ def main(wire: socket.socket, bell: int, gpus: list[str], rendezvous: str | None
         before = start.surroundings
         if not start.stays:
             break
+        set_title("headway: worker, waiting for a run", "headway:idle")
         link.send(Rested())
         with contextlib.suppress(KeyboardInterrupt):
             start = link.next()
@@ -94,6 +96,7 @@ def _take_part(start: Start, link: SocketLink, rendezvous: str | None, before: S
 def _become(start: Start, before: Surroundings | None) -> Failed | None:
     """Be the worker that Start says; what stands in the way of that, if anything."""
     try:
+        worker_title(start.rank, start.run.num_workers, start.run.name, start.run.attempt)
         settle(start.surroundings, before)
         write_to_logs(*(layout.log(Path(start.run.path), start.rank, stream) for stream in ("out", "err")))
         seed(start.run, start.place, start.first_seq)

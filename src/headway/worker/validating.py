@@ -16,6 +16,7 @@ import cloudpickle
 from headway.core.errors import MetricsError
 from headway.core.messages import Examine, Examined, Failed, Ready
 from headway.core.origin import Key
+from headway.core.title import set_title
 from headway.core.wire import Frames, encode
 from headway.storage.validations import unpack as unpack_kwargs
 from headway.worker.main import failure, leave, settle, unpack, write_to_logs
@@ -46,6 +47,9 @@ def _examined(what: Examine) -> Examined | Failed:
     try:
         with contextlib.suppress(OSError):
             os.nice(NICE)
+        checkpoint_name = Path(what.logs[0]).stem.removeprefix("validation-")
+        run = Path(what.logs[0]).parent.parent.name
+        set_title(f"headway: validation of {checkpoint_name}, run {run}", f"val:{run}")
         settle(what.surroundings)
         write_to_logs(*map(Path, what.logs))
         call: Callable[..., object] = unpack(what.task).call

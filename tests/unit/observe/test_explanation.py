@@ -116,6 +116,7 @@ def test_who_may_have_died_of_memory_hears_of_it() -> None:
     ("name", "expected"),
     [
         ("FINISHED", "run a has finished (attempt 3)"),
+        ("STOPPED", "run a was stopped (attempt 3); the same run again continues from its newest checkpoint"),
         ("FAILED", "run a has failed (attempt 3)"),
         ("RUNNING", "run a is going on (attempt 3)"),
     ],

@@ -1,0 +1,109 @@
+"""``headway logs``: what the ranks of a run have written, each line with its rank; and what they go on to write."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from headway.cli.runs import find
+from headway.core.errors import StorageError
+from headway.observe import words
+from headway.observe.terminal import colored, plain
+from headway.storage import layout
+from headway.storage.files import open_regular
+from headway.storage.record import Record
+from headway.storage.remote.store import Store
+from headway.storage.remote.vault import StoreVault
+
+_NAME = re.compile(r"rank-(\d{1,9})\.(out|err)")
+_CHUNK_BYTES = 1 << 16  # also the longest piece of a line that is printed at once
+_POLL_S = 0.2
+_STORE_POLL_S = 3.0  # a store is asked less often: its copy of the logs is a few seconds old anyway
+
+
+def logs(run: str, storage_path: str | None, *, rank: int | None, follow: bool) -> int:
+    """Print the logs of all ranks, or of one. ``follow``: go on until the run is over, across restarts."""
+    record = find(run, storage_path)
+    store = record.vault.store if isinstance(record.vault, StoreVault) else None
+    reader = _Reader(record.path / layout.LOGS, rank)
+    alive = True
+    while alive:
+        alive = follow and record.is_open  # asked first: whatever it wrote before its end is read below
+        if store is not None:
+            _fetch(store, record.path)
+        for number, line in reader.lines(whole=not alive):
+            print(f"[r{number}] {colored(line)}")
+        sys.stdout.flush()
+        if alive:
+            time.sleep(_POLL_S if store is None else _STORE_POLL_S)
+    if not reader.ranks:
+        raise StorageError(_missing(record, rank))
+    if follow:
+        state = find(run, storage_path).state  # looked up again: of a store, we have but a copy
+        print(plain(f"headway: run {record.name} is over: {state}"), file=sys.stderr)
+    return 0
+
+
+def _missing(record: Record, rank: int | None) -> str:
+    known = _ranks(record.path / layout.LOGS)
+    which = f"rank {rank} of run {record.name}" if rank is not None else f"run {record.name}"
+    there = f": there are logs of {words.ranks(known)}" if known else ""
+    return f"{which} has written no log{there}"
+
+
+def _ranks(folder: Path) -> set[int]:
+    return {int(found[1]) for path in folder.glob("rank-*") if (found := _NAME.fullmatch(path.name))}
+
+
+class _Reader:
+    """Reads growing log files, line by line."""
+
+    def __init__(self, folder: Path, rank: int | None) -> None:
+        self._folder = folder
+        self._rank = rank
+        self._positions: dict[str, int] = {}
+        self._rests: dict[str, bytes] = {}
+        self.ranks: set[int] = set()
+
+    def lines(self, *, whole: bool) -> Iterator[tuple[int, str]]:
+        """What is new, by rank. ``whole``: also lines that have no end yet."""
+        found = [match for path in self._folder.glob("rank-*") if (match := _NAME.fullmatch(path.name))]
+        for match in sorted(found, key=lambda match: (int(match[1]), match[2] == "err")):
+            number = int(match[1])
+            if self._rank in (None, number):
+                self.ranks.add(number)
+                for line in self._new(match[0], whole=whole):
+                    # Of a progress bar, what a terminal would show in the end.
+                    yield number, line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
+
+    def _new(self, name: str, *, whole: bool) -> Iterator[bytes]:
+        rest = self._rests.get(name, b"")
+        with open_regular(self._folder / name) as file:
+            position = self._positions.get(name, 0)
+            if file.seek(0, 2) < position:  # it was replaced: a run of this name began again
+                position, rest = 0, b""
+            file.seek(position)
+            while data := file.read(_CHUNK_BYTES):
+                position += len(data)
+                *lines, rest = (rest + data).split(b"\n")
+                yield from lines
+                if len(rest) > _CHUNK_BYTES:
+                    yield rest
+                    rest = b""
+        if whole and rest:
+            yield rest
+            rest = b""
+        self._positions[name], self._rests[name] = position, rest
+
+
+def _fetch(store: Store, home: Path) -> None:
+    """Copy the logs that have grown since they were copied last."""
+    (home / layout.LOGS).mkdir(exist_ok=True)
+    for key, size in store.sizes(layout.LOGS).items():
+        name = key.rpartition("/")[2]
+        path = home / layout.LOGS / name
+        if _NAME.fullmatch(name) and (not path.exists() or path.stat().st_size != size):
+            path.write_bytes(store.read(key))

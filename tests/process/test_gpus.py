@@ -1,0 +1,96 @@
+"""Every GPU is given to one run at a time, whichever program it is of. No GPU is needed to see it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from headway import train
+from headway.core.errors import ConfigError, EngineError
+from support import Driver, wait_until, write_script
+
+SLEEPER = """
+    import os, time
+    from headway import train
+
+    def train_func():
+        print("uses", os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+        time.sleep(60)
+
+    scaling = train.ScalingConfig(2, use_gpu=True)
+    train.DataParallelTrainer(train_func, scaling_config=scaling, run_config=train.RunConfig(name="sleeper")).fit()
+"""
+
+
+@pytest.fixture(autouse=True)
+def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+
+
+def trainer(go: Path, num_workers: int | tuple[int, int] = 2, **resources: float) -> train.DataParallelTrainer:
+    def train_func() -> str:
+        while not go.exists():
+            time.sleep(0.01)
+        return os.environ["CUDA_VISIBLE_DEVICES"]
+
+    scaling = train.ScalingConfig(num_workers, use_gpu=True, resources_per_worker=resources or None)
+    return train.DataParallelTrainer(train_func, scaling_config=scaling)
+
+
+def locks() -> list[str]:
+    return [name for name in os.listdir(os.environ["HEADWAY_MEMORY_DIR"]) if name.startswith("headway-gpu-")]
+
+
+def test_two_runs_of_one_program_get_different_gpus_and_a_third_is_refused(tmp_path: Path) -> None:
+    runs = [trainer(tmp_path / "go").start() for _ in range(2)]
+    with pytest.raises(
+        EngineError, match=r"needs 2 of this machine's 4 GPUs, and 0 are free .*another run of this prog"
+    ):
+        trainer(tmp_path / "go").start()
+    (tmp_path / "go").touch()
+    assert [run.result().return_value for run in runs] == ["0,1", "2,3"]
+    assert locks() == []
+    assert trainer(tmp_path / "go").fit().return_value == "0,1", "they are free again"
+
+
+def test_a_refused_run_holds_nothing(tmp_path: Path) -> None:
+    (tmp_path / "go").touch()
+    taken = tmp_path / "taken"
+    taken.write_text("")
+    with pytest.raises(ConfigError):
+        train.DataParallelTrainer(
+            print,
+            scaling_config=train.ScalingConfig(2, use_gpu=True),
+            run_config=train.RunConfig(storage_path=taken / "below"),
+        ).fit()
+    assert locks() == []
+
+
+def test_gpus_of_another_program_are_left_to_it_until_it_ends(tmp_path: Path) -> None:
+    (tmp_path / "go").touch()
+    with Driver(write_script(tmp_path, SLEEPER)) as driver:
+        driver.wait_for("[r1] uses 0,1")
+        assert trainer(tmp_path / "go").fit().return_value == "2,3"
+        with pytest.raises(EngineError, match=rf"process {driver.process.pid} \(script.py\)"):
+            trainer(tmp_path / "go", 3).fit()
+        elastic = trainer(tmp_path / "go", (1, 4)).fit()
+        assert len(elastic.return_values) == 2, "an elastic run takes what is free"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HEADWAY_SHARE_GPUS", "1")
+            assert trainer(tmp_path / "go").fit().return_value == "0,1"
+        driver.process.send_signal(signal.SIGKILL)
+        driver.process.wait()
+        wait_until(lambda: trainer(tmp_path / "go", 4).fit().return_value == "0,1,2,3")
+
+
+def test_runs_that_ask_for_parts_of_a_gpu_share_once_none_is_idle(tmp_path: Path) -> None:
+    runs = [trainer(tmp_path / "go", 1, GPU=0.5).start() for _ in range(5)]
+    with pytest.raises(EngineError, match="0 are free"):
+        trainer(tmp_path / "go", 1).start()
+    (tmp_path / "go").touch()
+    assert [run.result().return_value for run in runs] == ["0", "1", "2", "3", "0"]
+    assert locks() == []
