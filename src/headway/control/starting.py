@@ -14,6 +14,7 @@ from headway.control import ranks
 from headway.control.plan import Plan
 from headway.core.config import ScalingConfig
 from headway.core.messages import Ready, RunInfo, Start, Surroundings
+from headway.observe.logging_config import current_settings
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.rundir import RunDir
 
@@ -70,7 +71,9 @@ def starts(
 def surroundings(env: dict[str, str]) -> Surroundings:
     """This process as it is now: the nursery was started long ago."""
     env = {**ARROW, **os.environ, **env}
-    return Surroundings(env=env, cwd=os.getcwd(), sys_path=tuple(sys.path), argv=tuple(sys.argv))
+    return Surroundings(
+        env=env, cwd=os.getcwd(), sys_path=tuple(sys.path), argv=tuple(sys.argv), logging=current_settings()
+    )
 
 
 def _global_workers(scaling: ScalingConfig) -> int | None:
