@@ -28,7 +28,15 @@ FLOORS = [
 
 # Third-party packages, and the only modules that may import them.
 OPTIONAL = {
-    "torch": {"frameworks.torch", "frameworks.lonely", "train.torch", "cli.quickstart", "data.torch", "data.devices"},
+    "torch": {
+        "frameworks.torch",
+        "frameworks.synchronization",
+        "frameworks.lonely",
+        "train.torch",
+        "cli.quickstart",
+        "data.torch",
+        "data.devices",
+    },
     "tensorflow": {"data.tensorflow"},
     "PIL": {"data.whole"},
     "sklearn": {"cli.quickstart"},

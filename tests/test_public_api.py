@@ -13,7 +13,7 @@ import headway.train.torch
 
 TRAIN = """
 BackendConfig Checkpoint CheckpointConfig CheckpointConsistencyMode CheckpointUploadMode ConfigError ControllerError
-DataConfig DataError DataParallelTrainer EngineError FailureConfig HeadwayError LoggingConfig MetricsError
+DataConfig DataError DataParallelTrainer EarlyStopping EngineError FailureConfig HeadwayError LoggingConfig MetricsError
 PreemptionError PreemptionInfo RemoteError ReportedCheckpoint ReportedCheckpointStatus Result Run RunConfig
 ScalingConfig SessionError StorageError TrainContext TrainRunContext TrainingFailedError UserCallback
 ValidationConfig ValidationTaskConfig WorkerDied WorkerGroupError WorkerStalled collective
@@ -78,6 +78,8 @@ SIGNATURES = {
         "(self, *, prefetch_batches=1, batch_size=256, dtypes=None, device='auto', collate_fn=None, drop_last=False, "
         "local_shuffle_buffer_size=None, local_shuffle_seed=None, pin_memory=False, pad_last=False)"
     ),
+    "train.EarlyStopping": "(metric, mode='min', patience=3, min_delta=0.0)",
+    "train.EarlyStopping.update": "(self, metrics=None)",
     "train.LoggingConfig": "(log_level='INFO')",
     "train.DataParallelTrainer": (
         "(train_loop_per_worker, *, train_loop_config=None, backend_config=None, scaling_config=None, "

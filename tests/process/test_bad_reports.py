@@ -60,3 +60,25 @@ def test_a_checkpoint_without_a_file() -> None:
             train.report({}, checkpoint=train.Checkpoint(folder))
 
     assert "holds no file" in complaint(train_func)
+
+
+def test_a_deep_nesting_is_one_sentence() -> None:
+    def train_func() -> None:
+        value: Any = 1
+        for _ in range(5000):
+            value = {"a": value}
+        train.report({"loss": 1.0, "tree": value})
+
+    text = complaint(train_func)
+    assert text.startswith("metrics['tree/a/a/")
+    assert text.endswith("is nested more than 100 deep: flatten it, or save it in a checkpoint")
+
+
+def test_a_return_value_that_contains_itself_comes_back() -> None:
+    def train_func() -> list[Any]:
+        value: list[Any] = [1]
+        value.append(value)
+        return value
+
+    [one, itself] = fit(train_func).return_value
+    assert (one, itself[0]) == (1, 1)

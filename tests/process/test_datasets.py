@@ -485,3 +485,15 @@ def test_a_local_shuffle_is_finished_as_it_was_begun(tmp_path: Path) -> None:
         fit(train_on_numbers, tmp_path, rows, config={"shuffle": 10})
     fit(train_on_numbers, tmp_path, rows, config={"shuffle": 20})
     assert exact(tmp_path / "run", 50, 2)
+
+
+def test_places_in_very_many_datasets_fit_into_a_report(tmp_path: Path) -> None:
+    names = [f"{'a rather long name ' * 400}{number}" for number in range(10)]
+
+    def train_func(config: dict[str, Any]) -> None:
+        batches = [iter(train.get_dataset_shard(name).iter_batches(batch_size=1)) for name in names]
+        for batch in batches:
+            next(batch)
+        train.report({"n": len(batches)})
+
+    assert fit(train_func, tmp_path, {name: headway.data.range(2) for name in names}, 1).metrics == {"n": 10}

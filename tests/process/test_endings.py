@@ -93,9 +93,18 @@ def test_sys_exit_with_success_is_an_end(code: int | None) -> None:
     assert fit(lambda: sys.exit(code), 2).state == "FINISHED"
 
 
-def test_sys_exit_with_a_code_is_a_failure() -> None:
-    error = failing(lambda: sys.exit(3))
-    assert "called sys.exit(3)" in str(error)
+def test_quit_is_an_end_of_the_rank_that_calls_it() -> None:
+    def train_func() -> int | None:
+        return 7 if train.get_context().get_world_rank() == 0 else quit()
+
+    result = fit(train_func, 2)
+    assert (result.state, result.return_values) == ("FINISHED", [7, None])
+
+
+@pytest.mark.parametrize("code", [3, "no data found", True])
+def test_sys_exit_with_a_code_is_a_failure(code: int | str) -> None:
+    error = failing(lambda: sys.exit(code))
+    assert f"called sys.exit({code!r})" in str(error)
 
 
 @pytest.mark.parametrize("code", [0, 3])

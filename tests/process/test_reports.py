@@ -382,3 +382,16 @@ def test_a_slow_reader_does_not_stop_the_handle(tmp_path: Path) -> None:
     steps = [report.metrics["step"] for report in run.reports()]
     assert steps == list(range(20_000))
     run.result()
+
+
+def test_file_names_that_are_not_utf8_may_be_reported() -> None:
+    name = os.fsdecode(b"caf\xe9.png")
+
+    def train_func() -> None:
+        train.report({"loss": 0.5, "worst": name, name: {"count": 1}})
+
+    result = fit(train_func)
+    assert result.metrics == {"loss": 0.5, "worst": name, name: {"count": 1}}, "the very name, which os.open() takes"
+    frame = result.metrics_dataframe
+    assert frame is not None
+    assert frame.to_dict("records") == [{"loss": 0.5, "worst": r"caf\udce9.png", r"caf\udce9.png/count": 1}]

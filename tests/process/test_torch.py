@@ -505,6 +505,67 @@ def test_lightnings_trainer_feels_at_home(tmp_path: Path) -> None:
     assert [by_rank(result, rank)[0] for rank in (0, 1)] == expected
 
 
+def test_lightnings_trainer_trains_together_where_nothing_is_said(tmp_path: Path) -> None:
+    def train_func() -> None:
+        for options in ({}, {"strategy": "ddp"}, {"accelerator": "cpu"}):
+            trainer = fit_with_lightning(tmp_path, **options)
+            train.report({"size": trainer.world_size, "steps": trainer.global_step})
+
+    result = fit(train_func)
+    assert {tuple(row.values()) for rank in (0, 1) for row in by_rank(result, rank)} == {(2, 4)}
+    assert SEPARATE not in Path(result.path, "logs/rank-0.err").read_text()
+
+
+def test_lightnings_trainer_with_a_device_of_its_own_is_noticed(tmp_path: Path) -> None:
+    def train_func() -> None:
+        trainer = fit_with_lightning(tmp_path, devices="auto", strategy="auto")
+        train.report({"size": trainer.world_size, "steps": trainer.global_step})
+
+    result = fit(train_func)
+    assert result.metrics == {"size": 1, "steps": 8}
+    logs = [Path(result.path, f"logs/rank-{rank}.err").read_text() for rank in (0, 1)]
+    assert f"rank 0 has taken 8 optimizer steps {SEPARATE}" in logs[0]
+    assert "use Trainer(devices=2, strategy='ddp'), or leave them out" in logs[0]
+    assert SEPARATE not in logs[1], "once is enough"
+
+
+SEPARATE = "without a collective operation: each rank trains a model of its own"
+
+
+def fit_with_lightning(folder: Path, **options: Any) -> Any:
+    import lightning
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(1, 1)
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            return self.layer(batch[0].float().unsqueeze(1)).sum()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.001)
+
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = lightning.Trainer(max_epochs=1, default_root_dir=folder, **quiet, **options)
+    trainer.fit(Module(), DataLoader(numbers(16), batch_size=2))
+    return trainer
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_a_forgotten_prepare_model_is_noticed(prepared: bool) -> None:
+    def train_func() -> None:
+        model: nn.Module = nn.Linear(1, 1)
+        model = prepare_model(model) if prepared else model
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            model(torch.ones(1, 1)).sum().backward()
+            optimizer.step()
+
+    log = Path(fit(train_func).path, "logs/rank-0.err").read_text()
+    assert (SEPARATE in log) is not prepared
+
+
 def test_lightning_fabric_feels_at_home() -> None:
     def train_func() -> None:
         import lightning

@@ -15,6 +15,7 @@ from headway.control.plan import Plan
 from headway.core.config import ScalingConfig
 from headway.core.environment import outer_ranks
 from headway.core.messages import Place, Ready, RunInfo, Start, Surroundings
+from headway.observe.logging_config import current_settings
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.rundir import RunDir
 
@@ -80,7 +81,9 @@ def _environment(plan: Plan, rundir: RunDir, place: Place, attempt: int) -> dict
 def surroundings(env: dict[str, str]) -> Surroundings:
     """This process as it is now: the nursery was started long ago."""
     env = {**ARROW, **os.environ, **env}
-    return Surroundings(env=env, cwd=os.getcwd(), sys_path=tuple(sys.path), argv=tuple(sys.argv))
+    return Surroundings(
+        env=env, cwd=os.getcwd(), sys_path=tuple(sys.path), argv=tuple(sys.argv), logging=current_settings()
+    )
 
 
 def _global_workers(scaling: ScalingConfig) -> int | None:

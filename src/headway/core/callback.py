@@ -16,7 +16,7 @@ class TrainRunContext:
     run_path: str = ""  # the run directory, on this machine
     run_config: RunConfig
     scaling_config: ScalingConfig
-    train_loop_config: dict[str, Any] | None = None
+    train_loop_config: Any = None  # a dict, or the user's own object
     backend_config: Any = None
     dataset_config: Any = None
 

@@ -76,6 +76,39 @@ class RunInfo:
     trust: bool = False  # pickles of the run's directory may be opened, whoever wrote them
 
 
+Stream = Literal["out", "err"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HandlerSettings:
+    """A handler of ``logging`` that writes to the console; ``style`` is its formatter with its filters, pickled."""
+
+    stream: Stream
+    level: int = 0
+    style: bytes = b""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoggerSettings:
+    """What is set for one logger; the root logger has no name."""
+
+    name: str
+    level: int
+    propagate: bool = True
+    disabled: bool = False
+    handlers: tuple[HandlerSettings, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoggingSettings:
+    """How ``logging`` is configured; ``disabled_level`` is that of ``logging.disable()``."""
+
+    loggers: tuple[LoggerSettings, ...]
+    disabled_level: int = 0
+    level_names: dict[int, str] = field(default_factory=dict)
+    captures_warnings: bool = False
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
     """What a process must look like before user code is unpickled in it."""
@@ -84,6 +117,7 @@ class Surroundings:
     cwd: str
     sys_path: tuple[str, ...]
     argv: tuple[str, ...] = ()
+    logging: LoggingSettings | None = None
 
 
 # --- worker → controller ---

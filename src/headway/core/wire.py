@@ -14,8 +14,8 @@ from headway.core import messages
 from headway.core.errors import HeadwayError
 from headway.core.messages import Report
 
-_HEADER = struct.Struct("!BBI")
-_REPORT_FRAME = struct.Struct("!BBIqd??H")
+_HEADER = struct.Struct("!BBQ")  # 64 bits: a function may carry gigabytes with it
+_REPORT_FRAME = struct.Struct("!BBQqd??I")
 _MARK = 0x48
 _REPORT = 0
 _KINDS: tuple[type[Any], ...] = (
@@ -51,7 +51,7 @@ _KINDS: tuple[type[Any], ...] = (
     messages.Rested,
     messages.Spent,
 )
-_REPORT_FIELDS = struct.Struct("!qd??H")
+_REPORT_FIELDS = struct.Struct("!qd??I")
 _NUMBER = {kind: number for number, kind in enumerate(_KINDS)}
 _FIELDS: tuple[tuple[str, ...], ...] = tuple(tuple(kind.__slots__) for kind in _KINDS)
 

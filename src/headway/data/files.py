@@ -35,9 +35,22 @@ class Files:
         """To be read anywhere in it."""
         file = self.files[number]
         try:
+            if self.filesystem is None and not is_utf8(file.path):
+                return _python_file(file.path)
             return self.fs.open_input_file(file.path)
         except FileNotFoundError as error:
             raise gone(file.path) from error
+
+    def open_decompressed(self, number: int) -> Any:
+        """To be read from the beginning, decompressed as its suffix says."""
+        path = self.files[number].path
+        if self.filesystem is not None or is_utf8(path):
+            return self.fs.open_input_stream(path)
+        from pyarrow import CompressedInputStream
+
+        file, suffix = _python_file(path), os.path.splitext(path)[1]
+        codec = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".br": "brotli"}.get(suffix)
+        return CompressedInputStream(file, codec) if codec else file
 
     def read(self, number: int) -> bytes:
         with self.open(number) as file:
@@ -55,6 +68,21 @@ class Files:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"files": self.files, "filesystem": self.filesystem}
+
+
+def is_utf8(path: str) -> bool:
+    """Whether Arrow can be given this name; names of files are bytes, and may be in any encoding."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _python_file(path: str) -> Any:
+    import pyarrow
+
+    return pyarrow.PythonFile(open(path, "rb"), "r")
 
 
 def gone(path: str) -> DataError:

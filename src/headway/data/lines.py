@@ -164,7 +164,7 @@ class LineFiles(Source):
 
     def _bytes(self, part: Part) -> bytes:
         if part.stop is None:
-            with self.files.fs.open_input_stream(self.files.files[part.file].path) as stream:
+            with self.files.open_decompressed(part.file) as stream:
                 return bytes(stream.read())
         with self.files.open(part.file) as file:
             file.seek(part.first)

@@ -106,7 +106,7 @@ def _objects(values: Any) -> pa.Array:
         return ragged(values)
     try:
         return pa.array(values)
-    except (pa.ArrowException, OverflowError):  # no column of Arrow's can hold them
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError):  # no column of Arrow's can hold them
         return _pickled(values)
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headway.core.errors import DataError
 from headway.data.chunks import chunk_of_rows, table_of
-from headway.data.files import Files
+from headway.data.files import Files, is_utf8
 from headway.data.memory import cut
 from headway.data.source import Columns, Source, digest, select
 
@@ -79,7 +79,13 @@ class FilePerRow(Source):
         path = self.files.files[number].path
         data = self.files.read(number)
         row: dict[str, Any] = {"image": self._image(data, path)} if self.kind == "image" else {"bytes": data}
-        return {**row, "path": path} if self.include_paths else row
+        if not self.include_paths:
+            return row
+        if not is_utf8(path):
+            raise DataError(
+                f"include_paths=True: the name of {path!a} is not UTF-8, as a column of text must be; rename it"
+            )
+        return {**row, "path": path}
 
     def _image(self, data: bytes, path: str) -> np.ndarray[Any, Any]:
         from PIL import Image, UnidentifiedImageError

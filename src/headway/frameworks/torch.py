@@ -21,6 +21,7 @@ from torch.distributed.rendezvous import _rendezvous_handlers
 
 from headway.core.messages import Place
 from headway.frameworks.base import TorchConfig, TorchScriptConfig
+from headway.frameworks.synchronization import notice_separate_models
 
 # Every group that was ever made, until the process ends: one that is destroyed, and then collected while a DDP model
 # still lives, hangs about one worker in ten.
@@ -41,7 +42,8 @@ def joined(config: TorchConfig, place: Place, rendezvous: str | None, *, lasting
     if not lasting and not again:
         _keep_groups()
     try:
-        yield
+        with notice_separate_models(place, lambda: num_collectives()[0]):
+            yield
     finally:
         if lasting:
             _rendezvous_handlers["env"], sys.excepthook = before, hook
@@ -54,7 +56,8 @@ def prepared(config: TorchScriptConfig, place: Place, rendezvous: str | None, *,
     """The script calls ``init_process_group`` itself."""
     prepare(place, rendezvous)
     _keep_groups()
-    yield
+    with notice_separate_models(place, lambda: num_collectives()[0]):
+        yield
 
 
 def _keep_groups() -> None:
@@ -113,11 +116,24 @@ def _environment(place: Place) -> None:
     os.environ["ACCELERATE_TORCH_DEVICE"] = str(device_of(place))
     # Lightning and friends take this as the sign that a launcher has dealt out the ranks.
     os.environ.setdefault("TORCHELASTIC_RUN_ID", "headway")
+    if place.world_size > 1:
+        for name, value in _lightning_defaults(place).items():
+            os.environ.setdefault(f"PL_TRAINER_{name}", value)
     if place.gpus:
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if place.num_nodes == 1:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+
+
+def _lightning_defaults(place: Place) -> dict[str, str]:
+    """What Lightning's ``Trainer()`` takes where nothing is said: by itself it sees one CPU, and trains alone."""
+    found = {"NUM_NODES": str(place.num_nodes)}
+    if not place.gpus:
+        return {**found, "ACCELERATOR": "cpu", "DEVICES": str(place.local_world_size)}
+    if len(place.visible_gpus) >= place.local_world_size:
+        return {**found, "DEVICES": str(place.local_world_size)}
+    return found
 
 
 def meet_in(store: Any, place: Place) -> None:

@@ -20,7 +20,7 @@ from headway.observe import words
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """All that is a number in there, nested ones by their path."""
     flat = words.flat(dict(metrics))
-    found = {key: float(value) for key, value in flat.items() if isinstance(value, int | float)}
+    found = {words.encodable(key): float(value) for key, value in flat.items() if isinstance(value, int | float)}
     return {key: value for key, value in found.items() if not math.isnan(value)}
 
 
@@ -40,7 +40,9 @@ class Csv:
 
     def log(self, metrics: Mapping[str, Any]) -> None:
         row = words.flat(dict(metrics))
-        with self._path.open("a" if self._columns else "w", newline="") as file:
+        with self._path.open(
+            "a" if self._columns else "w", newline="", encoding="utf-8", errors="backslashreplace"
+        ) as file:
             if self._columns is None:
                 self._columns = list(row)
                 csv.writer(file).writerow(self._columns)

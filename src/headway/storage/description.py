@@ -17,6 +17,8 @@ _OPENING = {
     "?trainer": str,
     "?code": frozenset({str, None}),
     "?train_loop_config": frozenset({dict, None}),
+    "?train_loop_config_type": str,
+    "?train_loop_config_incomplete": [str],
     "?scaling_config": dict,
     "?checkpoint_config": dict,
     "?failure_config": dict,

@@ -60,6 +60,7 @@ from headway.train.handle import Run
 from headway.train.ingest import DataConfig
 from headway.train.reported import ReportedCheckpoint
 from headway.train.result import Result
+from headway.train.stopping import EarlyStopping
 from headway.train.trainer import DataParallelTrainer
 
 __all__ = [
@@ -73,6 +74,7 @@ __all__ = [
     "DataConfig",
     "DataError",
     "DataParallelTrainer",
+    "EarlyStopping",
     "EngineError",
     "FailureConfig",
     "HeadwayError",

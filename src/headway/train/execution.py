@@ -34,6 +34,7 @@ from headway.core.errors import (
     TrainingFailedError,
     WorkerGroupError,
 )
+from headway.core.fields import describe
 from headway.core.messages import Abort, StopRequested, Terminate
 from headway.core.redaction import redact, redact_arguments
 from headway.core.standard_streams import hold_standard_streams
@@ -167,7 +168,7 @@ def _context(request: Request, rundir: RunDir) -> TrainRunContext:
         run_path=str(rundir.path),
         run_config=request.run,
         scaling_config=request.scaling,
-        train_loop_config=None if config is None else dict(config),
+        train_loop_config=dict(config) if isinstance(config, Mapping) else config,
         backend_config=request.backend,
         dataset_config=request.data,
     )
@@ -229,7 +230,7 @@ def _asked(request: Request, feeds: Mapping[str, ingest.Feed]) -> dict[str, Any]
         "trainer": request.kind,
         "function": _named(request.function),
         "code": _fingerprint(request.function),
-        "train_loop_config": _plain(request.train_loop_config),
+        **_described(request.train_loop_config),
         "scaling_config": _plain(asdict(request.scaling)),
         "checkpoint_config": asdict(request.run.checkpoint_config),
         "failure_config": asdict(request.run.failure_config),
@@ -239,6 +240,21 @@ def _asked(request: Request, feeds: Mapping[str, ingest.Feed]) -> dict[str, Any]
     }
     redacted: dict[str, Any] = redact(asked)
     return redacted
+
+
+def _described(config: Any) -> dict[str, Any]:
+    """The config for people, and for ``restore()`` what it cannot take from there."""
+    if config is None:
+        return {"train_loop_config": None}
+    described = describe(config)
+    kind = None if isinstance(config, Mapping) else f"{type(config).__module__}.{type(config).__qualname__}"
+    return {
+        "train_loop_config": described.content
+        if isinstance(described.content, dict)
+        else {"config": described.content},
+        **({"train_loop_config_type": kind} if kind else {}),
+        **({"train_loop_config_incomplete": list(described.incomplete)} if described.incomplete else {}),
+    }
 
 
 def _named(function: Any) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from headway.core.errors import ConfigError
+from headway.core.fields import fields_of
 from headway.core.task import Task
 
 
@@ -37,8 +38,7 @@ def bind(function: object, config: object) -> Callable[[], Any]:
     name = _name(function)
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         raise ConfigError(f"{name} must be a plain function: called, this one would only give a generator or coroutine")
-    if config is not None and not isinstance(config, Mapping):
-        raise ConfigError(f"train_loop_config must be a dict, got {config!r}")
+    _check_config(config)
     required, optional = _parameters(function)
     if (demanded := _only_by_keyword(function)) is not None:
         raise ConfigError(f"{name} requires {demanded!r} by keyword: it is called with the config alone, by position")
@@ -47,6 +47,15 @@ def bind(function: object, config: object) -> Callable[[], Any]:
     if required == 1 or (optional and config is not None):
         return functools.partial(function, {} if config is None else config)
     return function
+
+
+def _check_config(config: object) -> None:
+    if isinstance(config, type):
+        raise ConfigError(f"train_loop_config must be an object, got the class {config.__qualname__}: call it")
+    if config is not None and fields_of(config) is None:
+        raise ConfigError(
+            f"train_loop_config must be a dict, got {config!r}; a dataclass, or another object with fields, will do"
+        )
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[int, int]:

@@ -19,7 +19,7 @@ class Request:
 
     kind: str
     function: Any
-    train_loop_config: Mapping[str, Any] | None = None
+    train_loop_config: Any = None  # a dict, or the user's own object
     backend: BackendConfig | None = None
     scaling: ScalingConfig = field(default_factory=ScalingConfig)
     run: RunConfig = field(default_factory=RunConfig)

@@ -25,7 +25,8 @@ from headway.train.result import Result
 class DataParallelTrainer:
     """Runs one function on several workers. The base of all trainers; without a backend the workers are just processes.
 
-    ``train_loop_per_worker`` takes no parameter, or one: the ``train_loop_config``. ``validation_config`` is what
+    ``train_loop_per_worker`` takes no parameter, or one: the ``train_loop_config``, which is a dict, a dataclass or any
+    other object with fields; the function gets the object itself. ``validation_config`` is what
     ``report(..., validation=True)`` has checkpoints validated with, while training goes on. ``datasets`` are dealt out
     among the workers, which find their parts with ``train.get_dataset_shard(name)``.
 
@@ -42,9 +43,9 @@ class DataParallelTrainer:
     @refuse_unknown_keywords
     def __init__(
         self,
-        train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any],
+        train_loop_per_worker: Callable[[], Any] | Callable[[Any], Any],
         *,
-        train_loop_config: Mapping[str, Any] | None = None,
+        train_loop_config: object = None,
         backend_config: BackendConfig | None = None,
         scaling_config: ScalingConfig | None = None,
         run_config: RunConfig | None = None,
@@ -92,9 +93,9 @@ class DataParallelTrainer:
     def restore(
         cls,
         path: str | os.PathLike[str],
-        train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any],
+        train_loop_per_worker: Callable[[], Any] | Callable[[Any], Any],
         *,
-        train_loop_config: Mapping[str, Any] | None = None,
+        train_loop_config: object = None,
         scaling_config: ScalingConfig | None = None,
         run_config: RunConfig | None = None,
         storage_filesystem: Any = None,
@@ -102,11 +103,12 @@ class DataParallelTrainer:
     ) -> Self:
         """The trainer of a run that was interrupted or failed; ``fit()`` goes on with it.
 
-        Configs that are not given are those of last time. The function is: code is not kept in run directories.
+        Configs that are not given are those of last time. The function is: code is not kept in run directories. Nor are
+        secrets and objects, only their fields as text: a ``train_loop_config`` with some in it must be given again.
         """
         record = Record.at(path, storage_filesystem)
         last = (record.description["openings"] or [{}])[-1]
-        config = last.get("train_loop_config") if train_loop_config is None else train_loop_config
+        config = _former_config(last) if train_loop_config is None else train_loop_config
         scaling = scaling_config or ScalingConfig(**_restored(last.get("scaling_config", {})))
         run = replace(
             run_config or _former_run_config(last),
@@ -126,6 +128,18 @@ class DataParallelTrainer:
     def start(self) -> Run:
         """Run in the background; the handle gives its reports as they come, and its result."""
         return Run(self._request)
+
+
+def _former_config(last: dict[str, Any]) -> dict[str, Any] | None:
+    config: dict[str, Any] | None = last.get("train_loop_config")
+    incomplete = [name for name in last.get("train_loop_config_incomplete", []) if name]
+    if kind := last.get("train_loop_config_type"):
+        why = f"it was a {kind}, of which only the fields are kept"
+    elif incomplete:
+        why = f"the run does not keep secrets and objects, as {', '.join(map(repr, incomplete[:5]))}"
+    else:
+        return config
+    raise ConfigError(f"restore() needs the train_loop_config again: {why}")
 
 
 def _former_run_config(last: dict[str, Any]) -> RunConfig:

@@ -44,6 +44,7 @@ from headway.core.task import Task
 from headway.core.title import set_title, worker_title
 from headway.engine.vitals import STACKS_SIGNAL
 from headway.frameworks.base import join
+from headway.observe import logging_config
 from headway.observe.stacks import all_threads, of_error
 from headway.observe.tail import TRACEBACK_FOLLOWS
 from headway.observe.tracebacks import folded, full
@@ -99,6 +100,7 @@ def _become(start: Start, before: Surroundings | None) -> Failed | None:
         worker_title(start.rank, start.run.num_workers, start.run.name, start.run.attempt)
         settle(start.surroundings, before)
         write_to_logs(*(layout.log(Path(start.run.path), start.rank, stream) for stream in ("out", "err")))
+        log_like(start.surroundings)
         seed(start.run, start.place, start.first_seq)
     except Exception as error:  # no such folder, no room for logs
         return failure(error)
@@ -241,6 +243,12 @@ def write_to_logs(out: Path, err: Path) -> None:
         for fd in (1, 2)
     )
     faulthandler.enable()
+
+
+def log_like(surroundings: Surroundings) -> None:
+    """Log as the driver does; streams are the rank's own by now."""
+    if surroundings.logging is not None:
+        logging_config.apply(surroundings.logging)
 
 
 class _Log(io.FileIO):

@@ -19,7 +19,7 @@ from headway.core.origin import Key
 from headway.core.title import set_title
 from headway.core.wire import Frames, encode
 from headway.storage.validations import unpack as unpack_kwargs
-from headway.worker.main import failure, leave, settle, unpack, write_to_logs
+from headway.worker.main import failure, leave, log_like, settle, unpack, write_to_logs
 from headway.worker.metrics import encode_metrics
 
 NICE = 10  # training goes first
@@ -52,6 +52,7 @@ def _examined(what: Examine) -> Examined | Failed:
         set_title(f"headway: validation of {checkpoint_name}, run {run}", f"val:{run}")
         settle(what.surroundings)
         write_to_logs(*map(Path, what.logs))
+        log_like(what.surroundings)
         call: Callable[..., object] = unpack(what.task).call
         key = Key(what.key)
         checkpoint = cloudpickle.loads(what.checkpoint).proven_by(key, trust=what.trust)

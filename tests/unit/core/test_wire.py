@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 from typing import Any
 
 import pytest
@@ -43,6 +44,7 @@ MESSAGES: list[Any] = [
     Ready(host="here", pid=1),
     START,
     Report(seq=3, time=1.5, metrics=b'{"loss":1}', staged=True),
+    Report(seq=4, time=2.5, metrics=b"{}", cursor=b"c" * (1 << 17)),
     Arrive(index=0, kind="barrier()"),
     Release(index=0, data=b"abc"),
     Committed(seq=1, path="/p"),
@@ -79,3 +81,11 @@ def test_a_frame_with_a_wrong_body_is_garbage() -> None:
         Frames().feed(good[:6] + b"\x00" * (len(good) - 6))
     with pytest.raises(WireError):
         Frames().feed(good[:1] + b"\xff" + good[2:])
+
+
+def test_a_message_may_be_larger_than_4_gib() -> None:
+    """Only its header is written here: the length of a frame has 64 bits."""
+    header = struct.Struct("!BBQ")
+    good = encode(Dismissed())
+    assert header.unpack_from(good)[2] == len(good) - header.size
+    assert Frames().feed(header.pack(*good[:2], 5 << 30) + b"x") == [], "it waits for the rest"

@@ -854,3 +854,23 @@ def test_a_dataset_of_hugging_face_is_one_of_ours() -> None:
     assert headway.data.from_huggingface(theirs).take_all() == theirs.to_list()
     chosen = theirs.select([2, 0])
     assert headway.data.from_huggingface(chosen).take_all() == chosen.to_list()
+
+
+def test_files_whose_names_are_not_utf8_are_read(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    write(tmp_path / "a.parquet", x=[1, 2, 3]).rename(folder / "a.parquet")
+    (folder / "a.csv").write_text("x\n1\n2\n")
+    (folder / "a.jsonl.gz").write_bytes(gzip.compress(b'{"x": 1}\n'))
+    (folder / "a.bin").write_bytes(b"12")
+    assert values(headway.data.read_parquet(folder / "a.parquet"), "x") == [1, 2, 3]
+    assert values(headway.data.read_csv(folder / "a.csv"), "x") == [1, 2]
+    assert values(headway.data.read_json(folder / "a.jsonl.gz"), "x") == [1]
+    assert values(headway.data.read_binary_files(folder / "a.bin"), "bytes") == [b"12"]
+    with pytest.raises(DataError, match=r"the name of .*caf.udce9/a.bin' is not UTF-8.*rename it"):
+        headway.data.read_binary_files(folder / "a.bin", include_paths=True).take_all()
+
+
+def test_text_that_is_not_unicode_is_kept() -> None:
+    rows = [{"name": os.fsdecode(b"caf\xe9")}, {"name": "plain"}]
+    assert headway.data.from_items(rows).take_all() == rows

@@ -10,6 +10,7 @@ from typing import Any
 
 from headway.compat.filling import Iterations, date, details
 from headway.core.callback import TrainRunContext
+from headway.core.fields import fields_of
 
 _NAMED = re.compile(r"_([0-9a-f]{5}_00000)_0_")
 
@@ -72,7 +73,7 @@ class Trial:
         self._run_id = context.run_id
         self._count = Iterations()
         self.logdir = context.run_path
-        self.config: dict[str, Any] = context.train_loop_config or {}
+        self.config: dict[str, Any] = fields_of(context.train_loop_config) or {}
         self.trial_id = trial_id(context.run_id, self.name)
         self.trainable_name = self.name.split("_")[0]
         self.status = "RUNNING"

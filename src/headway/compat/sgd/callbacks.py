@@ -11,6 +11,7 @@ from typing import Any
 
 from headway.compat.sgd.rounds import Round, results_of
 from headway.core.callback import TrainRunContext, UserCallback
+from headway.core.fields import fields_of
 from headway.observe.trackers import Csv, MLflow, TensorBoard, Tracker, Wandb
 from headway.train.profiling import TRACES
 
@@ -33,7 +34,7 @@ class SGDCallback(UserCallback):
         """The run is over."""
 
     def before_run(self, run_context: TrainRunContext) -> None:
-        self.start_training(logdir=run_context.run_path, config=run_context.train_loop_config or {})
+        self.start_training(logdir=run_context.run_path, config=fields_of(run_context.train_loop_config) or {})
 
     def after_report(
         self, run_context: TrainRunContext, metrics: list[dict[str, Any] | None], checkpoint: Any | None

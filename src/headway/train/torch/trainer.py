@@ -28,9 +28,9 @@ class TorchTrainer(DataParallelTrainer):
     @refuse_unknown_keywords
     def __init__(
         self,
-        train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any],
+        train_loop_per_worker: Callable[[], Any] | Callable[[Any], Any],
         *,
-        train_loop_config: Mapping[str, Any] | None = None,
+        train_loop_config: object = None,
         torch_config: TorchConfig | None = None,
         scaling_config: ScalingConfig | None = None,
         run_config: RunConfig | None = None,

@@ -1,0 +1,89 @@
+"""Synchronization of models: notice that this rank trains one that nothing ties to the other ranks' models.
+
+A forgotten ``prepare_model()`` goes unnoticed otherwise: every rank trains on its part of the data, the loss falls, and
+the checkpoint holds the model of one rank. DDP, FSDP and code that averages gradients by hand use a collective between
+any two optimizer steps; where many steps pass without one, a line says so, once. Collectives before the first step
+prove nothing: they may be those of a metric.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from headway.core.messages import Place
+
+ENOUGH = 100  # optimizer steps without a collective between them
+ENOUGH_IN_LIGHTNING = 10  # which has no strategy that would average models now and then
+
+
+@contextlib.contextmanager
+def notice_separate_models(place: Place, num_collectives: Callable[[], int]) -> Iterator[None]:
+    """Say on rank 0 when its optimizers step and the process group is not used.
+
+    The hook is removed as soon as the answer is known, mostly in the second step.
+    """
+    if place.world_size == 1 or place.rank != 0:
+        yield
+        return
+    steps = _Steps(place, num_collectives)
+    try:
+        yield
+        steps.on_return()
+    finally:
+        steps.hook.remove()
+
+
+class _Steps:
+    """Counts optimizer steps until it is known whether the ranks synchronize."""
+
+    def __init__(self, place: Place, num_collectives: Callable[[], int]) -> None:
+        self._place = place
+        self._num_collectives = num_collectives
+        self._count = 0
+        self._at_first = 0  # collectives, when the first step was taken
+        self._answered = False
+        self.hook = register_optimizer_step_post_hook(self._on_step)
+
+    def _on_step(self, *_: object) -> None:
+        if torch.compiler.is_compiling() or self._answered:  # a compiled step must not trace us
+            return
+        self._count += 1
+        if self._count == 1:
+            self._at_first = self._num_collectives()
+        elif self._num_collectives() != self._at_first:
+            self._answer(separate=False)
+        elif self._count >= (ENOUGH_IN_LIGHTNING if _has_lightning() else ENOUGH):
+            self._answer(separate=True)
+
+    def on_return(self) -> None:
+        """The function is over: what was never exchanged will not be."""
+        if not self._answered and self._count:
+            now = self._num_collectives()
+            self._answer(separate=now == self._at_first if self._count > 1 else now == 0)
+
+    def _answer(self, *, separate: bool) -> None:
+        self._answered = True
+        self.hook.remove()
+        if separate:
+            print(_sentence(self._place, self._count), file=sys.stderr)
+
+
+def _has_lightning() -> bool:
+    return "lightning" in sys.modules or "pytorch_lightning" in sys.modules
+
+
+def _sentence(place: Place, num_steps: int) -> str:
+    remedy = "wrap it with headway.train.torch.prepare_model(model)"
+    if _has_lightning():
+        nodes = f", num_nodes={place.num_nodes}" if place.num_nodes > 1 else ""
+        remedy = f"use Trainer(devices={place.local_world_size}{nodes}, strategy='ddp'), or leave them out"
+    steps = "1 optimizer step" if num_steps == 1 else f"{num_steps} optimizer steps"
+    return (
+        f"headway: there are {place.world_size} workers, and rank 0 has taken {steps} without a collective operation: "
+        f"each rank trains a model of its own. To train one model together, {remedy}"
+    )

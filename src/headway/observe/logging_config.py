@@ -1,0 +1,154 @@
+"""The driver's ``logging`` configuration: taken in the driver, applied in the workers.
+
+Levels travel for every logger. A handler that writes to the console becomes one that writes to the rank's own log, with
+the same level, formatter and filters; the console shows that log with the rank in front. Other handlers (files,
+sockets, services) do not travel, since N ranks would write into one file: where there are only such, their records go
+to the rank's log, too.
+
+    driver: root ── StreamHandler(stderr), "%(levelname)s %(message)s"      worker: root ── the same into rank-N.err
+             └─ FileHandler("train.log")                                              (no file)
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import cloudpickle
+
+from headway.core.messages import HandlerSettings, LoggerSettings, LoggingSettings, Stream
+
+MAX_PICKLED_BYTES = 1 << 16  # of a formatter with its filters: more than that would drag half the driver along
+_LEVEL_AND_NAME = logging.Formatter(logging.BASIC_FORMAT)
+
+
+# --- in the driver ---
+
+
+def current_settings() -> LoggingSettings:
+    """What is configured in this process."""
+    names = {level: name for level, name in logging._levelToName.items() if logging.getLevelName(name) == level}
+    return LoggingSettings(
+        loggers=tuple(_loggers()),
+        disabled_level=logging.root.manager.disable,
+        level_names=names,
+        captures_warnings=getattr(logging, "_warnings_showwarning", None) is not None,
+    )
+
+
+def _loggers() -> Iterator[LoggerSettings]:
+    """The root logger, and all others for which anything was set."""
+    known = list(logging.root.manager.loggerDict.values())
+    for logger in (logging.root, *(each for each in known if isinstance(each, logging.Logger))):
+        handlers = tuple(_handlers(logger))
+        if logger is logging.root or handlers or logger.level or logger.disabled or not logger.propagate:
+            yield LoggerSettings(
+                name="" if logger is logging.root else logger.name,
+                level=logger.level,
+                propagate=logger.propagate,
+                disabled=logger.disabled,
+                handlers=handlers,
+            )
+
+
+def _handlers(logger: logging.Logger) -> Iterator[HandlerSettings]:
+    found = [each for each in logger.handlers if not isinstance(each, logging.NullHandler)]
+    consoles = [(handler, stream) for handler in found if (stream := _stream(handler)) is not None]
+    for handler, stream in consoles:
+        yield HandlerSettings(stream=stream, level=handler.level, style=_style(handler))
+    if found and not consoles and (logger is logging.root or not logger.propagate):
+        lowest = min(found, key=lambda handler: handler.level)
+        yield HandlerSettings(stream="err", level=lowest.level, style=_style(lowest))
+
+
+def _stream(handler: logging.Handler) -> Stream | None:
+    """Which of this process's streams the handler writes to."""
+    if type(handler).__module__ == "rich.logging":
+        return "err"
+    stream = getattr(handler, "stream", None) if isinstance(handler, logging.StreamHandler) else None
+    if stream is None or isinstance(handler, logging.FileHandler):
+        return None
+    if stream in (sys.stdout, sys.__stdout__):
+        return "out"
+    return "err" if stream in (sys.stderr, sys.__stderr__) else None
+
+
+def _style(handler: logging.Handler) -> bytes:
+    """The formatter and the filters, pickled; without what cannot be. Only lines of text are formatted alike."""
+    is_text = isinstance(handler, logging.StreamHandler)
+    formatter = handler.formatter if is_text else _LEVEL_AND_NAME
+    for style in ((formatter, list(handler.filters)), (_LEVEL_AND_NAME, list(handler.filters))):
+        try:
+            data: bytes = cloudpickle.dumps(style)
+        except Exception:  # the user's own classes: they may do anything here
+            continue
+        if len(data) <= MAX_PICKLED_BYTES:
+            return data
+    return b""
+
+
+# --- in a worker ---
+
+
+class RankHandler(logging.StreamHandler[Any]):
+    """Writes to the rank's log; silent as soon as code in the worker gives the same logger a console handler."""
+
+    def __init__(self, stream: Stream, owner: logging.Logger) -> None:
+        super().__init__(sys.stdout if stream == "out" else sys.stderr)
+        self._owner = owner
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not any(_stream(each) is not None for each in self._owner.handlers if not isinstance(each, RankHandler)):
+            super().emit(record)
+
+
+def apply(settings: LoggingSettings) -> None:
+    """Configure this process like the driver; its streams must be the rank's logs by now."""
+    for level, name in settings.level_names.items():
+        logging.addLevelName(level, name)
+    logging.disable(settings.disabled_level)
+    logging.captureWarnings(settings.captures_warnings)
+    for each in settings.loggers:
+        logger = logging.getLogger(each.name)
+        logger.setLevel(each.level)
+        logger.propagate, logger.disabled = each.propagate, each.disabled
+        _remove_inherited(logger)
+        for handler in each.handlers:
+            logger.addHandler(_handler(handler, logger))
+    _let_basic_config_replace_inherited()
+
+
+def _handler(settings: HandlerSettings, owner: logging.Logger) -> RankHandler:
+    handler = RankHandler(settings.stream, owner)
+    handler.setLevel(settings.level)
+    try:
+        formatter, filters = cloudpickle.loads(settings.style) if settings.style else (_LEVEL_AND_NAME, [])
+    except Exception:  # the user's own classes, whose module may be missing here
+        formatter, filters = _LEVEL_AND_NAME, []
+    handler.setFormatter(formatter)
+    for each in filters:
+        handler.addFilter(each)
+    return handler
+
+
+def _remove_inherited(logger: logging.Logger) -> None:
+    for handler in [each for each in logger.handlers if isinstance(each, RankHandler)]:
+        logger.removeHandler(handler)
+
+
+def _let_basic_config_replace_inherited() -> None:
+    """``basicConfig()`` does nothing where the root logger has handlers; a function's own call counts all the same."""
+    original = logging.basicConfig
+    if hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def basic_config(**options: Any) -> None:
+        if all(isinstance(each, RankHandler) for each in logging.root.handlers):
+            _remove_inherited(logging.root)
+        original(**options)
+
+    logging.basicConfig = basic_config

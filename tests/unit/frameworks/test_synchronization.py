@@ -1,0 +1,91 @@
+"""Models that nothing ties together are noticed, once; models that are tied in any way are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from torch.optim.optimizer import _global_optimizer_post_hooks as hooks
+
+from headway.core.messages import Place
+from headway.frameworks import synchronization
+from headway.frameworks.synchronization import ENOUGH, notice_separate_models
+
+
+@pytest.fixture(autouse=True)
+def nobody_has_imported_lightning(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(synchronization, "_has_lightning", lambda: False)
+    before = dict(hooks)
+    yield
+    assert dict(hooks) == before, "no hook is left behind"
+
+
+class Training:
+    """A loop whose collectives are counted by hand."""
+
+    def __init__(self, world_size: int = 2, rank: int = 0) -> None:
+        self.place = Place(rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size)
+        self.collectives = 0
+
+    def step(self) -> None:
+        """What every optimizer does in step(), without what torch imports for its first one."""
+        for hook in list(hooks.values()):
+            hook(None, (), {})  # type: ignore[arg-type]
+
+    def run(self, num_steps: int, *, before: int = 0, each: int = 0, every: int = 1, after: int = 0) -> None:
+        with notice_separate_models(self.place, lambda: self.collectives):
+            self.collectives += before
+            for step in range(num_steps):
+                if step % every == 0:
+                    self.collectives += each
+                self.step()
+            self.collectives += after
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, ENOUGH - 1, ENOUGH, 3 * ENOUGH])
+def test_steps_without_a_collective_are_told_once(num_steps: int, capsys: pytest.CaptureFixture[str]) -> None:
+    Training().run(num_steps)
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("headway: there are 2 workers, and rank 0 has taken ")
+    assert "prepare_model(model)" in line
+
+
+def test_collectives_of_metrics_before_the_first_step_hide_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    Training().run(ENOUGH, before=7, after=7)
+    assert f"rank 0 has taken {ENOUGH} optimizer steps without" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        {"num_steps": 0},
+        {"num_steps": 1, "each": 1},
+        {"num_steps": 300, "before": 3, "each": 1},
+        {"num_steps": 300, "each": 1, "every": ENOUGH - 1},
+        {"num_steps": 10, "after": 1},
+    ],
+    ids=str,
+)
+def test_whoever_exchanges_anything_hears_nothing(loop: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    Training().run(**loop)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("where", [{"world_size": 1}, {"rank": 1}])
+def test_one_worker_and_other_ranks_are_silent(where: dict[str, int], capsys: pytest.CaptureFixture[str]) -> None:
+    Training(**where).run(ENOUGH)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_function_that_raises_has_other_worries(capsys: pytest.CaptureFixture[str]) -> None:
+    training = Training()
+
+    def fail() -> None:
+        with notice_separate_models(training.place, lambda: 0):
+            training.step()
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        fail()
+    assert capsys.readouterr().err == ""
