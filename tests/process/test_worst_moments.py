@@ -413,3 +413,34 @@ def test_a_users_directory_that_is_called_like_ours_is_never_swept(tmp_path: Pat
     nurseries.sweep_temporary_folders()
     assert (storage / "precious" / "run.json").is_file()
     shutil.rmtree(storage)
+
+
+def test_reports_that_a_killed_driver_had_not_read_are_in_the_metrics(tmp_path: Path) -> None:
+    """Of both ranks, only one of which saves: the driver is stopped, the workers report on, then it is killed."""
+    script = f"""
+        import pathlib, time
+        from headway import train
+
+        def train_func():
+            context, found = train.get_context(), train.get_checkpoint()
+            first = 0 if found is None else found.to_dict()["step"] + 1
+            for step in range(first, 40):
+                mine = context.get_world_rank() == 0 and step % 5 == 4
+                train.report({{"step": step}}, train.Checkpoint.from_dict({{"step": step}}) if mine else None)
+                time.sleep(0.02 if found is None else 0)
+
+        config = train.RunConfig(name="run", storage_path={str(tmp_path)!r})
+        train.DataParallelTrainer(train_func, scaling_config=train.ScalingConfig(2), run_config=config).fit()
+    """
+    path = write_script(tmp_path, script)
+    staging = tmp_path / "run/checkpoints/.staging"
+    with Driver(path) as driver:
+        wait_until((tmp_path / "run/checkpoints/checkpoint_000000").is_dir, 30, lambda: driver.output)
+        driver.process.send_signal(signal.SIGSTOP)
+        before = len(list(staging.glob("*.rank-0.json")))
+        wait_until(lambda: len(list(staging.glob("*.rank-0.json"))) >= before + 2, 30, lambda: driver.output)
+        driver.process.kill()
+    python(path)
+    record = Record.at(tmp_path / "run")
+    for rank in (0, 1):
+        assert [row["metrics"]["step"] for row in record.reports(rank)] == list(range(40)), rank

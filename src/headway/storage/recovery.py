@@ -4,7 +4,7 @@
 1. A folder in staging that has a manifest was about to be renamed: it is.
 2. Complete saves that nobody made a checkpoint of (the driver was killed) are made one, if every rank that saves is
    there. They were not flushed: only in the same life of the machine can we be sure of their bytes.
-3. Everything else in staging is swept.
+3. Reports that the driver had not read are added to the metrics; everything else in staging is swept.
 4. The sizes of all files of all checkpoints are checked; after a crash, every byte of the newest. What is damaged is
    set aside, and the next one is the newest.
 """
@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from headway.core.errors import StorageError
 from headway.core.origin import Key
-from headway.storage import disk, handoff, layout, staging
+from headway.storage import backlog, disk, handoff, layout, staging
 from headway.storage.commit import Commitment, Saved, Signer, commit, put_in_place
 from headway.storage.manifest import Manifest, NewerFormat, damage, read_manifest
 from headway.storage.staging import Note, Slot
@@ -86,9 +86,18 @@ def recover(run: Path, *, crashed: bool, signer: Signer | None = None) -> Recove
     if signer is not None:
         _finish_handoffs(run, signer.key)
     notes = [*_finish_renames(run), *_commit_complete_saves(run, signer)]
+    notes += restore_reports(run, committed(run))
     staging.sweep(run)
     notes += _set_damaged_aside(run, crashed=crashed)
     return Recovered(committed(run), notes)
+
+
+def restore_reports(run: Path, kept: Sequence[Saved]) -> Iterator[str]:
+    """Reports before the newest checkpoint that the driver had not read when it was killed; ``run`` is a directory."""
+    restored = backlog.restore(run, kept[-1].manifest.seq) if kept else 0
+    if restored:
+        reports = "reports" if restored > 1 else "report"
+        yield f"{restored:,} {reports} that nobody had written down when the run was cut off: in {layout.METRICS} now"
 
 
 def _finish_handoffs(run: Path, key: Key) -> None:

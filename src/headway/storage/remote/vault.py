@@ -17,7 +17,7 @@ from headway.storage import handoff, layout
 from headway.storage.commit import Commitment, Saved, Signer
 from headway.storage.handoff import Handoff
 from headway.storage.manifest import Manifest, Stored, manifest_bytes, parse_manifest, versions
-from headway.storage.recovery import Recovered, Survey
+from headway.storage.recovery import Recovered, Survey, restore_reports
 from headway.storage.remote import copies, recovery
 from headway.storage.remote.checking import SET_ASIDE, damage, summed
 from headway.storage.remote.sending import Parcel, begun_key, differing, folder_key, get_note, note_key, send
@@ -181,7 +181,11 @@ class StoreVault:
 
     def recover(self, *, crashed: bool) -> Recovered:
         self._undo([left for left in self._handoffs() if not self._finish(left)])
-        return recovery.recover(self, crashed=crashed)
+        recovered = recovery.recover(self, crashed=crashed)
+        if self.home is None:
+            return recovered
+        restored = restore_reports(self.home, recovered.kept)
+        return replace(recovered, notes=[*recovered.notes, *restored])
 
     def next_number(self) -> int:
         """Where the run was taken from somebody who may still be uploading, far from the numbers that it may use."""
