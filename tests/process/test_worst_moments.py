@@ -426,7 +426,12 @@ def test_reports_that_a_killed_driver_had_not_read_are_in_the_metrics(tmp_path: 
             first = 0 if found is None else found.to_dict()["step"] + 1
             for step in range(first, 40):
                 mine = context.get_world_rank() == 0 and step % 5 == 4
+                done = pathlib.Path({str(tmp_path)!r}, f"rank 1 has reported {{step}}")
+                while mine and not done.exists():
+                    time.sleep(0.01)
                 train.report({{"step": step}}, train.Checkpoint.from_dict({{"step": step}}) if mine else None)
+                if context.get_world_rank() == 1:
+                    done.touch()
                 time.sleep(0.02 if found is None else 0)
 
         config = train.RunConfig(name="run", storage_path={str(tmp_path)!r})
