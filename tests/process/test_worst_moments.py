@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -371,39 +372,59 @@ def test_what_a_program_left_that_was_killed_with_its_nursery_is_swept(tmp_path:
     assert held.folder.is_dir(), "that of a living one stays"
 
 
-@pytest.mark.parametrize("victims", ["fork server", "reaper", "fork server and workers"])
-def test_what_workers_have_started_ends_with_a_driver_that_is_killed_together_with(
-    victims: str, tmp_path: Path
+KILLED = {
+    "driver and fork server": ["fork server", "driver"],
+    "fork server and driver, one after the other": ["fork server", "pause", "driver"],
+    "outer reaper": ["outer reaper", "driver"],
+    "outer reaper, driver, fork server": ["outer reaper", "pause", "driver", "fork server"],
+    "inner reaper, fork server, driver": ["inner reaper", "fork server", "driver"],
+    "inner reaper, long before": ["inner reaper", "pause", "fork server", "driver"],
+    "driver, fork server and workers": ["driver", "fork server", "workers"],
+}
+
+
+@pytest.mark.parametrize("order", KILLED)
+def test_whatever_of_a_program_is_killed_nothing_that_its_workers_have_started_lives_on(
+    order: str, tmp_path: Path
 ) -> None:
-    """One child in the worker's process group, one in a session of its own, with an environment of its own."""
+    """In the worker's process group; in a session of its own, without its environment; a daemon; multiprocessing."""
     script = """
-        import subprocess, sys, time
+        import multiprocessing, os, subprocess, sys, time
         from headway import train
 
         def train_func():
-            rank = train.get_context().get_world_rank()
             subprocess.Popen(["sleep", "600"])
             subprocess.Popen(["sleep", "600"], start_new_session=True, env={})
-            print("up:", rank, flush=True)
+            subprocess.run(["sh", "-c", "setsid sleep 600 &"])
+            multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,)).start()
+            print("up", flush=True)
             time.sleep(600)
 
-        train.DataParallelTrainer(train_func, scaling_config=train.ScalingConfig(2)).fit()
+        if __name__ == "__main__":
+            train.DataParallelTrainer(train_func, scaling_config=train.ScalingConfig(1)).fit()
     """
-    with Driver(write_script(tmp_path, script)) as driver:
-        wait_until(lambda: driver.output.count("up: ") == 2, 30, lambda: driver.output)
+    with subprocess.Popen(["sleep", "600"]) as stranger, Driver(write_script(tmp_path, script)) as driver:
+        wait_until(lambda: "up" in driver.output, 30, lambda: driver.output)
+        wait_until(lambda: len(driver.descendants()) == 8, 10, lambda: str(driver.descendants()))
         processes = driver.descendants()
-        reaper = psutil.Process(driver.process.pid).children()[0]
-        fork_server = reaper.children()[0]
-        doomed = {
+        outer = psutil.Process(driver.process.pid).children()[0]
+        inner = outer.children()[0]
+        fork_server = inner.children()[0]
+        chosen = {
+            "driver": [psutil.Process(driver.process.pid)],
+            "outer reaper": [outer],
+            "inner reaper": [inner],
             "fork server": [fork_server],
-            "reaper": [reaper],
-            "fork server and workers": [fork_server, *fork_server.children()],
+            "workers": fork_server.children(),
         }
-        assert len(processes) == 8
-        chosen = doomed[victims]
-        for process in [*chosen, psutil.Process(driver.process.pid)]:
-            process.kill()
+        for name in KILLED[order]:
+            for process in chosen.get(name, []):
+                process.kill()
+            if name == "pause":
+                time.sleep(0.3)
         wait_until(lambda: not alive(processes), 10, lambda: str(alive(processes)))
+        assert stranger.poll() is None
+        stranger.kill()
 
 
 def test_a_users_directory_that_is_called_like_ours_is_never_swept(tmp_path: Path) -> None:
