@@ -116,8 +116,9 @@ class Session:
         self._released: dict[int, bytes] = {}
         self._horizons: dict[tuple[str, int], Horizon] = {}
         self._dismissed = False
-        self._backlog = None if link.alone else Backlog(Path(start.run.path), start.run.attempt, start.rank)
-        if self._backlog is not None:
+        self._backlog: Backlog | None = None
+        if not link.alone and start.run.root in ("", start.run.path):  # else no checkpoint outlives the driver
+            self._backlog = Backlog(Path(start.run.path), start.run.attempt, start.rank)
             self.at_end.append(self._backlog.close)
 
     def report(
