@@ -359,9 +359,10 @@ def test_what_a_program_left_that_was_killed_with_its_nursery_is_swept(tmp_path:
     memory = Path(os.environ["HEADWAY_MEMORY_DIR"])
     with Driver(write_script(tmp_path, script)) as driver:
         wait_until(lambda: list(memory.glob("*/checkpoints/checkpoint_*")) != [], 30, lambda: driver.output)
-        descendants = driver.descendants()
-        driver.process.kill()
-        for process in descendants:
+        processes = [*driver.descendants(), psutil.Process(driver.process.pid)]
+        for process in processes:  # all at the same moment
+            process.suspend()
+        for process in processes:
             process.kill()
     left = Path(driver.output.splitlines()[0])
     assert left.is_dir()
