@@ -90,7 +90,7 @@ def _settled(look: Callable[[], set[str]], before: set[str], patience_s: float =
 
 def _processes() -> set[str]:
     """Our descendants, nurseries excepted: they are meant to stay."""
-    ours = {pid for nursery in nurseries._nurseries.values() for pid in (nursery.pid, nursery.reaper_pid)}
+    ours = {pid for nursery in nurseries._nurseries.values() for pid in (nursery.pid, *nursery.reaper_pids)}
     found = set()
     for process in psutil.Process().children(recursive=True):
         try:

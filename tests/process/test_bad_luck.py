@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -374,3 +375,53 @@ def test_out_of_memory_is_called_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(train.WorkerGroupError, match="rank 0 raised MemoryError") as caught:
         fit(train_func, name="run", storage_path=tmp_path)
     assert isinstance(caught.value.__cause__, MemoryError)
+
+
+@pytest.mark.parametrize("what", ["prints", "raises"])
+def test_logs_that_find_no_room_neither_end_the_training_nor_hide_its_error(what: str, tmp_path: Path) -> None:
+    """The limit on the size of a file stands in for a full disk."""
+
+    def train_func() -> str:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, 1 << 14))
+        for stream in (sys.stdout, sys.stderr):
+            for _ in range(5):
+                print("y" * 5000, file=stream, flush=True)
+        train.report({"step": 0})
+        if what == "raises":
+            raise ValueError("the user's own error")
+        return "done"
+
+    if what == "prints":
+        assert fit(train_func, storage_path=tmp_path).return_value == "done"
+    else:
+        with pytest.raises(train.TrainingFailedError, match="rank 0 raised ValueError: the user's own error"):
+            fit(train_func, storage_path=tmp_path)
+
+
+def test_a_rank_that_is_late_finds_the_checkpoint_that_its_attempt_began_with(tmp_path: Path) -> None:
+    """Retention keeps one checkpoint, and the quick rank has made several when the late one looks at its own."""
+    first = fit(
+        lambda: train.report({}, train.Checkpoint.from_dict({"step": 0})),
+        name="run",
+        storage_path=tmp_path,
+        checkpoint_config=train.CheckpointConfig(num_to_keep=1),
+    )
+
+    def train_func() -> Any:
+        rank = train.get_context().get_world_rank()
+        checkpoints = Path(tmp_path, "run/checkpoints")
+        if rank == 1:
+            wait_until((checkpoints / "checkpoint_000003").is_dir, 20)
+        found = train.get_checkpoint()
+        assert found is not None
+        step = found.to_dict()["step"]
+        for number in range(1, 5) if rank == 0 else ():
+            train.report({}, train.Checkpoint.from_dict({"step": number}))
+        train.report({})
+        return step
+
+    result = fit(
+        train_func, 2, name="run", storage_path=tmp_path, checkpoint_config=train.CheckpointConfig(num_to_keep=1)
+    )
+    assert first.state == result.state == "FINISHED"
+    assert [path.name for path in sorted(Path(tmp_path, "run/checkpoints").glob("c*"))] == ["checkpoint_000004"]

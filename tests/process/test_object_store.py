@@ -13,8 +13,10 @@ from typing import Any
 import psutil
 import pytest
 
+from headway import data as headway_data
 from headway import train
 from headway.cli import main as headway
+from headway.core.environment import results_folder
 from headway.storage.manifest import Stored
 from headway.storage.record import Record
 from headway.storage.remote import lease, objects, store
@@ -23,6 +25,7 @@ from headway.storage.remote.objects import ObjectStore
 from headway.storage.remote.vault import StoreVault
 from headway.storage.rundir import RunDir
 from headway.storage.vault import FolderVault
+from headway.worker.uploading import Uploader
 from s3 import S3
 from support import Driver, fit, plain_trainer, python, save, wait_until, write_script
 
@@ -633,3 +636,46 @@ def test_retries_end(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(train.StorageError, match="x://y/b could not be read: not yours"):
         Broken().read("b")
     assert tries.count("b") == 1, "that does not pass"
+
+
+def test_figures_of_data_pipelines_are_in_the_store_too(s3: S3) -> None:
+    def train_func() -> None:
+        for batch in train.get_dataset_shard("train").iter_batches(batch_size=4):
+            train.report({"rows": len(batch["id"])})
+        wait_until(lambda: list(results_folder().rglob("figures/data.jsonl")) != [], 20)
+
+    rows = {"train": headway_data.range(20)}
+    config = train.RunConfig(name="figures", storage_path=f"{s3.url}/runs")
+    train.DataParallelTrainer(train_func, datasets=rows, run_config=config).fit()
+    assert s3.get("runs/figures/data.jsonl")
+
+
+def test_a_file_that_vanishes_on_its_way_to_the_store_fails_the_save(s3: S3, tmp_path: Path) -> None:
+    """And so does one that changes before it is saved in the background. The checkpoint before stays the newest."""
+
+    def train_func(config: dict[str, Any]) -> None:
+        train.report({}, train.Checkpoint.from_dict({"good": 1}))
+        folder = Path(tempfile.mkdtemp(dir=config["where"]))
+        claim = Uploader._parcel
+
+        def and_then(self: Uploader, *args: Any) -> Any:
+            parcel = claim(self, *args)
+            (folder / "b").unlink() if config["mode"] is SYNC else (folder / "b").write_text("another")
+            return parcel
+
+        Uploader._parcel = and_then  # type: ignore[method-assign]
+        train.report(
+            {},
+            save(folder, a="1", b="2"),
+            checkpoint_upload_mode=config["mode"],
+            delete_local_checkpoint_after_upload=False,
+        )
+
+    for mode, said in ((SYNC, "b vanished while it was saved"), (ASYNC, "b changed after it was reported")):
+        name = f"vanishing-{mode.value}"
+        config = {"mode": mode, "where": str(tmp_path)}
+        with pytest.raises(train.TrainingFailedError, match=f"checkpoint of report 1 could not be uploaded: .*{said}"):
+            plain_trainer(train_func, 1, config, name=name, storage_path=f"{s3.url}/runs").fit()
+        result = train.Result.from_path(f"{s3.url}/runs/{name}")
+        assert result.checkpoint is not None
+        assert result.checkpoint.to_dict() == {"good": 1}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -21,7 +23,7 @@ from headway import train
 from headway.storage import handoff
 from headway.storage.record import Record
 from headway.worker import saving
-from support import Driver, fit, python, save, write_script
+from support import Driver, fit, python, save, wait_until, write_script
 
 ASYNC, NO_UPLOAD = train.CheckpointUploadMode.ASYNC, train.CheckpointUploadMode.NO_UPLOAD
 
@@ -383,3 +385,108 @@ def test_a_name_is_given_once(tmp_path: Path) -> None:
         fit(
             lambda: train.report({}, save(tmp_path, a="1"), checkpoint_dir_name="../up"), storage_path=tmp_path / "runs"
         )
+
+
+@pytest.mark.parametrize("change", ["vanished", "changed"])
+def test_files_that_need_no_upload_must_stay_until_they_are_committed(change: str, tmp_path: Path) -> None:
+    def train_func() -> None:
+        train.report({}, train.Checkpoint.from_dict({"good": 1}))
+        wait_until((tmp_path / "runs/run/checkpoints/checkpoint_000000").is_dir, 10)
+        folder = Path(train.get_context().get_storage().build_checkpoint_path_from_name("mine"))
+        folder.mkdir()
+        adopt = saving.adopt
+
+        def adopt_and_change(*args: Any) -> None:
+            adopt(*args)
+            (folder / "b").unlink() if change == "vanished" else (folder / "b").write_text("longer")
+
+        saving.adopt = adopt_and_change
+        train.report({}, save(folder, a="1", b="2"), checkpoint_upload_mode=NO_UPLOAD)
+
+    with pytest.raises(train.TrainingFailedError, match=f"checkpoint of report 1 could not be committed: b .*{change}"):
+        fit(train_func, storage_path=tmp_path / "runs", name="run")
+    [kept] = Record.at(tmp_path / "runs" / "run").checkpoints()
+    assert kept.checkpoint().to_dict() == {"good": 1}
+
+
+@pytest.mark.parametrize("mode", ["SYNC", "ASYNC", "ASYNC, kept"])
+def test_a_full_disk_costs_neither_the_users_files_nor_the_checkpoint_before(
+    mode: str, tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit on the size of a file stands in for a full disk: the large file cannot be written to storage."""
+    folder = elsewhere / "mine"
+
+    def still_full(*args: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(handoff, "copy_aside", still_full)  # in the driver, which tries once more
+
+    def train_func() -> None:
+        train.report({}, train.Checkpoint.from_dict({"good": 1}))
+        folder.mkdir()
+        (folder / "large").write_bytes(os.urandom(1 << 20))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, 1 << 18))
+        taken = None if mode != "ASYNC, kept" else False
+        how = train.CheckpointUploadMode[mode.removesuffix(", kept")]
+        train.report({}, save(folder, a="1"), checkpoint_upload_mode=how, delete_local_checkpoint_after_upload=taken)
+        if mode == "ASYNC":
+            folder.rmdir()
+
+    said = r"checkpoint of report 1 could not be saved .*File too large.*large"
+    with pytest.raises(train.TrainingFailedError, match=said):
+        fit(train_func, storage_path=tmp_path / "runs", name="run")
+    [kept] = Record.at(tmp_path / "runs" / "run").checkpoints()
+    assert kept.checkpoint().to_dict() == {"good": 1}
+    assert {path.name: path.stat().st_size for path in folder.iterdir()} == {"large": 1 << 20, "a": 1}
+    assert os.listdir(elsewhere) == ["mine"]
+
+
+def test_files_that_are_copied_in_the_background_must_not_change_meanwhile(tmp_path: Path) -> None:
+    """The popular slip: one directory for all steps, rewritten while the copy of the last step is still going on."""
+
+    def train_func() -> None:
+        stage = saving.stage
+
+        def changed_meanwhile(source: Path, *args: Any, **rest: Any) -> set[str]:
+            (source / "model").write_text("of the next step")
+            return stage(source, *args, **rest)
+
+        saving.stage = changed_meanwhile
+        folder = tempfile.mkdtemp(dir=tmp_path)
+        train.report(
+            {},
+            save(folder, model="of this step"),
+            checkpoint_upload_mode=ASYNC,
+            delete_local_checkpoint_after_upload=False,
+        )
+
+    with pytest.raises(train.TrainingFailedError, match=r"report 0 .*model changed after it was reported"):
+        fit(train_func, storage_path=tmp_path / "runs", name="run")
+    assert Record.at(tmp_path / "runs" / "run").checkpoints() == []
+
+
+def test_the_driver_brings_files_to_storage_that_their_worker_could_not(tmp_path: Path, elsewhere: Path) -> None:
+    def train_func() -> None:
+        folder = Path(tempfile.mkdtemp(dir=elsewhere))
+        (folder / "large").write_bytes(os.urandom(1 << 20))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, 1 << 18))
+        train.report({}, train.Checkpoint(folder), checkpoint_upload_mode=ASYNC)
+        folder.rmdir()
+
+    with pytest.raises(train.TrainingFailedError, match="File too large"):
+        fit(train_func, storage_path=tmp_path / "runs", name="run")
+    [kept] = Record.at(tmp_path / "runs" / "run").checkpoints()
+    assert kept.manifest.files["large"].size == 1 << 20
+    assert os.listdir(elsewhere) == []
+
+
+def test_thousands_of_files(tmp_path: Path, elsewhere: Path) -> None:
+    def train_func() -> None:
+        for mode, where in ((ASYNC, tmp_path), (ASYNC, elsewhere)):
+            folder = Path(tempfile.mkdtemp(dir=where))
+            for number in range(1_000):
+                (folder / f"{number}").write_bytes(b"x")
+            train.report({}, train.Checkpoint(folder), checkpoint_upload_mode=mode)
+
+    result = fit(train_func, storage_path=tmp_path / "runs")
+    assert [len(saved.manifest.files) for saved in Record.at(Path(result.path)).checkpoints()] == [1_000, 1_000]

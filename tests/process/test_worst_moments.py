@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -358,9 +359,10 @@ def test_what_a_program_left_that_was_killed_with_its_nursery_is_swept(tmp_path:
     memory = Path(os.environ["HEADWAY_MEMORY_DIR"])
     with Driver(write_script(tmp_path, script)) as driver:
         wait_until(lambda: list(memory.glob("*/checkpoints/checkpoint_*")) != [], 30, lambda: driver.output)
-        descendants = driver.descendants()
-        driver.process.kill()
-        for process in descendants:
+        processes = [*driver.descendants(), psutil.Process(driver.process.pid)]
+        for process in processes:  # all at the same moment
+            process.suspend()
+        for process in processes:
             process.kill()
     left = Path(driver.output.splitlines()[0])
     assert left.is_dir()
@@ -371,39 +373,59 @@ def test_what_a_program_left_that_was_killed_with_its_nursery_is_swept(tmp_path:
     assert held.folder.is_dir(), "that of a living one stays"
 
 
-@pytest.mark.parametrize("victims", ["fork server", "reaper", "fork server and workers"])
-def test_what_workers_have_started_ends_with_a_driver_that_is_killed_together_with(
-    victims: str, tmp_path: Path
+KILLED = {
+    "driver and fork server": ["fork server", "driver"],
+    "fork server and driver, one after the other": ["fork server", "pause", "driver"],
+    "outer reaper": ["outer reaper", "driver"],
+    "outer reaper, driver, fork server": ["outer reaper", "pause", "driver", "fork server"],
+    "inner reaper, fork server, driver": ["inner reaper", "fork server", "driver"],
+    "inner reaper, long before": ["inner reaper", "pause", "fork server", "driver"],
+    "driver, fork server and workers": ["driver", "fork server", "workers"],
+}
+
+
+@pytest.mark.parametrize("order", KILLED)
+def test_whatever_of_a_program_is_killed_nothing_that_its_workers_have_started_lives_on(
+    order: str, tmp_path: Path
 ) -> None:
-    """One child in the worker's process group, one in a session of its own, with an environment of its own."""
+    """In the worker's process group; in a session of its own, without its environment; a daemon; multiprocessing."""
     script = """
-        import subprocess, sys, time
+        import multiprocessing, os, subprocess, sys, time
         from headway import train
 
         def train_func():
-            rank = train.get_context().get_world_rank()
             subprocess.Popen(["sleep", "600"])
             subprocess.Popen(["sleep", "600"], start_new_session=True, env={})
-            print("up:", rank, flush=True)
+            subprocess.run(["sh", "-c", "setsid sleep 600 &"])
+            multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,)).start()
+            print("up", flush=True)
             time.sleep(600)
 
-        train.DataParallelTrainer(train_func, scaling_config=train.ScalingConfig(2)).fit()
+        if __name__ == "__main__":
+            train.DataParallelTrainer(train_func, scaling_config=train.ScalingConfig(1)).fit()
     """
-    with Driver(write_script(tmp_path, script)) as driver:
-        wait_until(lambda: driver.output.count("up: ") == 2, 30, lambda: driver.output)
+    with subprocess.Popen(["sleep", "600"]) as stranger, Driver(write_script(tmp_path, script)) as driver:
+        wait_until(lambda: "up" in driver.output, 30, lambda: driver.output)
+        wait_until(lambda: len(driver.descendants()) == 8, 10, lambda: str(driver.descendants()))
         processes = driver.descendants()
-        reaper = psutil.Process(driver.process.pid).children()[0]
-        fork_server = reaper.children()[0]
-        doomed = {
+        outer = psutil.Process(driver.process.pid).children()[0]
+        inner = outer.children()[0]
+        fork_server = inner.children()[0]
+        chosen = {
+            "driver": [psutil.Process(driver.process.pid)],
+            "outer reaper": [outer],
+            "inner reaper": [inner],
             "fork server": [fork_server],
-            "reaper": [reaper],
-            "fork server and workers": [fork_server, *fork_server.children()],
+            "workers": fork_server.children(),
         }
-        assert len(processes) == 8
-        chosen = doomed[victims]
-        for process in [*chosen, psutil.Process(driver.process.pid)]:
-            process.kill()
+        for name in KILLED[order]:
+            for process in chosen.get(name, []):
+                process.kill()
+            if name == "pause":
+                time.sleep(0.3)
         wait_until(lambda: not alive(processes), 10, lambda: str(alive(processes)))
+        assert stranger.poll() is None
+        stranger.kill()
 
 
 def test_a_users_directory_that_is_called_like_ours_is_never_swept(tmp_path: Path) -> None:
@@ -413,3 +435,39 @@ def test_a_users_directory_that_is_called_like_ours_is_never_swept(tmp_path: Pat
     nurseries.sweep_temporary_folders()
     assert (storage / "precious" / "run.json").is_file()
     shutil.rmtree(storage)
+
+
+def test_reports_that_a_killed_driver_had_not_read_are_in_the_metrics(tmp_path: Path) -> None:
+    """Of both ranks, only one of which saves: the driver is stopped, the workers report on, then it is killed."""
+    script = f"""
+        import pathlib, time
+        from headway import train
+
+        def train_func():
+            context, found = train.get_context(), train.get_checkpoint()
+            first = 0 if found is None else found.to_dict()["step"] + 1
+            for step in range(first, 40):
+                mine = context.get_world_rank() == 0 and step % 5 == 4
+                done = pathlib.Path({str(tmp_path)!r}, f"rank 1 has reported {{step}}")
+                while mine and not done.exists():
+                    time.sleep(0.01)
+                train.report({{"step": step}}, train.Checkpoint.from_dict({{"step": step}}) if mine else None)
+                if context.get_world_rank() == 1:
+                    done.touch()
+                time.sleep(0.02 if found is None else 0)
+
+        config = train.RunConfig(name="run", storage_path={str(tmp_path)!r})
+        train.DataParallelTrainer(train_func, scaling_config=train.ScalingConfig(2), run_config=config).fit()
+    """
+    path = write_script(tmp_path, script)
+    staging = tmp_path / "run/checkpoints/.staging"
+    with Driver(path) as driver:
+        wait_until((tmp_path / "run/checkpoints/checkpoint_000000").is_dir, 30, lambda: driver.output)
+        driver.process.send_signal(signal.SIGSTOP)
+        before = len(list(staging.glob("*.rank-0.json")))
+        wait_until(lambda: len(list(staging.glob("*.rank-0.json"))) >= before + 2, 30, lambda: driver.output)
+        driver.process.kill()
+    python(path)
+    record = Record.at(tmp_path / "run")
+    for rank in (0, 1):
+        assert [row["metrics"]["step"] for row in record.reports(rank)] == list(range(40)), rank

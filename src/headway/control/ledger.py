@@ -24,7 +24,7 @@ from headway.core.config import CheckpointConfig
 from headway.core.errors import StorageError
 from headway.core.messages import Claim, Granted, Known, Report
 from headway.core.validation import ReportedCheckpointStatus
-from headway.storage import layout
+from headway.storage import journal, layout
 from headway.storage.commit import Commitment, Saved
 from headway.storage.remote.lease import LeaseLost
 from headway.storage.retention import surplus, why_retired
@@ -115,10 +115,7 @@ class Ledger:
     def record(self, attempt: int, rank: int, report: Report) -> None:
         if rank == 0:
             self.newest_report = report
-        self._lines.append(
-            b'{"rank":%d,"seq":%d,"attempt":%d,"time":%.6f,"metrics":%s}\n'
-            % (rank, report.seq, attempt, report.time, report.metrics)
-        )
+        self._lines.append(journal.report_line(attempt, rank, report.seq, report.time, report.metrics))
 
     def flush(self) -> None:
         """Write what has been recorded, once per batch of events."""

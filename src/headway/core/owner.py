@@ -7,6 +7,7 @@ another container.
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ class Owner:
     pid: int
     started: str  # in ticks since the boot, as the kernel tells it; "" where it does not
     boot: str
+    host: str  # the machine: another one has other boots, and its processes are not seen from here
     pid_namespace: str  # of the container, if there is one
     uid: int
 
@@ -28,16 +30,24 @@ class Owner:
     def current(cls) -> Owner:
         """This process."""
         pid = os.getpid()
-        return cls(pid=pid, started=_started(pid), boot=boot_id(), pid_namespace=_pid_namespace(), uid=os.geteuid())
+        return cls(
+            pid=pid,
+            started=_started(pid),
+            boot=boot_id(),
+            host=_host(),
+            pid_namespace=_pid_namespace(),
+            uid=os.geteuid(),
+        )
 
     @property
     def is_alive(self) -> bool:
-        """Whether it lives, as far as we can tell: who is in another container may."""
+        """Whether it lives, as far as we can tell: who is on another machine or in another container may."""
         if self.boot != boot_id():
-            return False
+            return self.host != _host()  # the same machine has been started again
         if self.pid_namespace != _pid_namespace():
             return True
-        return _started(self.pid) == self.started and _exists(self.pid)
+        started = _started(self.pid)
+        return started == self.started if started and self.started else _exists(self.pid)
 
     def to_json(self) -> dict[str, Any]:
         return {"format": FORMAT, **asdict(self)}
@@ -52,7 +62,7 @@ class Owner:
         return cls(**fields) if {name: type(value) for name, value in fields.items()} == expected else None
 
 
-_EXAMPLE = Owner(pid=0, started="", boot="", pid_namespace="", uid=0)
+_EXAMPLE = Owner(pid=0, started="", boot="", host="", pid_namespace="", uid=0)
 
 
 def boot_id() -> str:
@@ -61,6 +71,15 @@ def boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return "unknown"
+
+
+def _host() -> str:
+    """Name and number of this machine; containers of one image have the same number, and names of their own."""
+    try:
+        number = Path("/etc/machine-id").read_text().strip()
+    except OSError:
+        number = ""
+    return f"{socket.gethostname()} {number}"
 
 
 def _exists(pid: int) -> bool:

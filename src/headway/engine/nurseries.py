@@ -59,13 +59,13 @@ class NurseryProcess:
     def pid(self) -> int | None:
         """None while it is not yet there, or was gone before anybody asked."""
         if self._pid is None:
-            with contextlib.suppress(OSError):
-                self._pid = next(iter(children(self._process.pid)), None)
+            self._pid = next(iter(_children_of(self.reaper_pids[1:])), None)
         return self._pid
 
     @property
-    def reaper_pid(self) -> int:
-        return self._process.pid
+    def reaper_pids(self) -> list[int]:
+        """The outer one and, once it is there, the inner one."""
+        return [self._process.pid, *_children_of([self._process.pid])[:1]]
 
     @property
     def folder(self) -> Path:
@@ -94,7 +94,7 @@ class NurseryProcess:
             self._door.send(json.dumps(list(modules)).encode())
 
     def kill(self) -> None:
-        """Its reaper ends what is left of its workers, and then itself."""
+        """Its reapers end what is left of its workers, and then themselves."""
         with contextlib.suppress(ProcessLookupError):
             if self._process.poll() is None:
                 os.kill(self.pid or self._process.pid, signal.SIGKILL)
@@ -111,6 +111,14 @@ class NurseryProcess:
                 self.kill()
         self._process.wait()
         self._temporary.remove()
+
+
+def _children_of(pids: Sequence[int]) -> list[int]:
+    found: list[int] = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            found += children(pid)
+    return found
 
 
 def sweep_temporary_folders() -> None:
@@ -185,7 +193,8 @@ def warm_up(preload: Sequence[str], warm: Sequence[str]) -> None:
     multiprocessing = sys.modules.get("multiprocessing.process")  # there if it started us; costly to import if not
     helper = multiprocessing is not None and multiprocessing.parent_process() is not None
     if sys.platform == "linux" and not helper and not in_worker() and not born_in_nursery():
-        nursery(preload, warm)
+        with contextlib.suppress(OSError):  # no room for temporary files, say: whoever needs it will be told
+            nursery(preload, warm)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@
 
 It is single-threaded, never touches a device and runs no user code, so that forking it is safe. When the driver's
 process ends, however it ends, or a run closes its session, every worker of it is killed with its whole process group.
-Were the nursery itself killed, the kernel kills the workers (PDEATHSIG), and its reaper whatever those have started.
+Were the nursery itself killed, the kernel kills the workers (PDEATHSIG), and its reapers whatever those have started.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headway.engine.reaper import (
     adopt_orphans,
     children,
     end_children,
-    fork_under_reaper,
+    fork_under_reapers,
     prctl,
     send_signal,
     sweep_shared_memory,
@@ -269,7 +269,7 @@ def main() -> NoReturn:
         os._exit(0)  # it died before we could watch it
     of = of_driver(boot["driver"])
     set_title(f"headway: reaper, ends what {of} leaves behind", "headway:reaper")
-    fork_under_reaper(driver, boot["folder"])
+    fork_under_reapers(driver, boot["folder"])
     set_title(f"headway: fork server of {of}", "headway:forksrv")
     gc.disable()  # imports make no garbage worth collecting: a third faster without
     _here = Nursery(socket.socket(fileno=boot["door"]), driver, boot["warm"], boot["folder"], sparing=boot["sparing"])

@@ -9,7 +9,7 @@ it is not, and recovery begins again with what the ranks have staged, or sweeps 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
@@ -131,6 +131,8 @@ def commit(run: Path, what: Commitment, signer: Signer | None = None) -> Saved:
     clashes = () if whole == final else tuple(merge([Given.by(slot) for slot in slots]))
     validation = lay_down(whole, _wish(slots))
     manifest = what.manifest(note, flushed(whole))
+    if whole == final:
+        check_adopted_files(manifest, notes.values())
     if signer is not None:
         manifest = signer.sign(manifest, notes)
     write_manifest(whole, manifest)
@@ -138,6 +140,21 @@ def commit(run: Path, what: Commitment, signer: Signer | None = None) -> Saved:
     for slot in slots:
         slot.clear()
     return Saved(final, manifest, clashes, validation=validation)
+
+
+def check_adopted_files(manifest: Manifest, notes: Iterable[Note | None]) -> None:
+    """StorageError where a file has vanished or changed that was there when the directory was reported."""
+    for name, stored in ((name, stored) for note in notes if note is not None for name, stored in note.files.items()):
+        there = manifest.files.get(name)
+        if there is None:
+            raise StorageError(
+                f"{name} vanished from {manifest.name} after it was reported and before it was committed"
+            )
+        if there.size != stored.size and manifest.world_size == 1:  # else another rank may have written it
+            raise StorageError(
+                f"{name} in {manifest.name} changed after it was reported and before it was committed: it had "
+                f"{stored.size:,} bytes and has {there.size:,}"
+            )
 
 
 def _wish(slots: Sequence[Slot]) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import shutil
@@ -19,6 +20,7 @@ from headway.core.owner import boot_id as boot_id
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _FICLONE = 0x40049409
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe that has taken a file's place does not block
 
 
 def make_folder(path: Path) -> None:
@@ -35,7 +37,7 @@ def write(path: Path, data: bytes) -> None:
 
 def copy(source: Path, target: Path) -> None:
     """A file's content and permissions: shared blocks where the filesystem can, else copied inside the kernel."""
-    with source.open("rb") as reading, target.open("wb") as writing:
+    with open(os.open(source, _READ), "rb") as reading, target.open("wb") as writing:
         os.fchmod(writing.fileno(), os.fstat(reading.fileno()).st_mode & 0o777 | 0o600)
         try:
             fcntl.ioctl(writing.fileno(), _FICLONE, reading.fileno())
@@ -44,14 +46,34 @@ def copy(source: Path, target: Path) -> None:
 
 
 def _copy_content(source: int, target: int) -> None:
+    """Holes stay holes: a sparse file takes no more room than it did."""
+    size, position = os.fstat(source).st_size, 0
+    while position < size:
+        position, end = _next_data(source, position, size)
+        while position < end and (count := _copy_range(source, target, position, end - position)):
+            position += count
+        if position < end:
+            break  # it was cut off meanwhile
+    os.ftruncate(target, position)
+
+
+def _next_data(fd: int, position: int, size: int) -> tuple[int, int]:
+    """Where the next bytes of a file are that it has stored."""
     try:
-        while os.copy_file_range(source, target, 1 << 30):
-            pass
-    except OSError:  # another filesystem, or one that cannot: what was copied so far stays, we go on behind it
-        while chunk := os.read(source, 1 << 20):
-            view = memoryview(chunk)
-            while view:
-                view = view[os.write(target, view) :]
+        start = os.lseek(fd, position, os.SEEK_DATA)
+        return start, min(size, os.lseek(fd, start, os.SEEK_HOLE))
+    except OSError as error:
+        return (size, size) if error.errno == errno.ENXIO else (position, size)  # only a hole; or no such question
+
+
+def _copy_range(source: int, target: int, position: int, count: int) -> int:
+    try:
+        return os.copy_file_range(source, target, min(count, 1 << 30), position, position)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM):
+            raise
+    data = os.pread(source, min(count, 1 << 20), position)
+    return os.pwrite(target, data, position) if data else 0
 
 
 def move(source: Path, target: Path) -> None:

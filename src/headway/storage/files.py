@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -19,6 +20,8 @@ from headway.storage import disk
 
 MAX_JSON_BYTES = 1 << 28  # of one value: what is larger was not written by us
 PRIVATE = 0o600  # run directories hold what their owner's programs print
+
+_HALF_REPLACED = ".headway-link"
 
 _KINDS = {
     stat.S_IFIFO: "a pipe",
@@ -47,6 +50,10 @@ def walk(source: Path, leave_out: Path) -> Iterator[tuple[str, Path]]:
                 mode = entry.stat().st_mode
             except FileNotFoundError:
                 continue
+            except OSError as error:
+                if error.errno != errno.ELOOP:
+                    raise
+                continue  # a link to itself: it leads nowhere
             if stat.S_ISREG(mode):
                 yield path, entry
             elif stat.S_ISDIR(mode) and _identity(entry) not in within | {avoid}:
@@ -70,6 +77,9 @@ def replace_links(folder: Path) -> None:
     Files of the same directory get a second name, others are copied. A link that leads nowhere has no content: it
     stays.
     """
+    for half in folder.rglob(f".*{_HALF_REPLACED}"):  # somebody was killed while doing this
+        place = half.with_name(half.name[1:].removesuffix(_HALF_REPLACED))
+        disk.remove(half) if os.path.lexists(place) else disk.move(half, place)
     for root, folders, names in os.walk(folder):
         for path in (Path(root, name) for name in (*folders, *names)):
             if path.is_symlink() and path.exists():
@@ -78,7 +88,7 @@ def replace_links(folder: Path) -> None:
 
 def _replace_link(path: Path, within: Path) -> None:
     target = path.resolve()
-    fresh = path.with_name(f".{path.name}.headway-link")
+    fresh = path.with_name(f".{path.name}{_HALF_REPLACED}")
     disk.remove(fresh)
     if target.is_dir():
         copy_tree(target, fresh)
@@ -88,7 +98,8 @@ def _replace_link(path: Path, within: Path) -> None:
         disk.link(target, fresh)
     else:
         disk.copy(target, fresh)
-    path.unlink()
+    if fresh.is_dir():
+        path.unlink()
     disk.move(fresh, path)
 
 
@@ -155,6 +166,15 @@ def same_content(a: Path, b: Path) -> bool:
     with open_regular(a) as left, open_regular(b) as right:
         while chunk := left.read(1 << 20):
             if chunk != right.read(1 << 20):
+                return False
+    return True
+
+
+def same_beginning(short: Path, long: Path) -> bool:
+    """Whether a file begins with the content of another."""
+    with open_regular(short) as left, open_regular(long) as right:
+        while chunk := left.read(1 << 20):
+            if chunk != right.read(len(chunk)):
                 return False
     return True
 

@@ -11,6 +11,7 @@ has not reported: what it has moved is put back.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -24,11 +25,13 @@ from headway.core.errors import StorageError
 from headway.core.origin import Key
 from headway.core.schema import COUNT, Range, ShapeError, conform
 from headway.storage import disk, layout
-from headway.storage.files import read_small
-from headway.storage.staging import Note, Slot, copied_from, copy_files, settle
+from headway.storage.files import read_small, replace_links
+from headway.storage.inventory import Incomplete, Inventory, copy
+from headway.storage.staging import Note, Slot, check_any, copied_from, inventory_of, settle
 
 SUFFIX = ".handoff"
 PREFIX = ".headway-save-"  # of the directory that files are moved to
+_CANNOT_MOVE = (errno.EXDEV, errno.EBUSY, errno.EACCES, errno.EPERM, errno.EROFS)  # a mount point, say
 _NUMBER = Range(0, 1 << 62)
 _SHAPE = {
     "format": int,
@@ -41,6 +44,7 @@ _SHAPE = {
     "note": dict,
     "complete": bool,
     "upload": frozenset({dict, None}),
+    "names": [str],
 }
 
 
@@ -56,6 +60,7 @@ class Handoff:
         complete: Whether all of them have been moved.
         upload: Where in an object store they go; None where they go to a directory.
         boot: The uptime of the machine that it was written in.
+        names: The relative paths of the files that were moved.
     """
 
     attempt: int
@@ -67,14 +72,20 @@ class Handoff:
     complete: bool = False
     upload: dict[str, Any] | None = None
     boot: str = field(default_factory=disk.boot_id)
+    names: list[str] = field(default_factory=list)
+
+    def slot(self, run: Path) -> Slot:
+        return Slot(run, self.attempt, self.seq, self.rank)
 
     def place(self, run: Path) -> Path:
         """The file in a run's directory that tells of it."""
         return layout.staging(run) / f"{self.attempt}.{self.seq}.rank-{self.rank}{SUFFIX}"
 
 
-def begin(slot: Slot, source: Path, note: Note, key: Key, upload: dict[str, Any] | None = None) -> Handoff:
-    """Move the user's files aside. The directory stays, empty; what vanishes meanwhile was not ours to keep.
+def begin(
+    slot: Slot, source: Path, note: Note, key: Key, upload: dict[str, Any] | None = None, *, inside: bool = False
+) -> Handoff | None:
+    """Move the user's files aside. The directory stays, empty.
 
     Args:
         slot: Whose files they are, and the run's directory on this machine.
@@ -82,32 +93,55 @@ def begin(slot: Slot, source: Path, note: Note, key: Key, upload: dict[str, Any]
         note: What the rank says of its files.
         key: The run's key: a hand-off that it has not signed is left alone.
         upload: Where in an object store the files go.
+        inside: Move them into the run's directory, which is on the same filesystem.
+
+    Returns:
+        None where the filesystem does not allow it; then nothing has changed, and the files must be copied.
 
     Raises:
-        StorageError: There is no file to move, or it cannot be moved.
+        StorageError: There is no file to move, or one has vanished.
     """
-    note = copied_from(note, source)
-    run, aside = slot.run, source.parent / f"{PREFIX}{secrets.token_hex(8)}"
+    note, run, source = copied_from(note, source), slot.run, source.resolve()
+    aside = _aside(slot) if inside else source.parent / f"{PREFIX}{secrets.token_hex(8)}"
     handoff = Handoff(
         attempt=slot.attempt, seq=slot.seq, rank=slot.rank, source=source, aside=aside, note=note, upload=upload
     )
     try:
+        given = inventory_of(source, slot, note)
+        check_any(given, source)
         layout.staging(run).mkdir(parents=True, exist_ok=True)
         _write(run, handoff, key)
         aside.mkdir(mode=0o700)
-        _keep_links_inside(source)
+        _keep_links(source)
         _move_all(source, aside)
-        if not any(names for _, _, names in os.walk(aside)):
-            raise StorageError(f"the reported checkpoint {source} holds no file: write it before you report it")
-        handoff = replace(handoff, complete=True)
+        handoff = replace(handoff, complete=True, names=_moved(handoff, given, slot))
         _write(run, handoff, key)
     except OSError as error:
         undo(run, handoff)
+        if error.errno in _CANNOT_MOVE:
+            return None
         raise StorageError(f"the checkpoint {source} could not be moved aside: {error}") from error
     except BaseException:
         undo(run, handoff)
         raise
     return handoff
+
+
+def _aside(slot: Slot) -> Path:
+    return slot.folder.with_name(f"{slot.folder.name}.taken")
+
+
+def _moved(handoff: Handoff, given: Inventory, slot: Slot) -> list[str]:
+    """The files that were moved; StorageError if they are not all that were reported."""
+    moved = inventory_of(handoff.aside, slot, handoff.note)
+    check_any(moved, handoff.source)
+    if not handoff.source.is_dir():
+        raise Incomplete(f"{handoff.source} vanished while it was saved")
+    kept = {state.identity for state in moved.files.values()}  # under another name, perhaps
+    present = {name for name, state in given.files.items() if name in moved.files or state.identity in kept}
+    if handoff.note.world_size == 1:  # else another rank may have taken it
+        given.check(present, handoff.source)
+    return sorted(moved.files)
 
 
 def _move_all(source: Path, target: Path) -> None:
@@ -116,15 +150,47 @@ def _move_all(source: Path, target: Path) -> None:
             os.rename(source / name, target / name)
 
 
-def _keep_links_inside(source: Path) -> None:
-    """Links from one place in the directory to another shall lead there after all of it was moved, too."""
+def _keep_links(source: Path) -> None:
+    """Links shall lead to the same files after all of it was moved: inside by relative paths, outside by whole ones."""
     real = Path(os.path.realpath(source))
     for root, folders, files in os.walk(source):
         for path in (Path(root, name) for name in (*folders, *files)):
-            target = Path(os.path.realpath(path)) if path.is_symlink() else real
-            if target != real and target.is_relative_to(real):
+            if not path.is_symlink() or not path.exists():
+                continue
+            target = Path(os.path.realpath(path))
+            inside = target != real and target.is_relative_to(real)
+            if inside or not os.path.isabs(os.readlink(path)):
                 path.unlink()
-                path.symlink_to(os.path.relpath(target, os.path.realpath(root)))
+                path.symlink_to(os.path.relpath(target, os.path.realpath(root)) if inside else target)
+
+
+def settle_inside(slot: Slot, handoff: Handoff, key: Key) -> None:
+    """Files that were moved into the run's directory are complete: say so. What is not a file is left out."""
+    replace_links(handoff.aside)
+    for root, directories, names in os.walk(handoff.aside):
+        for path in (Path(root, name) for name in (*directories, *names)):
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                disk.remove(path)
+    for name in (layout.MANIFEST, layout.VALIDATION):
+        disk.remove(handoff.aside / name)
+    _check_names(handoff, handoff.aside)
+    disk.remove(slot.folder)
+    disk.write(slot.note, handoff.note.signed(key, slot.attempt, slot.seq, slot.rank).to_json())
+    disk.move(handoff.aside, slot.folder)
+    end(slot.run, handoff)
+
+
+def settle_copy(slot: Slot, handoff: Handoff, key: Key) -> None:
+    """The copy of the files is complete: say so."""
+    _check_names(handoff, slot.part)
+    settle(slot, handoff.note, key)
+    end(slot.run, handoff)
+
+
+def _check_names(handoff: Handoff, folder: Path) -> None:
+    for name in handoff.names:
+        if not (folder / name).is_file():
+            raise StorageError(f"{handoff.source / name} vanished before it was saved: it was a link, to another file")
 
 
 def end(run: Path, handoff: Handoff) -> None:
@@ -134,23 +200,43 @@ def end(run: Path, handoff: Handoff) -> None:
 
 
 def undo(run: Path, handoff: Handoff) -> None:
-    """Put the files back to where they were; if that is gone, nobody wants them."""
-    with contextlib.suppress(OSError):
-        if handoff.source.is_dir():
-            _move_all(handoff.aside, handoff.source)
-    end(run, handoff)
+    """Put the files back to where they were; they may be the only ones. The directory is made again if it is gone."""
+    slot = handoff.slot(run)
+    origin = handoff.aside
+    if not origin.is_dir() and origin == _aside(slot) and slot.folder.is_dir():
+        disk.remove(slot.note)
+        origin = slot.folder
+    with contextlib.suppress(OSError):  # then they stay where they are
+        if names := os.listdir(origin):
+            back = handoff.source
+            if any(os.path.lexists(back / name) for name in names):  # newer ones of the same names
+                back = back.with_name(f"{back.name}.report-{handoff.seq}")
+            back.mkdir(parents=True, exist_ok=True)
+            _move_all(origin, back)
+        origin.rmdir()
+    disk.remove(handoff.place(run))
 
 
 def finish(run: Path, handoff: Handoff, key: Key) -> bool:
     """Bring the files into a run's directory, as the worker would have done; False where they are gone."""
-    slot = Slot(run, handoff.attempt, handoff.seq, handoff.rank)
-    if not slot.folder.is_dir():
-        slot.clear()
-        if not is_there(handoff) or not copy_files(handoff.aside, slot.part, leave_out=run):
-            return False
-        settle(slot, handoff.note, key)
-    end(run, handoff)
+    slot = handoff.slot(run)
+    if slot.folder.is_dir():
+        end(run, handoff)
+        return True
+    slot.clear()
+    if not is_there(handoff):
+        return False
+    if handoff.aside == _aside(slot):
+        settle_inside(slot, handoff, key)
+    else:
+        copy_aside(handoff.aside, slot.part, run)
+        settle_copy(slot, handoff, key)
     return True
+
+
+def copy_aside(aside: Path, target: Path, run: Path) -> None:
+    """Copy files that nobody else writes to."""
+    copy(Inventory.of(aside, leave_out=run), aside, target, leave_out=run, frozen=False)
 
 
 def is_there(handoff: Handoff) -> bool:

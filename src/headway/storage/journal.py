@@ -9,6 +9,7 @@ A line that was damaged (a lost page after a power cut, another program) is left
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,16 @@ def check_metrics(line: Any) -> None:
         return
     conform(line, dict)
     conform(line, _BEGIN if "first_seq" in line else _REPORT)
+
+
+def report_line(attempt: int, rank: int, seq: int, time: float, metrics: bytes) -> bytes:
+    """A line of ``metrics.jsonl``. ``metrics`` is JSON already."""
+    return b'{"rank":%d,"seq":%d,"attempt":%d,"time":%.6f,"metrics":%s}\n' % (rank, seq, attempt, time, metrics)
+
+
+def line_of(content: dict[str, Any]) -> bytes:
+    """A line of any of these files."""
+    return json.dumps(content, separators=(",", ":")).encode() + b"\n"
 
 
 def events(run: Path) -> Iterator[dict[str, Any]]:

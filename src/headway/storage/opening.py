@@ -51,6 +51,11 @@ def open_run(path: Path, resume: Resume, *, trust: bool = False) -> RunDir:
     path, notes = _directory_of_ours(path, resume, trust=trust)
     try:
         exists = os.path.lexists(path / layout.DESCRIPTION)
+        if not exists and os.path.lexists(path / layout.JOURNAL):
+            raise StorageError(
+                f"{path} holds a run whose {layout.DESCRIPTION} is gone: put it back from a copy, or give a new run "
+                f"another name and resume_from_checkpoint, with a directory of {path / layout.CHECKPOINTS}"
+            )
         _check_resume(path, exists, _is_occupied(path), resume)
         check_layout(path)
         lock = None if os.path.lexists(path) else _create(path)

@@ -4,23 +4,25 @@
 1. A folder in staging that has a manifest was about to be renamed: it is.
 2. Complete saves that nobody made a checkpoint of (the driver was killed) are made one, if every rank that saves is
    there. They were not flushed: only in the same life of the machine can we be sure of their bytes.
-3. Everything else in staging is swept.
+3. Reports that the driver had not read are added to the metrics; everything else in staging is swept.
 4. The sizes of all files of all checkpoints are checked; after a crash, every byte of the newest. What is damaged is
    set aside, and the next one is the newest.
 """
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from headway.core.errors import StorageError
 from headway.core.origin import Key
-from headway.storage import disk, handoff, layout, staging
+from headway.storage import backlog, disk, handoff, layout, staging
 from headway.storage.commit import Commitment, Saved, Signer, commit, put_in_place
+from headway.storage.handoff import Handoff
 from headway.storage.manifest import Manifest, NewerFormat, damage, read_manifest
 from headway.storage.staging import Note, Slot
 from headway.storage.validations import read_validation
@@ -83,18 +85,45 @@ def next_number(run: Path) -> int:
 
 def recover(run: Path, *, crashed: bool, signer: Signer | None = None) -> Recovered:
     """Put a run directory in order; we hold its lock."""
-    if signer is not None:
-        _finish_handoffs(run, signer.key)
-    notes = [*_finish_renames(run), *_commit_complete_saves(run, signer)]
+    begun = _finish_handoffs(run, signer.key) if signer is not None else ()
+    notes = [*begun, *_finish_renames(run), *_commit_complete_saves(run, signer)]
+    notes += restore_reports(run, committed(run))
     staging.sweep(run)
     notes += _set_damaged_aside(run, crashed=crashed)
     return Recovered(committed(run), notes)
 
 
-def _finish_handoffs(run: Path, key: Key) -> None:
+def restore_reports(run: Path, kept: Sequence[Saved]) -> Iterator[str]:
+    """Reports before the newest checkpoint that the driver had not read when it was killed; ``run`` is a directory."""
+    restored = backlog.restore(run, kept[-1].manifest.seq) if kept else 0
+    if restored:
+        reports = "reports" if restored > 1 else "report"
+        yield f"{restored:,} {reports} that nobody had written down when the run was cut off: in {layout.METRICS} now"
+
+
+def _finish_handoffs(run: Path, key: Key) -> Iterator[str]:
     for left in handoff.found(run, key):
-        if not handoff.finish(run, left, key):
+        yield from finish_or_undo(run, left, lambda left: handoff.finish(run, left, key))
+
+
+def finish_or_undo(run: Path, left: Handoff, finish: Callable[[Handoff], bool]) -> Iterator[str]:
+    """Bring files to storage that a worker was about to, or put them back, and say why.
+
+    Raises:
+        StorageError: There is no room for them. They stay where they are, for the next opening.
+    """
+    what = f"the files of rank {left.rank} for report {left.seq}, saved when the run was cut off,"
+    try:
+        if not finish(left):
             handoff.undo(run, left)
+    except (OSError, StorageError) as error:
+        left.slot(run).clear()
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise StorageError(
+                f"{what} find no room: {error}; they are in {left.aside}: free space, and try again"
+            ) from error
+        handoff.undo(run, left)
+        yield f"{what} could not be brought to storage and are put back to {left.source}: {error}"
 
 
 def _finish_renames(run: Path) -> Iterator[str]:

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import re
 import tempfile
@@ -21,9 +20,10 @@ from typing import Any
 from headway.core.errors import StorageError
 from headway.core.origin import Key
 from headway.core.schema import COUNT, NUMBER, Range, Values, conform
-from headway.storage import disk, layout
+from headway.storage import disk, inventory, layout
 from headway.storage.dicts import scalars, write_dict
-from headway.storage.files import read_small, walk
+from headway.storage.files import read_small
+from headway.storage.inventory import Inventory
 from headway.storage.manifest import Stored, read_manifest
 
 
@@ -68,7 +68,7 @@ class Note:
     source: str = ""  # the user's folder that was copied: ranks may share one
     began: float = 0.0  # and when: the clock of a machine, common to its processes
     adopted: str | None = None  # a folder below the run's checkpoints that holds the files already
-    files: dict[str, Stored] = field(default_factory=dict)  # in a store: what this rank has put there
+    files: dict[str, Stored] = field(default_factory=dict)  # in a store, or if adopted: what this rank has put there
     left: dict[str, Stored] = field(default_factory=dict)  # and what it has not, because another rank puts it there
     seconds: float = 0.0  # how long that took
     signature: str = ""  # by the run's key: a worker of the run has written it
@@ -147,7 +147,7 @@ def scratch(run: Path, attempt: int) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"{attempt}.own-", dir=layout.staging(run)))
 
 
-def stage(source: Path, slot: Slot, note: Note, key: Key | None = None, *, take: bool = False) -> None:
+def stage(source: Path, slot: Slot, note: Note, key: Key | None = None, *, given: Inventory | None = None) -> set[str]:
     """Copy a rank's files into staging; afterwards the caller may do what it likes with its own.
 
     Args:
@@ -155,15 +155,32 @@ def stage(source: Path, slot: Slot, note: Note, key: Key | None = None, *, take:
         slot: Where its files go.
         note: What the rank says of them.
         key: The run's key, to sign the note with.
-        take: They are moved where that is possible, and gone from the caller's directory in any case.
+        given: What the directory held when it was reported, and must still hold; None if that is now.
+
+    Returns:
+        The relative paths of the files.
     """
-    check_source(source, slot.run if take else None)
+    check_source(source)
+    copied: set[str] = set()
 
     def fill() -> None:
-        if not copy_files(source, slot.part, leave_out=slot.run, take=take):
-            raise StorageError(f"the reported checkpoint {source} holds no file: write it before you report it")
+        disk.make_folder(slot.part)
+        found = given or inventory_of(source, slot, note)
+        check_any(found, source)
+        copied.update(inventory.copy(found, source, slot.part, leave_out=slot.run, frozen=given is not None))
 
     _stage(fill, slot, copied_from(note, source), key)
+    return copied
+
+
+def inventory_of(source: Path, slot: Slot, note: Note) -> Inventory:
+    """What a rank's directory holds now."""
+    return Inventory.of(source, leave_out=slot.run, shared=note.world_size > 1)
+
+
+def check_any(found: Inventory, source: Path) -> None:
+    if not found.files:
+        raise StorageError(f"the reported checkpoint {source} holds no file: write it before you report it")
 
 
 def stage_dict(data: Mapping[Any, Any], slot: Slot, note: Note, key: Key | None = None) -> None:
@@ -184,7 +201,10 @@ def adopt(source: Path, slot: Slot, note: Note, key: Key | None = None) -> None:
     check_source(source)
     if (source / layout.MANIFEST).exists():
         raise StorageError(f"{source} is a checkpoint already: write the next one into another folder")
-    _stage(lambda: disk.make_folder(slot.part), slot, replace(note, adopted=source.name), key)
+    given = inventory_of(source, slot, note)
+    check_any(given, source)
+    files = {name: Stored(state.size) for name, state in given.files.items() if not given.may_lack(name)}
+    _stage(lambda: disk.make_folder(slot.part), slot, replace(note, adopted=source.name, files=files), key)
 
 
 def settle(slot: Slot, note: Note, key: Key | None) -> None:
@@ -200,7 +220,7 @@ def _stage(fill: Callable[[], None], slot: Slot, note: Note, key: Key | None) ->
         settle(slot, note, key)
     except OSError as error:
         slot.clear()
-        raise StorageError(f"the checkpoint could not be saved to {slot.run}: {error}") from error
+        raise StorageError(f"the checkpoint of report {slot.seq} could not be saved to {slot.run}: {error}") from error
     except BaseException:
         slot.clear()
         raise
@@ -225,48 +245,6 @@ def _is_ours(source: Path) -> bool:
     except (StorageError, OSError):
         return False
     return True
-
-
-def copy_files(source: Path, target: Path, leave_out: Path, *, take: bool = False) -> int:
-    """Copy what will be a checkpoint. What vanishes meanwhile, somebody's temporary file, was not ours to keep.
-
-    Args:
-        source: The directory that holds it.
-        target: The directory to make.
-        leave_out: A directory that is not entered even if it lies inside: that of the run.
-        take: Move the files where that is possible.
-
-    Returns:
-        How many files that were.
-    """
-    disk.make_folder(target)
-    count = 0
-    for path, entry in walk(source, leave_out=leave_out):
-        if path in (layout.MANIFEST, layout.VALIDATION):
-            continue
-        place = target / path
-        try:
-            if entry.is_dir():
-                disk.make_folder(place)
-                continue
-            _transfer(entry, place, take=take)
-        except FileNotFoundError:
-            disk.remove(place)
-        else:
-            count += 1
-    return count
-
-
-def _transfer(source: Path, target: Path, *, take: bool) -> None:
-    if take and not source.is_symlink():
-        try:
-            return disk.move(source, target)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-    disk.copy(source, target)
-    if take:
-        disk.remove(source)
 
 
 _NAME = re.compile(r"(\d+)\.(\d+)\.rank-(\d+)(\.part)?")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -14,15 +13,25 @@ from typing import Any
 from headway.core.config import CheckpointUploadMode
 from headway.core.errors import ConfigError, StorageError
 from headway.core.origin import Key
-from headway.storage import handoff
+from headway.storage import handoff, inventory
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.handoff import Handoff
-from headway.storage.staging import Note, Slot, adopt, check_present, check_source, settle, stage, stage_dict
+from headway.storage.inventory import Inventory
+from headway.storage.staging import (
+    Note,
+    Slot,
+    adopt,
+    check_present,
+    check_source,
+    inventory_of,
+    stage,
+    stage_dict,
+)
 from headway.worker.background import Background
 
 _COPY = (
     "import sys; from pathlib import Path; source, target, run = map(Path, sys.argv[1:4]); sys.path[:] = sys.argv[4:]; "
-    "from headway.storage.staging import copy_files; sys.exit(not copy_files(source, target, leave_out=run))"
+    "from headway.storage.handoff import copy_aside; copy_aside(source, target, run)"
 )
 
 
@@ -71,12 +80,37 @@ class Saver:
         elif kind == "data_dict":
             stage_dict(content, slot, note, self._key)
         elif wish.mode is CheckpointUploadMode.SYNC:
-            stage(Path(content), slot, note, self._key, take=wish.may_take)
+            self._stage(Path(content), slot, note, take=wish.may_take)
             if wish.scratch:
                 shutil.rmtree(content, ignore_errors=True)
         else:
             return self._stage_in_background(Path(content), slot, note, take=wish.may_take)
         return True
+
+    def _stage(self, source: Path, slot: Slot, note: Note, *, take: bool) -> None:
+        """Copy the user's files, or take them: moved where that is possible, else removed after they were copied."""
+        check_source(source, slot.run if take else None)
+        if not take:
+            stage(source, slot, note, self._key)
+        elif (handed_over := self._moved_inside(source, slot, note)) is None:
+            inventory.remove(source, stage(source, slot, note, self._key))
+        else:
+            self._settle_inside(slot, handed_over)
+
+    def _moved_inside(self, source: Path, slot: Slot, note: Note) -> Handoff | None:
+        if not same_filesystem(source, slot.run):
+            return None
+        slot.clear()
+        return handoff.begin(slot, source, note, self._key, inside=True)
+
+    def _settle_inside(self, slot: Slot, handed_over: Handoff) -> None:
+        try:
+            handoff.settle_inside(slot, handed_over, self._key)
+        except BaseException as error:
+            handoff.undo(slot.run, handed_over)
+            if isinstance(error, OSError):
+                raise StorageError(f"the checkpoint of report {slot.seq} could not be saved: {error}") from error
+            raise
 
     def _upload(
         self, upload: Callable[[Checkpoint, str], Any], checkpoint: Checkpoint, slot: Slot, note: Note, wish: Wish
@@ -93,16 +127,24 @@ class Saver:
         return False
 
     def _stage_in_background(self, source: Path, slot: Slot, note: Note, *, take: bool) -> bool:
-        check_source(source, slot.run)
-        if take and (same_filesystem(source, slot.run) or not os.access(source.parent, os.W_OK)):
-            stage(source, slot, note, self._key, take=True)
-            return True
+        check_source(source, slot.run if take else None)
         if not take:
-            self._background.run(lambda: stage(source, slot, note, self._key), slot.seq)
+            given = inventory_of(source, slot, note)
+            self._background.run(lambda: _copy(source, slot, note, self._key, given), slot.seq)
             return False
+        if same_filesystem(source, slot.run):
+            self._stage(source, slot, note, take=True)
+            return True
         handed_over = handoff.begin(slot, source, note, self._key)
+        if handed_over is None:
+            self._stage(source, slot, note, take=True)
+            return True
         self._background.run(lambda: _copy_by_another_process(handed_over, slot, self._key), slot.seq)
         return False
+
+
+def _copy(source: Path, slot: Slot, note: Note, key: Key, given: Inventory) -> None:
+    stage(source, slot, note, key, given=given)
 
 
 def uploaded_by(upload: Callable[[Checkpoint, str], Any], checkpoint: Checkpoint, wish: Wish, seq: int) -> Checkpoint:
@@ -123,9 +165,14 @@ def _copy_by_another_process(handed_over: Handoff, slot: Slot, key: Key) -> None
     slot.clear()
     arguments = [str(handed_over.aside), str(slot.part), str(slot.run)]
     done = subprocess.run([sys.executable, "-c", _COPY, *arguments, *sys.path], capture_output=True, text=True)
-    if done.returncode:
+    try:
+        if done.returncode:
+            said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            raise StorageError(
+                f"the checkpoint of report {slot.seq} could not be saved to {slot.run}: {said[-1]}; unless they can "
+                f"be brought there later, its files are put back to {handed_over.source}"
+            )
+        handoff.settle_copy(slot, handed_over, key)
+    except BaseException:
         slot.clear()
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise StorageError(f"the checkpoint could not be saved to {slot.run}: {said[-1]}")
-    settle(slot, handed_over.note, key)
-    handoff.end(slot.run, handed_over)
+        raise

@@ -46,6 +46,7 @@ from headway.core.messages import (
 from headway.core.origin import Key
 from headway.observe.stacks import all_threads, main_thread
 from headway.storage import layout
+from headway.storage.backlog import Backlog
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.remote.sending import folder_key
 from headway.storage.remote.store import Store
@@ -115,6 +116,10 @@ class Session:
         self._released: dict[int, bytes] = {}
         self._horizons: dict[tuple[str, int], Horizon] = {}
         self._dismissed = False
+        self._backlog: Backlog | None = None
+        if not link.alone and start.run.root in ("", start.run.path):  # else no checkpoint outlives the driver
+            self._backlog = Backlog(Path(start.run.path), start.run.attempt, start.rank)
+            self.at_end.append(self._backlog.close)
 
     def report(
         self,
@@ -134,9 +139,12 @@ class Session:
             positions = self.positions()
             cursor = json.dumps(positions).encode() if positions else b""
             wish = replace(wish or Wish(), positions=positions) if checkpoint is not None else wish
+            now = time.time()
+            if self._backlog is not None:
+                self._backlog.add(seq, now, text)  # before the save: a checkpoint that is kept has all its reports
             there = checkpoint is not None and self._save(checkpoint, seq, text, wish or Wish(), validation)
             with speaking:
-                self._link.report(seq, time.time(), text, there, checkpoint is not None and not there, cursor)
+                self._link.report(seq, now, text, there, checkpoint is not None and not there, cursor)
                 self._next_seq = seq + 1
             if checkpoint is not None and not there:
                 self._told(seq)

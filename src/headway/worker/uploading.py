@@ -6,7 +6,6 @@ thread keeps its interpreter to itself.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import subprocess
 import sys
@@ -21,11 +20,11 @@ from headway.core.config import CheckpointUploadMode
 from headway.core.errors import StorageError
 from headway.core.messages import Granted
 from headway.core.origin import Key
-from headway.storage import handoff
+from headway.storage import handoff, inventory
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.dicts import scalars, write_dict
 from headway.storage.handoff import Handoff
-from headway.storage.remote.sending import Parcel, check_adopted, names_in, put_note, send
+from headway.storage.remote.sending import Parcel, check_adopted, inventory_at, put_note, send
 from headway.storage.remote.store import Store
 from headway.storage.staging import Note, Slot, check_source
 from headway.worker.background import Background
@@ -81,46 +80,66 @@ class Uploader:
         check_source(source, self._spool if wish.may_take else None)
         if wish.mode is CheckpointUploadMode.SYNC:
             try:
-                names = self._send(source, seq, note, wish)
+                self._take_and_send(source, seq, note, wish)
             finally:
                 if wish.scratch:
                     shutil.rmtree(source, ignore_errors=True)
-            if wish.may_take:
-                _remove(source, names)
             return True
-        parcel = self._parcel(source, seq, wish)  # it may be refused: before anything is moved
+        parcel = replace(self._parcel(source, seq, note, wish), frozen=True)  # may be refused: before anything moves
         handed_over = self._handed_over(parcel, note) if wish.may_take else None
+        if wish.may_take and handed_over is None:
+            self._send_and_remove(parcel, note, take=True)
+            return True
         if handed_over is not None:
-            parcel = replace(parcel, source=handed_over.aside)
+            parcel = parcel.moved_to(handed_over.aside)
         if wish.scratch:
             shutil.rmtree(source, ignore_errors=True)
 
         def work() -> None:
-            _send_by_another_process(parcel, note)
+            try:
+                _send_by_another_process(parcel, note)
+            except StorageError as error:
+                if handed_over is None:
+                    raise
+                raise StorageError(
+                    f"{error}; unless they can be brought there later, its files are put back to {handed_over.source}"
+                ) from error
             if handed_over is not None:
                 handoff.end(self._spool, handed_over)
 
         self._background.run(work, seq)
         return False
 
-    def _handed_over(self, parcel: Parcel, note: Note) -> Handoff:
+    def _handed_over(self, parcel: Parcel, note: Note) -> Handoff | None:
         slot = Slot(self._spool, self._attempt, parcel.seq, self._rank)
         return handoff.begin(slot, parcel.source, note, self._key, parcel.destination)
 
-    def _send(self, source: Path, seq: int, note: Note, wish: Wish) -> tuple[str, ...]:
-        parcel = self._parcel(source, seq, wish)
-        send(parcel, note)
-        return parcel.names
+    def _send(self, source: Path, seq: int, note: Note, wish: Wish) -> None:
+        self._send_and_remove(self._parcel(source, seq, note, wish), note, take=False)
 
-    def _parcel(self, source: Path, seq: int, wish: Wish) -> Parcel:
-        names = names_in(source)
+    def _take_and_send(self, source: Path, seq: int, note: Note, wish: Wish) -> None:
+        self._send_and_remove(self._parcel(source, seq, note, wish), note, take=wish.may_take)
+
+    def _send_and_remove(self, parcel: Parcel, note: Note, *, take: bool) -> None:
+        try:
+            send(parcel, note)
+        except OSError as error:
+            raise StorageError(f"the checkpoint of report {parcel.seq} could not be uploaded: {error}") from error
+        if take:
+            inventory.remove(parcel.source, parcel.names)
+
+    def _parcel(self, source: Path, seq: int, note: Note, wish: Wish) -> Parcel:
+        given = inventory_at(source, shared=note.world_size > 1)
+        names = tuple(given.files)
         if not names:
             raise StorageError(f"the reported checkpoint {source} holds no file: write it before you report it")
         granted = self._claim(seq, wish.name, names)
         if granted.refusal:
             raise StorageError(granted.refusal)
         mine = frozenset(granted.files)
-        return Parcel(self._store, self._attempt, seq, self._rank, source, granted.folder, names, mine, self._key)
+        return Parcel(
+            self._store, self._attempt, seq, self._rank, source, granted.folder, given, names, mine, self._key
+        )
 
     def _upload(self, checkpoint: Checkpoint, seq: int, note: Note, wish: Wish) -> bool:
         """The user's own way into the run's storage."""
@@ -141,18 +160,12 @@ class Uploader:
         kind, place = checkpoint.get_internal_representation()
         if kind != "uri":
             raise StorageError(f"{checkpoint!r} is not in {self._store.url}: only what is there needs no upload")
-        name = check_adopted(self._store, place)
+        name, files = check_adopted(self._store, place)
         granted = self._claim(seq, name, ())
         if granted.refusal:
             raise StorageError(granted.refusal)
-        put_note(self._store, self._attempt, seq, self._rank, replace(note, name=name, adopted=name), self._key)
-
-
-def _remove(source: Path, names: tuple[str, ...]) -> None:
-    """The caller's files, not its folder."""
-    for name in names:
-        with contextlib.suppress(OSError):
-            (source / name).unlink()
+        note = replace(note, name=name, adopted=name, files=files)
+        put_note(self._store, self._attempt, seq, self._rank, note, self._key)
 
 
 def _send_by_another_process(parcel: Parcel, note: Note) -> None:

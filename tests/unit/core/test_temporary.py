@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -71,8 +74,14 @@ def test_a_directory_without_our_marker_is_never_touched(base: Path, name: str) 
 
 @pytest.mark.parametrize(
     "change",
-    [{"uid": 12345}, {"pid_namespace": "pid:[1]"}, {"pid": os.getpid()}],
-    ids=["another user's", "of another container", "of a process that lives"],
+    [
+        {"uid": 12345},
+        {"pid_namespace": "pid:[1]"},
+        {"pid": os.getpid()},
+        {"boot": "another", "host": "another"},
+        {"inode": 1},
+    ],
+    ids=["another user's", "of another container", "of a process that lives", "of another machine", "of another place"],
 )
 def test_a_marker_that_does_not_prove_it_saves_the_directory(
     left_by_a_killed_process: Path, change: dict[str, object]
@@ -109,6 +118,71 @@ def test_a_link_to_a_directory_of_ours_is_not_followed(left_by_a_killed_process:
     left_by_a_killed_process.symlink_to(elsewhere)
     sweep()
     assert (elsewhere / "file").exists()
+
+
+def test_what_was_left_before_the_machine_was_started_again_is_swept(left_by_a_killed_process: Path) -> None:
+    marker = left_by_a_killed_process / MARKER
+    owner = json.loads(marker.read_text())
+    marker.write_text(json.dumps({**owner, "boot": "another", "pid": os.getpid()}))
+    sweep()
+    assert not left_by_a_killed_process.exists()
+
+
+@pytest.mark.parametrize("kept", ["copied", "renamed"])
+def test_what_somebody_has_copied_or_renamed_to_keep_it_stays(
+    kept: str, left_by_a_killed_process: Path, base: Path
+) -> None:
+    rescued = base / "headway-rescued"
+    if kept == "copied":
+        shutil.copytree(left_by_a_killed_process, rescued)
+    else:
+        left_by_a_killed_process.rename(rescued)
+    sweep()
+    assert (rescued / "file").read_text() == "left"
+
+
+def test_half_a_marker_saves_the_directory(left_by_a_killed_process: Path) -> None:
+    marker = left_by_a_killed_process / MARKER
+    marker.write_bytes(marker.read_bytes()[:-10])
+    sweep()
+    assert left_by_a_killed_process.is_dir()
+
+
+def test_a_process_that_holds_the_lock_keeps_it_whatever_the_marker_says(left_by_a_killed_process: Path) -> None:
+    fd = os.open(left_by_a_killed_process, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_SH)
+    sweep()
+    assert left_by_a_killed_process.is_dir()
+    os.close(fd)
+    sweep()
+    assert not left_by_a_killed_process.exists()
+
+
+def test_the_clock_does_not_matter(left_by_a_killed_process: Path, base: Path) -> None:
+    held = OwnedDirectory("test", str(base))
+    for path in (left_by_a_killed_process, held.path):
+        os.utime(path, (time.time() + 1e6,) * 2)
+    sweep()
+    assert not left_by_a_killed_process.exists()
+    assert held.path.is_dir()
+    held.remove()
+
+
+def test_a_place_that_is_full_is_named_and_nothing_is_left_there(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    fds = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match=rf"made in {base} \(No space left on device\): free space there, or set TMPDIR"):
+        OwnedDirectory("test", str(base))
+    assert not list(base.iterdir())
+    assert len(os.listdir("/proc/self/fd")) == fds
+
+
+def test_a_place_that_is_missing_is_named() -> None:
+    with pytest.raises(OSError, match=r"in /nowhere \(No such file or directory\): "):
+        OwnedDirectory("test", "/nowhere")
 
 
 def test_a_number_that_another_process_has_by_now_does_not_keep_it_alive() -> None:

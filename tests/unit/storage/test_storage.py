@@ -418,3 +418,56 @@ def test_the_newest_metrics_are_those_of_rank_zero_in_the_last_attempt(tmp_path:
     rundir.record(b'{"attempt":2,"first_seq":1}\n{"rank":1,"seq":1,"metrics":{"n":9}}\n')
     rundir.close()
     assert Record.at(rundir.path).newest_metrics() == {"n": 0}, "what came before the restart from report 0"
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "metrics.jsonl"])
+@pytest.mark.parametrize(
+    ("what", "damaged"),
+    [
+        ("first line", 1),
+        ("binary in the middle", 1),
+        ("last line", 1),
+        ("half a line at the end", 0),
+        ("two lines run together", 1),
+        ("a line of another kind", 1),
+        ("empty", 0),
+        ("gone", 0),
+    ],
+)
+def test_a_run_is_read_and_continued_whatever_happened_to_its_lines(
+    what: str, damaged: int, name: str, tmp_path: Path
+) -> None:
+    run = open_run(tmp_path / "run", "auto")
+    for attempt in (1, 2, 3):
+        run.note("launched", attempt=attempt, num_workers=1, first_seq=0)
+        run.record(b'{"rank":0,"seq":%d,"metrics":{"a":1}}\n' % attempt)
+    run.close()
+    path = run.path / name
+    first, second, third = path.read_bytes().splitlines(keepends=True)
+    content = {
+        "first line": b"\0" * len(first) + b"\n" + second + third,
+        "binary in the middle": first + os.urandom(20).replace(b"\n", b"") + b"\n" + third,
+        "last line": first + second + third[:10] + b"\n",
+        "half a line at the end": first + second + third[:10],
+        "two lines run together": first + second[:-1] + third,
+        "a line of another kind": first + b'{"rank":"x","event":3}\n' + third,
+        "empty": b"",
+    }
+    path.unlink() if what == "gone" else path.write_bytes(content[what])
+    record = Record.at(run.path)
+    assert len(record.damage()) == damaged
+    assert len(record.reports()) >= (0 if name == "metrics.jsonl" and what in ("empty", "gone") else 1)
+    again = open_run(run.path, "auto")
+    again.note("launched", attempt=again.past_attempts + 1, num_workers=1, first_seq=0)
+    again.record(b'{"rank":0,"seq":4,"metrics":{"a":4}}\n')
+    again.close()
+    assert record.reports()[-1]["metrics"] == {"a": 4}
+    assert list(record.events())[-1]["event"] == "launched"
+
+
+def test_a_run_that_has_lost_its_description_is_left_alone_and_says_what_helps(tmp_path: Path) -> None:
+    open_run(tmp_path / "run", "auto").close()
+    (tmp_path / "run/run.json").unlink()
+    with pytest.raises(StorageError, match=r"run\.json is gone: put it back .* resume_from_checkpoint"):
+        open_run(tmp_path / "run", "auto")
+    assert (tmp_path / "run/events.jsonl").exists()

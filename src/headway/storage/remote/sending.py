@@ -8,7 +8,7 @@ checkpoints/.staging/<attempt>.<seq>.rank-<r>.json   what it has put there: its 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,8 +17,17 @@ from typing import Any
 from headway.core.errors import StorageError
 from headway.core.origin import Key
 from headway.storage import layout
-from headway.storage.files import walk
 from headway.storage.handoff import Handoff
+from headway.storage.inventory import (
+    PATIENCE_S,
+    FileState,
+    Incomplete,
+    Inventory,
+    changed_since,
+    changes_always,
+    is_temporary,
+    vanished,
+)
 from headway.storage.manifest import Stored, checksum
 from headway.storage.merging import Clash, shared_by
 from headway.storage.remote.store import Store
@@ -40,9 +49,11 @@ class Parcel:
     rank: int
     source: Path
     folder: str  # of the checkpoint
+    given: Inventory  # what lies there
     names: tuple[str, ...]
     mine: frozenset[str]
     key: Key | None = None  # of the run
+    frozen: bool = False  # the files must be as they were when they were reported
 
     @property
     def destination(self) -> dict[str, Any]:
@@ -56,7 +67,12 @@ class Parcel:
         assert there is not None, "in a run in a store, files go there"
         names, mine = tuple(there["names"]), frozenset(there["mine"])
         who = (handed_over.attempt, handed_over.seq, handed_over.rank)
-        return cls(store, *who, handed_over.aside, there["folder"], names, mine, key)
+        aside = handed_over.aside
+        return cls(store, *who, aside, there["folder"], inventory_at(aside), names, mine, key)
+
+    def moved_to(self, aside: Path) -> Parcel:
+        """The same after its files were moved."""
+        return replace(self, source=aside, given=inventory_at(aside), frozen=False)
 
 
 def note_key(attempt: int, seq: int, rank: int) -> str:
@@ -71,10 +87,9 @@ def folder_key(name: str) -> str:
     return f"{layout.CHECKPOINTS}/{name}"
 
 
-def names_in(source: Path) -> tuple[str, ...]:
+def inventory_at(source: Path, *, shared: bool = False) -> Inventory:
     """Every file below, as a reader will see it."""
-    found = walk(source, leave_out=source / layout.STAGING)
-    return tuple(name for name, entry in found if entry.is_file() and name not in (layout.MANIFEST, layout.VALIDATION))
+    return Inventory.of(source, leave_out=source / layout.STAGING, shared=shared)
 
 
 def send(parcel: Parcel, note: Note) -> Note:
@@ -83,28 +98,69 @@ def send(parcel: Parcel, note: Note) -> Note:
     if note.world_size > 1:  # should we not come to the end, nobody takes the others' files for all
         parcel.store.put(begun_key(parcel.attempt, parcel.seq, parcel.rank), b"")
     target = parcel.store.at(folder_key(parcel.folder))
-    with ThreadPoolExecutor(2 * FILES_AT_ONCE) as pool:  # half of them travel, half of them are summed
-        sums = {name: pool.submit(_stored, parcel.source / name) for name in parcel.names}
-        sent = {name: pool.submit(_sent, target, name, parcel.source) for name in parcel.names if name in parcel.mine}
-        files = {name: stored for name, each in sums.items() if (stored := each.result()) is not None}
-        mine = {name: files[name] for name, each in sent.items() if each.result() and name in files}
+    files = _send_files(parcel, target)
+    mine = {name: stored for name, stored in files.items() if name in parcel.mine}
     left = {name: stored for name, stored in files.items() if name not in parcel.mine}
     said = replace(note, name=parcel.folder, files=mine, left=left, seconds=time.monotonic() - note.began)
     put_note(parcel.store, parcel.attempt, parcel.seq, parcel.rank, said, parcel.key)
     return said
 
 
-def _stored(path: Path) -> Stored | None:
-    """None where it has vanished: somebody's temporary file, which was not ours to keep."""
+def _send_files(parcel: Parcel, target: Store) -> dict[str, Stored]:
+    """Upload files, and say what each holds: in a state that it had, even if somebody writes to it meanwhile."""
+    until = time.monotonic() + PATIENCE_S
+    done: dict[str, Stored] = {}
+    pending = list(parcel.names)
+    while pending:
+        before = {name: state for name in pending if (state := _state(parcel, name)) is not None}
+        with ThreadPoolExecutor(2 * FILES_AT_ONCE) as pool:  # half of them travel, half of them are checksummed
+            sums = {name: pool.submit(_checksum, parcel.source / name) for name in before}
+            sent = {name: pool.submit(_sent, target, name, parcel) for name in before if name in parcel.mine}
+            found = {name: each.result() for name, each in sums.items()}
+            arrived = {name: each.result() for name, each in sent.items()}
+        pending = []
+        for name, state in before.items():
+            digest, is_sent = found[name], arrived.get(name, True)
+            if digest is None or not is_sent or (now := _state(parcel, name)) is None:
+                continue  # it has vanished
+            if now == state:
+                done[name] = Stored(state.size, digest)
+            else:
+                pending.append(name)
+        if pending and time.monotonic() > until:
+            raise Incomplete(changes_always(parcel.source / pending[0]))
+    _check_all(parcel, done)
+    return done
+
+
+def _check_all(parcel: Parcel, done: Collection[str]) -> None:
+    parcel.given.check([*done, *(name for name in parcel.given.files if name not in parcel.names)], parcel.source)
+    for name in parcel.names:
+        if name not in done and name not in parcel.given.files and not is_temporary(name):
+            raise Incomplete(vanished(parcel.source / name))
+
+
+def _state(parcel: Parcel, name: str) -> FileState | None:
+    """None where it has vanished."""
     try:
-        return Stored(path.stat().st_size, checksum(path))
+        state = FileState.of(parcel.source / name)
+    except FileNotFoundError:
+        return None
+    if parcel.frozen and state != parcel.given.files.get(name):
+        raise Incomplete(changed_since(parcel.source / name))
+    return state
+
+
+def _checksum(path: Path) -> str | None:
+    try:
+        return checksum(path)
     except FileNotFoundError:
         return None
 
 
-def _sent(target: Store, name: str, source: Path) -> bool:
+def _sent(target: Store, name: str, parcel: Parcel) -> bool:
     try:
-        target.upload(name, source / name)
+        target.upload(name, parcel.source / name)
     except FileNotFoundError:
         return False
     return True
@@ -124,8 +180,8 @@ def get_note(store: Store, attempt: int, seq: int, rank: int) -> Note:
         raise StorageError(f"what rank {rank} said of its files for report {seq} is damaged: {error}") from error
 
 
-def check_adopted(store: Store, path: str) -> str:
-    """The name of a folder of the run's checkpoints that holds files already."""
+def check_adopted(store: Store, path: str) -> tuple[str, dict[str, Stored]]:
+    """The name of a folder of the run's checkpoints that holds files already, and these files."""
     checkpoints = store.at(layout.CHECKPOINTS)
     parent, _, name = path.rstrip("/").rpartition("/")
     if parent.strip("/") not in (checkpoints.path.strip("/"), checkpoints.url.strip("/")) or name.startswith("."):
@@ -135,7 +191,7 @@ def check_adopted(store: Store, path: str) -> str:
         raise StorageError(f"the reported checkpoint {path} holds no file: write it before you report it")
     if layout.MANIFEST in found:
         raise StorageError(f"{path} is a checkpoint already: write the next one into another folder")
-    return name
+    return name, {file: Stored(size) for file, size in found.items() if file not in layout.BESIDE}
 
 
 def differing(notes: Sequence[tuple[int, Note]]) -> Iterator[Clash]:

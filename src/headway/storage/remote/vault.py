@@ -14,10 +14,10 @@ from pathlib import Path, PurePath
 
 from headway.core.errors import StorageError
 from headway.storage import handoff, layout
-from headway.storage.commit import Commitment, Saved, Signer
+from headway.storage.commit import Commitment, Saved, Signer, check_adopted_files
 from headway.storage.handoff import Handoff
 from headway.storage.manifest import Manifest, Stored, manifest_bytes, parse_manifest, versions
-from headway.storage.recovery import Recovered, Survey
+from headway.storage.recovery import Recovered, Survey, finish_or_undo, restore_reports
 from headway.storage.remote import copies, recovery
 from headway.storage.remote.checking import SET_ASIDE, damage, summed
 from headway.storage.remote.sending import Parcel, begun_key, differing, folder_key, get_note, note_key, send
@@ -53,6 +53,8 @@ class StoreVault:
         if first.adopted:
             files = self._adopted(first.adopted)
         manifest = what.manifest(first, dict(sorted(files.items())))
+        if first.adopted:
+            check_adopted_files(manifest, (note for _, note in notes))
         if self.signer is not None:
             manifest = self.signer.sign(manifest, dict(notes))
         wish = next((note.validation for _, note in notes if note.validation is not None), None)
@@ -180,8 +182,12 @@ class StoreVault:
         return manifest, list(damage(folder, manifest, folder.sizes(), contents=True))
 
     def recover(self, *, crashed: bool) -> Recovered:
-        self._undo([left for left in self._handoffs() if not self._finish(left)])
-        return recovery.recover(self, crashed=crashed)
+        home = self.home
+        if home is None:
+            return recovery.recover(self, crashed=crashed)
+        begun = [note for left in self._handoffs() for note in finish_or_undo(home, left, self._finish)]
+        recovered = recovery.recover(self, crashed=crashed)
+        return replace(recovered, notes=[*begun, *recovered.notes, *restore_reports(home, recovered.kept)])
 
     def next_number(self) -> int:
         """Where the run was taken from somebody who may still be uploading, far from the numbers that it may use."""

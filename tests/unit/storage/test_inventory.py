@@ -1,0 +1,387 @@
+"""What was reported is in the checkpoint, or the save fails and says which file is not."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Callable
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+
+from headway.core.errors import StorageError
+from headway.core.origin import Key
+from headway.storage import disk, handoff, inventory, layout, staging
+from headway.storage.commit import Signer
+from headway.storage.inventory import Incomplete, Inventory, is_temporary
+from headway.storage.recovery import recover
+from headway.storage.staging import Note, Slot, stage
+
+KEY = Key(b"of the run")
+ONE, TWO = Note(1, {}), Note(2, {})
+
+
+@pytest.fixture
+def slot(tmp_path: Path) -> Slot:
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
+    return Slot(tmp_path / "run", 1, 3, 0)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    (folder / "deep").mkdir(parents=True)
+    for name in ("a", "b", "deep/c"):
+        (folder / name).write_text(f"content of {name}")
+    return folder
+
+
+def files(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def when_copying(patch: pytest.MonkeyPatch, name: str, act: Callable[[], object], *, after: bool = False) -> None:
+    """Do something once, before or after the file of this name is copied."""
+    copy, acts = disk.copy, [act]
+
+    def copying(source: Path, target: Path) -> None:
+        if source.name == name and acts and not after:
+            acts.pop()()
+        copy(source, target)
+        if source.name == name and acts and after:
+            acts.pop()()
+
+    patch.setattr(disk, "copy", copying)
+
+
+@pytest.mark.parametrize("gone", ["b", "deep"])
+def test_a_file_that_vanishes_fails_the_save_and_is_named(
+    gone: str, source: Path, slot: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    when_copying(monkeypatch, "a", lambda: disk.remove(source / gone))
+    name = re.escape(str(source / ("deep/c" if gone == "deep" else "b")))
+    with pytest.raises(StorageError, match=rf"checkpoint of report 3 could not be saved .*{name} vanished"):
+        stage(source, slot, ONE)
+    assert not any(layout.staging(slot.run).iterdir())
+
+
+def test_a_temporary_file_may_vanish_and_one_that_is_renamed_is_found(
+    source: Path, slot: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (source / "d.tmp").write_text("content of d")
+    when_copying(
+        monkeypatch, "a", lambda: [(source / "d.tmp").rename(source / "d"), (source / "b").rename(source / "e")]
+    )
+    stage(source, slot, ONE)
+    assert files(slot.folder) == {"a", "e", "deep/c", "d"}
+
+
+@pytest.mark.parametrize(
+    ("name", "temporary"),
+    [
+        *[
+            (name, True)
+            for name in ("a.tmp", ".tmp-progress", "tmp_x7g2abc", "x.part", ".nfs0001", "a~", "deep/x.lock")
+        ],
+        *[(name, False) for name in (".metadata", "model.pt", "template.json", "part-0001", "temperature", ".hidden")],
+    ],
+)
+def test_what_a_temporary_file_is_called(name: str, temporary: bool) -> None:
+    assert is_temporary(name) == temporary
+
+
+def test_a_new_file_of_another_rank_may_vanish_from_a_directory_that_ranks_share(
+    source: Path, slot: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.utime(source / "b", (1, 1))
+    (source / "of-the-other").write_text("x")
+    when_copying(monkeypatch, "a", lambda: disk.remove(source / "of-the-other"))
+    stage(source, slot, TWO)
+    when_copying(monkeypatch, "a", lambda: disk.remove(source / "b"))
+    with pytest.raises(StorageError, match="b vanished"):
+        stage(source, slot, TWO)
+
+
+def test_a_file_that_is_written_while_it_is_copied_is_copied_again(
+    source: Path, slot: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    when_copying(monkeypatch, "a", lambda: (source / "a").write_text("another content"), after=True)
+    stage(source, slot, ONE)
+    assert (slot.folder / "a").read_text() == "another content"
+
+
+def test_a_file_that_grows_is_in_it_as_far_as_it_was_reported(
+    source: Path, slot: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = disk.copy
+
+    def growing(path: Path, target: Path) -> None:
+        copy(path, target)
+        with path.open("a") as file:
+            file.write("a line\n")
+
+    monkeypatch.setattr(disk, "copy", growing)
+    stage(source, slot, ONE)
+    assert (slot.folder / "a").read_text() == "content of a"
+
+
+def test_a_file_that_always_changes_is_said(source: Path, slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy, number = disk.copy, iter(range(1_000_000))
+
+    def changing(path: Path, target: Path) -> None:
+        copy(path, target)
+        path.write_text(f"{next(number)}")
+
+    monkeypatch.setattr(disk, "copy", changing)
+    monkeypatch.setattr(inventory, "PATIENCE_S", 0.05)
+    with pytest.raises(StorageError, match=r"source/a changes whenever it is copied"):
+        stage(source, slot, ONE)
+
+
+@pytest.mark.parametrize("change", ["written", "grown", "replaced", "vanished"])
+def test_what_is_copied_in_the_background_is_what_was_reported(change: str, source: Path, slot: Slot) -> None:
+    given = staging.inventory_of(source, slot, ONE)
+    (source / "new").write_text("of the next step")
+    match change:
+        case "written":
+            (source / "b").write_text("CONTENT OF B")
+        case "grown":
+            with (source / "b").open("a") as file:
+                file.write("more")
+        case "replaced":
+            (source / "new").replace(source / "b")
+        case "vanished":
+            (source / "b").unlink()
+    with pytest.raises(StorageError, match=r"source/b (changed after it was reported|vanished while it was saved)"):
+        stage(source, slot, ONE, given=given)
+
+
+def test_files_that_came_after_the_report_are_not_of_it(source: Path, slot: Slot) -> None:
+    given = staging.inventory_of(source, slot, ONE)
+    (source / "new").write_text("of the next step")
+    stage(source, slot, ONE, given=given)
+    assert files(slot.folder) == {"a", "b", "deep/c"}
+
+
+def test_a_file_that_cannot_be_written_is_named(source: Path, slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(disk, "copy", full)
+    with pytest.raises(StorageError, match=r"report 3 .*No space left on device: '.*source/a'"):
+        stage(source, slot, ONE)
+
+
+def test_odd_names_links_and_sizes(source: Path, slot: Slot) -> None:
+    odd = ["new\nline", "späce and ü", b"\xff\xfe".decode(errors="surrogateescape"), "x" * 255, "-rf", "a\\b", "*"]
+    for name in odd:
+        (source / name).write_text("odd")
+    (source / "empty").mkdir()
+    with (source / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+        file.seek(1 << 39)
+        file.write(b"data")
+    os.link(source / "a", source / "hard")
+    deep = source
+    for _ in range(30):
+        deep = deep / ("d" * 100)
+        deep.mkdir()
+    (deep / "leaf").write_text("far down")
+    (source.parent / "outside").mkdir()
+    (source.parent / "outside/x").write_text("outside")
+    for link, target in {
+        "file": "a",
+        "dir": "../outside",
+        "up": "..",
+        "self": ".",
+        "loop": "loop",
+        "gone": "no",
+    }.items():
+        (source / f"link-{link}").symlink_to(target)
+    os.mkfifo(source / "pipe")
+    with chdir(source), socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("socket")
+        stage(source, slot, ONE)
+    found = files(slot.folder)
+    assert {*odd, "a", "hard", "link-file", "link-dir/x", "sparse"} <= found
+    assert (slot.folder / "empty").is_dir()
+    assert any(name.endswith("/leaf") for name in found)
+    assert not {"pipe", "socket", "link-gone", "link-loop"} & {path.name for path in slot.folder.iterdir()}
+    sparse = slot.folder / "sparse"
+    assert sparse.stat().st_size == 1 << 40
+    assert sparse.stat().st_blocks < 10_000
+    with sparse.open("rb") as file:
+        file.seek(1 << 39)
+        assert file.read(4) == b"data"
+
+
+# --- files that are taken ---
+
+
+@pytest.fixture
+def outside(tmp_path: Path, source: Path) -> Path:
+    """A directory that links of the source lead to."""
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    (folder / "x").write_text("precious")
+    (source / "link").symlink_to("../outside")
+    (source / "inner").symlink_to(source / "a")
+    return folder
+
+
+def take(source: Path, slot: Slot, note: Note = ONE) -> None:
+    handed_over = handoff.begin(slot, source, note, KEY, inside=True)
+    assert handed_over is not None
+    handoff.settle_inside(slot, handed_over, KEY)
+
+
+def test_what_is_taken_leaves_the_directory_empty_and_what_links_lead_to_alone(
+    source: Path, slot: Slot, outside: Path
+) -> None:
+    os.mkfifo(source / "pipe")
+    inode = (source / "a").stat().st_ino
+    take(source, slot)
+    assert files(slot.folder) == {"a", "b", "deep/c", "inner", "link/x"}
+    assert (slot.folder / "a").stat().st_ino == inode
+    assert not any(path.is_symlink() or path.is_fifo() for path in slot.folder.rglob("*"))
+    assert os.listdir(source) == []
+    assert (outside / "x").read_text() == "precious"
+    assert {path.name for path in layout.staging(slot.run).iterdir()} == {slot.folder.name, slot.note.name}
+
+
+def test_what_was_copied_is_removed_without_following_links(source: Path, slot: Slot, outside: Path) -> None:
+    inventory.remove(source, stage(source, slot, ONE))
+    assert os.listdir(source) == []
+    assert (outside / "x").read_text() == "precious"
+
+
+class Killed(BaseException):
+    """What a kill is to the code that it hits: nothing runs after it."""
+
+
+def until_killed(act: Callable[[], object], num_steps: int, patch: pytest.MonkeyPatch) -> bool:
+    """Do something, but end it after so many changes of the filesystem; whether it came to that."""
+    left = iter(range(num_steps))
+
+    def counted(do: Callable[..., object]) -> Callable[..., object]:
+        def step(*args: object, **rest: object) -> object:
+            if next(left, None) is None:
+                raise Killed
+            return do(*args, **rest)
+
+        return step
+
+    with patch.context() as context:
+        for name in ("rename", "mkdir", "unlink", "symlink", "link", "rmdir"):
+            context.setattr(os, name, counted(getattr(os, name)))
+        context.setattr(handoff, "undo", lambda *args: None)  # who is killed puts nothing back
+        try:
+            act()
+        except Killed:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_whoever_is_killed_while_files_are_taken_loses_none(
+    inside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After every step, the files are in the user's directory or in a checkpoint once the run is opened again."""
+
+    def act() -> None:
+        slot, source = Slot(home / "run", 1, 3, 0), home / "source"
+        handed_over = handoff.begin(slot, source, ONE, KEY, inside=inside)
+        assert handed_over is not None
+        if inside:
+            handoff.settle_inside(slot, handed_over, KEY)
+        else:
+            handoff.copy_aside(handed_over.aside, slot.part, slot.run)
+            handoff.settle_copy(slot, handed_over, KEY)
+
+    def prepare(number: int) -> Path:
+        where = tmp_path / str(number)
+        (where / "run/checkpoints").mkdir(parents=True)
+        (where / "source/deep").mkdir(parents=True)
+        for name in ("a", "b", "deep/c"):
+            (where / "source" / name).write_text(name)
+        (where / "source/link").symlink_to(where / "source/a")
+        return where
+
+    kept = []
+    for number in range(1000):
+        home = prepare(number)
+        if not until_killed(act, number, monkeypatch):
+            break
+        recovered = recover(home / "run", crashed=True, signer=Signer("id", KEY))
+        kept.append(bool(recovered.kept))
+        if recovered.kept:
+            assert recovered.kept[0].manifest.files.keys() == {"a", "b", "deep/c", "link"}
+        else:
+            assert {"a", "b", "deep/c"} <= files(home / "source"), number
+        assert not [path for path in home.iterdir() if path.name not in ("run", "source")]
+    assert len(kept) > 5
+    assert kept == sorted(kept), "from some step on, it counts"
+    assert kept[-1]
+
+
+def test_what_is_put_back_does_not_replace_what_is_newer(source: Path, slot: Slot) -> None:
+    handed_over = handoff.begin(slot, source, ONE, KEY)
+    assert handed_over is not None
+    (source / "a").write_text("of the next step")
+    handoff.undo(slot.run, handed_over)
+    assert (source / "a").read_text() == "of the next step"
+    assert (source.with_name("source.report-3") / "a").read_text() == "content of a"
+
+
+def test_what_is_put_back_finds_its_directory_gone_and_makes_it_again(source: Path, slot: Slot) -> None:
+    handed_over = handoff.begin(slot, source, ONE, KEY)
+    assert handed_over is not None
+    source.rmdir()
+    handoff.undo(slot.run, handed_over)
+    assert files(source) == {"a", "b", "deep/c"}
+
+
+def test_a_directory_that_is_a_link_is_taken(source: Path, slot: Slot, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "elsewhere/link"
+    link.symlink_to(source)
+    take(link, slot)
+    assert files(slot.folder) == {"a", "b", "deep/c"}
+    assert link.is_symlink()
+
+
+@pytest.mark.parametrize("error", [18, 16, 13, 30])
+def test_files_that_cannot_be_moved_are_where_they_were(
+    error: int, source: Path, slot: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mount point, say."""
+    rename = os.rename
+
+    def refused(a: Path, b: Path) -> None:
+        if str(a).endswith("source/deep"):
+            raise OSError(error, os.strerror(error))
+        rename(a, b)
+
+    monkeypatch.setattr(os, "rename", refused)
+    assert handoff.begin(slot, source, ONE, KEY) is None
+    assert files(source) == {"a", "b", "deep/c"}
+    assert [path.name for path in source.parent.iterdir() if path.name.startswith(handoff.PREFIX)] == []
+
+
+def test_what_a_link_led_to_has_vanished_before_it_was_copied(source: Path, slot: Slot, outside: Path) -> None:
+    handed_over = handoff.begin(slot, source, ONE, KEY)
+    assert handed_over is not None
+    (outside / "x").unlink()
+    handoff.copy_aside(handed_over.aside, slot.part, slot.run)
+    with pytest.raises(StorageError, match="link/x vanished before it was saved"):
+        handoff.settle_copy(slot, handed_over, KEY)
+    assert not slot.folder.exists()
+
+
+def test_an_inventory_names_what_is_missing(source: Path) -> None:
+    given = Inventory.of(source, leave_out=source / "none")
+    given.check(["a", "b", "deep/c"], source)
+    with pytest.raises(Incomplete, match="b vanished"):
+        given.check(["a", "deep/c"], source)
