@@ -259,7 +259,8 @@ class Rested:
 class Failed:
     """The function raised. ``error`` is the pickled exception, or None where it does not pickle.
 
-    ``misuse``: it called us in a way that another attempt would only repeat.
+    ``misuse``: it called us in a way that another attempt would only repeat. ``broken``: it is not the function that
+    has failed, but a part of the worker without which it cannot go on.
     """
 
     kind: str
@@ -267,6 +268,7 @@ class Failed:
     traceback: str
     error: bytes | None = None
     misuse: bool = False
+    broken: bool = False
     stacks: str = ""  # all threads with their locals, as they were when it raised
 
 

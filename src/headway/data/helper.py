@@ -110,6 +110,7 @@ class Helper:
         self._line = Line(ours, Shelf(files[0]), Shelf(files[1]))
         self._line.send(packed)
         self._ready = False
+        self.starting = False  # a chunk waits for it to import what it needs
 
     @property
     def ready(self) -> bool:
@@ -126,7 +127,11 @@ class Helper:
 
     def __call__(self, chunk: Chunk, tell: Tell) -> Chunk:
         if not self._ready:
-            self._expect_ready()
+            self.starting = True
+            try:
+                self._expect_ready()
+            finally:
+                self.starting = False
         self._line.send(chunk)
         answer: Any = self._received()
         if isinstance(answer, BaseException):

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 
 from headway.core.messages import Pulse
 from headway.frameworks.base import num_collectives
 from headway.worker.link import Link
+from headway.worker.threads import start_vital_thread
 
 EVERY_S = 0.5
 AT_LEAST_EVERY_S = 2.0
@@ -29,6 +29,7 @@ class Progress:
         self.taken = 0
         self.meetings = 0
         self.in_loader = False
+        self.preparing: Callable[[], str] = str  # what a loader waits for before its first batch, if it does
         self._phases: list[str] = []
 
     @contextlib.contextmanager
@@ -47,7 +48,7 @@ class Progress:
             collectives=collectives,
             common=common,
             meetings=self.meetings,
-            phase=self._phases[-1] if self._phases else "",
+            phase=self._phases[-1] if self._phases else self.preparing() if self.in_loader else "",
             in_loader=self.in_loader,
             rss_bytes=_rss_bytes(),
         )
@@ -73,12 +74,12 @@ def beat(progress: Progress, link: Link, over: Callable[[], bool], also: Callabl
                 last, told = numbers, time.monotonic()
                 try:
                     link.send(pulse, ring=False)
-                except OSError:
+                except ConnectionError:
                     return  # the controller is gone, and whoever started us ends us
             if time.monotonic() - also_told >= AT_LEAST_EVERY_S:
                 also_told = time.monotonic()
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(ConnectionError):
                     also()
             time.sleep(EVERY_S)
 
-    threading.Thread(target=loop, name="headway-pulse", daemon=True).start()
+    start_vital_thread("pulse", loop, link.send)

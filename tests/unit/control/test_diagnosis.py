@@ -32,6 +32,8 @@ def rank(
     *stacks: tuple[Frame, ...],
     cpu: float = 0.0,
     threads: float = 0.0,
+    tree: float = 0.0,
+    delay: float = 0.0,
     state: str = "S",
     answered: bool = True,
     silent: bool = True,
@@ -43,8 +45,8 @@ def rank(
     ``cpu`` is its main thread's share of a core, ``threads`` what its others use.
     """
     seen = stacks * 3 if len(stacks) == 1 else stacks or ((),) * 3
-    every = cpu + threads
-    samples = tuple(Sample(state, cpu * i, every * i, float(i), stack, answered) for i, stack in enumerate(seen))
+    every = cpu + threads  # of a core
+    samples = tuple(Sample(state, cpu * i, every * i, float(i), stack, answered, delay * i, (every + tree + delay) * i) for i, stack in enumerate(seen))
     return Rank(number, silent, samples, Pulse(**pulse), over)
 
 
