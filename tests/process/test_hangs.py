@@ -49,7 +49,7 @@ def events(run: Path, name: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.stall])
 def test_a_stall_names_the_culprit_and_the_class_of_the_fault(name: str, tmp_path: Path) -> None:
     run = trainer(name, tmp_path).start()
-    wait_until(lambda: bool(events(run.path, "stall")), 20, lambda: "nobody has noticed")
+    wait_until(lambda: bool(events(run.path, "stall")), 60, lambda: "nobody has noticed")
     run.stop()
     run.result()
     [stall] = events(run.path, "stall")[:1]

@@ -58,6 +58,7 @@ class Sample:
         answered: Whether it has told that itself.
         delay_s: For how long its main thread has waited for a CPU so far.
         tree_s: For how long threads of all its processes ran or waited for a CPU so far.
+        phase: What another thread does that its loader waits for, and that may take its time.
     """
 
     state: str = ""
@@ -68,6 +69,7 @@ class Sample:
     answered: bool = True
     delay_s: float = 0.0
     tree_s: float = 0.0
+    phase: str = ""
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,8 @@ class Rank:
         """What it may take its time for, if that is what it does."""
         if self.pulse.phase:
             return self.pulse.phase
+        if self.doing.kind == "loader" and (begins := [sample.phase for sample in self.samples if sample.phase]):
+            return begins[-1]
         if self.doing.kind == "storage":
             return "reading a checkpoint"
         if any(is_compiling(sample.main) for sample in self.samples):

@@ -241,7 +241,8 @@ class Watch:
                 watched.outside = None
             if answer is None and self._num_looks == NUM_LOOKS - 1:
                 watched.outside = self._patients.outside(rank)
-            watched.samples.append(self._sample(rank, now, main, answered=answer is not None))
+            sample = self._sample(rank, now, main, answered=answer is not None)
+            watched.samples.append(replace(sample, phase=answer.phase if answer is not None else ""))
 
     def _conclude(self, now: float) -> None:
         ranks = [self._seen(number, now) for number, each in enumerate(self._ranks) if not each.left]

@@ -189,12 +189,16 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stacks:
-    """The answer to Dump: the main thread's calls, the outermost first; all threads with their locals as text."""
+    """The answer to Dump: the main thread's calls, the outermost first; all threads with their locals as text.
+
+    ``phase``: what another thread does that the main thread waits for, and that may take its time.
+    """
 
     index: int
     pulse: Pulse
     main: tuple[Frame, ...]
     text: str
+    phase: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

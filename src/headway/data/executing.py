@@ -74,12 +74,6 @@ class Mapper:
         self._tallies[-1].add(num_rows(made), num_bytes(made), took)
         return made
 
-    @property
-    def starting(self) -> bool:
-        """Whether a chunk waits for a process that is still importing its modules."""
-        helper = self._helper
-        return helper is not None and helper.starting
-
     def _decide(self) -> None:
         here, there = (seconds / max(1, rows) for seconds, rows in (self._here, self._there))
         if there < here:

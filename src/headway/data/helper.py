@@ -110,7 +110,6 @@ class Helper:
         self._line = Line(ours, Shelf(files[0]), Shelf(files[1]))
         self._line.send(packed)
         self._ready = False
-        self.starting = False  # a chunk waits for it to import what it needs
 
     @property
     def ready(self) -> bool:
@@ -120,6 +119,7 @@ class Helper:
         return self._ready
 
     def _expect_ready(self) -> None:
+        """Wait for it to import its modules: by the name of this function, the watch knows what a loop waits for."""
         answer = self._received()
         if isinstance(answer, BaseException):
             raise answer
@@ -127,11 +127,7 @@ class Helper:
 
     def __call__(self, chunk: Chunk, tell: Tell) -> Chunk:
         if not self._ready:
-            self.starting = True
-            try:
-                self._expect_ready()
-            finally:
-                self.starting = False
+            self._expect_ready()
         self._line.send(chunk)
         answer: Any = self._received()
         if isinstance(answer, BaseException):

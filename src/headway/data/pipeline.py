@@ -130,11 +130,6 @@ class Pipeline:
         return self._made.qsize()
 
     @property
-    def starting(self) -> bool:
-        """Whether chunks wait for processes that are still importing their modules."""
-        return any(mapper.starting for mapper in tuple(self._mappers))
-
-    @property
     def closed(self) -> bool:
         return self._stop.is_set()
 

@@ -37,6 +37,19 @@ def main_thread() -> tuple[Frame, ...]:
     return tuple(_frame(each, leaf=each is innermost) for each in _calls(innermost))
 
 
+_STARTS = ("headway/data/helper.py", "_expect_ready")
+STARTING = "starting processes that map rows"
+
+
+def phase() -> str:
+    """What some thread does that may take its time; empty where there is nothing of that kind."""
+    for innermost in sys._current_frames().values():
+        for frame in _calls(innermost):
+            if frame.f_code.co_name == _STARTS[1] and frame.f_code.co_filename.endswith(_STARTS[0]):
+                return STARTING
+    return ""
+
+
 def all_threads() -> str:
     """Every thread's calls with their locals; the main one first."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}

@@ -163,7 +163,6 @@ def shard(session: Session, name: str | None) -> DataIterator:
         shards[name] = _made(session, name, session.datasets[name])
         session.positions = functools.partial(_all_positions, session.datasets, shards)
         session.figures = functools.partial(_all_figures, shards)
-        session.progress.preparing = functools.partial(_preparing, shards)
     return shards[name]
 
 
@@ -246,12 +245,6 @@ def _all_figures(shards: Mapping[str, DataIterator]) -> dict[str, Any]:
     from headway.data.statistics import figures
 
     return {name: found for name, shard in list(shards.items()) if (found := figures(shard._own))}
-
-
-def _preparing(shards: Mapping[str, DataIterator]) -> str:
-    """What the first batch waits for that takes as long as it takes."""
-    pipelines = [shard._own.pipeline for shard in tuple(shards.values())]
-    return "starting processes that map rows" if any(each.starting for each in pipelines if each) else ""
 
 
 def _device(session: Session) -> Any:

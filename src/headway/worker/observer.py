@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from headway.core.messages import Frame, Pulse, Stacks
 from headway.engine.vitals import name_this_thread
-from headway.observe.stacks import all_threads, main_thread
+from headway.observe.stacks import all_threads, main_thread, phase
 
 
 class Observer:
@@ -50,9 +50,9 @@ class Observer:
 
     def _looked(self, index: int) -> Stacks:
         main: tuple[Frame, ...] = ()
-        text = ""
+        text = begins = ""
         try:
-            main, text = main_thread(), all_threads()
+            main, text, begins = main_thread(), all_threads(), phase()
         except Exception as error:  # then it is not known: the main thread's calls are what counts
             text = f"(the stacks could not be told: {type(error).__name__})\n"
-        return Stacks(index=index, pulse=self._pulse(), main=main, text=text)
+        return Stacks(index=index, pulse=self._pulse(), main=main, text=text, phase=begins)

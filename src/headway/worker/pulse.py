@@ -29,7 +29,6 @@ class Progress:
         self.taken = 0
         self.meetings = 0
         self.in_loader = False
-        self.preparing: Callable[[], str] = str  # what a loader waits for before its first batch, if it does
         self._phases: list[str] = []
 
     @contextlib.contextmanager
@@ -48,7 +47,7 @@ class Progress:
             collectives=collectives,
             common=common,
             meetings=self.meetings,
-            phase=self._phases[-1] if self._phases else self.preparing() if self.in_loader else "",
+            phase=self._phases[-1] if self._phases else "",
             in_loader=self.in_loader,
             rss_bytes=_rss_bytes(),
         )
