@@ -34,6 +34,7 @@ from headway import data, train
 
 NUM_HOGS = 12
 SUSPENDED_S = 10.0
+WARN_S = 5.0  # what FailureConfig says unless it is told otherwise
 LATE_S = 120.0  # for a case to end by itself, on a crowded machine
 COMPUTE = "import sys, time\nuntil = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < until: pass"
 
@@ -73,7 +74,7 @@ def processes_compute(seconds: float) -> None:
 def fresh_processes_compute(seconds: float) -> None:
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
-        pool.submit(compute, seconds).result()
+        pool.submit(sum, range(int(4e7 * seconds))).result()  # a function that they can import
 
 
 def subprocess_computes(seconds: float) -> None:
@@ -186,15 +187,17 @@ def rounds(config: dict[str, Any]) -> None:
         number += 1
 
 
-def drive(case: str, seconds: float, work_s: float, folder: Path, limits: train.FailureConfig | None = None) -> None:
+def drive(case: str, seconds: float, work_s: float, folder: Path, warn_s: float = WARN_S) -> None:
     """One run, in this process."""
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
     train.DataParallelTrainer(
         rounds,
         train_loop_config={"case": case, "seconds": seconds, "work_s": work_s},
         scaling_config=train.ScalingConfig(2),
         run_config=train.RunConfig(
-            name="run", storage_path=folder, failure_config=limits or train.FailureConfig(stall_timeout_s=20)
+            name="run",
+            storage_path=folder,
+            worker_runtime_env={"env_vars": {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}},
+            failure_config=train.FailureConfig(stall_warn_s=warn_s, stall_timeout_s=4 * warn_s),
         ),
     ).fit()
 
@@ -228,12 +231,15 @@ def suspend(process: subprocess.Popen[bytes], seconds: float) -> None:
         each.send_signal(signal.SIGCONT)
 
 
-def observe(name: str, seconds: float, work_s: float, suspended_s: float = SUSPENDED_S) -> dict[str, Any]:
+def observe(
+    name: str, seconds: float, work_s: float, suspended_s: float = SUSPENDED_S, warn_s: float = WARN_S
+) -> dict[str, Any]:
     """One case: how many rounds it made, and which alarms there were."""
     case = CASES[name]
     with tempfile.TemporaryDirectory() as folder, crowded(case.hogs):
         command = [sys.executable, __file__, "--drive", name, "--work-s", str(work_s), "--seconds", str(seconds)]
-        process = subprocess.Popen([*command, "--folder", folder], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        command += ["--folder", folder, "--warn-s", str(warn_s)]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         until = time.monotonic() + seconds + 10 * work_s + LATE_S
         while process.poll() is None and time.monotonic() < until:
             time.sleep(3.0 if case.suspended else 0.2)
@@ -243,7 +249,8 @@ def observe(name: str, seconds: float, work_s: float, suspended_s: float = SUSPE
         if not ended:
             kill_all(tree(process.pid))
         assert process.stderr is not None
-        said = process.stderr.read().decode(errors="replace")
+        with process.stderr:
+            said = process.stderr.read().decode(errors="replace")
         metrics = Path(folder, "run/metrics.jsonl").read_text().count('"round"') // 2
         return {"case": name, "rounds": metrics, "alarms": alarms(Path(folder)), "ended": ended or said[-500:]}
 
@@ -255,10 +262,11 @@ def main() -> int:
     parser.add_argument("--cases", default=",".join(CASES), help="which ones")
     parser.add_argument("--drive", help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--warn-s", type=float, default=WARN_S, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.drive:
-        drive(args.drive, args.seconds, args.work_s, args.folder)
+        drive(args.drive, args.seconds, args.work_s, args.folder, args.warn_s)
         return 0
     names = [name.strip() for name in args.cases.split(",")]
     if shutil.which("g++") is None and shutil.which("clang++") is None:

@@ -253,7 +253,8 @@ def _furthest_behind(ranks: Sequence[Rank]) -> list[Rank]:
 def _fault(rank: Rank) -> tuple[Fault, str]:
     doing = rank.doing
     where = f" in {doing.where}" if doing.where else ""
-    match doing.kind:
+    kind = "code" if rank.computes and doing.kind in ("lock", "sleep", "io", "child") else doing.kind
+    match kind:
         case "loader":
             return "loader", f"waiting for its data loader{where}"
         case "lock":

@@ -226,6 +226,12 @@ def test_an_endless_loop_on_a_crowded_machine_is_busy_not_blocked() -> None:
         assert crowded.starved > 0.8
 
 
+def test_who_computes_does_not_wait_for_what_its_line_names() -> None:
+    found = diagnose([rank(0, IN_BACKWARD), rank(1, at("spin", "io"), cpu=0.9)])
+    assert found is not None
+    assert found.fault == "busy"
+
+
 def test_a_module_that_stands_still_while_it_is_imported_is_named() -> None:
     found = diagnose([rank(0, IN_BACKWARD), rank(1, (*IMPORTING, LOCK))])
     assert found is not None
