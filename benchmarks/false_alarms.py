@@ -1,4 +1,4 @@
-"""Is anything called a stall that is none? Ranks that are silent for long, each for a good reason, with the real clocks.
+"""Is anything called a stall that is none? Ranks are silent for long, each for a good reason. Real clocks.
 
     python benchmarks/false_alarms.py [--minutes 30] [--work-s 12] [--cases "thread pool,suspended"]
 

@@ -212,7 +212,14 @@ def eat_memory(group: Any) -> None:
 
 @dataclass(frozen=True)
 class Fault:
-    """``act`` is given the group of those that train. ``expected``: the class that must be named; ``stall``: it is one that only silence tells."""
+    """A way to hang or to end.
+
+    Args:
+        act: What the bad rank does; it is given the group of those that train.
+        expected: The class that must be named.
+        stall: It is one that only silence tells.
+        num_workers: That train.
+    """
 
     act: Callable[[Any], Any]
     expected: tuple[str, ...]

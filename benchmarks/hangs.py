@@ -3,7 +3,8 @@
     python benchmarks/hangs.py [--rounds 2] [--clean-minutes 10] [--faults "busy loop,asleep"]
 
 For each fault: is the culprit rank right, is the class of the fault right, and how long after the fault was it said?
-Once with all ranks in step, and once while another rank, which has no part in it, reports on ten times a second. Then clean but bursty training: short steps and long ones, computing in C and in Python, one rank alone in announced
+Once with all ranks in step, and once while another rank, which has no part in it, reports on ten times a second.
+Then clean but bursty training: short steps and long ones, computing in C and in Python, one rank alone in announced
 phases, slow saves. Not one alarm is allowed.
 """
 

@@ -1,8 +1,8 @@
 """The watch looks from outside whether each rank gets on, and finds out what holds it up when it does not.
 
-    progress ──▶ silence ──▶ half of stall_warn_s: what has it computed so far? ──▶ stall_warn_s: three looks at every rank,
-       ▲                                                                            a moment apart ──▶ a diagnosis, or none
-       └──────── one of those concerned gets on: it is over ◀── again after a while ◀──────────────────────┘
+    progress ──▶ silence ──▶ half of stall_warn_s: what has it computed so far?
+       ▲                 ──▶ stall_warn_s: three looks at every rank, a moment apart ──▶ a diagnosis, or none
+       └── one of those concerned gets on: it is over ◀── again after a while ◀────────────────┘
 
 Every rank has a clock of its own: that others get on says nothing about it. A clock begins anew with a sign of life:
 a message that tells of progress, or CPU time that the rank's threads and processes have used. Where our own thread was

@@ -1,6 +1,6 @@
 """A process seen from outside: what the kernel says of it and of all that it has started, and its stacks.
 
-    /proc/*/stat ──▶ ProcessTable ──▶ ProcessTree(pid): children, their children, its session, and whom it lost ──▶ Vital
+    /proc/*/stat ──▶ ProcessTable ──▶ ProcessTree(pid): children and theirs, its session, orphans ──▶ Vital
 
 CPU time alone does not tell work from standing still: on a crowded machine a thread that computes without a pause gets
 a few percent of a core. So the time is counted for which threads *could run*: that they ran, and that they waited for

@@ -26,7 +26,7 @@ class Patient:
     delay: float = 0.0
     tree: float = 0.0
     reports_every_s: float | None = None
-    vital: Vital = Vital("S")
+    vital: Vital = field(default_factory=lambda: Vital("S"))
 
 
 @dataclass
@@ -72,7 +72,9 @@ class World:
                 if every is not None and self.now // every != (self.now - step) // every:
                     self.report(rank)
             for rank, index in self.asked:
-                self.watch.heard(rank, Stacks(index=index, pulse=Pulse(), main=self.patients[rank].main, text=""), self.now)
+                self.watch.heard(
+                    rank, Stacks(index=index, pulse=Pulse(), main=self.patients[rank].main, text=""), self.now
+                )
             self.asked.clear()
             self.watch.look(self.now)
 

@@ -260,7 +260,7 @@ HOSTILE: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_object_can_raise_or_block_whoever_looks_at_it(name: str) -> None:
     def work(strange: Any) -> None:
-        over.wait(60), strange  # noqa: B018
+        over.wait(60), strange
 
     over, strange = threading.Event(), HOSTILE[name]()
     with waiting(lambda: work(strange)):
