@@ -156,13 +156,21 @@ def test_who_lets_others_wait_for_its_batches_is_named(tmp_path: Path) -> None:
     assert "rank 0 waits in the next batch, which all must have (called in train_func" in first
 
 
+def set_when_told(told: list[bool], events: Path) -> None:
+    until = time.monotonic() + PATIENT_S
+    while '"stall"' not in events.read_text() and time.monotonic() < until:
+        time.sleep(0.1)
+    told.append(True)
+
+
 def test_who_lets_others_wait_for_its_part_of_a_checkpoint_is_named(tmp_path: Path) -> None:
     def train_func() -> None:
         report()
         if train.get_context().get_world_rank() == 1:
-            until = time.monotonic() + PATIENT_S
-            while time.monotonic() < until and '"stall"' not in (tmp_path / "run/events.jsonl").read_text():
-                sum(range(100_000))
+            told: list[bool] = []
+            threading.Thread(target=set_when_told, args=(told, tmp_path / "run/events.jsonl")).start()
+            while not told:
+                pass
         report()
         train.get_all_reported_checkpoints()
 

@@ -30,7 +30,7 @@ from headway.core.messages import (
     Start,
     Surroundings,
 )
-from headway.core.wire import Frames, WireError, encode
+from headway.core.wire import Frames, WireError, encode, encode_report
 
 START = Start(
     rank=1,
@@ -79,3 +79,12 @@ def test_a_frame_with_a_wrong_body_is_garbage() -> None:
         Frames().feed(good[:6] + b"\x00" * (len(good) - 6))
     with pytest.raises(WireError):
         Frames().feed(good[:1] + b"\xff" + good[2:])
+
+
+def test_frames_say_whether_the_rest_of_a_message_is_still_to_come() -> None:
+    frames, data = Frames(), encode_report(1, 0.0, b"x" * 1000, False, False)
+    assert not frames.incomplete
+    assert frames.feed(data[:500]) == []
+    assert frames.incomplete
+    assert len(frames.feed(data[500:])) == 1
+    assert not frames.incomplete
