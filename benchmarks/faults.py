@@ -52,12 +52,13 @@ def read_the_disk_for_ever() -> None:
     threading.Event().wait()
 
 
-def steps(rank: int, fault: str) -> Iterator[int]:
-    """A plain DDP loop; what goes wrong is the caller's business."""
+def steps(rank: int, fault: str, group: Any = None) -> Iterator[int]:
+    """A plain DDP loop; what goes wrong is the caller's business. ``group``: of the ranks that take part."""
     hangs = rank == BAD_RANK and fault.startswith("loader")
     processes = 1 if fault == "loader process" else 0
     loader = prepare_data_loader(DataLoader(Rows(hangs), batch_size=4, num_workers=processes))
-    model = prepare_model(nn.Linear(4, 1))
+    model: Any = nn.Linear(4, 1)
+    model = prepare_model(model) if group is None else nn.parallel.DistributedDataParallel(model, process_group=group)
     for step, batch in enumerate(loader):
         yield step
         model(batch).sum().backward()
@@ -65,44 +66,61 @@ def steps(rank: int, fault: str) -> Iterator[int]:
 
 
 def run(config: dict[str, Any]) -> None:
-    """The training function: every rank in step until the bad one does it."""
+    """The training function: every rank in step until the bad one does it.
+
+    With ``reporter`` the last rank takes no part: it reports on and on, ten times a second.
+    """
     rank, fault = dist.get_rank(), config["fault"]
-    for step in steps(rank, fault):
+    group = None
+    if config.get("reporter"):
+        reporter = dist.get_world_size() - 1
+        group = dist.new_group(list(range(reporter)))
+        if rank == reporter:
+            return report_on(config["reporter"])
+    for step in steps(rank, fault, group):
         time.sleep(0.02)
         if fault == "misses a barrier" and step == BAD_STEP and rank != BAD_RANK:
             train.collective.barrier()
         if step == BAD_STEP and rank == BAD_RANK and not os.path.exists(config.get("marker", "")):
             if config.get("marker"):
                 open(config["marker"], "w").close()
-            if FAULTS[fault].act() == "leave":
+            if FAULTS[fault].act(group) == "leave":
                 return
+
+
+def report_on(seconds: float) -> None:
+    until, number = time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        train.report({"reporter": number})
+        number += 1
+        time.sleep(0.1)
 
 
 # --- what goes wrong ---
 
 
-def stop() -> None:
+def stop(group: Any) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def busy_loop() -> None:
+def busy_loop(group: Any) -> None:
     number = 0
     while True:
         number += 1
 
 
-def hold_the_interpreter() -> None:
+def hold_the_interpreter(group: Any) -> None:
     re.match(r"(a+)+$", "a" * 60 + "b")
 
 
-def deadlock() -> None:
+def deadlock(group: Any) -> None:
     lock = threading.Lock()
     lock.acquire()
     with lock:
         pass
 
 
-def deadlock_of_two() -> None:
+def deadlock_of_two(group: Any) -> None:
     first, second = threading.Lock(), threading.Lock()
 
     def other() -> None:
@@ -119,44 +137,44 @@ def deadlock_of_two() -> None:
             pass
 
 
-def wait_for_a_thread() -> None:
+def wait_for_a_thread(group: Any) -> None:
     thread = threading.Thread(target=read_the_disk_for_ever, daemon=True)
     thread.start()
     thread.join()
 
 
-def sleep() -> None:
+def sleep(group: Any) -> None:
     time.sleep(10_000)
 
 
-def another_collective() -> None:
-    dist.broadcast(torch.zeros(3), src=0)
+def another_collective(group: Any) -> None:
+    dist.broadcast(torch.zeros(3), src=0, group=group)
 
 
-def one_collective_more() -> None:
-    dist.barrier()
+def one_collective_more(group: Any) -> None:
+    dist.barrier(group)
 
 
-def leave_early() -> str:
+def leave_early(group: Any) -> str:
     return "leave"
 
 
-def read_a_pipe() -> None:
+def read_a_pipe(group: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.mkfifo(f"{folder}/pipe")
         open(f"{folder}/pipe").read()
 
 
-def read_the_network() -> None:
+def read_the_network(group: Any) -> None:
     ours, _theirs = socket.socketpair()
     ours.recv(1)
 
 
-def wait_for_a_child() -> None:
+def wait_for_a_child(group: Any) -> None:
     subprocess.run(["sleep", "10000"], check=True)
 
 
-def straggle() -> None:
+def straggle(group: Any) -> None:
     """Works and works, now here and now there."""
     while True:
         _sort_numbers()
@@ -175,28 +193,35 @@ def _multiply() -> None:
         torch.ones(200, 200) @ torch.ones(200, 200)
 
 
-def raise_an_error() -> None:
+def raise_an_error(group: Any) -> None:
     raise ValueError("a bad row")
 
 
-def die() -> None:
+def die(group: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def exit_quietly() -> None:
+def exit_quietly(group: Any) -> None:
     os._exit(3)
 
 
-def eat_memory() -> None:
+def eat_memory(group: Any) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
     bytearray(16 << 30)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """``expected``: the class that must be named; ``stall``: it is one that only silence tells."""
+    """A way to hang or to end.
 
-    act: Callable[[], Any]
+    Args:
+        act: What the bad rank does; it is given the group of those that train.
+        expected: The class that must be named.
+        stall: It is one that only silence tells.
+        num_workers: That train.
+    """
+
+    act: Callable[[Any], Any]
     expected: tuple[str, ...]
     stall: bool = True
     num_workers: int = 2
@@ -213,8 +238,8 @@ FAULTS: dict[str, Fault] = {
     "different collectives": Fault(another_collective, ("mismatch",), num_workers=3),
     "one collective more": Fault(one_collective_more, ("mismatch",), num_workers=3),
     "uneven number of batches": Fault(leave_early, ("uneven",)),
-    "loader": Fault(lambda: None, ("loader",)),
-    "loader process": Fault(lambda: None, ("loader",)),
+    "loader": Fault(lambda group: None, ("loader",)),
+    "loader process": Fault(lambda group: None, ("loader",)),
     "reads a pipe": Fault(read_a_pipe, ("io",)),
     "reads the network": Fault(read_the_network, ("io",)),
     "waits for a child": Fault(wait_for_a_child, ("child",)),

@@ -31,12 +31,12 @@ def short_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stalls, "BETWEEN_S", 0.4)
 
 
-def trainer(fault: str, folder: Path, **options: Any) -> TorchTrainer:
+def trainer(fault: str, folder: Path, reporter: float = 0.0, **options: Any) -> TorchTrainer:
     limits = train.FailureConfig(**{"stall_warn_s": 1.5, **options})
     return TorchTrainer(
         faults.run,
-        train_loop_config={"fault": fault, "marker": str(folder / "marker")},
-        scaling_config=train.ScalingConfig(FAULTS[fault].num_workers),
+        train_loop_config={"fault": fault, "marker": str(folder / "marker"), "reporter": reporter},
+        scaling_config=train.ScalingConfig(FAULTS[fault].num_workers + bool(reporter)),
         run_config=train.RunConfig(name="run", storage_path=folder, failure_config=limits),
     )
 
@@ -49,7 +49,7 @@ def events(run: Path, name: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.stall])
 def test_a_stall_names_the_culprit_and_the_class_of_the_fault(name: str, tmp_path: Path) -> None:
     run = trainer(name, tmp_path).start()
-    wait_until(lambda: bool(events(run.path, "stall")), 20, lambda: "nobody has noticed")
+    wait_until(lambda: bool(events(run.path, "stall")), 60, lambda: "nobody has noticed")
     run.stop()
     run.result()
     [stall] = events(run.path, "stall")[:1]
@@ -59,6 +59,16 @@ def test_a_stall_names_the_culprit_and_the_class_of_the_fault(name: str, tmp_pat
     assert "faults.py" in failures.stacks(bundle, 0)
     if name not in SILENT:
         assert "faults.py" in failures.stacks(bundle, BAD_RANK), "of the one to blame, too"
+
+
+@pytest.mark.parametrize("name", ["stopped", "busy loop", "deadlock on a lock", "different collectives", "loader"])
+def test_a_stall_is_named_while_another_rank_goes_on_reporting(name: str, tmp_path: Path) -> None:
+    run = trainer(name, tmp_path, reporter=60.0).start()
+    wait_until(lambda: bool(events(run.path, "stall")), 60, lambda: "nobody has noticed")
+    run.stop()
+    run.result()
+    [stall] = events(run.path, "stall")[:1]
+    assert (stall["fault"], stall["ranks"]) == (FAULTS[name].expected[0], [BAD_RANK]), stall["text"]
 
 
 @pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if not fault.stall])

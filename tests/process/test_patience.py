@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 import threading
 import time
@@ -18,6 +19,11 @@ from headway.control import stalls
 from headway.worker import session
 from support import save
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import false_alarms
+
+PATIENT_S = 60.0  # for something that comes sooner, on a crowded machine too
 LONG_S = 3.5  # much longer than the controller below is patient
 
 
@@ -150,12 +156,20 @@ def test_who_lets_others_wait_for_its_batches_is_named(tmp_path: Path) -> None:
     assert "rank 0 waits in the next batch, which all must have (called in train_func" in first
 
 
+def set_when_told(told: list[bool], events: Path) -> None:
+    until = time.monotonic() + PATIENT_S
+    while '"stall"' not in events.read_text() and time.monotonic() < until:
+        time.sleep(0.1)
+    told.append(True)
+
+
 def test_who_lets_others_wait_for_its_part_of_a_checkpoint_is_named(tmp_path: Path) -> None:
     def train_func() -> None:
         report()
         if train.get_context().get_world_rank() == 1:
-            until = time.monotonic() + LONG_S
-            while time.monotonic() < until:
+            told: list[bool] = []
+            threading.Thread(target=set_when_told, args=(told, tmp_path / "run/events.jsonl")).start()
+            while not told:
                 pass
         report()
         train.get_all_reported_checkpoints()
@@ -163,6 +177,19 @@ def test_who_lets_others_wait_for_its_part_of_a_checkpoint_is_named(tmp_path: Pa
     first, *_ = stalls_of(train_func, tmp_path)
     assert "rank 1 is busy in train_func" in first
     assert "rank 0 waits in get_all_reported_checkpoints (called in train_func" in first
+
+
+@pytest.mark.parametrize("case", ["thread pool in C", "process pool", "shell", "slow first batch"])
+def test_for_what_a_rank_has_started_and_others_wait(case: str, tmp_path: Path) -> None:
+    """The long form is benchmarks/false_alarms.py."""
+    false_alarms.drive(case, 0, LONG_S, tmp_path, warn_s=0.7)
+    assert false_alarms.alarms(tmp_path) == []
+
+
+def test_for_a_machine_that_was_suspended() -> None:
+    found = false_alarms.observe("suspended", 1, 1, suspended_s=LONG_S, warn_s=0.7)
+    assert found["ended"] is True
+    assert found["alarms"] == []
 
 
 @pytest.mark.parametrize("times", [0, 1])

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from headway import train
+from headway.engine import local
 from headway.storage.record import Record
 from support import fit, plain_trainer, save
 
@@ -395,3 +396,24 @@ def test_file_names_that_are_not_utf8_may_be_reported() -> None:
     frame = result.metrics_dataframe
     assert frame is not None
     assert frame.to_dict("records") == [{"loss": 0.5, "worst": r"caf\udce9.png", r"caf\udce9.png/count": 1}]
+
+
+def test_a_giant_report_holds_the_loop_no_longer_than_many_small_ones_of_its_size(tmp_path: Path) -> None:
+    """A message that has not come whole is not left to rest: 16 MB would take as long as eighty pauses."""
+
+    def train_func() -> tuple[float, float]:
+        took = []
+        for text in ("", "x" * 16_000_000):
+            began = time.perf_counter()
+            train.report({"text": text})
+            train.collective.barrier()
+            took.append(time.perf_counter() - began)
+        return took[0], took[1]
+
+    result = train.DataParallelTrainer(
+        train_func,
+        scaling_config=train.ScalingConfig(num_workers=1),
+        run_config=train.RunConfig(name="run", storage_path=tmp_path),
+    ).fit()
+    small, large = result.return_value
+    assert large - small < 80 * local.REST_S / 2

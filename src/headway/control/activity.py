@@ -36,6 +36,26 @@ _WAITS: dict[Kind, tuple[str, ...]] = {
     "io": _NETWORK,
     "lock": ("/threading.py", "/queue.py", "/concurrent/futures/_base.py"),
 }
+# What is compiled takes as long as it takes. What has been compiled runs through some of the same files.
+_COMPILERS = (
+    "torch/_dynamo/convert_frame.py",
+    "torch/_dynamo/backends/",
+    "torch/_inductor/compile_fx",
+    "torch/_inductor/codecache.py",
+    "torch/_inductor/async_compile.py",
+    "torch/_inductor/cpp_builder.py",
+    "torch/_inductor/graph.py",
+    "torch/_inductor/scheduler.py",
+    "torch/_functorch/_aot_autograd/graph_compile.py",
+    "torch/_export/",
+    "torch/utils/cpp_extension.py",
+    "triton/compiler/",
+    "jax/_src/compiler.py",
+    "numba/core/compiler.py",
+)
+_RUNS = {"run", "__call__"}
+_CALLED = ("torch/_dynamo/convert_frame.py",)  # an object that is called to compile
+_IMPORT = "<frozen importlib."
 _OURS = "headway/worker/"
 MEETINGS = {  # by the function of ours that waits
     "meet": "a barrier or broadcast",
@@ -62,6 +82,20 @@ def doing(frames: Sequence[Frame], *, idle: bool, in_loader: bool = False) -> Do
     """Innermost calls decide; the user's own innermost line says where. ``idle``: no thread of it computes."""
     kind, what = _kind(frames, idle=idle, in_loader=in_loader)
     return Doing(kind, what, _where(frames))
+
+
+def is_compiling(frames: Sequence[Frame]) -> bool:
+    """Whether a compiler is at work: of a model, a kernel or an extension."""
+    return any(
+        part in frame.file and (frame.function not in _RUNS or part in _CALLED)
+        for frame in frames
+        for part in _COMPILERS
+    )
+
+
+def is_importing(frames: Sequence[Frame]) -> bool:
+    """Whether a module is being imported."""
+    return any(frame.file.startswith(_IMPORT) for frame in frames)
 
 
 def _kind(frames: Sequence[Frame], *, idle: bool, in_loader: bool) -> tuple[Kind, str]:

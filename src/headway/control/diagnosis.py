@@ -1,11 +1,17 @@
 """Why the ranks stand still: who is to blame, and for what. Pure.
 
-Three samples of every rank's stack, a moment apart, and what the kernel says of its process. Ranks that *wait* (in a
+Three samples of every rank's stack, a moment apart, and what the kernel says of its processes. Ranks that *wait* (in a
 collective, at one of our meetings) wait for one that does not; what that one does is the class of the fault. Where all
 wait, they wait for each other: in different operations, or after different numbers of batches.
 
-Silence alone is no stall. A rank that is busy and for whom nobody waits, that reads a checkpoint, or that has said what
-it is about (``train.phase``), is left in peace.
+Silence alone is no stall. These are left in peace, however long it takes:
+
+- a rank that computes, as long as nobody waits for it and nobody leaves it behind (see ``Rank.left_behind``);
+- a rank whose main thread waits while its other threads, or processes that it has started, compute (``Rank.alive``);
+- a rank that compiles, imports modules, reads a checkpoint, or has said what it is about (``Rank.phase``).
+
+Whoever could run but is not let (a crowded machine) computes, too; and the time for which it was not let is not counted
+(``Rank.starved``).
 """
 
 from __future__ import annotations
@@ -14,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from headway.control.activity import Doing, doing
+from headway.control.activity import Doing, doing, is_compiling, is_importing
 from headway.core.messages import Frame, Pulse
 from headway.observe import words
 
@@ -34,33 +40,61 @@ Fault = Literal[
     "collective",  # all in the same collective, and it does not end
 ]
 
-BUSY = 0.2  # of a core
+BUSY = 0.2  # of a core that a thread has, or would have if it were let
+SPINS = 0.8  # of a core: it does nothing else
+OWN_WORK = "waiting for threads or processes of its own, which compute"
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One look at one rank. ``main`` is empty where it did not answer and could not be seen.
+    """One look at one rank.
 
-    ``cpu_s``: what its main thread has used so far; ``all_cpu_s``: all its threads.
+    Args:
+        state: Of its main thread, as in /proc.
+        cpu_s: What its main thread has used so far.
+        all_s: For how long its threads ran or waited for a CPU so far.
+        time_s: When this was.
+        main: What its main thread did; empty where it did not answer and could not be seen.
+        answered: Whether it has told that itself.
+        delay_s: For how long its main thread has waited for a CPU so far.
+        tree_s: For how long threads of all its processes ran or waited for a CPU so far.
+        phase: What another thread does that its loader waits for, and that may take its time.
     """
 
     state: str = ""
     cpu_s: float = 0.0
-    all_cpu_s: float = 0.0
+    all_s: float = 0.0
     time_s: float = 0.0
     main: tuple[Frame, ...] = ()
     answered: bool = True
+    delay_s: float = 0.0
+    tree_s: float = 0.0
+    phase: str = ""
 
 
 @dataclass(frozen=True)
 class Rank:
-    """What is known of one rank. ``silent``: it has not got on for a while; ``over``: its function has returned."""
+    """What is known of one rank.
+
+    Args:
+        rank: Its number.
+        silent: It has not got on for a while.
+        samples: What it did when we looked.
+        pulse: How far it is.
+        over: Its function has returned.
+        before: An earlier look without a stack: whoever computes now and then has computed since.
+        reporting: It has reported several times of late.
+        left_behind: Others have gone on and reported, with whom it was in step until it fell silent.
+    """
 
     rank: int
     silent: bool = True
     samples: tuple[Sample, ...] = ()
     pulse: Pulse = field(default_factory=Pulse)
     over: bool = False
+    before: Sample | None = None
+    reporting: bool = False
+    left_behind: bool = False
 
     @property
     def last(self) -> Sample:
@@ -75,14 +109,37 @@ class Rank:
         return bool(self.samples) and self.last.state in ("Z", "X")
 
     @property
+    def runnable(self) -> float:
+        """The share of the time for which its main thread ran, or waited for nothing but a CPU."""
+        if len(self.samples) > 1 and all(sample.state == "R" for sample in self.samples):
+            return 1.0  # its run delay is counted only when it gets a CPU
+        first = self.samples[0]
+        return _share(self.last.cpu_s - first.cpu_s + self.last.delay_s - first.delay_s, self._passed_s)
+
+    @property
+    def starved(self) -> float:
+        """The share of the time for which its main thread could have run and was not let."""
+        return max(0.0, self.runnable - _share(self.last.cpu_s - self.samples[0].cpu_s, self._passed_s))
+
+    @property
     def computes(self) -> bool:
-        """Whether its main thread does."""
-        return self.last.cpu_s - self.samples[0].cpu_s > BUSY * self._passed_s
+        """Whether its main thread does, or would if it were let."""
+        return self.runnable > BUSY
 
     @property
     def idle(self) -> bool:
         """Whether none of its threads computes: a backward on a card, say, is the work of another one."""
-        return self.last.all_cpu_s - self.samples[0].all_cpu_s <= BUSY * self._passed_s
+        return _share(self.last.all_s - self.samples[0].all_s, self._passed_s) <= BUSY
+
+    @property
+    def alive(self) -> bool:
+        """Whether processes that it has started compute, or its own threads while its main thread waits."""
+        first, last = self.before or self.samples[0], self.last
+        passed_s = last.time_s - first.time_s
+        if self.computes:
+            others_s = last.tree_s - last.all_s - (first.tree_s - first.all_s)
+            return _share(others_s, passed_s) > BUSY and not self.spins
+        return _share(last.tree_s - first.tree_s, passed_s) > BUSY
 
     @property
     def _passed_s(self) -> float:
@@ -91,7 +148,7 @@ class Rank:
     @property
     def stands(self) -> bool:
         """Whether it does nothing at all, seen from outside and by its stack."""
-        return not self.moves and not self.computes and (self.idle or self.doing.kind != "code")
+        return not self.moves and not self.computes and not self.alive
 
     @property
     def moves(self) -> bool:
@@ -106,12 +163,32 @@ class Rank:
     @property
     def phase(self) -> str:
         """What it may take its time for, if that is what it does."""
-        return self.pulse.phase or ("reading a checkpoint" if self.doing.kind == "storage" else "")
+        if self.pulse.phase:
+            return self.pulse.phase
+        if self.doing.kind == "loader" and (begins := [sample.phase for sample in self.samples if sample.phase]):
+            return begins[-1]
+        if self.doing.kind == "storage":
+            return "reading a checkpoint"
+        if any(is_compiling(sample.main) for sample in self.samples):
+            return "compiling"
+        reads_disk = any(sample.state == "D" for sample in self.samples)
+        if any(is_importing(sample.main) for sample in self.samples) and (reads_disk or not self.stands):
+            return "importing modules"
+        return OWN_WORK if self.alive and not self.waits else ""
 
     @property
     def waits(self) -> bool:
         """Whether it waits for other ranks, and for nothing else."""
         return self.over or (self.doing.kind in ("collective", "meeting") and not self.moves and not self.stopped)
+
+    @property
+    def spins(self) -> bool:
+        """Whether it does nothing but compute, in one place."""
+        return self.runnable > SPINS and not self.moves
+
+
+def _share(part_s: float, whole_s: float) -> float:
+    return part_s / whole_s if whole_s > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -134,24 +211,33 @@ def diagnose(ranks: Sequence[Rank]) -> Diagnosis | None:
     others = [rank for rank in seen if not rank.waits]
     if len(seen) == 1 and waiting:
         return None  # there is nobody that it could wait for: it is its device
-    if others:
-        return _blamed(others, waiting, seen)
-    if waiting and not all(rank.over for rank in waiting):
-        return _waiting_for_each_other(waiting, seen)
+    if others and (blamed := _blamed(others, waiting, seen)):
+        return blamed
+    held = [rank for rank in waiting if not rank.over and rank.silent]  # for as long as it takes to be a stall
+    if not others:
+        everybody = held and all(rank.silent or rank.over for rank in waiting)
+        return _waiting_for_each_other(waiting, seen) if everybody else None
+    if all(rank.reporting for rank in others):  # they get on without those that wait, and do not wait for them
+        return _contradiction(held, [rank for rank in waiting if rank.over], seen)
     return None
 
 
 def _blamed(others: Sequence[Rank], waiting: Sequence[Rank], seen: Sequence[Rank]) -> Diagnosis | None:
-    """Some ranks do something else than wait; the one that is furthest behind is what the waiting ones wait for."""
-    held = [rank for rank in waiting if not rank.over and rank.silent]  # for as long as it takes to be a stall
+    """Some ranks do something else than wait; the one that is furthest behind is what the waiting ones wait for.
+
+    One that stands still is to blame, whatever the others do. One that computes is to blame only where somebody waits
+    for it, and cannot be waiting for anybody else: a rank in a phase, say.
+    """
+    held = [rank for rank in waiting if not rank.over and rank.silent]
     suspects = [rank for rank in others if not rank.phase and rank.silent]
-    if not suspects or (held and len(suspects) < len(others)):
-        return None  # they wait for one that gets on, or that has said what it is about
-    if held:
-        least = min(rank.pulse.common for rank in suspects)
-        behind = [rank for rank in suspects if rank.pulse.common == least]
+    standing = [rank for rank in suspects if rank.stands]
+    excused = [rank for rank in others if rank.phase or not (rank.silent or rank.reporting)]
+    if standing and (excused or not held):
+        behind = _furthest_behind(standing) if held else standing
+    elif held and suspects and not excused:
+        behind = _furthest_behind(suspects)
     else:
-        behind = [rank for rank in suspects if rank.stands]
+        behind = standing or [rank for rank in suspects if rank.spins and rank.left_behind]
     if not behind:
         return None
     fault, what = _fault(behind[0])
@@ -159,10 +245,16 @@ def _blamed(others: Sequence[Rank], waiting: Sequence[Rank], seen: Sequence[Rank
     return _found(fault, same, seen, what)
 
 
+def _furthest_behind(ranks: Sequence[Rank]) -> list[Rank]:
+    least = min(rank.pulse.common for rank in ranks)
+    return [rank for rank in ranks if rank.pulse.common == least]
+
+
 def _fault(rank: Rank) -> tuple[Fault, str]:
     doing = rank.doing
     where = f" in {doing.where}" if doing.where else ""
-    match doing.kind:
+    kind = "code" if rank.computes and doing.kind in ("lock", "sleep", "io", "child") else doing.kind
+    match kind:
         case "loader":
             return "loader", f"waiting for its data loader{where}"
         case "lock":
@@ -190,6 +282,8 @@ def _waiting_for_each_other(waiting: Sequence[Rank], seen: Sequence[Rank]) -> Di
     over = [rank for rank in waiting if rank.over]
     if over:
         return _uneven(over, held, seen)
+    if all(rank.alive for rank in held):
+        return None  # a large tensor on its way, say
     if all(rank.doing.kind == "meeting" for rank in held) and len({rank.pulse.meetings for rank in held}) == 1:
         return None  # the controller releases them, or says what is wrong
     batches = {rank.pulse.batches for rank in held}
@@ -207,6 +301,22 @@ def _waiting_for_each_other(waiting: Sequence[Rank], seen: Sequence[Rank]) -> Di
     if len(behind) < len(held):
         return _found("mismatch", behind, seen, f"{_behind(behind, held)} in {held[0].doing.said}", told=True)
     return _found("collective", held, seen, f"all in {held[0].doing.said}, which does not end", told=True)
+
+
+def _contradiction(held: Sequence[Rank], over: Sequence[Rank], seen: Sequence[Rank]) -> Diagnosis | None:
+    """Of ranks that wait while others get on: what cannot come right, whoever they wait for."""
+    fewer = [rank for rank in over if any(_is_ahead(other, rank) for other in held)]
+    if fewer:
+        return _uneven(fewer, held, seen)
+    if len({rank.doing.what for rank in held}) > 1 and len(held) > 1:
+        return _waiting_for_each_other(held, seen)
+    return None
+
+
+def _is_ahead(rank: Rank, other: Rank) -> bool:
+    """Whether it waits in an operation that the other, which has returned, will not come to."""
+    mine, its = (rank.pulse.batches, rank.pulse.collectives), (other.pulse.batches, other.pulse.collectives)
+    return rank.doing.kind == "collective" and mine > its
 
 
 def _behind(behind: Sequence[Rank], held: Sequence[Rank]) -> str:

@@ -80,8 +80,7 @@ class Hooks:
     def _tell(self) -> None:
         while self._pending and not self._pending[0].waits:
             told = self._pending.popleft()
-            metrics = [None if report is None else json.loads(report.metrics) for report in told.round.reports]
-            self._call("after_report", metrics, told.checkpoint)
+            self._call_with("after_report", functools.cache(functools.partial(_arguments, told)))
 
     def slow(self) -> str | None:
         """What to say of a callback that takes its time, once."""
@@ -98,6 +97,10 @@ class Hooks:
             self._aside.close()
 
     def _call(self, hook: str, *args: Any) -> None:
+        self._call_with(hook, lambda: args)
+
+    def _call_with(self, hook: str, args: Callable[[], tuple[Any, ...]]) -> None:
+        """``args`` are made where the callbacks run: metrics may be megabytes of text."""
         for callback in self._callbacks:
             work = functools.partial(self._called, callback, hook, args)
             if self._aside is None:
@@ -105,9 +108,9 @@ class Hooks:
             else:
                 self._aside.do(f"{type(callback).__qualname__}.{hook}", work)
 
-    def _called(self, callback: UserCallback, hook: str, args: tuple[Any, ...]) -> None:
+    def _called(self, callback: UserCallback, hook: str, args: Callable[[], tuple[Any, ...]]) -> None:
         try:
-            getattr(callback, hook)(self._context, *args)
+            getattr(callback, hook)(self._context, *args())
         except (Exception, SystemExit) as error:  # the user's code, in our process: name it and go on
             name = f"{type(callback).__qualname__}.{hook}"
             self._complaints[name] += 1
@@ -116,3 +119,9 @@ class Hooks:
                 self._complain(f"{text}\n{folded(error).rstrip()}")
             elif self._complaints[name] in (10, 100, 1000, 10_000):
                 self._complain(f"callback {name} has raised {self._complaints[name]} times by now")
+
+
+def _arguments(told: _Pending) -> tuple[Any, ...]:
+    """Of ``after_report``: the metrics of all ranks, and the checkpoint."""
+    metrics = [None if report is None else json.loads(report.metrics) for report in told.round.reports]
+    return metrics, told.checkpoint

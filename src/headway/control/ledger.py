@@ -153,18 +153,9 @@ class Ledger:
     def commit(self, attempt: int, closing: Round) -> None:
         """Have this round's files made a checkpoint; CommitDone or CommitFailed will follow."""
         allotted = self._allotted.get(closing.seq) or Allotted(self._take_number(), None)
-        what = Commitment(
-            number=allotted.number,
-            seq=closing.seq,
-            attempt=attempt,
-            world_size=len(closing.reports),
-            ranks=closing.givers,
-            metrics=metrics_of(closing),
-            name=allotted.name,
-            cursors=cursors_of(closing),
-        )
+        save = functools.partial(self._commit, attempt, closing, allotted.number, allotted.name)
         self._asked.add(closing.seq)
-        self._jobs.put(functools.partial(self._answer, attempt, closing.seq, lambda: self._vault.commit(what)))
+        self._jobs.put(functools.partial(self._answer, attempt, closing.seq, save))
 
     def extend(self, attempt: int, late: Round) -> bool:
         """Have late files added to their round's checkpoint, answered like a commit; False where it is gone."""
@@ -268,6 +259,20 @@ class Ledger:
         self._jobs.put(functools.partial(self._vault.sweep, attempt, names - {saved.path.name for saved in self.kept}))
 
     # --- the committer's thread ---
+
+    def _commit(self, attempt: int, closing: Round, number: int, name: str | None) -> Saved:
+        """Metrics may be megabytes of text: they are read here, and not in the controller's thread."""
+        what = Commitment(
+            number=number,
+            seq=closing.seq,
+            attempt=attempt,
+            world_size=len(closing.reports),
+            ranks=closing.givers,
+            metrics=metrics_of(closing),
+            name=name,
+            cursors=cursors_of(closing),
+        )
+        return self._vault.commit(what)
 
     def _extend(self, attempt: int, seq: int, rank: int) -> Saved:
         return self._vault.extend(self._paths[seq], attempt, seq, rank)

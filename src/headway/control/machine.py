@@ -287,7 +287,7 @@ def _raised(run: Run, rank: int, message: Failed) -> Step:
     run = marked(run, rank, replace(worker, over=True))
     if is_asked(run):
         return run, ()  # it was interrupted, as we asked
-    kind: FailureKind = "misuse" if message.misuse else "raised"
+    kind: FailureKind = "misuse" if message.misuse else "died" if message.broken else "raised"
     return failed(run, Failure(kind, rank, message), SetDeadline(LINGER_S))
 
 

@@ -223,12 +223,16 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stacks:
-    """The answer to Dump: the main thread's calls, the outermost first; all threads with their locals as text."""
+    """The answer to Dump: the main thread's calls, the outermost first; all threads with their locals as text.
+
+    ``phase``: what another thread does that the main thread waits for, and that may take its time.
+    """
 
     index: int
     pulse: Pulse
     main: tuple[Frame, ...]
     text: str
+    phase: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -293,7 +297,8 @@ class Rested:
 class Failed:
     """The function raised. ``error`` is the pickled exception, or None where it does not pickle.
 
-    ``misuse``: it called us in a way that another attempt would only repeat.
+    ``misuse``: it called us in a way that another attempt would only repeat. ``broken``: it is not the function that
+    has failed, but a part of the worker without which it cannot go on.
     """
 
     kind: str
@@ -301,6 +306,7 @@ class Failed:
     traceback: str
     error: bytes | None = None
     misuse: bool = False
+    broken: bool = False
     stacks: str = ""  # all threads with their locals, as they were when it raised
 
 

@@ -93,6 +93,11 @@ class Frames:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
+    @property
+    def incomplete(self) -> bool:
+        """Whether the rest of a message is still to come."""
+        return bool(self._buffer)
+
     def feed(self, data: bytes) -> list[Any]:
         """The messages that these bytes complete."""
         self._buffer += data

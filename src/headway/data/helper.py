@@ -121,6 +121,7 @@ class Helper:
         return self._ready
 
     def _expect_ready(self) -> None:
+        """Wait for it to import its modules: by the name of this function, the watch knows what a loop waits for."""
         answer = self._received()
         if isinstance(answer, BaseException):
             raise answer

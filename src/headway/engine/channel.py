@@ -9,6 +9,7 @@ from typing import Any
 
 from headway.core.messages import Report
 from headway.core.wire import Frames, encode
+from headway.engine.vitals import ProcessTree
 
 READ_BYTES = 1 << 18
 FEW = 64  # messages at a time: a socket holds a few hundred of them, however small they are
@@ -21,6 +22,7 @@ class Channel:
         wire.setblocking(False)
         self.index = index
         self.pid: int | None = None  # known once it has said Ready
+        self.tree: ProcessTree | None = None  # what the kernel says of it and of all that it has started
         self.socket = wire
         self.rests: float | None = None
         self.watched = 0  # what the selector looks out for
@@ -80,7 +82,7 @@ class Channel:
             return None
         messages = self._frames.feed(data)
         only_metrics = all(isinstance(message, Report) and not message.staged for message in messages)
-        self._few_metrics = only_metrics and len(messages) < FEW
+        self._few_metrics = only_metrics and len(messages) < FEW and not self._frames.incomplete
         return messages if data else None
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ from headway.engine.channel import Channel, shut
 from headway.engine.gpus import GpuClaim
 from headway.engine.nurseries import NurseryProcess, end_groups, open_session
 from headway.engine.nursery import MESSAGE_BYTES
-from headway.engine.vitals import Outside, Vital, vital
+from headway.engine.vitals import Outside, ProcessTable, ProcessTree, Vital
 
 REST_S = 0.05
 PATIENCE_S = 0.5
@@ -54,6 +54,7 @@ class LocalEngine:
         self._crowded = False  # whether it is we who said so, because no more could be forked
         self._looks: float | None = None  # when we look again how many could run, where that matters
         self._oom_kills: int | None = None  # when we launched
+        self._processes = ProcessTable()
         self._patience_ends: float | None = None  # by when the nursery must have killed whom we asked it to kill
 
     def check(self, scaling: ScalingConfig) -> int:
@@ -157,8 +158,10 @@ class LocalEngine:
                 self._session.send(json.dumps(request).encode())
 
     def vital(self, index: int) -> Vital | None:
-        pid = self._channels[index].pid
-        return vital(pid) if pid is not None else None
+        channel = self._channels[index]
+        if channel.tree is None and channel.pid is not None:
+            channel.tree = ProcessTree(channel.pid)
+        return channel.tree.look(self._processes) if channel.tree is not None else None
 
     def outside(self, index: int) -> Outside | None:
         channel = self._channels[index]

@@ -6,11 +6,9 @@ looked up, without running anything of the user's, and the things that one can w
 
 from __future__ import annotations
 
+import _io
 import _thread
 import builtins
-import inspect
-import io
-import linecache
 import os
 import queue
 import re
@@ -22,9 +20,11 @@ from types import FrameType
 from typing import Any
 
 from headway.core.messages import Hint
+from headway.observe import sources
+from headway.observe.inert import NOTHING, attribute, is_a, local_variables, module_of
 
 _NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
-_NOTHING = object()
+_MOST_TEXT = 1000  # characters of a line
 
 _LOCKS = (
     _thread.LockType,
@@ -52,7 +52,7 @@ _CALLS: dict[int, Hint] = {
 
 def hint(frame: FrameType) -> Hint:
     """``"lock"``, ``"sleep"``, ``"io"``, ``"child"``, or nothing."""
-    text = linecache.getline(frame.f_code.co_filename, frame.f_lineno or 0)
+    text = sources.line(frame.f_code.co_filename, frame.f_lineno or 0)[:_MOST_TEXT]
     found = [kind for name in _NAME.findall(text) for kind in _kinds(frame, name.split("."))]
     return found[-1] if found else ""
 
@@ -62,31 +62,23 @@ def _kinds(frame: FrameType, parts: list[str]) -> list[Hint]:
     thing: Any = _first(frame, parts[0])
     found = [_kind(thing)]
     for part in parts[1:]:
-        if thing is _NOTHING:
+        if thing is NOTHING:
             break
-        thing = _attribute(thing, part)
+        thing = attribute(thing, part)
         found.append(_kind(thing))
     return [kind for kind in found if kind]
 
 
 def _first(frame: FrameType, name: str) -> Any:
-    for names in (frame.f_locals, frame.f_globals, vars(builtins)):
-        if name in names:
-            return names[name]
-    return _NOTHING
-
-
-def _attribute(thing: Any, name: str) -> Any:
-    """Without running a property or ``__getattr__``."""
-    try:
-        return inspect.getattr_static(thing, name)
-    except Exception:  # whatever a strange object does, it is just not known
-        return _NOTHING
+    for names in (local_variables(frame), frame.f_globals, vars(builtins)):
+        if dict.__contains__(names, name):
+            return dict.__getitem__(names, name)
+    return NOTHING
 
 
 def _kind(thing: Any) -> Hint:
-    if isinstance(thing, _LOCKS):
+    if is_a(thing, *_LOCKS):
         return "lock"
-    if isinstance(thing, io.IOBase | socket.socket) or type(thing).__module__ == "multiprocessing.connection":
+    if is_a(thing, _io._IOBase, socket.socket) or module_of(type(thing)) == "multiprocessing.connection":
         return "io"
     return _CALLS.get(id(thing), "")

@@ -1,21 +1,25 @@
 """What every thread of this process is doing: its calls with their locals, values cut short, secrets left out.
 
-Nothing of the user's is called for it: no ``repr`` of their objects, no property, nothing that could wait for a device.
+Nothing of the user's is called for it: no ``repr`` of their objects, no property, not even ``isinstance``, nothing that
+could wait for a device. Objects of any size are looked at in the same short time.
 """
 
 from __future__ import annotations
 
-import linecache
+import itertools
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from types import FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any
 
 from headway.core.messages import Frame
 from headway.core.redaction import is_secret, redact_arguments, redact_text
+from headway.observe import sources
 from headway.observe.hints import hint
+from headway.observe.inert import is_a, loaded, local_variables, module_of, name_of
 from headway.observe.tracebacks import is_users
 
 LONGEST = 80  # characters of a value
@@ -23,6 +27,7 @@ MOST_FRAMES = 60
 MOST_LOCALS = 30
 MOST_ITEMS = 4
 MOST_TEXT = 1000  # characters that are searched for secrets
+MOST_BITS = 256  # of a number that is shown
 _WORKER = "headway/worker/main.py"
 
 
@@ -30,6 +35,19 @@ def main_thread() -> tuple[Frame, ...]:
     """The main thread's calls, the outermost first."""
     innermost = sys._current_frames().get(threading.main_thread().ident or 0)
     return tuple(_frame(each, leaf=each is innermost) for each in _calls(innermost))
+
+
+_STARTS = ("headway/data/helper.py", "_expect_ready")
+STARTING = "starting processes that map rows"
+
+
+def phase() -> str:
+    """What some thread does that may take its time; empty where there is nothing of that kind."""
+    for innermost in sys._current_frames().values():
+        for frame in _calls(innermost):
+            if frame.f_code.co_name == _STARTS[1] and frame.f_code.co_filename.endswith(_STARTS[0]):
+                return STARTING
+    return ""
 
 
 def all_threads() -> str:
@@ -79,28 +97,42 @@ def _told(frames: Sequence[tuple[FrameType, int]]) -> str:
     lines = []
     for frame, number in frames[first:][-MOST_FRAMES:]:
         code = frame.f_code
-        text = linecache.getline(code.co_filename, number).strip()
+        text = sources.line(code.co_filename, number)[:MOST_TEXT]
         lines.append(f"  {code.co_filename}:{number}, in {code.co_name}\n      {text}")
         if is_users(code.co_filename):
             lines += [f"        {name} = {value}" for name, value in _locals(frame)]
-    return "\n".join(lines) + "\n"
+    return _writable("\n".join(lines) + "\n")
+
+
+def _writable(text: str) -> str:
+    """Any file can hold it: half characters are written as escapes."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _locals(frame: FrameType) -> Iterator[tuple[str, str]]:
-    shown = [item for item in list(frame.f_locals.items()) if not _is_scenery(*item)]
     if frame.f_code.co_name == "<module>":
         return
+    shown = [(name, value) for name, value in list(local_variables(frame).items()) if not _is_scenery(name, value)]
     for name, value in shown[:MOST_LOCALS]:
         yield name, "(left out)" if is_secret(name) else described(value)
 
 
 def _is_scenery(name: str, value: object) -> bool:
-    return name.startswith("__") or isinstance(value, ModuleType | FunctionType | type)
+    return name.startswith("__") or is_a(value, ModuleType, FunctionType, type)
 
 
 def described(value: Any, depth: int = 0) -> str:
     """A value in a few words, by looking at what is known to be harmless to look at."""
+    try:
+        return _described(value, depth)
+    except Exception:  # it changes while we look, say
+        return f"<{name_of(type(value))}>"
+
+
+def _described(value: Any, depth: int) -> str:
     kind = type(value)
+    if kind is int and value.bit_length() > MOST_BITS:
+        return f"int of {value.bit_length()} bits"
     if kind in (bool, int, float, complex, type(None)):
         return repr(value)[:LONGEST]
     if kind is str:
@@ -110,35 +142,50 @@ def described(value: Any, depth: int = 0) -> str:
     if shape := _shape(value):
         return shape
     if kind in (list, tuple, set, frozenset):
-        shown = redact_arguments(list(value)[:MOST_ITEMS]) if depth < 2 else ()
-        inside = ", ".join(described(item, depth + 1) for item in shown)
+        inside = _listed(itertools.islice(value, MOST_ITEMS), depth) if depth < 2 else ""
         return f"{kind.__name__} of {len(value)}: {inside}"[: LONGEST * 2]
     if kind is dict:
         return f"dict of {len(value)}: {_items(value, depth)}"[: LONGEST * 2]
-    return f"<{kind.__module__}.{kind.__qualname__}>"
+    return f"<{name_of(kind)}>"
 
 
 def _cut(text: str) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def _items(value: Mapping[Any, Any], depth: int) -> str:
+@dataclass(frozen=True)
+class _Opaque:
+    """A value that is not to be looked at while secrets are searched for."""
+
+    value: Any
+
+
+def _listed(items: Iterable[Any], depth: int) -> str:
+    """Like a command line: what follows ``--token`` is left out."""
+    texts = [item[:MOST_TEXT] if type(item) is str else _Opaque(item) for item in items]
+    shown = (item.value if type(item) is _Opaque else item for item in redact_arguments(texts))
+    return ", ".join(described(item, depth + 1) for item in shown)
+
+
+def _items(value: dict[Any, Any], depth: int) -> str:
     if depth >= 2:
         return ""
     parts = []
-    for key, item in list(value.items())[:MOST_ITEMS]:
-        hidden = is_secret(key)
+    for key, item in itertools.islice(value.items(), MOST_ITEMS):
+        hidden = type(key) is str and is_secret(key[:MOST_TEXT])
         parts.append(f"{described(key, 2)}: {'(left out)' if hidden else described(item, depth + 1)}")
     return ", ".join(parts)
 
 
 def _shape(value: Any) -> str:
-    """Of a tensor or an array: what it is like, not what is in it."""
-    for base in type(value).__mro__:
-        if (base.__module__, base.__qualname__) in (("torch", "Tensor"), ("numpy", "ndarray")):
-            device = getattr(value, "device", None)
-            where = f" on {device}" if base.__module__ == "torch" else ""
-            return f"{type(value).__qualname__} {tuple(value.shape)} {value.dtype}{where}"
+    """Of a tensor or an array: what it is like, not what is in it. Subclasses of tensors may run code for that."""
+    kind = type(value)
+    if module_of(kind).startswith("torch") and kind in (loaded("torch", "Tensor"), loaded("torch.nn", "Parameter")):
+        return f"{kind.__qualname__} {tuple(value.shape)} {value.dtype} on {value.device}"
+    array = loaded("numpy", "ndarray")
+    if array is not None and is_a(value, array):
+        shape, dtype = (vars(array)[name].__get__(value) for name in ("shape", "dtype"))
+        return f"{name_of(kind).rpartition('.')[2]} {shape} {dtype}"[: LONGEST * 2]
     return ""
 
 

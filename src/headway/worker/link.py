@@ -12,6 +12,7 @@ from headway.core.errors import EngineError
 from headway.core.messages import Start, ToController, ToWorker
 from headway.core.wire import Frames, encode, encode_report
 from headway.worker.interrupts import speaking
+from headway.worker.threads import start_vital_thread
 
 
 class Link(Protocol):
@@ -76,7 +77,7 @@ class SocketLink:
         listening = self._receive_one is not None
         self._receive_one = receive
         if not listening:
-            threading.Thread(target=self._listen, name="headway-link", daemon=True).start()
+            start_vital_thread("link", self._listen, self.send)
 
     def _listen(self) -> None:
         try:
@@ -86,7 +87,7 @@ class SocketLink:
                     for message in messages:
                         self._take(message)
                     self._news.notify_all()
-        except (OSError, EngineError):  # the controller is gone, and whoever started us ends us
+        except (ConnectionError, EngineError):  # the controller is gone, and whoever started us ends us
             with self._news:
                 self._gone = True
                 self._news.notify_all()

@@ -164,7 +164,7 @@ def failure(error: BaseException, *, log: bool = True) -> Failed:
     name = (
         kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
     )
-    message = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else redact_text(str(error))
+    message = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else redact_text(_text(error))
     misuse = isinstance(error, MetricsError | SessionError | ConfigError)
     return Failed(
         kind=name,
@@ -174,6 +174,13 @@ def failure(error: BaseException, *, log: bool = True) -> Failed:
         misuse=misuse,
         stacks=of_error(error) + all_threads(),
     )
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # the user's own class: it may do anything here
+        return "(it raises when its text is asked for)"
 
 
 def _packed(error: BaseException) -> bytes | None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 
 from headway.core.messages import Pulse
 from headway.frameworks.base import num_collectives
 from headway.worker.link import Link
+from headway.worker.threads import start_vital_thread
 
 EVERY_S = 0.5
 AT_LEAST_EVERY_S = 2.0
@@ -73,12 +73,12 @@ def beat(progress: Progress, link: Link, over: Callable[[], bool], also: Callabl
                 last, told = numbers, time.monotonic()
                 try:
                     link.send(pulse, ring=False)
-                except OSError:
+                except ConnectionError:
                     return  # the controller is gone, and whoever started us ends us
             if time.monotonic() - also_told >= AT_LEAST_EVERY_S:
                 also_told = time.monotonic()
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(ConnectionError):
                     also()
             time.sleep(EVERY_S)
 
-    threading.Thread(target=loop, name="headway-pulse", daemon=True).start()
+    start_vital_thread("pulse", loop, link.send)

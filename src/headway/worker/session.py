@@ -36,7 +36,6 @@ from headway.core.messages import (
     SaveAt,
     Saving,
     Spent,
-    Stacks,
     Staged,
     Start,
     Steps,
@@ -44,7 +43,6 @@ from headway.core.messages import (
     Tracking,
 )
 from headway.core.origin import Key
-from headway.observe.stacks import all_threads, main_thread
 from headway.storage import layout
 from headway.storage.backlog import Backlog
 from headway.storage.checkpoint import Checkpoint
@@ -55,6 +53,7 @@ from headway.worker.background import Background
 from headway.worker.interrupts import heed, speaking
 from headway.worker.link import Link
 from headway.worker.metrics import encode_metrics
+from headway.worker.observer import Observer
 from headway.worker.pulse import Progress
 from headway.worker.saving import Saver, Wish
 from headway.worker.uploading import Uploader
@@ -90,6 +89,7 @@ class Session:
         self.figures: Callable[[], dict[str, Any]] = dict  # how they do
         self.at_end: list[Callable[[], None]] = []
         self.progress = Progress()
+        self._observer = Observer(self.progress.pulse, link.send)
         self.preemption: Preemption | None = None  # who is told to leave, if anybody
         self._link = link
         self._next_seq = start.first_seq
@@ -375,10 +375,6 @@ class Session:
         self._link.send(self.progress.pulse())
         heed()
 
-    def _stacks(self, index: int) -> Stacks:
-        main, text = main_thread(), all_threads()
-        return Stacks(index=index, pulse=self.progress.pulse(), main=main, text=text)
-
     def wait_for_dismissal(self) -> None:
         self._link.wait(lambda: self._dismissed)
 
@@ -394,7 +390,7 @@ class Session:
             case Approach(index=index):
                 self._approach(index)
             case Dump(index=index):
-                self._link.send(self._stacks(index))
+                self._observer.ask(index)
             case Preemption():
                 self.preemption = message
             case SaveAt(seq=seq, leave=leave):
@@ -413,6 +409,7 @@ class Session:
                 self._horizons[message.dataset, message.epoch] = message
             case Dismissed():
                 self._dismissed = True
+                self._observer.close()
             case Start():
                 raise AssertionError("a session is started once")
 

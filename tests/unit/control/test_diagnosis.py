@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headway.control.activity import MEETINGS, doing
+from headway.control.activity import MEETINGS, doing, is_compiling
 from headway.control.diagnosis import Rank, Sample, diagnose
 from headway.core.messages import Frame, Pulse
 from headway.worker.session import Session
@@ -22,6 +22,12 @@ ALL_HAVE = Frame("/src/headway/worker/session.py", 330, "all_have_batch", users=
 FETCH = Frame("/src/headway/storage/remote/copies.py", 40, "fetch", users=False)
 LOCK = Frame("/lib/python3.11/threading.py", 355, "wait", users=False, hint="lock")
 
+CONVERT = Frame("/site/torch/_dynamo/convert_frame.py", 1300, "__call__", users=False)
+IMPORT = Frame("<frozen importlib._bootstrap>", 1176, "_find_and_load", users=False)
+
+REPORTS = {"silent": False, "reporting": True}
+COMPILING = (TRAIN, CONVERT)
+IMPORTING = (TRAIN, IMPORT)
 IN_BACKWARD = (TRAIN, BACKWARD)
 IN_ALL_REDUCE = (TRAIN, WRAPPER, ALL_REDUCE)
 IN_BROADCAST = (TRAIN, WRAPPER, BROADCAST)
@@ -32,20 +38,28 @@ def rank(
     *stacks: tuple[Frame, ...],
     cpu: float = 0.0,
     threads: float = 0.0,
+    tree: float = 0.0,
+    delay: float = 0.0,
     state: str = "S",
     answered: bool = True,
     silent: bool = True,
     over: bool = False,
+    reporting: bool = False,
+    left_behind: bool = False,
     **pulse: Any,
 ) -> Rank:
     """Three looks, a second apart; one stack means that it did not move.
 
-    ``cpu`` is its main thread's share of a core, ``threads`` what its others use.
+    ``cpu`` is its main thread's share of a core, ``threads`` what its others use, ``tree`` what processes use that it
+    has started, ``delay`` the share of the time for which its main thread waits for a core.
     """
     seen = stacks * 3 if len(stacks) == 1 else stacks or ((),) * 3
-    every = cpu + threads
-    samples = tuple(Sample(state, cpu * i, every * i, float(i), stack, answered) for i, stack in enumerate(seen))
-    return Rank(number, silent, samples, Pulse(**pulse), over)
+    every = cpu + threads + delay
+    samples = tuple(
+        Sample(state, cpu * i, every * i, float(i), stack, answered, delay * i, (every + tree) * i)
+        for i, stack in enumerate(seen)
+    )
+    return Rank(number, silent, samples, Pulse(**pulse), over, None, reporting, left_behind)
 
 
 def at(function: str, hint: str = "", file: str = "/home/you/train.py") -> tuple[Frame, ...]:
@@ -139,6 +153,29 @@ QUIET = {
         rank(0, IN_BACKWARD, threads=0.9, common=3),
         rank(1, IN_BACKWARD, threads=0.9, common=3),
     ],
+    "its thread pool computes": [rank(0, at("result", "lock"), threads=0.9)],
+    "its thread pool computes, and others wait": [rank(0, IN_BACKWARD), rank(1, at("result", "lock"), threads=0.9)],
+    "its process pool computes": [rank(0, at("map", "lock"), tree=1.8)],
+    "its process pool computes, and others wait": [rank(0, IN_BACKWARD), rank(1, at("map", "lock"), tree=0.5)],
+    "its process pool computes, and it collects": [
+        rank(0, IN_BACKWARD),
+        rank(1, at("map"), at("load"), at("map"), cpu=0.4, tree=0.9),
+    ],
+    "a process that it has started computes": [rank(0, at("run", "child"), tree=0.9)],
+    "its loader process computes": [rank(0, IN_BACKWARD), rank(1, at("__next__"), in_loader=True, tree=0.9)],
+    "its loader process would compute if it were let": [rank(0, at("__next__"), in_loader=True, tree=0.4)],
+    "it gets a tenth of a core": [rank(0, at("fit"), cpu=0.08, delay=0.9)],
+    "it has not got a core at all while we looked": [rank(0, at("fit"), state="R")],
+    "it compiles, and others wait": [rank(0, IN_BACKWARD), rank(1, COMPILING, at("x"), cpu=1.0)],
+    "it waits for another rank that compiles": [rank(0, COMPILING, cpu=1.0), rank(1, (*COMPILING, LOCK))],
+    "it imports, and others wait": [rank(0, IN_BACKWARD), rank(1, IMPORTING, cpu=0.9)],
+    "it imports from a slow disk": [rank(0, IN_BACKWARD), rank(1, IMPORTING, state="D")],
+    "all in the same collective, which moves a lot": [
+        rank(0, IN_ALL_REDUCE, common=5, threads=0.9),
+        rank(1, IN_ALL_REDUCE, common=5, threads=0.9),
+    ],
+    "a barrier, while another rank reports on and on": [rank(0, (TRAIN, MEET)), rank(1, at("eval"), **REPORTS)],
+    "a collective that has just begun": [rank(0, IN_ALL_REDUCE), rank(1, IN_ALL_REDUCE, silent=False)],
     "backward, busy": [rank(0, IN_BACKWARD, cpu=1.0), rank(1, IN_BACKWARD, cpu=1.0)],
 }
 
@@ -146,6 +183,65 @@ QUIET = {
 @pytest.mark.parametrize("name", QUIET)
 def test_no_stall(name: str) -> None:
     assert diagnose(QUIET[name]) is None
+
+
+@pytest.mark.parametrize("fault", BLAMED)
+@pytest.mark.parametrize("waiting", [0, 1])
+def test_who_stands_still_is_named_while_another_rank_goes_on_reporting(fault: str, waiting: int) -> None:
+    seen = [BLAMED[fault], rank(2, at("fit"), cpu=0.5, **REPORTS)]
+    seen += [rank(0, IN_BACKWARD, common=8)] * waiting
+    found = diagnose(seen)
+    if fault in ("busy", "slow") and not waiting:
+        assert found is None, "it may be in its own time"
+    else:
+        assert found is not None
+        assert (found.fault, found.ranks) == (fault, (1,))
+
+
+def test_what_cannot_come_right_is_said_while_another_rank_goes_on_reporting() -> None:
+    other = rank(3, at("fit"), **REPORTS)
+    found = diagnose([rank(0, IN_ALL_REDUCE), rank(1, IN_BROADCAST), rank(2, IN_ALL_REDUCE), other])
+    assert found is not None
+    assert (found.fault, found.ranks) == ("mismatch", (1,))
+    held = [rank(0, IN_BACKWARD, batches=13), rank(2, IN_BACKWARD, batches=13)]
+    found = diagnose([*held, rank(1, over=True, batches=12), other])
+    assert found is not None
+    assert (found.fault, found.ranks) == ("uneven", (1,))
+
+
+def test_who_spins_in_one_place_is_named_when_those_go_on_with_whom_it_was_in_step() -> None:
+    other = rank(0, at("fit"), **REPORTS)
+    found = diagnose([other, rank(1, at("spin"), cpu=0.97, left_behind=True)])
+    assert found is not None
+    assert (found.fault, found.ranks) == ("busy", (1,))
+    assert diagnose([other, rank(1, at("a"), at("b"), at("a"), cpu=0.97, left_behind=True)]) is None
+    assert diagnose([other, rank(1, at("map", "lock"), tree=0.97, left_behind=True)]) is None
+
+
+def test_an_endless_loop_on_a_crowded_machine_is_busy_not_blocked() -> None:
+    for crowded in (rank(1, at("spin"), cpu=0.07, delay=0.9), rank(1, at("spin"), state="R")):
+        found = diagnose([rank(0, IN_BACKWARD), crowded])
+        assert found is not None
+        assert found.fault == "busy"
+        assert crowded.starved > 0.8
+
+
+def test_who_computes_does_not_wait_for_what_its_line_names() -> None:
+    found = diagnose([rank(0, IN_BACKWARD), rank(1, at("spin", "io"), cpu=0.9)])
+    assert found is not None
+    assert found.fault == "busy"
+
+
+def test_a_module_that_stands_still_while_it_is_imported_is_named() -> None:
+    found = diagnose([rank(0, IN_BACKWARD), rank(1, (*IMPORTING, LOCK))])
+    assert found is not None
+    assert (found.fault, found.ranks) == ("lock", (1,))
+
+
+def test_what_has_been_compiled_is_not_what_compiles() -> None:
+    assert not is_compiling((TRAIN, Frame("/site/torch/_inductor/compile_fx.py", 1, "run", users=False)))
+    assert not is_compiling((TRAIN, Frame("/site/torch/_dynamo/eval_frame.py", 1, "_fn", users=False)))
+    assert is_compiling(COMPILING)
 
 
 def test_who_waits_for_the_batches_of_others_does_not_wait_for_its_own() -> None:

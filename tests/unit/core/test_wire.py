@@ -31,7 +31,7 @@ from headway.core.messages import (
     Start,
     Surroundings,
 )
-from headway.core.wire import Frames, WireError, encode
+from headway.core.wire import Frames, WireError, encode, encode_report
 
 START = Start(
     rank=1,
@@ -89,3 +89,12 @@ def test_a_message_may_be_larger_than_4_gib() -> None:
     good = encode(Dismissed())
     assert header.unpack_from(good)[2] == len(good) - header.size
     assert Frames().feed(header.pack(*good[:2], 5 << 30) + b"x") == [], "it waits for the rest"
+
+
+def test_frames_say_whether_the_rest_of_a_message_is_still_to_come() -> None:
+    frames, data = Frames(), encode_report(1, 0.0, b"x" * 1000, False, False)
+    assert not frames.incomplete
+    assert frames.feed(data[:500]) == []
+    assert frames.incomplete
+    assert len(frames.feed(data[500:])) == 1
+    assert not frames.incomplete

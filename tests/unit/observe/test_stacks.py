@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -171,3 +172,138 @@ def test_what_faulthandler_writes_is_read_back() -> None:
 
 def test_the_main_thread_tells_its_calls_with_the_innermost_last() -> None:
     assert stacks.main_thread()[-1].function in ("main_thread", "_frame", "<genexpr>")
+
+
+class Hostile(type):
+    """Even looking at a class of this kind runs code."""
+
+    def __getattribute__(cls, name: str) -> Any:
+        raise RuntimeError(f"{name} of a class was looked at")
+
+    def __instancecheck__(cls, value: object) -> bool:
+        raise RuntimeError("isinstance was called")
+
+
+class Guarded(metaclass=Hostile):
+    """Whoever looks at anything of it blocks, or regrets it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "__class__":
+            time.sleep(60)
+        raise RuntimeError(f"{name} was looked at")
+
+    def __len__(self) -> int:
+        raise RuntimeError("len was called")
+
+    __repr__ = __str__ = __hash__ = __eq__ = __iter__ = __bool__ = __len__  # type: ignore[assignment]
+
+
+class Liar:
+    shape = dtype = property(lambda self: time.sleep(60))
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("__class__ was looked at")
+
+
+Liar.__module__, Liar.__qualname__ = "torch", "Tensor"
+
+
+class Text(str):
+    def startswith(self, *args: Any) -> bool:
+        raise RuntimeError("startswith was called")
+
+    __len__ = __getitem__ = lstrip = startswith  # type: ignore[assignment]
+
+
+class Thing:
+    pass
+
+
+def dead_proxy() -> Any:
+    return weakref.proxy(Thing())
+
+
+def own_tensor() -> Any:
+    torch = pytest.importorskip("torch")
+
+    class Own(torch.Tensor):  # type: ignore[misc, name-defined]
+        @classmethod
+        def __torch_function__(cls, *args: Any, **kwargs: Any) -> Any:
+            raise RuntimeError("a tensor ran code")
+
+    return torch.zeros(2).as_subclass(Own)
+
+
+def guarded() -> Any:
+    return object.__new__(Guarded)
+
+
+HOSTILE: dict[str, Callable[[], Any]] = {
+    "a dead proxy": dead_proxy,
+    "a class whose class raises": guarded,
+    "an object that says it is a tensor": Liar,
+    "a text with methods of its own": lambda: Text("--token"),
+    "a list of them": lambda: [guarded(), dead_proxy(), Text("x"), "--token", Text("hunter2")],
+    "a dict of them": lambda: {"a": guarded(), Text("password"): Liar()},
+    "a tensor that runs code": own_tensor,
+    "a number of a million digits and more": lambda: 1 << 10_000_000,
+    "a giant list": lambda: [0] * 10_000_000,
+    "a giant text": lambda: "x" * 50_000_000,
+    "a giant text in a list": lambda: ["x" * 50_000_000, "--a"],
+    "a giant set": lambda: frozenset(range(300_000)),
+    "half a character": lambda: "\ud800",
+    "itself": lambda: (lambda found: found.append(found) or found)([]),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_object_can_raise_or_block_whoever_looks_at_it(name: str) -> None:
+    def work(strange: Any) -> None:
+        over.wait(60), strange
+
+    over, strange = threading.Event(), HOSTILE[name]()
+    with waiting(lambda: work(strange)):
+        began = time.monotonic()
+        told = all_threads()
+        took_s = time.monotonic() - began
+        over.set()
+    assert "strange = " in told
+    told.encode()
+    assert took_s < 5, "far from the minute that some of them take"
+
+
+@pytest.mark.parametrize("line", ["strange.acquire()", "strange", "len(strange)", "strange[0]"])
+def test_no_object_that_a_line_names_can_raise_or_block(line: str) -> None:
+    for make in (guarded, dead_proxy, Liar):
+        names: dict[str, Any] = {"strange": make(), "sys": sys, "hints": hints}
+        code = compile(f"found = hints.hint(sys._getframe()) if True else {line}", __file__, "exec")
+        exec(code, names)
+        assert names["found"] == ""
+        assert hints._kinds(sys._getframe(), ["make", "x"]) == []
+        assert hints._kinds(named(names["strange"]), line.partition("(")[0].split(".")) == []
+
+
+def named(strange: Any) -> Any:
+    return sys._getframe()
+
+
+def test_slots_and_instances_are_looked_up_and_properties_are_not() -> None:
+    class Slotted:
+        __slots__ = ("lock",)
+
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+    frame = named(Slotted())
+    assert hints._kinds(frame, ["strange", "lock"]) == ["lock"]
+    assert hints._kinds(named(Holder()), ["strange", "mutex", "acquire"]) == ["lock"]
+    assert hints._kinds(named(Strange()), ["strange", "lock"]) == []
+
+
+def test_a_pipe_or_a_device_that_calls_itself_a_source_file_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for file in (str(tmp_path / "pipe"), "/dev/zero", "<string>"):
+        names: dict[str, Any] = {"stacks": stacks, "hints": hints, "sys": sys}
+        exec(compile("told = hints.hint(sys._getframe()), stacks.all_threads()", file, "exec"), names)
+        assert names["told"][0] == ""

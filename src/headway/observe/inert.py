@@ -1,0 +1,76 @@
+"""Looking at objects of unknown origin without running any code of theirs.
+
+``isinstance`` asks an object for its ``__class__``, ``len`` and ``repr`` call its methods, and even the attributes of a
+class may be properties of its metaclass. The functions here read only what the interpreter itself keeps.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType, GetSetDescriptorType, MemberDescriptorType, ModuleType
+from typing import Any
+
+NOTHING = object()
+
+_mro = type.__dict__["__mro__"].__get__
+_namespace = type.__dict__["__dict__"].__get__
+_module = type.__dict__["__module__"].__get__
+_qualname = type.__dict__["__qualname__"].__get__
+
+
+def is_a(value: object, *kinds: type) -> bool:
+    """``isinstance`` by what the object is, not by what it says."""
+    return any(base is kind for base in _mro(type(value)) for kind in kinds)
+
+
+def module_of(kind: type) -> str:
+    """The module of a class; empty where that is not known."""
+    name = _module(kind)
+    return name if type(name) is str else ""
+
+
+def name_of(kind: type) -> str:
+    """``package.module.Class``."""
+    module = module_of(kind)
+    return f"{module}.{_qualname(kind)}" if module else _qualname(kind)
+
+
+def attribute(thing: object, name: str) -> Any:
+    """An attribute as it is stored, or NOTHING: properties are not run."""
+    if type(found := _own_dict(thing)) is dict and name in found:
+        return found[name]
+    for kind in _mro(thing) if is_a(thing, type) else (), _mro(type(thing)):
+        for base in kind:
+            if (value := _namespace(base).get(name, NOTHING)) is not NOTHING:
+                return _stored(value, thing)
+    return NOTHING
+
+
+def _own_dict(thing: object) -> Any:
+    for base in _mro(type(thing)):
+        descriptor = _namespace(base).get("__dict__", NOTHING)
+        if descriptor is not NOTHING:
+            return _stored(descriptor, thing) if not is_a(thing, type) else None
+    return None
+
+
+def _stored(value: Any, thing: object) -> Any:
+    """The value in a slot; everything else is what it is."""
+    if type(value) in (MemberDescriptorType, GetSetDescriptorType):
+        try:
+            return value.__get__(thing)
+        except Exception:  # an empty slot
+            return NOTHING
+    return NOTHING if type(value) is property else value
+
+
+def local_variables(frame: FrameType) -> dict[str, Any]:
+    """Of a call; of the body of a class or of ``exec`` only where they are kept in a plain dict."""
+    found = frame.f_locals
+    return found if type(found) is dict else {}
+
+
+def loaded(module: str, name: str) -> Any:
+    """Something of a module that is imported already; else None."""
+    found = sys.modules.get(module)
+    return vars(found).get(name) if type(found) is ModuleType else None

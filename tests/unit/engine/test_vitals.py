@@ -1,0 +1,105 @@
+"""What the kernel says of a process, and of all that has come from it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from headway.engine import vitals
+from headway.engine.vitals import Entry, ProcessTable, ProcessTree, Vital, members
+from support import wait_until
+
+COMPUTE = "while True: pass"
+START = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {!r}], start_new_session={}); {}"
+
+
+def entry(pid: int, parent: int, session: int = 1, started: int = 0) -> Entry:
+    return Entry(pid, "S", parent, session, 0.0, 0.0, started)
+
+
+def test_children_their_children_and_the_session_belong_to_it() -> None:
+    found = [entry(5, 1, 5), entry(6, 5, 5), entry(7, 6, 7), entry(8, 1, 5), entry(9, 1, 1), entry(10, 9, 9)]
+    assert members(5, {each.pid: each for each in found}) == {5, 6, 7, 8}
+
+
+def test_one_that_was_seen_before_belongs_to_it_unless_its_number_was_given_to_another() -> None:
+    found = {each.pid: each for each in (entry(5, 1, 5), entry(7, 1, 7, started=70))}
+    assert members(5, found, {7: 70}) == {5, 7}
+    assert members(5, found, {7: 71}) == {5}
+
+
+@contextmanager
+def started(code: str) -> Iterator[ProcessTree]:
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    tree = ProcessTree(process.pid)
+    try:
+        yield tree
+    finally:
+        for pid in members(process.pid, ProcessTable().entries(), tree._known):
+            os.kill(pid, 9)
+        process.wait()
+
+
+def grows(tree: ProcessTree, by: Callable[[Vital], float]) -> None:
+    """Waits until something has grown."""
+    table = ProcessTable()
+    table_of = vars(vitals)["TABLE_LASTS_S"]
+    first = tree.look(table)
+    assert first is not None
+
+    def has_grown() -> bool:
+        time.sleep(table_of)
+        now = tree.look(table)
+        return now is not None and by(now) > by(first) + 0.3
+
+    wait_until(has_grown, 60)
+
+
+def test_what_a_grandchild_computes_counts() -> None:
+    for session in (False, True):
+        with started(START.format(START.format(COMPUTE, session, "time.sleep(99)"), False, "time.sleep(99)")) as tree:
+            grows(tree, lambda vital: vital.tree_s - vital.all_s)
+
+
+def test_one_whose_parent_has_ended_still_counts() -> None:
+    with started(START.format(START.format(COMPUTE, False, ""), False, "time.sleep(99)")) as tree:
+        grows(tree, lambda vital: vital.tree_s - vital.all_s)
+
+
+def test_children_that_come_and_go_count() -> None:
+    code = "import subprocess, sys\nwhile True: subprocess.run([sys.executable, '-c', 'sum(range(10**6))'])"
+    with started(code) as tree:
+        grows(tree, lambda vital: vital.tree_s - vital.all_s)
+
+
+def test_threads_of_ours_are_no_sign_of_life() -> None:
+    over = threading.Event()
+
+    def spin() -> None:
+        vitals.name_this_thread("hw-test")
+        while not over.is_set():
+            sum(range(10_000))
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    tree, table = ProcessTree(os.getpid()), ProcessTable()
+    time.sleep(0.1)
+    first = tree.look(table)
+    time.sleep(0.6)
+    last = tree.look(table)
+    over.set()
+    thread.join()
+    assert first is not None
+    assert last is not None
+    assert last.all_s - first.all_s < 0.2
+
+
+def test_a_process_that_is_gone_has_no_vitals() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    assert ProcessTree(process.pid).look(ProcessTable()) is None
