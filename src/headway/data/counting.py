@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -14,6 +14,19 @@ class Progress(Protocol):
     in_loader: bool  # the loop waits for a batch
     batches: int
     taken: int  # of training datasets, as many by every rank
+
+
+class Watcher(Protocol):
+    """Who wants to know how loops use their data."""
+
+    def begin(self, name: Hashable) -> None:
+        """A pass begins, or is continued."""
+
+    def ask(self, name: Hashable) -> None:
+        """The loop is through with the batch that it had, and asks for the next one."""
+
+    def end(self, name: Hashable) -> None:
+        """The pass is over."""
 
 
 def counted(batches: Iterator[T], progress: Progress) -> Iterator[T]:

@@ -9,12 +9,12 @@ import contextlib
 import sys
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from headway.core.errors import ConfigError, DataError
 from headway.data.chunks import Chunk, padded
 from headway.data.context import DataContext
-from headway.data.counting import Progress, counted
+from headway.data.counting import Progress, Watcher, counted
 from headway.data.executing import spare_cores
 from headway.data.ops import UserOp
 from headway.data.order import Order
@@ -90,6 +90,8 @@ class Stream:
     progress: Progress | None = None
     agreement: Agreement | None = None
     before_first_batch: Callable[[], None] = lambda: None
+    watcher: Watcher | None = None
+    num_to_skip: int = 0  # passes that a resumed epoch has had already: they give nothing
     pipeline: Pipeline | None = None
     local: list[Any] | None = None  # buffer and seed of the local shuffle that this epoch has
     _key: Hashable = None
@@ -97,6 +99,11 @@ class Stream:
     num_finished: int = 0  # epochs that this process has come to the end of
 
     # --- what is known before ---
+
+    @property
+    def key(self) -> Hashable:
+        """What the watcher is told."""
+        return "dataset", self.name
 
     def schedule(self, wanted: Wanted) -> Schedule:
         place, order = self.place, self.order
@@ -153,6 +160,11 @@ class Stream:
     def iterate(self, wanted: Wanted) -> Iterator[Any]:
         """The batches of the next epoch. Leaving the loop early ends the epoch."""
         self.check()
+        if self.num_to_skip:
+            self.num_to_skip -= 1
+            self._tell("begin")
+            self._tell("end")
+            return
         if self.position.done and self._later is not None:
             self.close()  # what it has made ahead is in the old order
             self.order, self._later = self._later, None
@@ -165,6 +177,7 @@ class Stream:
             batches = _agreed(batches, begin.epoch, self.agreement, self.name)
         if not begin.rows and not begin.skip:
             self.before_first_batch()
+        self._tell("begin")
         try:
             for batch in batches if self.progress is None else counted(batches, self.progress):
                 self.before_first_batch()
@@ -172,6 +185,8 @@ class Stream:
                 if self.progress is not None and self.training and self.place.world_size > 1:
                     self.progress.taken += 1
                 yield batch.value
+                self._tell("ask")
+            self.before_first_batch()  # if nothing was left, training is resumed behind the loop
         except Closed:
             raise DataError(
                 f"another iteration of {self.name or 'this dataset'} has begun, which ends this one"
@@ -183,8 +198,13 @@ class Stream:
             if not self.position.done:
                 self.position = Position(begin.epoch, done=True)
                 self.num_finished += 1
+                self._tell("end")
             if pipeline.coming == begin.epoch:  # the others have no more rows, and we have: what is left is left
                 pipeline.close()
+
+    def _tell(self, what: Literal["begin", "ask", "end"]) -> None:
+        if self.watcher is not None:
+            getattr(self.watcher, what)(self.key)
 
     def _pipeline(self, wanted: Wanted, begin: Position) -> Pipeline:
         running = self.pipeline

@@ -190,6 +190,8 @@ def _made(session: Session, name: str, feed: Feed) -> DataIterator:
     if feed.split and stream.training and place.world_size > 1 and not plan.keeps_rows:
         stream.agreement = _Together(session, name)
     _go_on(session, name, stream)
+    for follow in session.extras.get("followers", ()):
+        follow(stream)
     session.at_end.append(stream.close)
     return DataIterator(feed.dataset, stream, functools.partial(_device, session))
 
