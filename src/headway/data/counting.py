@@ -22,11 +22,21 @@ class Watcher(Protocol):
     def begin(self, name: Hashable) -> None:
         """A pass begins, or is continued."""
 
-    def ask(self, name: Hashable) -> None:
-        """The loop is through with the batch that it had, and asks for the next one."""
+    def ask(self, name: Hashable, *, last: bool) -> None:
+        """The loop is through with the batch that it had, and asks for the next one; ``last``: there is none."""
 
     def end(self, name: Hashable) -> None:
         """The pass is over."""
+
+
+class Unwatched:
+    """Nobody wants to know."""
+
+    def begin(self, name: Hashable) -> None: ...
+
+    def ask(self, name: Hashable, *, last: bool) -> None: ...
+
+    def end(self, name: Hashable) -> None: ...
 
 
 def counted(batches: Iterator[T], progress: Progress) -> Iterator[T]:

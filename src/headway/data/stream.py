@@ -9,12 +9,13 @@ import contextlib
 import sys
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from headway.core.errors import ConfigError, DataError
 from headway.data.chunks import Chunk, padded
 from headway.data.context import DataContext
-from headway.data.counting import Progress, Watcher, counted
+from headway.data.counting import Progress, Unwatched, Watcher, counted
+from headway.data.dealing import next_step
 from headway.data.executing import spare_cores
 from headway.data.ops import UserOp
 from headway.data.order import Order
@@ -90,7 +91,7 @@ class Stream:
     progress: Progress | None = None
     agreement: Agreement | None = None
     before_first_batch: Callable[[], None] = lambda: None
-    watcher: Watcher | None = None
+    watcher: Watcher = field(default_factory=Unwatched)
     num_to_skip: int = 0  # passes that a resumed epoch has had already: they give nothing
     pipeline: Pipeline | None = None
     local: list[Any] | None = None  # buffer and seed of the local shuffle that this epoch has
@@ -162,8 +163,8 @@ class Stream:
         self.check()
         if self.num_to_skip:
             self.num_to_skip -= 1
-            self._tell("begin")
-            self._tell("end")
+            self.watcher.begin(self.key)
+            self.watcher.end(self.key)
             return
         if self.position.done and self._later is not None:
             self.close()  # what it has made ahead is in the old order
@@ -177,7 +178,7 @@ class Stream:
             batches = _agreed(batches, begin.epoch, self.agreement, self.name)
         if not begin.rows and not begin.skip:
             self.before_first_batch()
-        self._tell("begin")
+        self.watcher.begin(self.key)
         try:
             for batch in batches if self.progress is None else counted(batches, self.progress):
                 self.before_first_batch()
@@ -185,7 +186,7 @@ class Stream:
                 if self.progress is not None and self.training and self.place.world_size > 1:
                     self.progress.taken += 1
                 yield batch.value
-                self._tell("ask")
+                self.watcher.ask(self.key, last=self._is_last(wanted))
             self.before_first_batch()  # if nothing was left, training is resumed behind the loop
         except Closed:
             raise DataError(
@@ -198,13 +199,14 @@ class Stream:
             if not self.position.done:
                 self.position = Position(begin.epoch, done=True)
                 self.num_finished += 1
-                self._tell("end")
+                self.watcher.end(self.key)
             if pipeline.coming == begin.epoch:  # the others have no more rows, and we have: what is left is left
                 pipeline.close()
 
-    def _tell(self, what: Literal["begin", "ask", "end"]) -> None:
-        if self.watcher is not None:
-            getattr(self.watcher, what)(self.key)
+    def _is_last(self, wanted: Wanted) -> bool:
+        """Whether no batch follows in this epoch, as far as that is known."""
+        schedule, left = self.schedule(wanted), self.order.num_rows - self.position.rows
+        return not next_step(left, schedule.global_batch, schedule.world_size, drop_last=schedule.drop_last)
 
     def _pipeline(self, wanted: Wanted, begin: Position) -> Pipeline:
         running = self.pipeline

@@ -65,6 +65,7 @@ def test_two_passes_that_advance_together_are_resumed_together() -> None:
         assert passes.ask("left")
         assert not passes.ask("right"), "a batch of the left has been taken, and not been used"
         assert passes.resumable
+    assert not passes.ask("left", last=True), "behind the loop nobody would know that the right one is over, too"
 
 
 def test_an_iterator_that_outlives_its_epoch_does_not_lead_the_next_one_from_its_first_batch_on() -> None:

@@ -57,15 +57,16 @@ class Passes:
         self._running.add(name)
         return again
 
-    def ask(self, name: Hashable) -> bool:
-        """The next batch is asked for. True if training can be resumed from here."""
+    def ask(self, name: Hashable, *, last: bool = False) -> bool:
+        """The next batch is asked for; ``last``: and there is none. True if training can be resumed from here."""
         if self._leading is None:  # this pass began in the epoch before
             self._leading = name
             return False
         if name != self._leading or self._leading_over:
             return False
         self._inner.clear()  # what still runs is advanced together with the leading pass
-        return True
+        # ``zip`` ends with its first iterator: resumed behind its end, it would not know that the others are over, too.
+        return not last or self._running == {name}
 
     def end(self, name: Hashable) -> None:
         self._running.discard(name)

@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from headway.core.errors import ConfigError
-from headway.data.counting import Watcher
+from headway.data.counting import Unwatched, Watcher
 from headway.train.torch.sharing import DealtBatches, share_lone
 
 
@@ -28,16 +28,20 @@ class Row(NamedTuple):
     number: int
 
 
-def follow(loader: Any, name: str, seed: int, before_first_batch: Callable[[], None], watcher: Watcher) -> Cursor:
+def follow(
+    loader: Any, seed: int, before_first_batch: Callable[[], None], *, name: str = "", watcher: Watcher | None = None
+) -> Cursor:
     """Make this loader, prepared by ``prepare_data_loader``, one that can go on."""
     share_lone(loader)
     if not isinstance(loader.batch_sampler, DealtBatches):
         raise ConfigError(
             "train.track(loader=...) needs a loader from prepare_data_loader() that draws its batches row by row"
         )
-    cursor = Cursor(loader.batch_sampler, name, before_first_batch, watcher)
+    cursor = Cursor(loader.batch_sampler, name, before_first_batch, watcher or Unwatched())
     vars(loader)["batch_sampler"] = _Tagged(loader.batch_sampler, cursor)
     vars(loader)["dataset"] = _Seeded(loader.dataset, seed)
+    if loader.generator is None:  # beginning a pass would draw from the global one, also where it is begun once more
+        vars(loader)["generator"] = torch.Generator().manual_seed(seed)
     base = type(loader)
     own = type(base.__name__, (base,), {"__iter__": lambda self: cursor.handed_out(lambda: base.__iter__(self))})
     own.__module__, own.__qualname__ = base.__module__, base.__qualname__
@@ -101,7 +105,7 @@ class Cursor:
                 self._position += 1
                 self._rows = self._sampler.rows_after(self._rows)
                 yield batch
-                self._watcher.ask(self.key)
+                self._watcher.ask(self.key, last=self._sampler.rows_after(self._rows) == self._rows)
         except GeneratorExit:  # the loop was left by break: for it, this epoch is over
             self._finish()
             raise

@@ -73,7 +73,7 @@ class Tracked:
         self._others: dict[str, Any] = {}
         for name, thing in things.items():
             if isinstance(thing, DataLoader):
-                cursor = follow(thing, name, session.run.seed, self._set_random_states, watcher=self)
+                cursor = follow(thing, session.run.seed, self._set_random_states, name=name, watcher=self)
                 self._loaders[name] = cursor
                 self._passes.know(cursor.key)
             else:
@@ -124,9 +124,9 @@ class Tracked:
         if self._passes.begin(name):
             self._resumable(done=False)
 
-    def ask(self, name: Hashable) -> None:
+    def ask(self, name: Hashable, *, last: bool) -> None:
         self._thread = threading.get_ident()
-        if self._passes.ask(name):
+        if self._passes.ask(name, last=last):
             self._resumable(done=False)
 
     def end(self, name: Hashable) -> None:
