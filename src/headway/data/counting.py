@@ -13,7 +13,7 @@ class Progress(Protocol):
 
     in_loader: bool  # the loop waits for a batch
     batches: int
-    taken: int  # of training datasets, as many by every rank
+    taken: dict[str, int]  # how far each dataset is that is split among ranks: rows of its order, over all epochs
 
 
 class Watcher(Protocol):

@@ -183,8 +183,7 @@ class Stream:
             for batch in batches if self.progress is None else counted(batches, self.progress):
                 self.before_first_batch()
                 self.position = batch.after
-                if self.progress is not None and self.training and self.place.world_size > 1:
-                    self.progress.taken += 1
+                self._tell_progress()
                 yield batch.value
                 self.watcher.ask(self.key, last=self._is_last(wanted))
             self.before_first_batch()  # if nothing was left, training is resumed behind the loop
@@ -198,10 +197,17 @@ class Stream:
         finally:
             if not self.position.done:
                 self.position = Position(begin.epoch, done=True)
+                self._tell_progress()
                 self.num_finished += 1
                 self.watcher.end(self.key)
             if pipeline.coming == begin.epoch:  # the others have no more rows, and we have: what is left is left
                 pipeline.close()
+
+    def _tell_progress(self) -> None:
+        """Ranks with equal numbers have come equally far, however many batches of their own that makes."""
+        if self.progress is not None and self.place.world_size > 1:
+            epoch, rows, _, done = self.position
+            self.progress.taken[self.name] = (epoch + done) * self.order.num_rows + (0 if done else rows)
 
     def _is_last(self, wanted: Wanted) -> bool:
         """Whether no batch follows in this epoch, as far as that is known."""

@@ -233,7 +233,7 @@ class Session:
             raise ConfigError(
                 f"checkpoint must be a Checkpoint, got {kind}: use Checkpoint.from_directory(path) or from_dict(data)"
             )
-        self._link.send(Saving(taken=self.progress.taken))
+        self._link.send(Saving(taken=self.progress.how_far()))
         heed()
         note = Note(self.run.num_workers, json.loads(metrics), validation=validation, cursor=_noted(wish))
         with self.progress.phase("saving a checkpoint"):
