@@ -215,8 +215,8 @@ def _check_same_workers(name: str, now: int, cursor: Mapping[str, Any]) -> None:
     before = {position["lanes"] for position in _positions(cursor) if not position["done"]} - {now}
     for number in before:
         raise ConfigError(
-            f"dataset {name!r} throws rows away, and is in the middle of an epoch of {number} workers: only as many can "
-            f"go on from there, not {now}, because each has kept another number of its rows. Finish the epoch with "
+            f"dataset {name!r} throws rows away, and is in the middle of an epoch of {number} workers: only as many "
+            f"can go on from there, not {now}, because each has kept another number of its rows. Finish the epoch with "
             f"{number} workers (a checkpoint of its end can be continued by any number), or begin a new run with "
             "resume_from_checkpoint=..., which has the weights and begins the epoch again"
         )
