@@ -156,7 +156,7 @@ def saves_every_epoch(config: dict[str, Any]) -> None:
     if not again and rank == 1:
         time.sleep(config["late_s"])
     for epoch in range(first, 5):
-        batches = train.get_dataset_shard("train").iter_batches(batch_size=10)
+        batches = train.get_dataset_shard().iter_batches(batch_size=10)
         rows = [row for batch in batches for row in batch["id"].tolist()]
         if not again and epoch == 3:
             time.sleep(config.get("fails_after_s", 0))
@@ -164,13 +164,16 @@ def saves_every_epoch(config: dict[str, Any]) -> None:
         train.report({"epoch": epoch, "rows": rows}, checkpoint=train.Checkpoint.from_dict({"epoch": epoch}))
 
 
-@pytest.mark.parametrize("fails_after_s", [0, 2.5])  # files wait two seconds for ranks that never gave any
+@pytest.mark.parametrize(
+    ("name", "fails_after_s"),
+    [("train", 0), ("corpus", 0), ("corpus", 2.5)],  # files wait two seconds for ranks that never gave any
+)
 def test_rows_of_a_rank_that_does_not_come_are_not_passed_over(
-    tmp_path: Path, fails_after_s: float, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, name: str, fails_after_s: float, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(endings, "CATCH_UP_S", 0.5)
     config = {"late_s": 60, "fails_after_s": fails_after_s}
-    fit(saves_every_epoch, tmp_path, {"train": headway.data.range(100)}, max_failures=1, config=config)
+    fit(saves_every_epoch, tmp_path, {name: headway.data.range(100)}, max_failures=1, config=config)
     assert exact(tmp_path / "run", 100, 5)
     told = capfd.readouterr().err
     assert "a rank has failed; waiting up to 0.5 s for rank 1 to complete its checkpoint" in told
@@ -287,6 +290,23 @@ def test_a_filtered_dataset_goes_on_with_as_many_workers_and_refuses_others(tmp_
         fit(train_on_what_is_left, tmp_path, {"train": headway.data.range(80).filter(_odd)}, 3)
     fit(train_on_what_is_left, tmp_path, {"train": headway.data.range(80).filter(_odd)})
     assert rows_by_epoch(tmp_path / "run") == {epoch: Counter(range(1, 80, 2)) for epoch in range(2)}
+
+
+def test_why_a_filtered_dataset_refuses_other_workers_is_said_with_a_remedy(tmp_path: Path) -> None:
+    """The ranks have reported after the same batch, and have come to different places of their own."""
+    thirds = headway.data.range(240).filter(_no_third)
+    with pytest.raises(train.WorkerGroupError):
+        fit(train_on_what_is_left, tmp_path, {"train": thirds}, config={"die": (1, 3)})
+    with pytest.raises(
+        train.TrainingFailedError, match="in the middle of an epoch of 2 workers: only as many can"
+    ) as caught:
+        fit(train_on_what_is_left, tmp_path, {"train": thirds}, 1)
+    assert "Finish the epoch with 2 workers" in str(caught.value)
+    assert "after the same batch" not in str(caught.value)
+
+
+def _no_third(row: dict[str, Any]) -> bool:
+    return row["id"] % 3 > 0
 
 
 def _odd(row: dict[str, Any]) -> bool:

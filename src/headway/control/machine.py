@@ -266,7 +266,7 @@ def _reported(run: Run, rank: int, report: Report) -> Step:
 
 
 def _got_on(run: Run, rank: int, pulse: Pulse) -> Step:
-    if pulse.taken <= run.rounds.taken[rank]:
+    if pulse.taken == run.rounds.taken[rank]:
         return run, ()
     rounds, news = run.rounds.has_taken(rank, pulse.taken)
     return told(changed(run, rounds=rounds), news)

@@ -13,8 +13,9 @@ Files of different rounds are never merged. What would be a lie is said instead:
 - *Late*: files for a round that closed without them; its checkpoint is extended by them.
 - *partial*: a round closed without a rank that gives files: it has given some, or begun to, or gave to the newest
   checkpoint of an earlier attempt. It is waited for longer, and then the round is dropped.
-- *behind*: a round closed without a rank that had not taken as many batches from the training datasets as those who
-  gave files. It does not stay away, it comes later: it is waited for, and its rows are not passed over.
+- *behind*: a round closed without a rank that had not come as far as those who gave files, in the datasets that are
+  split among the ranks. It does not stay away, it comes later: it is waited for, and its rows are not passed over. A
+  rank that is ahead of them in one dataset uses the others in its own way, and is not behind.
 - *Crossed*: one save under two numbers (see :mod:`headway.control.saves`).
 """
 
@@ -24,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from headway.control.saves import NO_SAVES, Crossed, Saves
-from headway.core.messages import Report
+from headway.core.messages import Report, Taken
 
 FILES_WINDOW = 64  # rounds with files that may wait for a rank
 GIVER_WINDOW = 8  # of them, for one that has given files before
@@ -42,7 +43,7 @@ class Round:
 
     seq: int
     reports: tuple[Report | None, ...]
-    taken: int = 0  # batches of training datasets, by those who gave files
+    taken: Taken = ()  # how far those who gave files had come in the datasets
 
     @property
     def givers(self) -> tuple[int, ...]:
@@ -93,7 +94,7 @@ class Rounds:
     expected: frozenset[int] = frozenset()  # to give files, because they did before this attempt
     saves: Saves = NO_SAVES
     owed: frozenset[tuple[int, int]] = frozenset()  # (rank, seq): files that a report has promised
-    taken: tuple[int, ...] = ()  # batches of training datasets, by every rank, as far as we know
+    taken: tuple[Taken, ...] = ()  # how far each rank has come in the datasets, as far as we know
     excused: frozenset[int] = frozenset()  # however few they take: nobody can wait for them for ever
 
     @classmethod
@@ -101,7 +102,8 @@ class Rounds:
         nothing = (0,) * num_workers
         passed = (first_seq,) * num_workers
         saves = Saves(nothing)
-        return cls(first_seq, passed, missed=habits.stay_away, expected=habits.give, saves=saves, taken=nothing)
+        taken: tuple[Taken, ...] = ((),) * num_workers
+        return cls(first_seq, passed, missed=habits.stay_away, expected=habits.give, saves=saves, taken=taken)
 
     @property
     def oldest_files(self) -> int | None:
@@ -116,14 +118,14 @@ class Rounds:
         waiting = self._waiting_for(seq)
         return waiting & (self.gave | self.expected | self._lagging(self.open[seq - self.first], waiting))
 
-    def begin_save(self, rank: int, taken: int = 0) -> Rounds:
+    def begin_save(self, rank: int, taken: Taken = ()) -> Rounds:
         """This rank has begun to lay down files: it is one that gives some, and will report."""
-        known = _put(self.taken, rank, max(taken, self.taken[rank]))
+        known = _put(self.taken, rank, _furthest(taken, self.taken[rank]))
         return self._with(gave=self.gave | {rank}, missed=self.missed - {rank}, taken=known)
 
-    def has_taken(self, rank: int, taken: int) -> tuple[Rounds, tuple[News, ...]]:
-        """This rank has gone on in the training datasets."""
-        return self._with(taken=_put(self.taken, rank, taken))._closed()
+    def has_taken(self, rank: int, taken: Taken) -> tuple[Rounds, tuple[News, ...]]:
+        """This rank has come so far in the datasets."""
+        return self._with(taken=_put(self.taken, rank, _furthest(taken, self.taken[rank])))._closed()
 
     def report(self, rank: int, report: Report) -> tuple[Rounds, tuple[News, ...]]:
         """This rank has reported its next number."""
@@ -205,7 +207,7 @@ class Rounds:
         old = opened[index]
         fresh = report.staged and not old.givers
         gives = old.reports[rank] is None and (report.staged or report.pending)
-        taken = max(old.taken, self.taken[rank]) if gives else old.taken
+        taken = _furthest(old.taken, self.taken[rank]) if gives else old.taken
         return _put(opened, index, Round(old.seq, _put(old.reports, rank, report), taken)), int(fresh)
 
     def _closed(self, *, all_of_them: bool = False) -> tuple[Rounds, tuple[News, ...]]:
@@ -232,8 +234,10 @@ class Rounds:
         return frozenset(behind - self.ended - away) | owing
 
     def _lagging(self, at: Round, ranks: frozenset[int]) -> frozenset[int]:
-        """Those that are not known to have taken as many batches as those who gave files to this round."""
-        return frozenset(rank for rank in ranks - self.excused if self.taken[rank] < at.taken) if at.taken else NOBODY
+        """Those that are not known to have come as far in the datasets as those who gave files to this round."""
+        if not at.taken:
+            return NOBODY
+        return frozenset(rank for rank in ranks - self.excused if _is_behind(self.taken[rank], at.taken))
 
     def _close(self, oldest: Round, waiting: frozenset[int]) -> tuple[Rounds, Closed]:
         holds_files = bool(oldest.givers)
@@ -257,6 +261,22 @@ class Rounds:
         )
         partial = tuple(sorted((absent | lagging) & (self.gave | self.expected)))
         return rounds, Closed(oldest, partial, tuple(sorted(lagging)))
+
+
+def _furthest(one: Taken, other: Taken) -> Taken:
+    if one == other:
+        return one
+    known, told = dict(one), dict(other)
+    return tuple((name, max(known.get(name, 0), told.get(name, 0))) for name in sorted(known | told))
+
+
+def _is_behind(rank: Taken, others: Taken) -> bool:
+    """Whether a rank is less far in some dataset, and further in none."""
+    if rank == others:
+        return False
+    known, told = dict(rank), dict(others)
+    ahead = any(far > told.get(name, 0) for name, far in known.items())
+    return not ahead and any(far > known.get(name, 0) for name, far in told.items())
 
 
 def _put(items: tuple[T, ...], index: int, item: T) -> tuple[T, ...]:

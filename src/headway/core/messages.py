@@ -134,6 +134,10 @@ class Ready:
     stacks: str = ""  # the file that its stacks go to on STACKS_SIGNAL, where it cannot answer
 
 
+Taken = tuple[tuple[str, int], ...]
+"""By dataset, how many rows of its order have been passed by all ranks when they have come as far, over all epochs."""
+
+
 class Report(NamedTuple):
     """One call of ``report()``: equal ``seq`` over ranks is a round. ``staged`` says that files lie in staging.
 
@@ -154,7 +158,7 @@ class Report(NamedTuple):
 class Saving:
     """This rank begins to lay files into staging; its report follows when they are all there. ``taken``: see Pulse."""
 
-    taken: int = 0
+    taken: Taken = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,12 +198,12 @@ class At:
 class Pulse:
     """How far this rank is: numbers that grow as it gets on. ``phase``: it has said that silence is to be expected.
 
-    ``collectives``: operations of its process groups; ``common``: of the one that all ranks are in. ``taken``: batches
-    of its parts of the training datasets, of which every rank takes as many.
+    ``collectives``: operations of its process groups; ``common``: of the one that all ranks are in. ``taken``: how far
+    it has come in each dataset that is split among the ranks.
     """
 
     batches: int = 0
-    taken: int = 0
+    taken: Taken = ()
     collectives: int = 0
     common: int = 0
     meetings: int = 0

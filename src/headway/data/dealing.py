@@ -7,8 +7,9 @@ from there.
     order      0 1 2 3 4 5 6 7 8        global_batch 4, three ranks
     steps     |0 1 2|3 4 5|6 7 8|       4 + 4 + 1 would leave two ranks without a row in the last step
 
-Where the last step would have fewer rows than there are ranks, those before it leave it some. Only where they cannot
-(fewer rows than workers, batches of one) is a row repeated.
+Where the last step would have fewer rows than there are ranks, those before it leave it some. Where batches of one row
+have none to spare, the last step takes a few rows more than it was asked to. Only where there are fewer rows than ranks
+is a row repeated.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 
-def num_steps(num_rows: int, global_batch: int, *, drop_last: bool) -> int:
-    return num_rows // global_batch if drop_last else -(-num_rows // global_batch)
+def num_steps(num_rows: int, global_batch: int, world_size: int, *, drop_last: bool) -> int:
+    """How many steps there are if none leaves a rank without a row, and no row is repeated."""
+    if drop_last:
+        return num_rows // global_batch
+    return min(-(-num_rows // global_batch), max(1, num_rows // world_size)) if num_rows else 0
 
 
 def next_step(num_left: int, global_batch: int, world_size: int, *, drop_last: bool) -> int:
@@ -25,11 +29,12 @@ def next_step(num_left: int, global_batch: int, world_size: int, *, drop_last: b
 
     It looks at what is left and not at what was before, so that going on is the same as not having stopped.
     """
+    if num_left <= 0:
+        return 0
     if drop_last:
         return global_batch if num_left >= global_batch else 0
-    later = num_steps(num_left, global_batch, drop_last=False) - 1
-    spared = num_left - later * world_size  # what the later steps can do without
-    return min(num_left, max(world_size, min(global_batch, spared)))
+    later = num_steps(num_left, global_batch, world_size, drop_last=False) - 1
+    return num_left if later == 0 else max(world_size, min(global_batch, num_left - later * world_size))
 
 
 def batches_of(
@@ -43,20 +48,3 @@ def batches_of(
         step = order[first : first + size]
         yield list(step[rank::world_size]) or [step[rank % size]]
         first += size
-
-
-def num_even_steps(num_rows: int, global_batch: int, world_size: int, *, drop_last: bool) -> int:
-    """How many steps there are if none may leave a rank without a row, and no row may be repeated.
-
-    Where batches of one row would need that, the last step takes a few rows more than it was asked to.
-    """
-    steps = num_steps(num_rows, global_batch, drop_last=drop_last)
-    return steps if drop_last else min(steps, max(1, num_rows // world_size)) if num_rows else 0
-
-
-def next_even_step(num_left: int, global_batch: int, world_size: int, *, drop_last: bool) -> int:
-    """Like :func:`next_step`, without repetition."""
-    if drop_last:
-        return next_step(num_left, global_batch, world_size, drop_last=True)
-    later = num_even_steps(num_left, global_batch, world_size, drop_last=False) - 1
-    return num_left if later == 0 else max(world_size, min(global_batch, num_left - later * world_size))

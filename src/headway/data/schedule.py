@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headway.data.dealing import next_even_step, num_even_steps
+from headway.data.dealing import next_step, num_steps
 from headway.data.order import Order, Picks
 
 
@@ -42,12 +42,12 @@ class Schedule:
 
     @property
     def num_steps(self) -> int:
-        return num_even_steps(self.order.num_rows, self.global_batch, self.world_size, drop_last=self.drop_last)
+        return num_steps(self.order.num_rows, self.global_batch, self.world_size, drop_last=self.drop_last)
 
     def steps(self, epoch: int, position: int = 0) -> Iterator[Step]:
         """The steps of an epoch that come after ``position`` rows of it; none for a rank that gets no row of it."""
         while position < self.order.num_rows:
-            size = next_even_step(
+            size = next_step(
                 self.order.num_rows - position, self.global_batch, self.world_size, drop_last=self.drop_last
             )
             if not size:

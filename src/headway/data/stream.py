@@ -14,7 +14,8 @@ from typing import Any, Protocol
 from headway.core.errors import ConfigError, DataError
 from headway.data.chunks import Chunk, padded
 from headway.data.context import DataContext
-from headway.data.counting import Progress, counted
+from headway.data.counting import Progress, Unwatched, Watcher, counted
+from headway.data.dealing import next_step
 from headway.data.executing import spare_cores
 from headway.data.ops import UserOp
 from headway.data.order import Order
@@ -90,6 +91,8 @@ class Stream:
     progress: Progress | None = None
     agreement: Agreement | None = None
     before_first_batch: Callable[[], None] = lambda: None
+    watcher: Watcher = field(default_factory=Unwatched)
+    num_to_skip: int = 0  # passes that a resumed epoch has had already: they give nothing
     pipeline: Pipeline | None = None
     local: list[Any] | None = None  # buffer and seed of the local shuffle that this epoch has
     _key: Hashable = None
@@ -97,6 +100,11 @@ class Stream:
     num_finished: int = 0  # epochs that this process has come to the end of
 
     # --- what is known before ---
+
+    @property
+    def key(self) -> Hashable:
+        """What the watcher is told."""
+        return "dataset", self.name
 
     def schedule(self, wanted: Wanted) -> Schedule:
         place, order = self.place, self.order
@@ -153,6 +161,11 @@ class Stream:
     def iterate(self, wanted: Wanted) -> Iterator[Any]:
         """The batches of the next epoch. Leaving the loop early ends the epoch."""
         self.check()
+        if self.num_to_skip:
+            self.num_to_skip -= 1
+            self.watcher.begin(self.key)
+            self.watcher.end(self.key)
+            return
         if self.position.done and self._later is not None:
             self.close()  # what it has made ahead is in the old order
             self.order, self._later = self._later, None
@@ -165,13 +178,15 @@ class Stream:
             batches = _agreed(batches, begin.epoch, self.agreement, self.name)
         if not begin.rows and not begin.skip:
             self.before_first_batch()
+        self.watcher.begin(self.key)
         try:
             for batch in batches if self.progress is None else counted(batches, self.progress):
                 self.before_first_batch()
                 self.position = batch.after
-                if self.progress is not None and self.training and self.place.world_size > 1:
-                    self.progress.taken += 1
+                self._tell_progress()
                 yield batch.value
+                self.watcher.ask(self.key, last=self._is_last(wanted))
+            self.before_first_batch()  # if nothing was left, training is resumed behind the loop
         except Closed:
             raise DataError(
                 f"another iteration of {self.name or 'this dataset'} has begun, which ends this one"
@@ -182,9 +197,22 @@ class Stream:
         finally:
             if not self.position.done:
                 self.position = Position(begin.epoch, done=True)
+                self._tell_progress()
                 self.num_finished += 1
+                self.watcher.end(self.key)
             if pipeline.coming == begin.epoch:  # the others have no more rows, and we have: what is left is left
                 pipeline.close()
+
+    def _tell_progress(self) -> None:
+        """Ranks with equal numbers have come equally far, however many batches of their own that makes."""
+        if self.progress is not None and self.place.world_size > 1:
+            epoch, rows, _, done = self.position
+            self.progress.taken[self.name] = (epoch + done) * self.order.num_rows + (0 if done else rows)
+
+    def _is_last(self, wanted: Wanted) -> bool:
+        """Whether no batch follows in this epoch, as far as that is known."""
+        schedule, left = self.schedule(wanted), self.order.num_rows - self.position.rows
+        return not next_step(left, schedule.global_batch, schedule.world_size, drop_last=schedule.drop_last)
 
     def _pipeline(self, wanted: Wanted, begin: Position) -> Pipeline:
         running = self.pipeline

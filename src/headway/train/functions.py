@@ -95,6 +95,9 @@ def track(**things: Any) -> Tracked:
     and the place of every loader; so a loop over ``state.epochs(n)`` needs no line of saving or loading to go on, bit
     for bit, after a restart. All ranks must report alike. A sharded model (FSDP) is saved by all of them.
 
+    What a report is to save is taken when the first loop of the epoch asks for its next batch, or the epoch is over:
+    from there training can be resumed exactly. Inside other loops nothing is saved, unless all ranks have to leave.
+
     Another number of workers can go on too, in the middle of an epoch: the rows that are left are dealt out among those
     there are now, so that each comes once per epoch however often the number changes. Only random states are new then.
     """

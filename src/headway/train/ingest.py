@@ -190,6 +190,8 @@ def _made(session: Session, name: str, feed: Feed) -> DataIterator:
     if feed.split and stream.training and place.world_size > 1 and not plan.keeps_rows:
         stream.agreement = _Together(session, name)
     _go_on(session, name, stream)
+    for follow in session.extras.get("followers", ()):
+        follow(stream)
     session.at_end.append(stream.close)
     return DataIterator(feed.dataset, stream, functools.partial(_device, session))
 
@@ -200,15 +202,24 @@ def _go_on(session: Session, name: str, stream: Stream) -> None:
     cursor = session.cursors.get(name)
     if cursor is None:
         return
+    if not stream.plan.keeps_rows:
+        _check_same_workers(name, stream.place.world_size, cursor)
     position = _own_position(session, name, cursor)
-    if not stream.plan.keeps_rows and not position["done"] and position["lanes"] != stream.place.world_size:
-        raise ConfigError(
-            f"dataset {name!r} throws rows away, and is in the middle of an epoch of {position['lanes']} workers: only "
-            f"as many can go on from there, not {stream.place.world_size}"
-        )
     stream.position = Position(position["epoch"], position["rows"], position["skip"], position["done"])
     if not position["done"]:
         stream.hold(position["lanes"], position["window"], position["local"])
+
+
+def _check_same_workers(name: str, now: int, cursor: Mapping[str, Any]) -> None:
+    """Where rows are thrown away, each rank is at a place of its own, which means nothing to other ranks."""
+    before = {position["lanes"] for position in _positions(cursor) if not position["done"]} - {now}
+    for number in before:
+        raise ConfigError(
+            f"dataset {name!r} throws rows away, and is in the middle of an epoch of {number} workers: only as many "
+            f"can go on from there, not {now}, because each has kept another number of its rows. Finish the epoch with "
+            f"{number} workers (a checkpoint of its end can be continued by any number), or begin a new run with "
+            "resume_from_checkpoint=..., which has the weights and begins the epoch again"
+        )
 
 
 def _own_position(session: Session, name: str, cursor: Mapping[str, Any]) -> dict[str, Any]:

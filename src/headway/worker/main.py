@@ -130,6 +130,8 @@ def work(
     except BaseException as error:  # the user's code: whatever it is, it is the answer
         return failure(error, log=not lasting)
     finally:
+        with contextlib.suppress(OSError):
+            session.settle(None)
         for close in session.at_end:
             close()
 

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 
-from headway.core.messages import Pulse
+from headway.core.messages import Pulse, Taken
 from headway.frameworks.base import num_collectives
 from headway.worker.link import Link
 from headway.worker.threads import start_vital_thread
@@ -26,7 +26,7 @@ class Progress:
 
     def __init__(self) -> None:
         self.batches = 0
-        self.taken = 0
+        self.taken: dict[str, int] = {}
         self.meetings = 0
         self.in_loader = False
         self._phases: list[str] = []
@@ -39,11 +39,15 @@ class Progress:
         finally:
             self._phases.remove(name)
 
+    def how_far(self) -> Taken:
+        """In the datasets that are split among the ranks."""
+        return tuple(sorted(self.taken.copy().items()))
+
     def pulse(self) -> Pulse:
         collectives, common = num_collectives()
         return Pulse(
             batches=self.batches,
-            taken=self.taken,
+            taken=self.how_far(),
             collectives=collectives,
             common=common,
             meetings=self.meetings,
@@ -68,7 +72,7 @@ def beat(progress: Progress, link: Link, over: Callable[[], bool], also: Callabl
         last, told, also_told = None, 0.0, time.monotonic()
         while not over():
             pulse = progress.pulse()
-            numbers = (pulse.batches, pulse.collectives, pulse.meetings, pulse.phase)
+            numbers = (pulse.batches, pulse.taken, pulse.collectives, pulse.meetings, pulse.phase)
             if numbers != last or time.monotonic() - told >= AT_LEAST_EVERY_S:
                 last, told = numbers, time.monotonic()
                 try:

@@ -10,9 +10,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Protocol
 
 import cloudpickle
 
@@ -66,7 +66,30 @@ _active: Session | None = None
 _forked = False  # whether this process is a child of the worker's, say one of its loader processes
 
 
-Autosave = Callable[[int, bool], tuple[Checkpoint, Wish] | None]  # in which report, and whether it must
+class Later:
+    """The answer of state that saves itself, but not at this place: the report waits for it."""
+
+
+class Autosave(Protocol):
+    """State that saves itself."""
+
+    def on_report(self, seq: int, must: bool, leave: bool) -> tuple[Checkpoint, Wish] | Later | None:
+        """What this report saves. After ``Later``, it waits for ``Session.settle``, or for the next report.
+
+        ``must``: a save is wanted. ``leave``: by ranks that leave after it.
+        """
+
+    def on_demand(self) -> tuple[Checkpoint, Wish] | None:
+        """What the report that waits saves now, if training can be resumed from here."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A report that waits for its files."""
+
+    seq: int
+    time: float
+    metrics: bytes
 
 
 class Leave(SystemExit):
@@ -93,7 +116,8 @@ class Session:
         self.preemption: Preemption | None = None  # who is told to leave, if anybody
         self._link = link
         self._next_seq = start.first_seq
-        self._reporting = threading.Lock()
+        self._reporting = threading.RLock()
+        self._held: Held | None = None
         self._background = Background(self._arrived, failed, alone=link.alone)
         self._arriving = threading.Lock()
         self._reported: set[int] = set()  # reports with files that the controller has been sent
@@ -132,23 +156,63 @@ class Session:
         if self._holding is not None:
             self._let_go()
         with self._reporting:
+            self.settle(None)
             seq = self._next_seq
             self._enter(seq)
             if checkpoint is None and self.autosave is not None:
-                checkpoint, wish = self.autosave(seq, seq in self._save_at) or (None, None)
-            positions = self.positions()
-            cursor = json.dumps(positions).encode() if positions else b""
-            wish = replace(wish or Wish(), positions=positions) if checkpoint is not None else wish
-            now = time.time()
-            if self._backlog is not None:
-                self._backlog.add(seq, now, text)  # before the save: a checkpoint that is kept has all its reports
-            there = checkpoint is not None and self._save(checkpoint, seq, text, wish or Wish(), validation)
-            with speaking:
-                self._link.report(seq, now, text, there, checkpoint is not None and not there, cursor)
-                self._next_seq = seq + 1
-            if checkpoint is not None and not there:
-                self._told(seq)
+                leave = self._leave_at is not None and seq >= self._leave_at
+                found = self.autosave.on_report(seq, seq in self._save_at, leave)
+                if isinstance(found, Later):
+                    self._held, self._next_seq = Held(seq, time.time(), text), seq + 1
+                    return
+                checkpoint, wish = found or (None, None)
+            self._send(Held(seq, time.time(), text), checkpoint, wish, validation)
+        self._leave_if_agreed(seq)
+
+    @property
+    def holds_report(self) -> bool:
+        """Whether a report waits for its files."""
+        return self._held is not None
+
+    def settle(self, saved: tuple[Checkpoint, Wish] | None) -> None:
+        """Send the report that waits, if any; without files where they are needed for a later one."""
+        with self._reporting:
+            held, self._held = self._held, None
+            if held is None:
+                return
+            checkpoint, wish = saved or (None, None)
+            self._send(held, checkpoint, wish, None)
+        if saved is not None:
+            self._leave_if_agreed(held.seq)
+
+    def _settle_now(self) -> None:
+        """Send the report that waits, with files if training can be resumed from here."""
+        with self._reporting:
+            if self._held is not None and self.autosave is not None:
+                self.settle(self.autosave.on_demand())
+
+    def _settle_if_alone(self) -> None:
+        """Only one rank may ask for checkpoints, and all must save at the same place."""
+        if self.run.num_workers == 1:
+            self._settle_now()
+
+    def _send(self, report: Held, checkpoint: object, wish: Wish | None, validation: dict[str, Any] | None) -> None:
+        seq = report.seq
+        positions = self.positions()
+        cursor = json.dumps(positions).encode() if positions else b""
+        wish = replace(wish or Wish(), positions=positions) if checkpoint is not None else wish
+        if self._backlog is not None:  # before the save: a checkpoint that is kept has all its reports
+            self._backlog.add(seq, report.time, report.metrics)
+        there = checkpoint is not None and self._save(checkpoint, seq, report.metrics, wish or Wish(), validation)
+        with speaking:
+            pending = checkpoint is not None and not there
+            self._link.report(seq, report.time, report.metrics, there, pending, cursor)
+            self._next_seq = seq + 1
+        if pending:
+            self._told(seq)
         heed()
+
+    def _leave_if_agreed(self, seq: int) -> None:
         if self._leave_at is not None and seq >= self._leave_at:
             raise Leave(0)
 
@@ -176,7 +240,7 @@ class Session:
             raise ConfigError(
                 f"checkpoint must be a Checkpoint, got {kind}: use Checkpoint.from_directory(path) or from_dict(data)"
             )
-        self._link.send(Saving(taken=self.progress.taken))
+        self._link.send(Saving(taken=self.progress.how_far()))
         heed()
         note = Note(self.run.num_workers, json.loads(metrics), validation=validation, cursor=_noted(wish))
         with self.progress.phase("saving a checkpoint"):
@@ -265,6 +329,7 @@ class Session:
     def wait_for_saves(self) -> None:
         """The function is over when its checkpoints are on the run's storage."""
         self._let_go()
+        self._settle_now()
         with self.progress.phase("saving a checkpoint"):
             self._background.wait()
 
@@ -273,6 +338,7 @@ class Session:
 
         What it has just reported is given a moment to be committed, as long as that may depend on others.
         """
+        self._settle_if_alone()
         patience = None if self.run.num_workers == 1 else COMMIT_WAIT_S
         with self.progress.phase("waiting for a checkpoint"):
             self._link.wait(lambda: not self._pending, patience)
@@ -302,6 +368,7 @@ class Session:
 
     def checkpoints(self, *, validated: bool, timeout_s: float | None) -> tuple[Known, ...]:
         """Those there are when this rank's last one is, and all validations are over; or when the time is."""
+        self._settle_if_alone()
         began = time.monotonic()
         found = self._all_saved(timeout_s)
         if not validated:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from headway.control.rounds import FILES_WINDOW, GIVER_WINDOW, ROUND_WINDOW, Closed, Habits, Late, News, Rounds
 from headway.control.saves import MEMORY, Crossed, Saves
-from headway.core.messages import Report
+from headway.core.messages import Report, Taken
 
 
 def say(rounds: Rounds, *ranks: int, files: bool = False, taken: int = 0) -> tuple[Rounds, list[News]]:
-    """Each of these ranks reports once, one after another; ``taken``: after so many batches."""
+    """Each of these ranks reports once, one after another; ``taken``: after so many rows of the dataset ``train``."""
     news: list[News] = []
     for rank in ranks:
-        rounds = rounds.begin_save(rank, taken) if files and taken else rounds
+        rounds = rounds.begin_save(rank, rows(taken)) if files and taken else rounds
         report = Report(seq=rounds.passed[rank], time=0.0, metrics=b"{}", staged=files)
         rounds, told = rounds.report(rank, report)
         news += told
     return rounds, news
+
+
+def rows(number: int, **others: int) -> Taken:
+    """So far in the dataset ``train``, and so far in others."""
+    return tuple(sorted({"train": number, **others}.items()))
 
 
 def closed(news: list[News]) -> list[tuple[int, tuple[int, ...]]]:
@@ -231,12 +236,12 @@ def test_a_rank_that_has_taken_fewer_batches_is_behind_and_not_away() -> None:
     rounds, told = rounds.overdue(0, long=False)
     assert told == (), "it comes later"
     assert dropped(rounds.conclude()[1]) == [(0, (1,)), (1, (1,))]
-    rounds, told = rounds.has_taken(1, 5)
+    rounds, told = rounds.has_taken(1, rows(5))
     assert told == (), "it may still report"
     assert dropped(rounds.conclude()[1]) == [(1, (1,))]
     rounds, told = rounds.overdue(0, long=False)
     assert closed(list(told)) == [(0, (0,))], "it has come as far, and stays away"
-    rounds, told = rounds.has_taken(1, 10)
+    rounds, told = rounds.has_taken(1, rows(10))
     assert closed(list(told)) == [(1, (0,))], "and is not waited for again, but to come as far"
 
 
@@ -246,15 +251,31 @@ def test_a_rank_that_reports_without_files_and_is_behind_is_no_reason_to_pass_ov
     assert closed(news) == [(0, (0,))]
     rounds, _ = say(rounds, 0, files=True, taken=10)
     assert dropped(rounds.conclude()[1]) == [(1, (1,))]
-    assert dropped(rounds.has_taken(1, 10)[0].conclude()[1]) == []
+    assert dropped(rounds.has_taken(1, rows(10))[0].conclude()[1]) == []
 
 
 def test_who_stayed_away_in_an_earlier_attempt_is_waited_for_until_it_has_come_as_far() -> None:
     habits = Habits(give=frozenset({0}), stay_away=frozenset({1}))
     rounds, news = say(Rounds.begin(2, 5, habits), 0, files=True, taken=3)
     assert news == []
-    rounds, told = rounds.has_taken(1, 3)
+    rounds, told = rounds.has_taken(1, rows(3))
     assert closed(list(told)) == [(5, (0,))]
+
+
+def test_a_rank_that_is_ahead_in_one_dataset_uses_the_others_in_its_own_way() -> None:
+    """Only rank 0 evaluates: it is waited for until the other has trained on."""
+    rounds = Rounds.begin(2).begin_save(0, rows(10, valid=5))
+    rounds, _ = rounds.has_taken(1, rows(10))
+    rounds, _ = say(rounds, 0, files=True)
+    rounds, told = rounds.overdue(0, long=False)
+    assert told == (), "it may come to its part of the evaluation"
+    rounds, told = rounds.has_taken(1, rows(12))
+    assert closed(list(told)) == [(0, (0,))] or closed(list(rounds.overdue(0, long=False)[1])) == [(0, (0,))]
+
+
+def test_what_is_known_of_a_rank_never_shrinks() -> None:
+    rounds = Rounds.begin(1).begin_save(0, rows(10, valid=5))
+    assert rounds.has_taken(0, rows(11))[0].taken == (rows(11, valid=5),)
 
 
 def test_a_rank_that_never_takes_a_batch_is_not_waited_for_for_ever() -> None:
@@ -267,10 +288,10 @@ def test_a_rank_that_never_takes_a_batch_is_not_waited_for_for_ever() -> None:
 
 
 def test_what_is_taken_while_files_are_on_their_way_does_not_count_for_them() -> None:
-    rounds, _ = Rounds.begin(2).begin_save(0, 5).report(0, Report(0, 0.0, b"{}", pending=True))
-    rounds, _ = rounds.has_taken(0, 9)
+    rounds, _ = Rounds.begin(2).begin_save(0, rows(5)).report(0, Report(0, 0.0, b"{}", pending=True))
+    rounds, _ = rounds.has_taken(0, rows(9))
     rounds, _ = rounds.staged(0, 0)
-    rounds, _ = rounds.has_taken(1, 5)
+    rounds, _ = rounds.has_taken(1, rows(5))
     assert closed(list(rounds.overdue(0, long=False)[1])) == [(0, (0,))]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -80,3 +81,79 @@ def test_a_single_workers_own_sampler_is_left_alone() -> None:
     own = SubsetRandomSampler(range(8))
     assert shared(0, 1, None, batch_size=4, sampler=own).sampler is own
     assert shared(0, 1, None, batch_size=4, sampler=RandomSampler(range(8))).sampler.num_steps == 2
+
+
+# --- every row once, or a sentence ---
+
+
+def rows_of(found: list[list[list[int]]]) -> list[int]:
+    return sorted(row for step in found for batch in step for row in batch)
+
+
+@given(st.integers(1, 40), st.integers(1, 6), st.integers(1, 5))
+def test_each_row_comes_once_where_there_is_one_for_every_rank(num_rows: int, batch_size: int, world_size: int) -> None:
+    found = steps(world_size, None, dataset=range(num_rows), batch_size=batch_size, shuffle=True)
+    if num_rows >= world_size:
+        assert rows_of(found) == list(range(num_rows))
+    else:
+        assert set(rows_of(found)) == set(range(num_rows))
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=14), st.integers(1, 5))
+def test_batches_of_ones_own_are_cut_rather_than_repeated(lengths: list[int], world_size: int) -> None:
+    bounds = [sum(lengths[:number]) for number in range(len(lengths) + 1)]
+    batches = [list(range(*pair)) for pair in itertools.pairwise(bounds)]
+    found = steps(world_size, None, dataset=range(bounds[-1]), batch_sampler=batches)
+    given = [tuple(batch) for step in found for batch in step]
+    assert all(any(set(part) <= set(batch) for batch in batches) for part in given), "no two batches are mixed"
+    if bounds[-1] >= -(-len(lengths) // world_size) * world_size:
+        assert rows_of(found) == list(range(bounds[-1]))
+    else:
+        assert set(rows_of(found)) == set(range(bounds[-1]))
+
+
+def test_batches_that_divide_stay_as_they_are() -> None:
+    found = steps(2, None, batch_sampler=BatchSampler(SequentialSampler(range(40)), 10, drop_last=False))
+    assert sizes(found) == [[10, 10], [10, 10]]
+
+
+def test_batches_that_are_fetched_at_once_are_cut_too() -> None:
+    own = BatchSampler(SequentialSampler(range(10)), 2, drop_last=False)
+    ranks = [list(shared(rank, 3, None, batch_size=None, sampler=own).sampler) for rank in range(3)]
+    assert [len(batches) for batches in ranks] == [2, 2, 2]
+    assert sorted(row for batches in ranks for batch in batches for row in batch) == list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"dataset": range(2)}, "2 rows are left for a step in which each rank needs one"),
+        ({"dataset": range(10), "batch_size": None}, "10 rows that are not batched cannot be dealt evenly, so 2 are"),
+        (
+            {"dataset": range(5), "batch_sampler": [[0], [1], [2], [3], [4]]},
+            "5 batches of one row cannot be dealt evenly",
+        ),
+        (
+            {"dataset": range(10)},
+            "10 rows cannot be dealt evenly in batches of 1: so that each comes once, the last",
+        ),
+    ],
+)
+def test_what_cannot_be_even_is_said_once_by_rank_0(
+    options: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank in range(4):
+        loader = shared(rank, 4, None, **options)
+        for _ in range(2):
+            assert len(list(loader)) == len(loader)
+    told = capsys.readouterr().err
+    assert f"headway: loader of a range on 4 ranks: {said}" in told
+    assert told.count("headway:") == 1
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 4}, {"batch_size": 1, "dataset": range(8)}, {"drop_last": True}])
+def test_nothing_is_said_where_rows_divide_or_are_left_out(
+    options: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps(4, None, **{"dataset": range(17), **options})
+    assert capsys.readouterr().err == ""

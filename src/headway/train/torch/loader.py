@@ -30,11 +30,12 @@ def prepare_data_loader(
     """Give each worker its own part of every epoch, and batches on its device.
 
     Everything else stays as you set it: shuffling, batch size (it counts per worker), loader processes, collate,
-    generator, pinning, drop_last. Every row comes once per epoch over all workers, and all workers make the same
-    number of steps; a sampler of your own is drawn once for all and dealt out. Shuffling differs from epoch to epoch
-    by itself, counting from the start of the process; call ``loader.sampler.set_epoch(n)`` to have it go on after a
-    restart where it was. The order is drawn from the seed of ``enable_reproducibility``, not from the loader's own
-    generator, whose state may differ between workers. Iterable datasets, and loaders that have a DistributedSampler
+    generator, pinning, drop_last. Every row comes once per epoch over all workers, and all workers make the same number
+    of steps; a sampler of your own is drawn once for all and dealt out, and a few batches of a batch sampler of your
+    own are cut in two. Where that is impossible (fewer rows than workers), rank 0 says so. Shuffling differs from epoch
+    to epoch by itself, counting from the start of the process; call ``loader.sampler.set_epoch(n)`` to have it go on
+    after a restart where it was. The order is drawn from the seed of ``enable_reproducibility``, not from the loader's
+    own generator, whose state may differ between workers. Iterable datasets, and loaders that have a DistributedSampler
     already, keep their own way of sharing.
 
     With ``ScalingConfig(num_workers=(min, max), keep_global_batch=True)`` the batch size counts per worker of ``max``:

@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from headway.core.errors import ConfigError
+from headway.data.counting import Unwatched, Watcher
 from headway.train.torch.sharing import DealtBatches, share_lone
 
 
@@ -27,16 +28,20 @@ class Row(NamedTuple):
     number: int
 
 
-def follow(loader: Any, seed: int, before_first_batch: Callable[[], None]) -> Cursor:
+def follow(
+    loader: Any, seed: int, before_first_batch: Callable[[], None], *, name: str = "", watcher: Watcher | None = None
+) -> Cursor:
     """Make this loader, prepared by ``prepare_data_loader``, one that can go on."""
     share_lone(loader)
     if not isinstance(loader.batch_sampler, DealtBatches):
         raise ConfigError(
             "train.track(loader=...) needs a loader from prepare_data_loader() that draws its batches row by row"
         )
-    cursor = Cursor(loader.batch_sampler, before_first_batch)
+    cursor = Cursor(loader.batch_sampler, name, before_first_batch, watcher or Unwatched())
     vars(loader)["batch_sampler"] = _Tagged(loader.batch_sampler, cursor)
     vars(loader)["dataset"] = _Seeded(loader.dataset, seed)
+    if loader.generator is None:  # beginning a pass would draw from the global one, also where it is begun once more
+        vars(loader)["generator"] = torch.Generator().manual_seed(seed)
     base = type(loader)
     own = type(base.__name__, (base,), {"__iter__": lambda self: cursor.handed_out(lambda: base.__iter__(self))})
     own.__module__, own.__qualname__ = base.__module__, base.__qualname__
@@ -47,7 +52,11 @@ def follow(loader: Any, seed: int, before_first_batch: Callable[[], None]) -> Cu
 class Cursor:
     """Where a loader is: which epoch, how many batches of it were handed out, how many rows those were on all ranks."""
 
-    def __init__(self, batches: DealtBatches, before_first_batch: Callable[[], None]) -> None:
+    def __init__(
+        self, batches: DealtBatches, name: str, before_first_batch: Callable[[], None], watcher: Watcher
+    ) -> None:
+        self.key = ("loader", name)
+        self._watcher = watcher
         self._sampler = batches.sampler
         self._before_first_batch = before_first_batch
         self._epoch = -1  # none has begun
@@ -56,6 +65,7 @@ class Cursor:
         self._finished = True
         self.num_finished = 0  # epochs, in this process
         self.first = 0  # rows of the coming epoch that were handed out before
+        self.num_to_skip = 0  # passes that the resumed epoch has had already: they give nothing
 
     def state(self) -> dict[str, Any]:
         return {
@@ -80,6 +90,11 @@ class Cursor:
 
     def handed_out(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """The batches of an epoch, counted as the loop gets them; random states are set just before it goes on."""
+        self._watcher.begin(self.key)
+        if self.num_to_skip:
+            self.num_to_skip -= 1
+            self._watcher.end(self.key)
+            return
         if not self.first:
             self._before_first_batch()
             self._position = 0
@@ -90,14 +105,17 @@ class Cursor:
                 self._position += 1
                 self._rows = self._sampler.rows_after(self._rows)
                 yield batch
+                self._watcher.ask(self.key, last=self._sampler.rows_after(self._rows) == self._rows)
         except GeneratorExit:  # the loop was left by break: for it, this epoch is over
             self._finish()
             raise
+        self._before_first_batch()  # if nothing was left, training is resumed behind the loop
         self._finish()
 
     def _finish(self) -> None:
         self._position, self._rows, self._finished = 0, 0, True
         self.num_finished += 1
+        self._watcher.end(self.key)
 
 
 class _Tagged:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.utils.data.distributed import DistributedSampler
 from headway.core.errors import ConfigError
 from headway.core.messages import Place
 from headway.data.dealing import batches_of, next_step, num_steps
+from headway.observe import words
 
 LONE = "_headway_lone"  # on a loader that was left alone because its worker is
 
@@ -61,7 +63,7 @@ def _deal_out(loader: Any, place: Place, seed: int, global_workers: int | None =
             "let it draw each worker's own rows and call prepare_data_loader(loader, add_dist_sampler=False)"
         )
     if loader.batch_sampler is not None and loader.batch_size is None:
-        vars(loader)["batch_sampler"] = SharedBatches(loader.batch_sampler, place, seed)
+        vars(loader)["batch_sampler"] = SharedBatches(loader.batch_sampler, loader.dataset, place, seed)
         return
     dealt = DealtSampler(loader, place, seed, global_workers)
     vars(loader)["sampler"] = dealt
@@ -83,26 +85,39 @@ class DealtSampler(DistributedSampler[Any]):
         # A launcher outside of us may have started more workers than we would have.
         self._global_batch: int = (loader.batch_size or 1) * max(place.world_size, global_workers or 0)
         self._counts_itself = True
+        self._batched: bool = loader.batch_size is not None
+        self._evenness = Evenness(loader.dataset, place)
 
     def set_epoch(self, epoch: int) -> None:
         self._counts_itself = False
         self.epoch = epoch
 
-    def __iter__(self) -> Iterator[int]:
-        return itertools.chain.from_iterable(self.batches())
+    def __iter__(self) -> Iterator[Any]:
+        if self._batched:
+            return itertools.chain.from_iterable(self.batches())
+        items = self._evenness.made_even(self._coming())
+        return iter(items[self.rank :: self.num_replicas])
 
     def __len__(self) -> int:
-        return sum(map(len, self._dealt(range(self._num_rows))))
+        if self._batched:
+            return sum(map(len, self._dealt(range(self._num_rows))))
+        return -(-self._num_rows // self.num_replicas)
 
     def batches(self, first: int = 0) -> Iterator[list[int]]:
         """This rank's batches of the epoch; ``first`` rows of its order have been consumed before, by whomever."""
+        order = self._coming()
+        if not self.drop_last:
+            self._evenness.check(len(order) - first, self._global_batch)
+        return self._dealt(order, first)
+
+    def _coming(self) -> Sequence[Any]:
         order = _order(self._source, self.seed + self.epoch)
         self.epoch += self._counts_itself
-        return self._dealt(order, first)
+        return order
 
     @property
     def num_steps(self) -> int:
-        return num_steps(self._num_rows, self._global_batch, drop_last=self.drop_last)
+        return num_steps(self._num_rows, self._global_batch, self.num_replicas, drop_last=self.drop_last)
 
     def rows_after(self, rows: int, steps: int = 1) -> int:
         """How many rows of the order are consumed after so many steps more."""
@@ -133,13 +148,14 @@ class DealtBatches(BatchSampler):
 
 
 class SharedBatches(Sampler[list[int]]):
-    """Every n-th of the user's own batches; the first ones once more at the end, so that all ranks have as many."""
+    """Every n-th of the user's own batches. A few are cut in two where the ranks would not all have as many."""
 
-    def __init__(self, batches: Any, place: Place, seed: int) -> None:
+    def __init__(self, batches: Any, dataset: Any, place: Place, seed: int) -> None:
         self.batches = batches
         self._place = place
         self._seed = seed
         self._epoch = 0
+        self._evenness = Evenness(dataset, place)
 
     def set_epoch(self, epoch: int) -> None:
         self._epoch = epoch
@@ -147,15 +163,72 @@ class SharedBatches(Sampler[list[int]]):
             self.batches.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[list[int]]:
-        drawn = _drawn(self.batches, self._seed + self._epoch)
+        drawn = self._evenness.made_even(_drawn(self.batches, self._seed + self._epoch))
         self._epoch += 1
-        size, rank = self._place.world_size, self._place.rank
-        yield from drawn[rank::size]
-        if drawn and rank >= len(drawn) % size > 0:
-            yield drawn[rank % len(drawn)]
+        yield from drawn[self._place.rank :: self._place.world_size]
 
     def __len__(self) -> int:
         return -(-len(self.batches) // self._place.world_size)
+
+
+class Evenness:
+    """All ranks make as many steps: what that takes for one loader, and a sentence where rows have to come twice."""
+
+    def __init__(self, dataset: Any, place: Place) -> None:
+        self._dataset = dataset
+        self._place = place
+        self._told = False
+
+    def made_even(self, items: Sequence[Any]) -> list[Any]:
+        """These rows or batches, as many for every rank: batches are cut in two, the last ones first."""
+        size = self._place.world_size
+        even = list(items)
+        first = max(0, (len(even) - 1) // size * size)  # where the last step begins
+        while even and len(even) % size:
+            largest = max(range(len(even) - 1, first - 1, -1), key=lambda number: _rows_in(even[number]))
+            if (rows := _rows_in(even[largest])) > 1:
+                cut = -(-rows // 2)
+                even[largest : largest + 1] = [even[largest][:cut], even[largest][cut:]]
+            elif first:
+                first = max(0, first - size)
+            else:
+                return self._repeated(even)
+        return even
+
+    def _repeated(self, items: list[Any]) -> list[Any]:
+        missing = -len(items) % self._place.world_size
+        kind = "batches of one row" if hasattr(items[0], "__len__") else "rows that are not batched"
+        self._tell(
+            f"{len(items):,} {kind} cannot be dealt evenly, so {missing} are given out twice in each epoch; leave some "
+            "out, or use a number of workers that divides them"
+        )
+        return [*items, *itertools.islice(itertools.cycle(items), missing)]
+
+    def check(self, num_rows: int, global_batch: int) -> None:
+        """Say so where rows have to come twice, or batches become larger than they were asked to be."""
+        size = self._place.world_size
+        if 0 < num_rows < size:
+            self._tell(
+                f"{words.count(num_rows, 'row is', 'rows are')} left for a step in which each rank needs one, so rows "
+                f"go to {size - num_rows} ranks once more; use fewer workers, or drop_last=True, which leaves them out"
+            )
+        elif num_rows and (steps := num_steps(num_rows, global_batch, size, drop_last=False)) * global_batch < num_rows:
+            last = num_rows - (steps - 1) * global_batch
+            self._tell(
+                f"{num_rows:,} rows cannot be dealt evenly in batches of {global_batch // size}: so that each comes "
+                f"once, the last step of an epoch has {last} rows; drop_last=True leaves out what is too much"
+            )
+
+    def _tell(self, what: str) -> None:
+        if not self._told and self._place.rank == 0:
+            name = type(self._dataset).__name__
+            print(f"headway: loader of a {name} on {self._place.world_size} ranks: {what}", file=sys.stderr)
+        self._told = True
+
+
+def _rows_in(item: Any) -> int:
+    """Of a batch; a row by itself is one."""
+    return len(item) if isinstance(item, list | tuple | range | numpy.ndarray | torch.Tensor) else 1
 
 
 def _order(source: Sampler[int], seed: int) -> Sequence[int]:

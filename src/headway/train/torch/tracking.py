@@ -7,7 +7,8 @@
             train.report({"loss": loss})
 
 Every ``CheckpointConfig(every_reports=n)`` reports, every ``every_s`` seconds and before an orderly stop, in a report
-that all ranks have agreed on, the tracked state becomes a checkpoint:
+that all ranks have agreed on, the tracked state becomes a checkpoint. It is taken when the loop asks for its next batch
+or the epoch is over (see :mod:`headway.train.torch.passes`), and belongs to the last report before:
 
     tracked/shared/      what all ranks have in common, written by rank 0
     tracked/sharded-…/   a sharded model and its optimizers, written by all
@@ -19,9 +20,10 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
 import torch
@@ -33,10 +35,14 @@ from headway.storage.checkpoint import Checkpoint
 from headway.storage.dicts import is_dict, read_dict, write_dict
 from headway.storage.proof import Proof
 from headway.storage.staging import scratch
+from headway.train.torch.passes import Passes
 from headway.train.torch.resuming import Cursor, follow
 from headway.train.torch.sharded import ShardedState, check_sharded, is_sharded
 from headway.worker.saving import Wish
-from headway.worker.session import Session, current
+from headway.worker.session import Later, Session, current
+
+if TYPE_CHECKING:
+    from headway.data.stream import Stream
 
 FOLDER, SHARED, SHARDED = "tracked", "shared", "sharded"
 
@@ -48,7 +54,10 @@ def track(**things: Any) -> Tracked:
         raise ConfigError("train.track() was called twice: name everything in one call")
     tracked = Tracked(session, things)
     tracked._restore(session.newest_checkpoint())
-    session.track(tracked._save)
+    session.extras["followers"] = [tracked._follow]
+    for stream in tracked._streams:
+        tracked._follow(stream)
+    session.track(tracked)
     return tracked
 
 
@@ -57,11 +66,16 @@ class Tracked:
 
     def __init__(self, session: Session, things: dict[str, Any]) -> None:
         self._session = session
+        self._passes = Passes()
+        self._owed = False  # a save that is due, but training could not have been resumed from where it was due
+        self._thread: int | None = None  # the one that takes batches
         self._loaders: dict[str, Cursor] = {}
         self._others: dict[str, Any] = {}
         for name, thing in things.items():
             if isinstance(thing, DataLoader):
-                self._loaders[name] = follow(thing, session.run.seed, before_first_batch=self._set_random_states)
+                cursor = follow(thing, session.run.seed, self._set_random_states, name=name, watcher=self)
+                self._loaders[name] = cursor
+                self._passes.know(cursor.key)
             else:
                 self._others[name] = _checked(name, thing)
         self._sharded = {name: ShardedState(t, self._others) for name, t in self._others.items() if is_sharded(t)}
@@ -69,52 +83,97 @@ class Tracked:
             for part in {name} | state.optimizers:
                 del self._others[part]
         self._epoch = 0
-        self._finished_before: int | None = None  # how often the first loader had come to its end as this epoch began
+        self._begun = False  # whether epochs are counted by us
         self._reports_of_epoch = 0
         self._random: dict[str, Any] | None = None  # to be set when the loop really goes on
+        self._skipped: list[Hashable] = []  # passes that the epoch to be resumed has had
 
     def epochs(self, number: int) -> Iterator[int]:
         """The epochs that are still to be done, out of so many."""
-        for epoch in range(self._epoch, number):
-            self._epoch = epoch
-            self._finished_before = self._num_finished
-            self._reports_of_epoch = 0
-            self._when_it_goes_on()
-            yield epoch
-        self._epoch = number
+        try:
+            for epoch in range(self._epoch, number):
+                self._epoch = epoch
+                self._begun = True
+                self._reports_of_epoch = 0
+                self._passes.begin_epoch()
+                self._set_without_data()
+                yield epoch
+                self._resumable(done=True)
+            self._epoch = number
+        finally:
+            self._passes.end_epochs()
 
-    def _when_it_goes_on(self) -> None:
-        """Random states are set just before the first batch: what comes before it may have drawn some."""
-        for stream in self._streams:
-            stream.before_first_batch = self._set_random_states
-        if not self._loaders and not self._streams:
+    def _set_without_data(self) -> None:
+        """Random states are set just before the first batch, where there are any: what is before may draw some."""
+        if not self._follows_data:
             self._set_random_states()
 
     @property
-    def _streams(self) -> list[Any]:
+    def _streams(self) -> list[Stream]:
         """The datasets that this worker has asked for; where they are rides in every report by itself."""
         return [shard._own for shard in self._session.extras.get("shards", {}).values()]
 
-    @property
-    def _num_finished(self) -> int:
-        """How often the first loader, or the first dataset, has come to its end."""
-        counted = [*self._loaders.values(), *self._streams]
-        return counted[0].num_finished if counted else 0
+    def _follow(self, stream: Stream) -> None:
+        stream.watcher, stream.before_first_batch = self, self._set_random_states
+        stream.num_to_skip = self._skipped.count(stream.key)
+        self._passes.know(stream.key)
+
+    # --- how loops use their data ---
+
+    def begin(self, name: Hashable) -> None:
+        if self._passes.begin(name):
+            self._resumable(done=False)
+
+    def ask(self, name: Hashable, *, last: bool) -> None:
+        self._thread = threading.get_ident()
+        if self._passes.ask(name, last=last):
+            self._resumable(done=False)
+
+    def end(self, name: Hashable) -> None:
+        self._passes.end(name)
+
+    def _resumable(self, *, done: bool) -> None:
+        """Training can be resumed from here: what the last report is to save, is saved now."""
+        if self._session.holds_report:
+            self._session.settle(self._saved(done=done))
 
     # --- saving ---
 
-    def _save(self, seq: int, must: bool) -> tuple[Checkpoint, Wish] | None:
+    def on_report(self, seq: int, must: bool, leave: bool) -> tuple[Checkpoint, Wish] | Later | None:
+        """Save when it is due; or later, at the next place from which training can be resumed exactly."""
         self._warn_without_a_loader()
         every = self._session.run.every_reports
-        if not must and (every is None or (seq + 1) % every):
+        self._owed |= must or (every is not None and (seq + 1) % every == 0)
+        if not self._owed:
             return None
+        if leave and not self._passes.resumable:
+            return self._left_amid()
+        if self._passes.expects_more and self._thread in (None, threading.get_ident()):
+            return Later()
+        return self._saved(done=self._passes.epoch_over)
+
+    def on_demand(self) -> tuple[Checkpoint, Wish] | None:
+        return self._saved(done=self._passes.epoch_over) if self._passes.resumable else None
+
+    def _left_amid(self) -> tuple[Checkpoint, Wish]:
+        """All ranks leave, and cannot wait for a better place."""
+        if self._session.rank == 0:
+            print(
+                f"headway: stopping inside epoch {self._epoch}, after its first loop over tracked data: this loop will "
+                "be empty when the epoch is resumed, and code between it and the present place will run again",
+                file=sys.stderr,
+            )
+        return self._saved(done=False, finished=self._passes.finished)
+
+    def _saved(self, *, done: bool, finished: Sequence[Hashable] = ()) -> tuple[Checkpoint, Wish]:
+        self._owed = False
         run = self._session.run
         folder = scratch(Path(run.root or run.path), run.attempt)
         if self._session.rank == 0:
             self._write(folder, SHARED, {name: _state_of(thing) for name, thing in self._others.items()})
         for name, sharded in self._sharded.items():
             sharded.save(folder / FOLDER / f"{SHARDED}-{name}")
-        self._write(folder, f"rank-{self._session.rank}", self._own())
+        self._write(folder, f"rank-{self._session.rank}", self._own(done, finished))
         return Checkpoint(folder), Wish(delete_local=True, scratch=True, cursor=self._position())
 
     def _warn_without_a_loader(self) -> None:
@@ -136,11 +195,10 @@ class Tracked:
         batches = {name: cursor.state()["position"] for name, cursor in self._loaders.items()}
         return {"epoch": self._epoch, **({"batches": batches} if batches else {})}
 
-    def _own(self) -> dict[str, Any]:
+    def _own(self, done: bool, finished: Sequence[Hashable]) -> dict[str, Any]:
         loaders = {name: cursor.state() for name, cursor in self._loaders.items()}
-        begun = self._finished_before is not None
-        done = begun and (not self._follows_data or self._num_finished > (self._finished_before or 0))
-        return {"epoch": self._epoch, "done": done, "loaders": loaders, "random": _random_states()}
+        own = {"epoch": self._epoch, "done": done and self._begun, "loaders": loaders, "random": _random_states()}
+        return {**own, "passes": list(finished)} if finished else own
 
     def _write(self, folder: Path, part: str, data: dict[str, Any]) -> None:
         place = folder / FOLDER / part
@@ -188,6 +246,9 @@ class Tracked:
         for name, cursor in self._loaders.items():
             if name in own["loaders"]:
                 cursor.go_on(own["loaders"][name], same_world=same_world)
+        self._skipped = [(kind, name) for kind, name in own.get("passes", [])]
+        for cursor in self._loaders.values():
+            cursor.num_to_skip = self._skipped.count(cursor.key)
         if same_world:
             self._random = own["random"]
 

@@ -1,0 +1,107 @@
+"""Passes over tracked data: which of them an epoch has had, and where training can be resumed exactly. Pure.
+
+A resumed function runs its code from the top, and every loader and dataset continues where it was. That repeats and
+omits nothing at two kinds of places only:
+
+    for epoch in state.epochs(9):
+        for batch in loader:        ◀ the epoch's first pass asks for its next batch, or finds that there is none
+            ...
+        for batch in validation:      inside a later pass: the code between the passes would run twice
+            ...
+                                    ◀ the epoch is over
+
+So the state that a report shall save is taken at the next of these places, and the report waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+
+class Passes:
+    """``leading``: whose pass was the first of this epoch."""
+
+    def __init__(self) -> None:
+        self._known: set[Hashable] = set()
+        self._running: set[Hashable] = set()
+        self._finished: list[Hashable] = []  # in this epoch, in their order
+        self._inner: set[Hashable] = set()  # begun since the leading pass has handed out its last batch
+        self._leading: Hashable | None = None
+        self._leading_over = False
+        self._in_epochs = False
+        self.all_over = False  # all epochs
+
+    def know(self, name: Hashable) -> None:
+        """There is this loader or dataset; it need not be used."""
+        self._known.add(name)
+
+    # --- what happens ---
+
+    def begin_epoch(self) -> None:
+        self._in_epochs = True
+        self._reset()
+
+    def end_epochs(self) -> None:
+        self.all_over = True
+
+    def begin(self, name: Hashable) -> bool:
+        """A pass begins, or is continued. True if training can be resumed from here: then this is the next epoch."""
+        self._known.add(name)
+        again = not self._in_epochs and self._leading == name and self._leading_over
+        if again:
+            self._reset()
+        if self._leading is None:
+            self._leading = name
+        else:
+            self._inner.add(name)
+        self._running.add(name)
+        return again
+
+    def ask(self, name: Hashable, *, last: bool = False) -> bool:
+        """The next batch is asked for; ``last``: and there is none. True if training can be resumed from here."""
+        if self._leading is None:  # this pass began in the epoch before
+            self._leading = name
+            return False
+        if name != self._leading or self._leading_over:
+            return False
+        self._inner.clear()  # what still runs is advanced together with the leading pass
+        # ``zip`` ends with its first iterator: resumed behind its end, it would not know that the others are over, too.
+        return not last or self._running == {name}
+
+    def end(self, name: Hashable) -> None:
+        self._running.discard(name)
+        self._finished.append(name)
+        self._leading_over |= name == self._leading
+
+    # --- what is known ---
+
+    @property
+    def expects_more(self) -> bool:
+        """Whether a place will come from which training can be resumed exactly."""
+        return bool(self._known) and not self.all_over and (self._in_epochs or self._leading is not None)
+
+    @property
+    def finished(self) -> tuple[Hashable, ...]:
+        """The passes that this epoch has had, in their order."""
+        return tuple(self._finished)
+
+    @property
+    def epoch_over(self) -> bool:
+        """Whether this epoch is over as far as anybody can know before the next one begins."""
+        if not self._known:
+            return self._in_epochs
+        return self._in_epochs and self._leading_over
+
+    @property
+    def resumable(self) -> bool:
+        """Whether training can be resumed from any place here, if nothing of this epoch or batch follows."""
+        if self._leading is None or self.all_over:
+            return True
+        if not self._leading_over:
+            return not self._inner & self._running
+        return not self._in_epochs or (not self._running and self._known <= set(self._finished))
+
+    def _reset(self) -> None:
+        self._leading, self._leading_over = None, False
+        self._finished.clear()
+        self._inner.clear()

@@ -1,0 +1,99 @@
+"""Two loaders that are followed: each goes on where it was, and no epoch is repeated or skipped."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from headway import train
+from headway.storage.record import Record
+from headway.train.torch import TorchTrainer, prepare_data_loader
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS / "programs")]
+
+import loaders
+
+
+@pytest.mark.parametrize(
+    ("shape", "num_workers"),
+    [("plain", 1), ("every second epoch", 1), ("nested", 1), ("together", 1), ("break", 1), ("validation first", 2)],
+)
+def test_a_killed_run_is_bit_for_bit_one_that_was_not(tmp_path: Path, shape: str, num_workers: int) -> None:
+    """The short form of ``benchmarks/loaders.py``."""
+    found = loaders.torment(tmp_path, shape, num_workers, 1, random.Random(shape))
+    assert found["different"] == []
+
+
+def rows(number: int) -> DataLoader[tuple[torch.Tensor, ...]]:
+    return prepare_data_loader(DataLoader(TensorDataset(torch.arange(number)), batch_size=2))
+
+
+def fit(function: object, folder: Path) -> train.Result:
+    config = train.RunConfig(
+        name="run",
+        storage_path=folder,
+        failure_config=train.FailureConfig(1),
+        checkpoint_config=train.CheckpointConfig(every_reports=1),
+    )
+    return TorchTrainer(function, run_config=config).fit()  # type: ignore[arg-type]
+
+
+def test_a_save_that_is_due_while_validating_is_made_before_it(tmp_path: Path) -> None:
+    def train_func() -> None:
+        learning, validation = rows(8), rows(12)
+        state = train.track(validation=validation, train=learning)
+        for epoch in state.epochs(2):
+            for (x,) in learning:
+                train.report({"epoch": epoch, "train": x.tolist()})
+            for number, (x,) in enumerate(validation):
+                train.report({"epoch": epoch, "validation": x.tolist()})
+                if number == 3 and not (tmp_path / "died").exists():
+                    train.get_checkpoint()
+                    (tmp_path / "died").touch()
+                    os._exit(9)
+
+    fit(train_func, tmp_path)
+    launches = [event for event in Record.at(tmp_path / "run").events() if event["event"] == "launched"]
+    assert [event["first_seq"] for event in launches] == [0, 4], "it goes on behind the last batch of the training loop"
+    told = [row["metrics"] for row in Record.at(tmp_path / "run").reports()]
+    for epoch in range(2):
+        mine = [metrics for metrics in told if metrics["epoch"] == epoch]
+        assert [x for metrics in mine for x in metrics.get("train", ())] == list(range(8))
+        assert [x for metrics in mine for x in metrics.get("validation", ())] == list(range(12))
+
+
+def test_a_stop_while_validating_saves_at_once_and_each_loader_goes_on_where_it_was(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def train_func() -> None:
+        learning, validation = rows(8), rows(4000)
+        state = train.track(train=learning, validation=validation)
+        for epoch in state.epochs(1):
+            for (x,) in learning:
+                train.report({"epoch": epoch, "train": x.tolist()})
+            for (x,) in validation:
+                train.report({"epoch": epoch, "validation": x.tolist()})
+
+    config = train.RunConfig(name="run", storage_path=tmp_path)
+    going = TorchTrainer(train_func, run_config=config).start()
+    for report in going.reports():
+        if "validation" in report.metrics:
+            break
+    going.stop()
+    going.result()
+    told = [row["metrics"] for row in Record.at(tmp_path / "run").reports()]
+    if len(told) < 2004:
+        assert "stopping inside epoch 0, after its first loop over tracked data" in (
+            capfd.readouterr().err + "".join(log.read_text() for log in (tmp_path / "run/logs").glob("*.err"))
+        )
+    TorchTrainer(train_func, run_config=config).fit()
+    told = [row["metrics"] for row in Record.at(tmp_path / "run").reports()]
+    assert [x for metrics in told for x in metrics.get("train", ())] == list(range(8))
+    assert [x for metrics in told for x in metrics.get("validation", ())] == list(range(4000))
