@@ -33,6 +33,7 @@ from headway.storage.checkpoint import Checkpoint
 from headway.storage.dicts import is_dict, read_dict, write_dict
 from headway.storage.proof import Proof
 from headway.storage.staging import scratch
+from headway.train.torch.buckets import fix_buckets
 from headway.train.torch.resuming import Cursor, follow
 from headway.train.torch.sharded import ShardedState, check_sharded, is_sharded
 from headway.worker.saving import Wish
@@ -47,6 +48,7 @@ def track(**things: Any) -> Tracked:
     if session.autosave is not None:
         raise ConfigError("train.track() was called twice: name everything in one call")
     tracked = Tracked(session, things)
+    tracked._fix_buckets()
     tracked._restore(session.newest_checkpoint())
     session.track(tracked._save)
     return tracked
@@ -148,6 +150,17 @@ class Tracked:
         write_dict(place, data)
 
     # --- going on ---
+
+    def _fix_buckets(self) -> None:
+        """The order in which gradients are added must not depend on when the process was started."""
+        for name, thing in self._others.items():
+            reason = fix_buckets(thing) if isinstance(thing, nn.Module) else None
+            if reason and self._session.place.world_size > 2 and self._session.rank == 0:
+                print(
+                    f"headway: {name} may not resume bit for bit: its gradient buckets change after the first step of "
+                    f"each start ({reason}); wrap it with prepare_model(), and register hooks after that",
+                    file=sys.stderr,
+                )
 
     def _restore(self, checkpoint: Checkpoint | None) -> None:
         if checkpoint is None:
