@@ -172,6 +172,7 @@ class Stream:
                 if self.progress is not None and self.training and self.place.world_size > 1:
                     self.progress.taken += 1
                 yield batch.value
+            self.before_first_batch()  # if nothing was left, training is resumed behind the loop
         except Closed:
             raise DataError(
                 f"another iteration of {self.name or 'this dataset'} has begun, which ends this one"

@@ -114,18 +114,20 @@ def mean(of_ranks: Sequence[Saved]) -> Saved:
     An all-reduce divides the sum by the number of ranks. So an equal part for each has the same effect, whether the
     gradients were averaged over the ranks before or not.
     """
+    if len(of_ranks) == 1:
+        return of_ranks[0]
     found: Saved = {}
     for name in {name for saved in of_ranks for name in saved}:
         values = [value for saved in of_ranks if (value := saved.get(name)) is not None]
-        found[name] = sum(values[1:], start=values[0]) / len(of_ranks) if values else None
+        found[name] = torch.stack(values).sum(0).div(len(of_ranks)) if values else None
     return found
 
 
 def held_unsharded(model: nn.Module) -> bool:
     """Whether FSDP holds gradients that it has not sharded yet, as it does without gradient synchronisation."""
     for module in model.modules():
-        state = module._get_fsdp_state() if hasattr(module, "_get_fsdp_state") else None
-        group = getattr(state, "_fsdp_param_group", None)
+        get_state: Any = getattr(module, "_get_fsdp_state", None)
+        group = getattr(get_state(), "_fsdp_param_group", None) if get_state is not None else None
         for parameter in getattr(group, "fsdp_params", ()):
             if getattr(parameter, "unsharded_accumulated_grad", None) is not None:
                 return True

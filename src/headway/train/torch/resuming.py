@@ -36,7 +36,10 @@ def follow(loader: Any, seed: int, before_first_batch: Callable[[], None]) -> Cu
         )
     cursor = Cursor(loader.batch_sampler, before_first_batch)
     vars(loader)["batch_sampler"] = _Tagged(loader.batch_sampler, cursor)
-    vars(loader)["dataset"] = _Seeded(loader.dataset, seed)
+    rows = vars(loader)["dataset"] = _Seeded(loader.dataset, seed)
+    loader.collate_fn = _SeededCollate(loader.collate_fn, rows)
+    if loader.generator is None:  # beginning an epoch must not draw from the global generator: not all of them do
+        loader.generator = torch.Generator().manual_seed(seed)
     base = type(loader)
     own = type(base.__name__, (base,), {"__iter__": lambda self: cursor.handed_out(lambda: base.__iter__(self))})
     own.__module__, own.__qualname__ = base.__module__, base.__qualname__
@@ -93,6 +96,7 @@ class Cursor:
         except GeneratorExit:  # the loop was left by break: for it, this epoch is over
             self._finish()
             raise
+        self._before_first_batch()  # if nothing was left, training is resumed behind the loop
         self._finish()
 
     def _finish(self) -> None:
@@ -126,6 +130,7 @@ class _Seeded(Dataset[Any]):
     def __init__(self, dataset: Any, seed: int) -> None:
         self._dataset = dataset
         self._seed = seed
+        self._last = Row(0, 0)
         if hasattr(dataset, "__getitems__"):
             self.__getitems__ = self._getitems
 
@@ -143,20 +148,39 @@ class _Seeded(Dataset[Any]):
             raise AttributeError(name)
         return getattr(self.__dict__["_dataset"], name)
 
+    def collated(self, collate: Callable[[], Any]) -> Any:
+        """What is drawn to make a batch of the rows that were fetched last (mixing them, say) depends on them alone."""
+        return collate() if get_worker_info() is not None else self._seeded(self._last, "collate", collate)
+
     def _fetched(self, row: Row, fetch: Callable[[], Any]) -> Any:
-        text = f"{self._seed}:{row.epoch}:{row.number}".encode()
+        self._last = row
+        return self._seeded(row, "", fetch)
+
+    def _seeded(self, row: Row, purpose: str, call: Callable[[], Any]) -> Any:
+        text = f"{self._seed}:{row.epoch}:{row.number}{purpose}".encode()
         seed = int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1
         if get_worker_info() is not None:
             _seed_all(seed)
-            return fetch()
+            return call()
         before = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
         try:
             _seed_all(seed)
-            return fetch()
+            return call()
         finally:
             random.setstate(before[0])
             numpy.random.set_state(before[1])
             torch.set_rng_state(before[2])
+
+
+class _SeededCollate:
+    """A collate function with randomness of its own, as rows have it."""
+
+    def __init__(self, collate: Callable[[Any], Any], rows: _Seeded) -> None:
+        self._collate = collate
+        self._rows = rows
+
+    def __call__(self, data: Any) -> Any:
+        return self._rows.collated(lambda: self._collate(data))
 
 
 def _seed_all(seed: int) -> None:

@@ -33,6 +33,7 @@ from headway.storage.checkpoint import Checkpoint
 from headway.storage.dicts import is_dict, read_dict, write_dict
 from headway.storage.proof import Proof
 from headway.storage.staging import scratch
+from headway.train.torch import gradients
 from headway.train.torch.buckets import fix_buckets
 from headway.train.torch.resuming import Cursor, follow
 from headway.train.torch.sharded import ShardedState, check_sharded, is_sharded
@@ -70,10 +71,14 @@ class Tracked:
         for name, state in self._sharded.items():
             for part in {name} | state.optimizers:
                 del self._others[part]
+        steps = gradients.Steps()
+        session.at_end.append(steps.close)
         self._epoch = 0
         self._finished_before: int | None = None  # how often the first loader had come to its end as this epoch began
         self._reports_of_epoch = 0
         self._random: dict[str, Any] | None = None  # to be set when the loop really goes on
+        self._random_first: dict[str, Any] | None = None  # to be set when the epoch to be resumed begins
+        self._began_with: dict[str, Any] | None = None  # the random states at the beginning of this epoch
 
     def epochs(self, number: int) -> Iterator[int]:
         """The epochs that are still to be done, out of so many."""
@@ -81,16 +86,33 @@ class Tracked:
             self._epoch = epoch
             self._finished_before = self._num_finished
             self._reports_of_epoch = 0
+            self._set_states_of_epoch()
             self._when_it_goes_on()
             yield epoch
         self._epoch = number
+        self._set_states_of_epoch()
+
+    @property
+    def num_batches(self) -> int:
+        """How many batches of this epoch the first loader has handed out, in this process and before a restart.
+
+        For whatever happens in every n-th of them: ``if state.num_batches % 4 == 0: optimizer.step()``.
+        """
+        if not self._loaders:
+            raise ConfigError("num_batches counts the batches of a prepared loader: name it in train.track(loader=...)")
+        position: int = next(iter(self._loaders.values())).state()["position"]
+        return position
+
+    def _set_states_of_epoch(self) -> None:
+        """Before an epoch begins, or code after the last one; a resumed epoch begins with what it began with before."""
+        _set_states(self._random_first)
+        self._random_first = None
+        self._began_with = _random_states()
 
     def _when_it_goes_on(self) -> None:
-        """Random states are set just before the first batch: what comes before it may have drawn some."""
+        """In the middle of an epoch, random states are set just before the next batch, where the save was made."""
         for stream in self._streams:
             stream.before_first_batch = self._set_random_states
-        if not self._loaders and not self._streams:
-            self._set_random_states()
 
     @property
     def _streams(self) -> list[Any]:
@@ -116,7 +138,7 @@ class Tracked:
             self._write(folder, SHARED, {name: _state_of(thing) for name, thing in self._others.items()})
         for name, sharded in self._sharded.items():
             sharded.save(folder / FOLDER / f"{SHARDED}-{name}")
-        self._write(folder, f"rank-{self._session.rank}", self._own())
+        self._write(folder, f"rank-{self._session.rank}", self._own() | self._of_rank())
         return Checkpoint(folder), Wish(delete_local=True, scratch=True, cursor=self._position())
 
     def _warn_without_a_loader(self) -> None:
@@ -142,7 +164,32 @@ class Tracked:
         loaders = {name: cursor.state() for name, cursor in self._loaders.items()}
         begun = self._finished_before is not None
         done = begun and (not self._follows_data or self._num_finished > (self._finished_before or 0))
-        return {"epoch": self._epoch, "done": done, "loaders": loaders, "random": _random_states()}
+        return {"epoch": self._epoch, "done": done, "loaders": loaders, **self._random_now(amid=begun and not done)}
+
+    def _random_now(self, *, amid: bool) -> dict[str, Any]:
+        """The random states of now. Amid an epoch also those that it began with: code before its batches runs again."""
+        in_loop = any(not cursor.state()["finished"] for cursor in self._loaders.values())
+        in_loop |= any(not stream.position.done for stream in self._streams)
+        return {"random": _random_states(), "began_with": self._began_with if amid else None, "in_loop": in_loop}
+
+    def _of_rank(self) -> dict[str, Any]:
+        """What a rank has of its own in things that are the same on all ranks otherwise."""
+        pending = {name: gradients.saved(model) for name, model in self._models.items()}
+        return {
+            "gradients": {name: found for name, found in pending.items() if found},
+            "buffers": {name: _buffers(model) for name, model in self._models.items()} if self._session.rank else {},
+            "scaler": self._scaler.state_dict() if self._scaler is not None else None,
+        }
+
+    @property
+    def _scaler(self) -> Any:
+        """The gradient scaler of ``accelerate()``, which users do not get to see."""
+        return getattr(self._session.extras.get("precision"), "scaler", None)
+
+    @property
+    def _models(self) -> dict[str, nn.Module]:
+        found = {name: _unwrapped(thing) for name, thing in self._others.items()}
+        return {name: thing for name, thing in found.items() if isinstance(thing, nn.Module)}
 
     def _write(self, folder: Path, part: str, data: dict[str, Any]) -> None:
         place = folder / FOLDER / part
@@ -176,8 +223,10 @@ class Tracked:
             same_world = len(list(folder.glob("rank-*"))) == self._session.run.num_workers
             mine = folder / f"rank-{self._session.rank if same_world else 0}"
             own = read_dict(mine, proof)
+            ranks = [own] if same_world else [read_dict(place, proof) for place in sorted(folder.glob("rank-*"))]
             self._load_sharded(folder, proof)
         self._load(shared, path)
+        self._load_of_rank(ranks)
         self._go_on(own, same_world=same_world)
 
     def _load_sharded(self, folder: Path, proof: Proof) -> None:
@@ -194,6 +243,15 @@ class Tracked:
         for name, thing in self._others.items():
             _unwrapped(thing).load_state_dict(shared[name])
 
+    def _load_of_rank(self, ranks: list[dict[str, Any]]) -> None:
+        """``ranks``: what was written by this rank, or by all where there was another number of them."""
+        for name, model in self._models.items():
+            gradients.load(model, gradients.mean([own.get("gradients", {}).get(name, {}) for own in ranks]))
+            for part, value in ranks[0].get("buffers", {}).get(name, {}).items():
+                model.get_buffer(part).copy_(value)
+        if self._scaler is not None and ranks[0].get("scaler"):
+            self._scaler.load_state_dict(ranks[0]["scaler"])
+
     def _go_on(self, own: dict[str, Any], *, same_world: bool) -> None:
         """Another number of workers goes on at the same row; random states belong to those who had them."""
         finished = all(state["finished"] for state in list(own["loaders"].values())[:1])
@@ -202,17 +260,12 @@ class Tracked:
             if name in own["loaders"]:
                 cursor.go_on(own["loaders"][name], same_world=same_world)
         if same_world:
-            self._random = own["random"]
+            self._random_first = own.get("began_with") or own["random"]
+            self._random = own["random"] if own.get("in_loop", True) else None
 
     def _set_random_states(self) -> None:
         states, self._random = self._random, None
-        if states is None:
-            return
-        random.setstate(states["python"])
-        numpy.random.set_state(states["numpy"])
-        torch.set_rng_state(states["torch"])
-        if states["cuda"] and torch.cuda.is_available():
-            torch.cuda.set_rng_state_all(states["cuda"])
+        _set_states(states)
 
 
 def _checked(name: str, thing: Any) -> Any:
@@ -226,8 +279,24 @@ def _unwrapped(thing: Any) -> Any:
     return thing.module if isinstance(thing, nn.parallel.DistributedDataParallel) else thing
 
 
+def _buffers(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Those that belong to the state. Ranks may differ in them: DDP aligns them in the next step, or never."""
+    kept = model.state_dict()
+    return {name: buffer for name, buffer in model.named_buffers() if name in kept}
+
+
 def _state_of(thing: Any) -> Any:
     return _unwrapped(thing).state_dict()
+
+
+def _set_states(states: dict[str, Any] | None) -> None:
+    if states is None:
+        return
+    random.setstate(states["python"])
+    numpy.random.set_state(states["numpy"])
+    torch.set_rng_state(states["torch"])
+    if states["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(states["cuda"])
 
 
 def _random_states() -> dict[str, Any]:
