@@ -93,8 +93,8 @@ def track(**things: Any) -> Tracked:
     What is followed is restored from the newest checkpoint where there is one, and saved by itself every
     ``CheckpointConfig(every_reports=n)`` reports, every ``every_s`` seconds and before a stop, with all random states
     and the place of every loader; so a loop over ``state.epochs(n)`` needs no line of saving or loading to go on, bit
-    for bit, after a restart. All ranks must report alike. A sharded model (FSDP) is saved by all of them. Gradients that are
-    accumulated for a later optimizer step are saved too; ``state.num_batches`` counts the batches of an epoch.
+    for bit, after a restart. All ranks must report alike. A sharded model (FSDP) is saved by all of them. Gradients
+    that are accumulated for a later optimizer step are saved too; ``state.num_batches`` counts the batches of an epoch.
 
     Another number of workers can go on too, in the middle of an epoch: the rows that are left are dealt out among those
     there are now, so that each comes once per epoch however often the number changes. Only random states are new then.
