@@ -216,7 +216,7 @@ def _heard(run: Run, event: FromWorker) -> Step:
         case Saving(taken=taken):
             return changed(run, rounds=run.rounds.begin_save(rank, taken)), ()
         case Tracking():
-            return approached(changed(run, trackers=run.trackers | {rank}))
+            return approached(changed(run, trackers=run.trackers | {rank}, rounds=run.rounds.begin_tracking(rank)))
         case At(index=index, seq=seq):
             return agreed(changed(run, agreement=run.agreement and run.agreement.answer(rank, index, seq)))
         case Claim():

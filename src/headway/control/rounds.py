@@ -12,7 +12,7 @@ Files of different rounds are never merged. What would be a lie is said instead:
 
 - *Late*: files for a round that closed without them; its checkpoint is extended by them.
 - *partial*: a round closed without a rank that gives files: it has given some, or begun to, or gave to the newest
-  checkpoint of an earlier attempt. It is waited for longer, and then the round is dropped.
+  checkpoint of an earlier attempt, or state is tracked. It is waited for longer, and then the round is dropped.
 - *behind*: a round closed without a rank that had not come as far as those who gave files, in the datasets that are
   split among the ranks. It does not stay away, it comes later: it is waited for, and its rows are not passed over. A
   rank that is ahead of them in one dataset uses the others in its own way, and is not behind.
@@ -122,6 +122,11 @@ class Rounds:
         """This rank has begun to lay down files: it is one that gives some, and will report."""
         known = _put(self.taken, rank, _furthest(taken, self.taken[rank]))
         return self._with(gave=self.gave | {rank}, missed=self.missed - {rank}, taken=known)
+
+    def begin_tracking(self, rank: int) -> Rounds:
+        """This rank's state saves itself: it gives files, and so will all others, the first time included."""
+        everybody = frozenset(range(len(self.passed)))
+        return self._with(gave=self.gave | {rank}, missed=self.missed - {rank}, expected=self.expected | everybody)
 
     def has_taken(self, rank: int, taken: Taken) -> tuple[Rounds, tuple[News, ...]]:
         """This rank has come so far in the datasets."""

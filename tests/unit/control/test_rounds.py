@@ -174,6 +174,12 @@ def test_a_rank_that_has_begun_to_save_is_waited_for_like_one_that_has() -> None
     assert closing.partial == (1,)
 
 
+def test_the_first_save_of_tracked_state_lacks_no_rank_that_died_before_it_could_begin() -> None:
+    rounds, _ = say(Rounds.begin(2).begin_tracking(0), 0, files=True)
+    _, told = rounds.conclude()
+    assert [item.partial for item in told if isinstance(item, Closed)] == [(1,)]
+
+
 def test_when_time_is_over_a_round_closes_without_those_who_never_gave_files() -> None:
     rounds, news = say(Rounds.begin(2), 0, files=True)
     assert news == []

@@ -12,6 +12,7 @@ from torch import nn
 from headway.core.errors import ConfigError
 from headway.frameworks.torch import device_of
 from headway.train.torch.amp import autocast_forward
+from headway.train.torch.buckets import fix_buckets
 from headway.worker.session import current
 
 Strategy = Literal["ddp", "fsdp"]
@@ -42,7 +43,9 @@ def prepare_model(
         return _sharded(model, device, options)
     if device.type == "cuda" and move_to_device:
         options = {"device_ids": [device], "output_device": device, **options}
-    return nn.parallel.DistributedDataParallel(model, **options)
+    wrapped = nn.parallel.DistributedDataParallel(model, **options)
+    fix_buckets(wrapped)
+    return wrapped
 
 
 def _sharded(model: nn.Module, device: torch.device, options: dict[str, Any]) -> nn.Module:

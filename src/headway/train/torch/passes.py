@@ -76,6 +76,11 @@ class Passes:
     # --- what is known ---
 
     @property
+    def leading(self) -> Hashable | None:
+        """Whose pass was the first of this epoch."""
+        return self._leading
+
+    @property
     def expects_more(self) -> bool:
         """Whether a place will come from which training can be resumed exactly."""
         return bool(self._known) and not self.all_over and (self._in_epochs or self._leading is not None)

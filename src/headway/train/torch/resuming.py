@@ -39,9 +39,10 @@ def follow(
         )
     cursor = Cursor(loader.batch_sampler, name, before_first_batch, watcher or Unwatched())
     vars(loader)["batch_sampler"] = _Tagged(loader.batch_sampler, cursor)
-    vars(loader)["dataset"] = _Seeded(loader.dataset, seed)
-    if loader.generator is None:  # beginning a pass would draw from the global one, also where it is begun once more
-        vars(loader)["generator"] = torch.Generator().manual_seed(seed)
+    rows = vars(loader)["dataset"] = _Seeded(loader.dataset, seed)
+    loader.collate_fn = _SeededCollate(loader.collate_fn, rows)
+    if loader.generator is None:  # beginning an epoch must not draw from the global generator: not all of them do
+        loader.generator = torch.Generator().manual_seed(seed)
     base = type(loader)
     own = type(base.__name__, (base,), {"__iter__": lambda self: cursor.handed_out(lambda: base.__iter__(self))})
     own.__module__, own.__qualname__ = base.__module__, base.__qualname__
@@ -144,6 +145,7 @@ class _Seeded(Dataset[Any]):
     def __init__(self, dataset: Any, seed: int) -> None:
         self._dataset = dataset
         self._seed = seed
+        self._last = Row(0, 0)
         if hasattr(dataset, "__getitems__"):
             self.__getitems__ = self._getitems
 
@@ -161,20 +163,39 @@ class _Seeded(Dataset[Any]):
             raise AttributeError(name)
         return getattr(self.__dict__["_dataset"], name)
 
+    def collated(self, collate: Callable[[], Any]) -> Any:
+        """What is drawn to make a batch of the rows that were fetched last (mixing them, say) depends on them alone."""
+        return collate() if get_worker_info() is not None else self._seeded(self._last, "collate", collate)
+
     def _fetched(self, row: Row, fetch: Callable[[], Any]) -> Any:
-        text = f"{self._seed}:{row.epoch}:{row.number}".encode()
+        self._last = row
+        return self._seeded(row, "", fetch)
+
+    def _seeded(self, row: Row, purpose: str, call: Callable[[], Any]) -> Any:
+        text = f"{self._seed}:{row.epoch}:{row.number}{purpose}".encode()
         seed = int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1
         if get_worker_info() is not None:
             _seed_all(seed)
-            return fetch()
+            return call()
         before = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
         try:
             _seed_all(seed)
-            return fetch()
+            return call()
         finally:
             random.setstate(before[0])
             numpy.random.set_state(before[1])
             torch.set_rng_state(before[2])
+
+
+class _SeededCollate:
+    """A collate function with randomness of its own, as rows have it."""
+
+    def __init__(self, collate: Callable[[Any], Any], rows: _Seeded) -> None:
+        self._collate = collate
+        self._rows = rows
+
+    def __call__(self, data: Any) -> Any:
+        return self._rows.collated(lambda: self._collate(data))
 
 
 def _seed_all(seed: int) -> None:

@@ -5,10 +5,12 @@ torch.distributed.checkpoint does the work; each rank writes into a folder of it
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -17,6 +19,9 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from headway.core.errors import StorageError
 from headway.storage.proof import Proof
+from headway.train.torch import gradients
+
+GRADIENTS = "gradients"
 
 
 def is_sharded(thing: Any) -> bool:
@@ -54,19 +59,41 @@ class ShardedState:
     def save(self, folder: Path) -> None:
         """All ranks at once."""
         folder.mkdir(parents=True)
-        save(self._state(), storage_writer=FileSystemWriter(folder))
+        if gradients.held_unsharded(self._model) and dist.get_rank() == 0:
+            print(
+                "headway: this checkpoint lacks the gradients that FSDP has accumulated without synchronising them: "
+                "report after optimizer.step(), or leave out set_requires_gradient_sync(False)",
+                file=sys.stderr,
+            )
+        grads = {name: parameter.grad for name, parameter in gradients.pending(self._model)}
+        stepped = not grads or any(optimizer.state for optimizer in self._optimizers.values())
+        save(
+            {**self._state(optimizers=stepped), **({GRADIENTS: grads} if grads else {})},
+            storage_writer=FileSystemWriter(folder),
+        )
 
     def load(self, folder: Path) -> None:
         """All ranks at once, from what all ranks have saved."""
-        state = self._state()
+        saved = FileSystemReader(folder).read_metadata().state_dict_metadata
+        grads = {
+            name: torch.zeros_like(each)
+            for name, each in self._model.named_parameters()
+            if f"{GRADIENTS}.{name}" in saved
+        }
+        stepped = any(key.startswith("optimizers.") for key in saved)
+        state = {**self._state(optimizers=stepped), **({GRADIENTS: grads} if grads else {})}
         load(state, storage_reader=FileSystemReader(folder))
         set_state_dict(
             self._model,
-            list(self._optimizers.values()),
+            list(self._optimizers.values()) if stepped else [],
             model_state_dict=state["model"],
             optim_state_dict=state["optimizers"],
         )
+        for name, parameter in self._model.named_parameters():
+            parameter.grad = grads.get(name, parameter.grad)
 
-    def _state(self) -> dict[str, Any]:
-        model, optimizers = get_state_dict(self._model, list(self._optimizers.values()))
-        return {"model": model, "optimizers": optimizers}
+    def _state(self, *, optimizers: bool) -> dict[str, Any]:
+        """``optimizers``: not where gradients are accumulated for their first step, since they have no state yet."""
+        chosen = list(self._optimizers.values()) if optimizers else []
+        model, state = get_state_dict(self._model, chosen)
+        return {"model": model, "optimizers": state}

@@ -35,6 +35,8 @@ from headway.storage.checkpoint import Checkpoint
 from headway.storage.dicts import is_dict, read_dict, write_dict
 from headway.storage.proof import Proof
 from headway.storage.staging import scratch
+from headway.train.torch import gradients
+from headway.train.torch.buckets import fix_buckets
 from headway.train.torch.passes import Passes
 from headway.train.torch.resuming import Cursor, follow
 from headway.train.torch.sharded import ShardedState, check_sharded, is_sharded
@@ -53,6 +55,7 @@ def track(**things: Any) -> Tracked:
     if session.autosave is not None:
         raise ConfigError("train.track() was called twice: name everything in one call")
     tracked = Tracked(session, things)
+    tracked._fix_buckets()
     tracked._restore(session.newest_checkpoint())
     session.extras["followers"] = [tracked._follow]
     for stream in tracked._streams:
@@ -82,10 +85,14 @@ class Tracked:
         for name, state in self._sharded.items():
             for part in {name} | state.optimizers:
                 del self._others[part]
+        steps = gradients.Steps()
+        session.at_end.append(steps.close)
         self._epoch = 0
         self._begun = False  # whether epochs are counted by us
         self._reports_of_epoch = 0
         self._random: dict[str, Any] | None = None  # to be set when the loop really goes on
+        self._random_first: dict[str, Any] | None = None  # to be set when the epoch to be resumed begins
+        self._began_with: dict[str, Any] | None = None  # the random states at the beginning of this epoch
         self._skipped: list[Hashable] = []  # passes that the epoch to be resumed has had
 
     def epochs(self, number: int) -> Iterator[int]:
@@ -96,17 +103,32 @@ class Tracked:
                 self._begun = True
                 self._reports_of_epoch = 0
                 self._passes.begin_epoch()
-                self._set_without_data()
+                self._set_states_of_epoch()
                 yield epoch
                 self._resumable(done=True)
             self._epoch = number
+            self._set_states_of_epoch()
         finally:
             self._passes.end_epochs()
 
-    def _set_without_data(self) -> None:
-        """Random states are set just before the first batch, where there are any: what is before may draw some."""
-        if not self._follows_data:
-            self._set_random_states()
+    @property
+    def num_batches(self) -> int:
+        """How many batches of this epoch its first loop has been given, in this process and before a restart.
+
+        For whatever happens in every n-th of them: ``if state.num_batches % 4 == 0: optimizer.step()``.
+        """
+        if not self._loaders:
+            raise ConfigError("num_batches counts the batches of a prepared loader: name it in train.track(loader=...)")
+        cursors = list(self._loaders.values())
+        leading = next((cursor for cursor in cursors if cursor.key == self._passes.leading), cursors[0])
+        position: int = leading.state()["position"]
+        return position
+
+    def _set_states_of_epoch(self) -> None:
+        """Before an epoch begins, or code after the last one; a resumed epoch begins with what it began with before."""
+        _set_states(self._random_first)
+        self._random_first = None
+        self._began_with = _random_states()
 
     @property
     def _streams(self) -> list[Stream]:
@@ -173,7 +195,7 @@ class Tracked:
             self._write(folder, SHARED, {name: _state_of(thing) for name, thing in self._others.items()})
         for name, sharded in self._sharded.items():
             sharded.save(folder / FOLDER / f"{SHARDED}-{name}")
-        self._write(folder, f"rank-{self._session.rank}", self._own(done, finished))
+        self._write(folder, f"rank-{self._session.rank}", self._own(done, finished) | self._of_rank())
         return Checkpoint(folder), Wish(delete_local=True, scratch=True, cursor=self._position())
 
     def _warn_without_a_loader(self) -> None:
@@ -197,8 +219,33 @@ class Tracked:
 
     def _own(self, done: bool, finished: Sequence[Hashable]) -> dict[str, Any]:
         loaders = {name: cursor.state() for name, cursor in self._loaders.items()}
-        own = {"epoch": self._epoch, "done": done and self._begun, "loaders": loaders, "random": _random_states()}
+        done = done and self._begun
+        own = {"epoch": self._epoch, "done": done, "loaders": loaders, **self._random_now(done=done)}
         return {**own, "passes": list(finished)} if finished else own
+
+    def _random_now(self, *, done: bool) -> dict[str, Any]:
+        """The random states of now. Amid an epoch also those that it began with: code before its batches runs again."""
+        began_with = self._began_with if self._begun and not done else None
+        return {"random": _random_states(), "began_with": began_with, "in_loop": not done}
+
+    def _of_rank(self) -> dict[str, Any]:
+        """What a rank has of its own in things that are the same on all ranks otherwise."""
+        pending = {name: gradients.saved(model) for name, model in self._models.items()}
+        return {
+            "gradients": {name: found for name, found in pending.items() if found},
+            "buffers": {name: _buffers(model) for name, model in self._models.items()} if self._session.rank else {},
+            "scaler": self._scaler.state_dict() if self._scaler is not None else None,
+        }
+
+    @property
+    def _scaler(self) -> Any:
+        """The gradient scaler of ``accelerate()``, which users do not get to see."""
+        return getattr(self._session.extras.get("precision"), "scaler", None)
+
+    @property
+    def _models(self) -> dict[str, nn.Module]:
+        found = {name: _unwrapped(thing) for name, thing in self._others.items()}
+        return {name: thing for name, thing in found.items() if isinstance(thing, nn.Module)}
 
     def _write(self, folder: Path, part: str, data: dict[str, Any]) -> None:
         place = folder / FOLDER / part
@@ -206,6 +253,17 @@ class Tracked:
         write_dict(place, data)
 
     # --- going on ---
+
+    def _fix_buckets(self) -> None:
+        """The order in which gradients are added must not depend on when the process was started."""
+        for name, thing in self._others.items():
+            reason = fix_buckets(thing) if isinstance(thing, nn.Module) else None
+            if reason and self._session.place.world_size > 2 and self._session.rank == 0:
+                print(
+                    f"headway: {name} may not resume bit for bit: its gradient buckets change after the first step of "
+                    f"each start ({reason}); wrap it with prepare_model(), and register hooks after that",
+                    file=sys.stderr,
+                )
 
     def _restore(self, checkpoint: Checkpoint | None) -> None:
         if checkpoint is None:
@@ -221,8 +279,10 @@ class Tracked:
             same_world = len(list(folder.glob("rank-*"))) == self._session.run.num_workers
             mine = folder / f"rank-{self._session.rank if same_world else 0}"
             own = read_dict(mine, proof)
+            ranks = [own] if same_world else [read_dict(place, proof) for place in sorted(folder.glob("rank-*"))]
             self._load_sharded(folder, proof)
         self._load(shared, path)
+        self._load_of_rank(ranks)
         self._go_on(own, same_world=same_world)
 
     def _load_sharded(self, folder: Path, proof: Proof) -> None:
@@ -239,6 +299,15 @@ class Tracked:
         for name, thing in self._others.items():
             _unwrapped(thing).load_state_dict(shared[name])
 
+    def _load_of_rank(self, ranks: list[dict[str, Any]]) -> None:
+        """``ranks``: what was written by this rank, or by all where there was another number of them."""
+        for name, model in self._models.items():
+            gradients.load(model, gradients.mean([own.get("gradients", {}).get(name, {}) for own in ranks]))
+            for part, value in ranks[0].get("buffers", {}).get(name, {}).items():
+                model.get_buffer(part).copy_(value)
+        if self._scaler is not None and ranks[0].get("scaler"):
+            self._scaler.load_state_dict(ranks[0]["scaler"])
+
     def _go_on(self, own: dict[str, Any], *, same_world: bool) -> None:
         """Another number of workers goes on at the same row; random states belong to those who had them."""
         finished = all(state["finished"] for state in list(own["loaders"].values())[:1])
@@ -250,17 +319,12 @@ class Tracked:
         for cursor in self._loaders.values():
             cursor.num_to_skip = self._skipped.count(cursor.key)
         if same_world:
-            self._random = own["random"]
+            self._random_first = own.get("began_with") or own["random"]
+            self._random = own["random"] if own.get("in_loop", True) else None
 
     def _set_random_states(self) -> None:
         states, self._random = self._random, None
-        if states is None:
-            return
-        random.setstate(states["python"])
-        numpy.random.set_state(states["numpy"])
-        torch.set_rng_state(states["torch"])
-        if states["cuda"] and torch.cuda.is_available():
-            torch.cuda.set_rng_state_all(states["cuda"])
+        _set_states(states)
 
 
 def _checked(name: str, thing: Any) -> Any:
@@ -274,8 +338,24 @@ def _unwrapped(thing: Any) -> Any:
     return thing.module if isinstance(thing, nn.parallel.DistributedDataParallel) else thing
 
 
+def _buffers(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Those that belong to the state. Ranks may differ in them: DDP aligns them in the next step, or never."""
+    kept = model.state_dict()
+    return {name: buffer for name, buffer in model.named_buffers() if name in kept}
+
+
 def _state_of(thing: Any) -> Any:
     return _unwrapped(thing).state_dict()
+
+
+def _set_states(states: dict[str, Any] | None) -> None:
+    if states is None:
+        return
+    random.setstate(states["python"])
+    numpy.random.set_state(states["numpy"])
+    torch.set_rng_state(states["torch"])
+    if states["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(states["cuda"])
 
 
 def _random_states() -> dict[str, Any]:

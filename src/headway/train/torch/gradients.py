@@ -1,0 +1,134 @@
+"""Accumulated gradients: what a save between two optimizer steps must hold besides the weights.
+
+A gradient is pending from the moment a backward pass has added to it until an optimizer has stepped with it. Most loops
+save when none is pending: they report after ``optimizer.step()``, and whether they zero the gradients before or after
+that makes no difference. So a gradient is left out of the checkpoint if it has not changed since the last step of its
+optimizer, and if the optimizer is known to get new gradient tensors for each step (``zero_grad()`` without
+``set_to_none=False``). Until the second step of a process that is not known yet, and they are saved.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+_MARK = "_headway_stepped"  # attribute of a gradient tensor: its _Step
+
+Saved = dict[str, torch.Tensor | None]  # by the parameter's name; None: zeros
+
+
+@dataclass
+class _Stepper:
+    """An optimizer, as far as it matters here."""
+
+    num_steps: int = 0
+    keeps_gradients: bool = False  # it has stepped twice with one gradient tensor
+
+    @property
+    def replaces_gradients(self) -> bool:
+        return self.num_steps > 1 and not self.keeps_gradients
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The step that a gradient was last used in, and the version of the tensor then."""
+
+    stepper: _Stepper
+    version: int
+
+
+class Steps:
+    """Watches all optimizers of the process, so that wrapped ones and those that are not tracked are seen too."""
+
+    def __init__(self) -> None:
+        self._steppers: weakref.WeakKeyDictionary[Any, _Stepper] = weakref.WeakKeyDictionary()
+        self._hook = register_optimizer_step_post_hook(self._after_step)
+
+    def close(self) -> None:
+        self._hook.remove()
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        stepper = self._steppers.setdefault(optimizer, _Stepper())
+        stepper.num_steps += 1
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    gradient = _local(parameter.grad)
+                    marks = gradient.__dict__
+                    stepper.keeps_gradients |= _MARK in marks
+                    marks[_MARK] = _Step(stepper, gradient._version)
+
+
+def pending(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters of a model with gradients that a later optimizer step may use."""
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None and not _is_done(_local(parameter.grad)):
+            yield name, parameter
+
+
+def _is_done(gradient: torch.Tensor) -> bool:
+    step: _Step | None = gradient.__dict__.get(_MARK)
+    return step is not None and step.version == gradient._version and step.stepper.replaces_gradients
+
+
+def _local(gradient: torch.Tensor) -> torch.Tensor:
+    """A sharded gradient's own part: FSDP adds to that one in place."""
+    local: torch.Tensor = getattr(gradient, "_local_tensor", gradient)
+    return local
+
+
+def saved(model: nn.Module) -> Saved:
+    """This rank's pending gradients: under ``no_sync()`` each rank has its own."""
+    return {name: _compact(parameter.grad) for name, parameter in pending(model)}
+
+
+def _compact(gradient: torch.Tensor | None) -> torch.Tensor | None:
+    assert gradient is not None
+    gradient = gradient.detach()
+    return gradient if gradient.layout is not torch.strided or gradient.any() else None
+
+
+def load(model: nn.Module, gradients: Mapping[str, torch.Tensor | None]) -> None:
+    for name, parameter in model.named_parameters():
+        if name in gradients:
+            parameter.grad = _restored(parameter, gradients[name])
+
+
+def _restored(parameter: nn.Parameter, gradient: torch.Tensor | None) -> torch.Tensor:
+    if gradient is None:
+        return torch.zeros_like(parameter)
+    if gradient.layout is not torch.strided:
+        return gradient.to(parameter.device)
+    return torch.empty_like(parameter, dtype=gradient.dtype, requires_grad=False).copy_(gradient)
+
+
+def mean(of_ranks: Sequence[Saved]) -> Saved:
+    """What each rank of another number takes over: an average over ranks of equal values is that value.
+
+    An all-reduce divides the sum by the number of ranks. So an equal part for each has the same effect, whether the
+    gradients were averaged over the ranks before or not.
+    """
+    if len(of_ranks) == 1:
+        return of_ranks[0]
+    found: Saved = {}
+    for name in {name for saved in of_ranks for name in saved}:
+        values = [value for saved in of_ranks if (value := saved.get(name)) is not None]
+        found[name] = torch.stack(values).sum(0).div(len(of_ranks)) if values else None
+    return found
+
+
+def held_unsharded(model: nn.Module) -> bool:
+    """Whether FSDP holds gradients that it has not sharded yet, as it does without gradient synchronisation."""
+    for module in model.modules():
+        get_state: Any = getattr(module, "_get_fsdp_state", None)
+        group = getattr(get_state(), "_fsdp_param_group", None) if get_state is not None else None
+        for parameter in getattr(group, "fsdp_params", ()):
+            if getattr(parameter, "unsharded_accumulated_grad", None) is not None:
+                return True
+    return False

@@ -1,0 +1,171 @@
+"""A tracked run that is killed ends like one that is not. The short form of ``benchmarks/exact_resume.py``."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from headway import train
+from headway.train.torch import TorchTrainer, prepare_data_loader, prepare_model
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import exact_resume
+from history import compare, seeded
+
+
+@pytest.mark.parametrize("name", exact_resume.PROGRAMS)
+def test_killed_at_random_moments_every_bit_is_the_same(name: str) -> None:
+    outcome = exact_resume.examine(exact_resume.PROGRAMS[name], num_runs=1, seed=7)
+    assert outcome.exact, outcome
+    assert outcome.losses_compared > 0
+
+
+def rows(count: int) -> TensorDataset:
+    inputs = torch.linspace(-1, 1, count * 8).reshape(count, 8).sin()
+    return TensorDataset(inputs, inputs.sum(1, keepdim=True))
+
+
+def digest(model: nn.Module) -> float:
+    state = b"".join(value.detach().numpy().tobytes() for value in model.state_dict().values())
+    return float(int.from_bytes(hashlib.sha256(state).digest()[:6], "big"))
+
+
+def die(*, after: int, config: dict[str, Any]) -> None:
+    """Once, on rank 0, when so many reports of this rank are made and their checkpoint is there."""
+    mark, made = Path(config["mark"]), train.get_context().get_world_rank() == 0
+    if made and config["after"] == after and not mark.exists():
+        train.get_all_reported_checkpoints(train.CheckpointConsistencyMode.COMMITTED)
+        mark.touch()
+        os._exit(9)
+
+
+def same_when_killed(
+    folder: Path, function: Callable[[dict[str, Any]], None], num_workers: int, after: int, every_reports: int = 1
+) -> None:
+    """Runs the function undisturbed and killed; both must say the same numbers."""
+    runs = []
+    for name in ("quiet", "killed"):
+        run = seeded(folder / name, 12345)
+        mark = folder / f"{name}.mark"
+        if name == "quiet":
+            mark.touch()
+        TorchTrainer(
+            function,
+            train_loop_config={"after": after, "mark": str(mark)},
+            scaling_config=train.ScalingConfig(num_workers),
+            run_config=train.RunConfig(
+                name=name,
+                storage_path=folder,
+                failure_config=train.FailureConfig(1),
+                checkpoint_config=train.CheckpointConfig(every_reports=every_reports),
+            ),
+        ).fit()
+        assert mark.exists()
+        runs.append(run)
+    quiet, killed = runs
+    found = compare(killed, quiet, "number")
+    assert found.equal, found
+
+
+def fsdp_accumulation(config: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+    model = prepare_model(network, parallel_strategy="fsdp")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    loader = prepare_data_loader(DataLoader(rows(32), batch_size=2))
+    state = train.track(model=model, optimizer=optimizer, loader=loader)
+    for _ in state.epochs(1):
+        for inputs, targets in loader:
+            loss = nn.functional.mse_loss(model(inputs), targets)
+            (loss / 4).backward()
+            if state.num_batches % 4 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+            train.report({"number": loss.item()})
+            die(after=state.num_batches, config=config)
+
+
+def test_accumulated_gradients_of_a_sharded_model(tmp_path: Path) -> None:
+    same_when_killed(tmp_path, fsdp_accumulation, num_workers=2, after=2)
+
+
+def buffers_of_their_own(config: dict[str, Any]) -> None:
+    """Running statistics of each rank's own rows, which nobody aligns."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 1))
+    model = prepare_model(network, parallel_strategy_kwargs={"broadcast_buffers": False})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = prepare_data_loader(DataLoader(rows(32), batch_size=4))
+    state = train.track(model=model, optimizer=optimizer, loader=loader)
+    for _ in state.epochs(1):
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(inputs), targets).backward()
+            optimizer.step()
+            train.report({"number": digest(model)})
+            die(after=state.num_batches, config=config)
+
+
+def test_running_statistics_that_differ_between_ranks(tmp_path: Path) -> None:
+    same_when_killed(tmp_path, buffers_of_their_own, num_workers=2, after=2)
+
+
+def mixed(batch: list[Any]) -> torch.Tensor:
+    """A collate function that draws: mixup, as it is commonly done."""
+    inputs = torch.stack([inputs for inputs, _ in batch])
+    return torch.lerp(inputs, inputs.flip(0), float(numpy.random.beta(1, 1)) * torch.rand(1).item())
+
+
+def draws_everywhere(config: dict[str, Any]) -> None:
+    """Random numbers before, in and after the batches, from all three generators; loader processes that stay."""
+    options: dict[str, Any] = {"num_workers": 1, "persistent_workers": True} if config["after"] % 2 else {}
+    dataset = DataLoader(rows(16), batch_size=4, shuffle=True, collate_fn=mixed, **options)
+    loader = prepare_data_loader(dataset)
+    state = train.track(loader=loader)
+    for epoch in state.epochs(3):
+        before = random.random() + numpy.random.rand() + torch.rand(1).item()
+        for inputs in loader:
+            train.report({"number": before + inputs.sum().item() + torch.rand(1).item()})
+            die(after=4 * epoch + state.num_batches, config=config)
+        train.report({"number": random.random() + torch.rand(1).item()})
+        die(after=100 + epoch, config=config)
+
+
+@pytest.mark.parametrize("after", [1, 4, 6, 101, 102])
+def test_random_numbers_before_and_after_the_batches_of_an_epoch(after: int, tmp_path: Path) -> None:
+    same_when_killed(tmp_path, draws_everywhere, num_workers=1, after=after)
+
+
+def scaled(config: dict[str, Any]) -> None:
+    """A gradient scaler that nobody but Headway holds, as on GPUs without bfloat16."""
+    from headway.train.torch import accelerate, backward, prepare_optimizer
+    from headway.worker.session import current
+
+    accelerate(amp=True)
+    precision = current("test").extras["precision"]
+    precision.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+    model = nn.Linear(8, 1)
+    optimizer = prepare_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    state = train.track(model=model, optimizer=optimizer)
+    for epoch in state.epochs(6):
+        optimizer.zero_grad()
+        backward(model(torch.ones(1, 8)).sum())
+        optimizer.step()
+        train.report({"number": precision.scaler.get_scale()})
+        die(after=epoch, config=config)
+
+
+def test_the_scaler_of_accelerate_goes_on_where_it_was(tmp_path: Path) -> None:
+    same_when_killed(tmp_path, scaled, num_workers=1, after=2)
