@@ -25,7 +25,8 @@ ENOUGH_IN_LIGHTNING = 10  # which has no strategy that would average models now 
 def notice_separate_models(place: Place, num_collectives: Callable[[], int]) -> Iterator[None]:
     """Say on rank 0 when its optimizers step and the process group is not used.
 
-    The hook is removed as soon as the answer is known, mostly in the second step.
+    The hook does nothing once the answer is known, mostly after the second step. It stays until the function returns:
+    the optimizer is iterating over its hooks when it calls one.
     """
     if place.world_size == 1 or place.rank != 0:
         yield
@@ -68,7 +69,6 @@ class _Steps:
 
     def _answer(self, *, separate: bool) -> None:
         self._answered = True
-        self.hook.remove()
         if separate:
             print(_sentence(self._place, self._count), file=sys.stderr)
 

@@ -30,7 +30,7 @@ class Training:
 
     def step(self) -> None:
         """What every optimizer does in step(), without what torch imports for its first one."""
-        for hook in list(hooks.values()):
+        for hook in hooks.values():
             hook(None, (), {})  # type: ignore[arg-type]
 
     def run(self, num_steps: int, *, before: int = 0, each: int = 0, every: int = 1, after: int = 0) -> None:
@@ -76,6 +76,19 @@ def test_whoever_exchanges_anything_hears_nothing(loop: dict[str, Any], capsys: 
 def test_one_worker_and_other_ranks_are_silent(where: dict[str, int], capsys: pytest.CaptureFixture[str]) -> None:
     Training(**where).run(ENOUGH)
     assert capsys.readouterr().err == ""
+
+
+def test_hooks_of_others_are_called_as_before(capsys: pytest.CaptureFixture[str]) -> None:
+    calls: list[int] = []
+
+    class WithAnother(Training):
+        def step(self) -> None:
+            hooks.setdefault(-1, lambda *_: calls.append(1))  # registered later, called later
+            super().step()
+
+    WithAnother().run(5, each=1)
+    del hooks[-1]
+    assert len(calls) == 5
 
 
 def test_a_function_that_raises_has_other_worries(capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,6 +54,8 @@ class Steps:
         self._hook.remove()
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if torch.compiler.is_compiling():
+            return  # a compiled step must not trace this; its gradients count as pending
         stepper = self._steppers.setdefault(optimizer, _Stepper())
         stepper.num_steps += 1
         for group in optimizer.param_groups:
