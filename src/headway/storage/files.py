@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from headway.core.schema import conform
 from headway.storage import disk
 
 MAX_JSON_BYTES = 1 << 28  # of one value: what is larger was not written by us
+_CHUNK_BYTES = 1 << 20
 PRIVATE = 0o600  # run directories hold what their owner's programs print
 
 _KINDS = {
@@ -209,13 +211,50 @@ def is_object(line: Any) -> None:
 def scan_lines(path: Path, check: Check = is_object) -> Iterator[dict[str, Any] | DamagedLine]:
     """The JSON lines of a file that somebody may be appending to; a torn last line is not there yet."""
     with contextlib.suppress(FileNotFoundError), open_regular(path) as file:
-        while line := file.readline(MAX_JSON_BYTES):
-            if line.endswith(b"\n"):
-                yield _parsed(line, check)
-            elif len(line) == MAX_JSON_BYTES:
-                yield DamagedLine(f"it has more than {MAX_JSON_BYTES >> 20} MiB")
-                while line and not line.endswith(b"\n"):
-                    line = file.readline(MAX_JSON_BYTES)
+        for line in _whole_lines(file.fileno()):
+            yield line if isinstance(line, DamagedLine) else _parsed(line, check)
+
+
+def _whole_lines(fd: int) -> Iterator[bytes | DamagedLine]:
+    """All lines that end. Those that cannot be JSON, because they are too long or hold zero bytes, are skipped.
+
+    Nothing of a skipped line is kept, and holes in the file are not read: a sparse file of terabytes costs nothing.
+    """
+    parts: list[bytes] = []  # of the line that is being read
+    skipping = False
+    while chunk := os.read(fd, _CHUNK_BYTES):
+        *ends, beginning = chunk.split(b"\n")
+        for end in ends:
+            if not skipping:
+                yield _line([*parts, end])
+            parts, skipping = [], False
+        if skipping:
+            _skip_hole(fd)
+            continue
+        parts.append(beginning)
+        if (damaged := _damage_of(parts)) is not None:
+            yield damaged
+            parts, skipping = [], True
+
+
+def _line(parts: list[bytes]) -> bytes | DamagedLine:
+    return _damage_of(parts) or b"".join(parts)
+
+
+def _damage_of(parts: list[bytes]) -> DamagedLine | None:
+    """Only the last part was not looked at before."""
+    if sum(map(len, parts)) > MAX_JSON_BYTES:
+        return DamagedLine(f"it has more than {MAX_JSON_BYTES >> 20} MiB")
+    return DamagedLine("it holds zero bytes") if b"\0" in parts[-1] else None
+
+
+def _skip_hole(fd: int) -> None:
+    position = os.lseek(fd, 0, os.SEEK_CUR)
+    try:
+        os.lseek(fd, position, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # there is only a hole up to the end
+            os.lseek(fd, 0, os.SEEK_END)
 
 
 def _parsed(line: bytes, check: Check) -> dict[str, Any] | DamagedLine:
@@ -245,16 +284,19 @@ def _lines_backwards(path: Path) -> Iterator[bytes]:
         position = file.seek(0, os.SEEK_END)
         beginning = b""  # of a line whose end we have seen; at first, the torn one
         torn = True
-        while position > 0 and len(beginning) <= MAX_JSON_BYTES:
+        skipped = 0  # bytes of a line that cannot be JSON
+        while position > 0 and len(beginning) + skipped <= MAX_JSON_BYTES:
             size = min(position, max(1 << 16, len(beginning)))  # long lines are read in growing steps
             position -= size
             file.seek(position)
             first, *whole = (file.read(size) + beginning).split(b"\n")
-            if whole and torn:
-                whole, torn = whole[:-1], False
+            if whole and (torn or skipped):
+                whole, torn, skipped = whole[:-1], False, 0
             yield from reversed(whole)
+            if b"\0" in first:
+                first, skipped = b"", skipped + len(first)
             beginning = first
-        if beginning and not torn:
+        if beginning and not torn and not skipped:
             yield beginning
 
 
@@ -289,7 +331,7 @@ class Appender:
 def _cut_torn_line(fd: int) -> None:
     end = os.lseek(fd, 0, os.SEEK_END)
     while end > 0:
-        start = max(0, end - 4096)
+        start = max(0, end - _CHUNK_BYTES)
         block = os.pread(fd, end - start, start)
         newline = block.rfind(b"\n")
         if newline >= 0:
