@@ -409,3 +409,122 @@ def test_a_file_that_is_not_what_it_should_be(name: str, good: Path, sandbox: Sa
     for what, change in FILE_CHANGES.items():
         judge(sandbox, good, f"{name} is {what}", lambda run, change=change: change(run / name))
     assert not sandbox.seen, report_of(sandbox)
+
+
+# --- JSON of the right form, with one value that is not what it should be ---
+
+MISSING = object()
+VALUES: dict[str, Any] = {
+    "missing": MISSING,
+    "null": None,
+    "true": True,
+    "a negative number": -1,
+    "zero": 0,
+    "a fraction": 0.5,
+    "an enormous integer": 10**4000,
+    "a large number": 10**18,
+    "not a number": float("nan"),
+    "infinite": float("inf"),
+    "a path outside": "../../../outside/precious",
+    "an absolute path": "/proc/self/environ",
+    "escapes": ESCAPES,
+    "a lone surrogate": "\ud800",
+    "a zero byte": "a\0b",
+    "a long text": "x" * 1_000_000,
+    "an empty text": "",
+    "an empty list": [],
+    "a list of lists": [[[[]]]],
+    "an empty object": {},
+    "an object of escapes": {ESCAPES: ESCAPES},
+    "a nested object": {"a": {"b": {"c": [{"d": None}]}}},
+}
+EVERY_VALUE = bool(os.environ.get("HEADWAY_TEST_EVERY_VALUE"))  # takes minutes
+Path_ = tuple[str | int, ...]
+
+
+def paths_in(value: Any, above: Path_ = ()) -> Iterator[Path_]:
+    """Of everything in there; of long lists only the first items."""
+    items = value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
+    for key, item in items:
+        yield (*above, key)
+        yield from paths_in(item, (*above, key))
+
+
+def with_value(value: Any, path: Path_, new: Any) -> Any:
+    value = copy.deepcopy(value)
+    place = value
+    for key in path[:-1]:
+        place = place[key]
+    if new is MISSING:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = new
+    return value
+
+
+def as_json(value: Any) -> bytes:
+    limit = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        return json.dumps(value).encode()
+    finally:
+        sys.set_int_max_str_digits(limit)
+
+
+def seal(value: Any) -> bytes:
+    """A manifest with its checksum put right: whoever makes one can do that."""
+    limit = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        return json.dumps(_sealed(value), indent=1).encode() + b"\n"
+    finally:
+        sys.set_int_max_str_digits(limit)
+
+
+def wrong_values(text: bytes) -> Iterator[tuple[str, Any]]:
+    """Every value in there once replaced by something else; which, goes round and round."""
+    value, kinds = json.loads(text), list(VALUES.items())
+    for number, path in enumerate(paths_in(value)):
+        chosen = kinds if EVERY_VALUE else [kinds[(2 * number + step) % len(kinds)] for step in (0, 1)]
+        for kind, new in chosen:
+            yield f"{'.'.join(map(str, path))} is {kind}", with_value(value, path, new)
+
+
+def readers(*names: str) -> dict[str, Callable[[Sandbox], str]]:
+    return {name: READERS[name] for name in names}
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "who"),
+    [
+        ("run.json", as_json, readers("ls", "show", "library", "restore", "resume")),
+        (f"{CHECKPOINT}/.manifest.json", seal, readers("ls", "show", "ckpt ls", "ckpt verify", "library", "resume")),
+        (f"{CHECKPOINT}/.validation.json", as_json, readers("ls", "ckpt ls", "library", "resume")),
+        (f"{CHECKPOINT}/dict.json", as_json, readers("library", "resume")),
+        (f"{BUNDLE}/failure.json", as_json, readers("ls", "why")),
+    ],
+)
+def test_a_value_that_is_not_what_it_should_be(
+    name: str, write: Callable[[Any], bytes], who: dict[str, Any], good: Path, sandbox: Sandbox
+) -> None:
+    for what, value in wrong_values((good / name).read_bytes()):
+        judge(sandbox, good, f"{name}: {what}", lambda run, value=value: (run / name).write_bytes(write(value)), who)
+    assert not sandbox.seen, report_of(sandbox)
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "metrics.jsonl"])
+def test_a_line_with_a_value_that_is_not_what_it_should_be(name: str, good: Path, sandbox: Sandbox) -> None:
+    lines = (good / name).read_bytes().splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        before, after = b"".join(lines[:number]), b"".join(lines[number + 1 :])
+        for what, value in wrong_values(line):
+            data = before + as_json(value) + b"\n" + after
+            name_of = f"{name}, line {number + 1}: {what}"
+            judge(
+                sandbox,
+                good,
+                name_of,
+                lambda run, data=data: (run / name).write_bytes(data),
+                readers("ls", "show", "why", "library", "ckpt why", "resume"),
+            )
+    assert not sandbox.seen, report_of(sandbox)

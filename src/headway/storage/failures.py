@@ -37,8 +37,8 @@ _SHAPE = {
     "time": NUMBER,
     "attempt": _NUMBER,
     "num_workers": COUNT,
-    "?first_seq": frozenset({_NUMBER, None}),
-    "?checkpoint": frozenset({str, None}),
+    "first_seq": frozenset({_NUMBER, None}),
+    "checkpoint": frozenset({str, None}),
     "?scene": dict,
     "kind": str,
     "fault": str,
@@ -48,7 +48,7 @@ _SHAPE = {
     "reports": Values(_NUMBER),
     "batches": Values(_NUMBER),
     "phases": Values(str),
-    "memory": Values([[NUMBER]]),
+    "memory": Values([(NUMBER, NUMBER)]),
     "versions": Values(str),
 }
 _FAILURE = {"rank": _RANK, "kind": str, "cause": str, "traceback": str}
