@@ -8,6 +8,7 @@ everything that reads run directories reads it, in this process.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import copy
 import hashlib
@@ -31,10 +32,13 @@ import headway.data
 from headway import train
 from headway.cli import main
 from headway.core.errors import HeadwayError
-from headway.storage import layout
+from headway.core.origin import user_key
+from headway.core.validation import ReportedCheckpointStatus as Status
+from headway.storage import disk, layout
 from headway.storage.manifest import _sealed
 from headway.storage.opening import open_run
-from headway.storage.record import Record
+from headway.storage.staging import Note
+from headway.storage.validations import Validation, read_validation, unpack
 
 Change = Callable[[Path], object]
 
@@ -270,8 +274,7 @@ FORBIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\
 
 def judge(box: Sandbox, good: Path, name: str, change: Change, readers: dict[str, Any] = READERS) -> None:
     """Make the case, have everybody read it, and note what went wrong."""
-    shutil.rmtree(box.run, ignore_errors=True)
-    box.run.unlink(missing_ok=True) if box.run.is_symlink() or box.run.exists() else None
+    disk.remove(box.run)
     shutil.copytree(good, box.run, symlinks=True)
     change(box.run)
     before = box.state()
@@ -528,3 +531,365 @@ def test_a_line_with_a_value_that_is_not_what_it_should_be(name: str, good: Path
                 readers("ls", "show", "why", "library", "ckpt why", "resume"),
             )
     assert not sandbox.seen, report_of(sandbox)
+
+
+# --- directories that are none ---
+
+
+def to(target: str) -> Change:
+    """A link in the place of a directory."""
+
+    def change(path: Path) -> None:
+        shutil.rmtree(path)
+        path.symlink_to(target.format(self=path.name, outside=outside_of(path)))
+
+    return change
+
+
+def outside_of(path: Path) -> Path:
+    return next(parent / "outside" for parent in path.parents if (parent / "outside").is_dir())
+
+
+def file_instead(path: Path) -> None:
+    shutil.rmtree(path)
+    path.write_text("text")
+
+
+def pipe_instead(path: Path) -> None:
+    shutil.rmtree(path)
+    os.mkfifo(path)
+
+
+def emptied(path: Path) -> None:
+    shutil.rmtree(path)
+    path.mkdir()
+
+
+def crowded(path: Path) -> None:
+    """Names and kinds of everything, beside what belongs there."""
+    for number, name in enumerate(NAMES):
+        with contextlib.suppress(OSError, ValueError):
+            (path / name).mkdir()
+        with contextlib.suppress(OSError, ValueError):
+            (path / f"{name}.json").symlink_to(["/dev/zero", outside_of(path), "nowhere"][number % 3])
+    os.mkfifo(path / "pipe")
+    os.mkfifo(path / layout.MANIFEST) if not (path / layout.MANIFEST).exists() else None
+    (path / "loop").symlink_to(".")
+
+
+NAMES = [
+    ESCAPES,
+    "\x1b]0;title\x07.manifest.json",
+    os.fsdecode(b"caf\xe9"),
+    "checkpoint_\u00b2",
+    "checkpoint_\u0661",
+    "checkpoint_99999999999999999999",
+    "attempt-\u0661",
+    "attempt-99999999999999999999",
+    "attempt-002-stall-1",
+    "[bold red]",
+    "-rf",
+    "..\\..\\x",
+    "x" * 250,
+]
+FOLDER_CHANGES: dict[str, Change] = {
+    "gone": shutil.rmtree,
+    "a file": file_instead,
+    "a pipe": pipe_instead,
+    "empty": emptied,
+    "crowded": crowded,
+    "a link to itself": to("{self}"),
+    "a link to nowhere": to("{outside}/new"),
+    "a link to a file": to("{outside}/text"),
+    "a link outside": to("{outside}/precious"),
+    "unreadable": unreadable,
+}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_directory_that_is_none(name: str, good: Path, sandbox: Sandbox) -> None:
+    for what, change in FOLDER_CHANGES.items():
+        judge(sandbox, good, f"{name} is {what}", lambda run, change=change: change(run / name))
+    assert not sandbox.seen, report_of(sandbox)
+
+
+def test_a_run_that_is_none(good: Path, sandbox: Sandbox) -> None:
+    for what, change in FOLDER_CHANGES.items():
+        judge(sandbox, good, f"the run is {what}", change)
+    assert not sandbox.seen, report_of(sandbox)
+
+
+def test_a_run_with_any_name_is_listed_in_plain_text(good: Path, sandbox: Sandbox) -> None:
+    for name in NAMES:
+        hostile = sandbox.storage / name
+        shutil.copytree(good, hostile)
+        box = Sandbox(sandbox.storage, sandbox.outside)
+        for reader in ("show", "why", "ckpt"):
+            args = ["ls"] if reader == "ckpt" else []
+            text = command(reader, *args, str(hostile).replace("{", "{{").replace("}", "}}"))(box)
+            assert not FORBIDDEN.search(text), f"{reader} of {name!a}: {text!a}"
+        text = command("ls", "{storage}")(box)
+        assert not FORBIDDEN.search(text)
+        assert text.count("FAILED") == 2, text
+        shutil.rmtree(hostile)
+
+
+# --- what lies in staging when a run is opened ---
+
+
+def stage_files(run: Path, rank: int = 0, world_size: int = 1, **fields: Any) -> Path:
+    """A save that looks complete; its folder."""
+    place = run / "checkpoints" / ".staging" / f"7.7.rank-{rank}"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "model").write_text("weights")
+    note = {**json.loads(Note(world_size, {}).to_json()), **fields}
+    place.with_name(f"{place.name}.json").write_text(json.dumps(note))
+    return place
+
+
+def stage_manifest(run: Path, folder: str = "7.7.rank-0", **fields: Any) -> Path:
+    """A save that looks committed but for its name."""
+    place = run / "checkpoints" / ".staging" / folder
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "model").write_text("weights")
+    content = json.loads((run / CHECKPOINT / ".manifest.json").read_bytes())
+    digest = hashlib.sha256(b"weights").hexdigest()
+    content |= {"name": "checkpoint_000007", "seq": 7, "files": {"model": {"size": 7, "sha256": digest}}, **fields}
+    (place / ".manifest.json").write_bytes(seal(content))
+    return place
+
+
+def slot_is_a_link(run: Path) -> None:
+    place = stage_files(run)
+    shutil.rmtree(place)
+    place.symlink_to(outside_of(run) / "precious")
+
+
+def slot_of_another_rank_is_a_link(run: Path) -> None:
+    stage_files(run, 0, 2)
+    place = stage_files(run, 1, 2)
+    shutil.rmtree(place)
+    place.symlink_to(outside_of(run) / "precious")
+
+
+def link_on_the_way_of_another_ranks_file(run: Path) -> None:
+    first, second = stage_files(run, 0, 2), stage_files(run, 1, 2)
+    (first / "sub").symlink_to(outside_of(run) / "precious")
+    (second / "sub").mkdir()
+    (second / "sub" / "file").write_text("evil")
+    (second / "sub" / "new").write_text("evil")
+
+
+def adopted_folder_is_a_link(run: Path) -> None:
+    stage_files(run, adopted="mine", name="mine")
+    (run / "checkpoints" / "mine").symlink_to(outside_of(run) / "precious")
+
+
+def adopted_folder_has_links(run: Path) -> None:
+    stage_files(run, adopted="mine", name="mine")
+    (run / "checkpoints" / "mine").mkdir()
+    (run / "checkpoints" / "mine" / "theirs").symlink_to(outside_of(run) / "text")
+
+
+def committed_folder_is_a_link(run: Path) -> None:
+    place = stage_manifest(run)
+    shutil.move(place, outside_of(run) / "precious" / "moved")
+    place.symlink_to(outside_of(run) / "precious" / "moved")
+
+
+def committed_files_are_links(run: Path) -> None:
+    place = stage_manifest(run)
+    (place / "model").unlink()
+    (place / "model").symlink_to(outside_of(run) / "text")
+
+
+def committed_under_the_name_of_a_link(run: Path) -> None:
+    stage_manifest(run)
+    (run / "checkpoints" / "checkpoint_000007").symlink_to(outside_of(run) / "new")
+
+
+def saved_under_the_name_of_a_link(run: Path) -> None:
+    stage_files(run, name="mine")
+    (run / "checkpoints" / "mine").symlink_to(outside_of(run) / "new")
+
+
+def temporary_names_are_links(run: Path) -> None:
+    for name in ("run.json.new", f"{CHECKPOINT}/.validation.json.new", f"{CHECKPOINT}/.metadata.json.new"):
+        (run / name).symlink_to(outside_of(run) / "text")
+    for name in (".attempt-001.new", "attempt-002", ".attempt-002.new"):
+        (run / "failures" / name).symlink_to(outside_of(run) / "precious")
+
+
+def pipes_in_a_save(run: Path) -> None:
+    place = stage_files(run)
+    os.mkfifo(place / "pipe")
+    os.mkfifo(run / "checkpoints" / ".staging" / "7.8.rank-0.json")
+    (run / "checkpoints" / ".staging" / "7.8.rank-0").mkdir()
+
+
+def names_of_many_digits(run: Path) -> None:
+    staging = run / "checkpoints" / ".staging"
+    for name in ("\u0661.2.rank-0", "007.7.rank-0", f"{'9' * 60}.{'9' * 60}.rank-{'9' * 60}", "7.7.rank-99999999"):
+        (staging / name).mkdir(parents=True, exist_ok=True)
+        (staging / name / "model").write_text("weights")
+        (staging / f"{name}.json").write_bytes(Note(1, {}).to_json())
+
+
+def foreign_handoffs(run: Path) -> None:
+    staging = run / "checkpoints" / ".staging"
+    staging.mkdir(exist_ok=True)
+    content = {
+        "format": 1,
+        "attempt": 7,
+        "seq": 7,
+        "rank": 0,
+        "source": str(outside_of(run)),
+        "aside": str(outside_of(run) / "precious"),
+        "boot": disk.boot_id(),
+        "note": json.loads(Note(1, {}).to_json()),
+        "complete": True,
+        "upload": None,
+    }
+    for number, signature in enumerate(["", None, "0" * 64, 3]):
+        text = json.dumps({**content, "seq": number})
+        (staging / f"7.{number}.rank-0.handoff").write_text(json.dumps([text, signature]))
+    (staging / "7.9.rank-0.handoff").write_bytes(DEEP)
+    os.mkfifo(staging / "7.10.rank-0.handoff")
+
+
+OUTSIDE = [
+    "..",
+    ".",
+    "../../../outside/x",
+    "{outside}/x",
+    "a/b",
+    "",
+    ".staging",
+    ".hidden",
+    "a\0b",
+    "x" * 5000,
+    "a\\b",
+]
+STAGING_CHANGES: dict[str, Change] = {
+    **{
+        made.__name__.replace("_", " "): made
+        for made in (
+            slot_is_a_link,
+            slot_of_another_rank_is_a_link,
+            link_on_the_way_of_another_ranks_file,
+            adopted_folder_is_a_link,
+            adopted_folder_has_links,
+            committed_folder_is_a_link,
+            committed_files_are_links,
+            committed_under_the_name_of_a_link,
+            saved_under_the_name_of_a_link,
+            temporary_names_are_links,
+            pipes_in_a_save,
+            names_of_many_digits,
+            foreign_handoffs,
+        )
+    },
+    **{
+        f"a {kind} that {what} {name!a:.40}": lambda run, make=make, field=field, name=name: make(
+            run, **{field: name.format(outside=outside_of(run))}
+        )
+        for kind, make, field, what in (
+            ("note", stage_files, "name", "calls its checkpoint"),
+            ("note", stage_files, "adopted", "adopts"),
+            ("manifest", stage_manifest, "name", "calls its checkpoint"),
+        )
+        for name in OUTSIDE
+    },
+    **{
+        f"a manifest of a file {name!a:.40}": lambda run, name=name: stage_manifest(
+            run, files={name.format(outside=outside_of(run)): {"size": 14, "sha256": "0" * 64}}
+        )
+        for name in OUTSIDE
+    },
+}
+
+
+def test_what_lies_in_staging_moves_and_writes_nothing_outside(good: Path, sandbox: Sandbox) -> None:
+    for what, change in STAGING_CHANGES.items():
+        judge(sandbox, good, what, change, readers("ls", "resume", "ls", "ckpt verify"))
+    assert not sandbox.seen, report_of(sandbox)
+
+
+def test_a_checkpoint_that_is_a_link_is_not_written_through(good: Path, sandbox: Sandbox) -> None:
+    """Neither what is learnt of it, nor its end."""
+    shutil.copytree(good, sandbox.run)
+    shutil.move(sandbox.run / CHECKPOINT, sandbox.outside / "moved")
+    (sandbox.run / CHECKPOINT).symlink_to(sandbox.outside / "moved")
+    before = sandbox.state()
+    opened = open_run(sandbox.run, "must")
+    try:
+        for saved in opened.recovered.kept:
+            opened.vault.note_validation(saved.path, Validation(status=Status.VALIDATED))
+            opened.vault.discard(saved.path)
+    finally:
+        opened.close()
+    assert sandbox.state() == before
+
+
+# --- pickles of strangers ---
+
+
+def bombs(run: Path) -> None:
+    """In the place of everything that is pickled, with all checksums put right."""
+    data = bomb(outside_of(run) / "executed")
+    packed = {"pickle": base64.b64encode(data).decode(), "signature": "0" * 64}
+    (run / BUNDLE / "task.pkl").write_bytes(data)
+    (run / CHECKPOINT / "pickled.pkl").write_bytes(data)
+    (run / CHECKPOINT / ".validation.json").write_text(
+        json.dumps({"status": Status.PENDING_VALIDATION, "kwargs": packed})
+    )
+    content = json.loads((run / CHECKPOINT / ".manifest.json").read_bytes())
+    content["files"]["pickled.pkl"] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (run / CHECKPOINT / ".manifest.json").write_bytes(seal(content))
+
+
+def bombs_without_a_manifest(run: Path) -> None:
+    bombs(run)
+    (run / CHECKPOINT / ".manifest.json").unlink()
+
+
+def bombs_of_another_run(run: Path) -> None:
+    """It says that it is a run of ours; its id is ours, its signatures are not."""
+    bombs(run)
+    content = json.loads((run / "run.json").read_bytes())
+    (run / "run.json").write_text(json.dumps({**content, "id": "another"}))
+
+
+def scene_of_a_stranger(run: Path) -> None:
+    """The function is ours, and what is imported before it is called is not."""
+    (run / "evil.py").write_text(f"import os; os.mkdir({str(outside_of(run) / 'executed')!r})")
+    content = json.loads((run / BUNDLE / "failure.json").read_bytes())
+    content["scene"] |= {"sys_path": [str(run), *content["scene"]["sys_path"]], "preload": ["evil"]}
+    (run / BUNDLE / "failure.json").write_text(json.dumps(content))
+
+
+def open_pickles(box: Sandbox) -> str:
+    """Everything that a person might ask for, without trust."""
+    for ask in (
+        lambda: train.Checkpoint(box.run / CHECKPOINT).to_dict(),
+        lambda: train.Result.from_path(box.run).checkpoint.to_dict(),
+        lambda: train.Checkpoint.from_directory(box.run / CHECKPOINT).to_dict(),
+        lambda: unpack(read_validation(box.run / CHECKPOINT).kwargs, user_key()),
+    ):
+        with contextlib.suppress(HeadwayError, AttributeError):
+            ask()
+    return ""
+
+
+def test_no_pickle_is_opened_that_is_not_proven_to_be_ours(good: Path, sandbox: Sandbox) -> None:
+    everybody = {**READERS, "replay": command("replay", "{run}"), "pickles": open_pickles}
+    for change in (bombs, bombs_without_a_manifest, bombs_of_another_run, scene_of_a_stranger):
+        judge(sandbox, good, change.__name__, change, {"replay": everybody["replay"], **everybody})
+    assert not sandbox.seen, report_of(sandbox)
+
+
+def test_what_is_ours_is_opened(good: Path, sandbox: Sandbox) -> None:
+    """Also where it was moved to: a signature belongs to what was written, not to where it lies."""
+    shutil.copytree(good, sandbox.run)
+    assert train.Result.from_path(sandbox.run).checkpoint.to_dict()["step"] == 1
+    assert type(train.Checkpoint(sandbox.run / CHECKPOINT).to_dict()["odd"]).__name__ == "Odd"

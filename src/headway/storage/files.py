@@ -78,6 +78,12 @@ def replace_links(folder: Path) -> None:
                 _replace_link(path, within=folder)
 
 
+def has_links(folder: Path) -> bool:
+    """Whether this is a link, or anything below it."""
+    below = (os.path.join(root, name) for root, folders, names in os.walk(folder) for name in (*folders, *names))
+    return os.path.islink(folder) or any(map(os.path.islink, below))
+
+
 def _replace_link(path: Path, within: Path) -> None:
     target = path.resolve()
     fresh = path.with_name(f".{path.name}.headway-link")
@@ -164,6 +170,8 @@ def same_content(a: Path, b: Path) -> bool:
 def write_json(path: Path, value: object) -> None:
     """Whole or not at all, whatever happens in between, and on the disk when this returns."""
     temporary = path.with_name(path.name + ".new")
+    if os.path.lexists(temporary) and not stat.S_ISREG(os.lstat(temporary).st_mode):
+        disk.remove(temporary)  # a link, say: it would lead anywhere
     disk.write(temporary, json_bytes(value))
     disk.flush(temporary)
     disk.move(temporary, path)
