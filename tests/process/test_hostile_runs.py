@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import copy
+import dataclasses
 import hashlib
 import io
 import json
@@ -21,6 +22,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +39,7 @@ from headway.core.validation import ReportedCheckpointStatus as Status
 from headway.storage import disk, layout
 from headway.storage.manifest import _sealed
 from headway.storage.opening import open_run
+from headway.storage.remote import copies
 from headway.storage.staging import Note
 from headway.storage.validations import Validation, read_validation, unpack
 
@@ -409,7 +412,8 @@ FILE_CHANGES: dict[str, Change] = {
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_that_is_not_what_it_should_be(name: str, good: Path, sandbox: Sandbox) -> None:
-    for what, change in FILE_CHANGES.items():
+    kinds = FILE_CHANGES if name.endswith((".json", ".jsonl")) else dict(list(FILE_CHANGES.items())[:12])
+    for what, change in kinds.items():
         judge(sandbox, good, f"{name} is {what}", lambda run, change=change: change(run / name))
     assert not sandbox.seen, report_of(sandbox)
 
@@ -893,3 +897,111 @@ def test_what_is_ours_is_opened(good: Path, sandbox: Sandbox) -> None:
     shutil.copytree(good, sandbox.run)
     assert train.Result.from_path(sandbox.run).checkpoint.to_dict()["step"] == 1
     assert type(train.Checkpoint(sandbox.run / CHECKPOINT).to_dict()["odd"]).__name__ == "Odd"
+
+
+# --- the same in a store ---
+
+
+LOCKS = [b"", b"null", b"[]", DEEP, b'{"owner": 3}', b'{"pid": "x"}', b'{"time": "x"}', b'{"time": 1e999}']
+
+
+def test_a_store_with_anything_in_it_is_read_in_plain_text(good: Path, sandbox: Sandbox) -> None:
+    """Locks, notes, manifests, failures; nothing that is fetched leaves the directory that it is fetched to."""
+    import pyarrow.fs
+
+    filesystem = pyarrow.fs.SubTreeFileSystem(str(sandbox.storage), pyarrow.fs.LocalFileSystem())
+
+    def read(box: Sandbox) -> str:
+        for look in (
+            lambda result: repr(result),
+            lambda result: result.checkpoint and result.checkpoint.to_dict(),
+            lambda result: result._record.failures(),
+        ):
+            with contextlib.suppress(HeadwayError):
+                look(train.Result.from_path("run", storage_filesystem=filesystem))
+        return ""
+
+    for data in LOCKS:
+        judge(
+            sandbox,
+            good,
+            f"a lock {data[:20]!r}",
+            lambda run, data=data: (run / ".lock").write_bytes(data),
+            {"store": read},
+        )
+    for name in ("run.json", "events.jsonl", f"{CHECKPOINT}/.manifest.json", f"{CHECKPOINT}/.validation.json"):
+        for what in ("gone", "empty", "no text", "null", "a list", "deep", "escapes", "too large a number"):
+            change = FILE_CHANGES[what]
+            judge(sandbox, good, f"{name} is {what}", lambda run, n=name, c=change: c(run / n), {"store": read})
+    judge(sandbox, good, "pickles", bombs, {"store": read})
+    assert not sandbox.seen, report_of(sandbox)
+
+
+def test_copies_of_a_store_are_never_made_in_a_directory_of_somebody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    name = f"headway-copies-{os.getuid()}"
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / name).symlink_to(tmp_path / "theirs")
+    (tmp_path / f"{name}-2").mkdir()
+    (tmp_path / f"{name}-2").chmod(0o777)
+    assert copies._copies() == tmp_path / f"{name}-3"
+
+
+# --- what is written of secrets, and who may read it ---
+
+
+@dataclasses.dataclass
+class Login:
+    user: str
+    passphrase: str
+
+
+def test_secrets_are_not_written_down_and_nobody_else_may_read_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(config: dict[str, Any]) -> None:
+        def connect(url: str, pwd: str) -> None:
+            raise ConnectionError(f"{url} refuses: password={pwd}")
+
+        train.report({"x": 1})
+        connect(config["url"], config["pwd"])
+
+    monkeypatch.setattr(sys, "argv", ["train.py", "--api-key=S3cret-argv", "--token", "S3cret-flag"])
+    monkeypatch.setenv("PGPASSWORD", "S3cret-env")
+    config = {
+        "login": Login("me", "S3cret-field"),
+        "nested": [{"aws_access_key_id": "S3cret-id"}, {"header": {"Cookie": "S3cret-cookie"}}],
+        "url": "postgres://me:S3cret-url@db/x",
+        "pwd": "S3cret-pwd",
+        "jwt": "S3cret-jwt",
+    }
+    before = os.umask(0)
+    try:
+        trainer = train.DataParallelTrainer(
+            fail,
+            train_loop_config=config,
+            scaling_config=train.ScalingConfig(1),
+            run_config=train.RunConfig(name="run", storage_path=tmp_path),
+        )
+        with pytest.raises(train.TrainingFailedError):
+            trainer.fit()
+    finally:
+        os.umask(before)
+    run = tmp_path / "run"
+    found = [run, *run.rglob("*")]
+    told = {
+        path.name: secrets
+        for path in found
+        if path.is_file() and path.name != "task.pkl"  # the function itself, as it was packed
+        if (secrets := set(re.findall(rb"S3cret-\w+", path.read_bytes())))
+    }
+    assert not told
+    assert "S3cret" not in command("show", str(run))(Sandbox(tmp_path, tmp_path))
+    assert "S3cret" not in command("why", str(run))(Sandbox(tmp_path, tmp_path))
+    assert run.stat().st_mode & 0o777 == 0o700
+    readable = [path.name for path in found if path.is_file() and path.stat().st_mode & 0o077 and path.name != ".lock"]
+    assert not readable
+    with pytest.raises(train.ConfigError, match=r"restore\(train_loop_config=...\) again"):
+        train.DataParallelTrainer.restore(run, fail)

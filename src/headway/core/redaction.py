@@ -48,9 +48,8 @@ _IN_TEXT = [
 ]
 _PARAMETER = re.compile(r"([?&])([\w.\-]+)=([^&\s'\"]+)")
 _SIGNATURE = re.compile(r"^(sig|signature|x_(amz|goog)_(signature|credential|security_token))$")  # of a signed address
-_ASSIGNED = re.compile(
-    r"""(?<![\w.])(?<![\w.]-)([A-Za-z_][\w.\-]{0,200}+)(['"]?\s*[=:]\s*)("[^"]*"|'[^']*'|[^\s,;&)\]}]+)"""
-)
+_NAME = re.compile(r"""(?<![\w.])(?<![\w.]-)([A-Za-z_][\w.\-]{0,200}+)['"]?\s*[=:]\s*""")
+_VALUE = re.compile(r""""[^"]*"|'[^']*'|[^\s,;&)\]}]+""")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -98,7 +97,15 @@ def redact_assignments(text: str) -> str:
     >>> redact_assignments("Config(lr=0.1, api_key='abcdefgh')")
     'Config(lr=0.1, api_key=***)'
     """
-    return _ASSIGNED.sub(lambda m: f"{m[1]}{m[2]}{MASK if is_secret(m[1], m[3]) else m[3]}", redact_text(text))
+    text = redact_text(text)
+    parts, done, position = [], 0, 0
+    while (named := _NAME.search(text, position)) is not None:
+        position = named.end()  # what follows may be the next name: "refused: password=x"
+        value = _VALUE.match(text, position) if is_secret(named[1]) else None
+        if value is not None and is_secret(named[1], value[0]):
+            parts += [text[done:position], MASK]
+            done = position = value.end()
+    return "".join([*parts, text[done:]])
 
 
 def redact(value: Any, name: object = "") -> Any:

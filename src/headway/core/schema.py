@@ -3,8 +3,8 @@
     RUN = {"format": int, "name": str, "created": NUMBER, "openings": [dict], "?note": str}
 
 A dict names the keys that must be there, those with a question mark may be missing, others are left alone; a list holds
-any number of what it shows, a tuple exactly what it shows; a set lists alternatives; ``Values`` is a dict with any keys; ``Range`` is a whole number
-within bounds, for what is counted up to or allocated; ``None`` is null.
+any number of what it shows, a tuple exactly that; a set lists alternatives; ``Values`` is a dict with any keys;
+``Range`` is a whole number within bounds, for what is counted up to or allocated; ``None`` is null.
 """
 
 from __future__ import annotations
@@ -116,6 +116,11 @@ def _named(shape: Any) -> str:
     if isinstance(shape, tuple):
         return f"a list of {len(shape)}"
     return _NAMES.get(shape, "something else")
+
+
+def printable(text: str) -> str:
+    """Text from a file as it is, if all of it can be seen; else with escapes."""
+    return text if text.isprintable() else ascii(text)
 
 
 def _is_huge(value: Any) -> bool:

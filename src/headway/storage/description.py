@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,9 +70,10 @@ def config_of(run: Path, opening: dict[str, Any], name: str, kind: type[Config])
     Raises:
         StorageError: There are fields that no such config has, or with values that it refuses.
     """
-    fields = {key: tuple(value) if isinstance(value, list) else value for key, value in opening.get(name, {}).items()}
-    try:
-        return kind(**fields)  # JSON has no tuples
+    given: dict[str, Any] = opening.get(name, {})
+    make: Callable[..., Config] = kind
+    try:  # JSON has no tuples
+        return make(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
     except (ConfigError, TypeError) as error:
         text = str(error)
         brief = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -20,6 +20,7 @@ from pathlib import Path, PurePath
 
 from headway.core.errors import StorageError
 from headway.core.origin import Key
+from headway.core.schema import printable
 from headway.storage import disk, handoff, layout, staging
 from headway.storage.commit import Commitment, Saved, Signer, commit, put_in_place
 from headway.storage.files import has_links
@@ -201,7 +202,9 @@ def say_reading(manifest: Manifest) -> None:
     """Who waits for this should know what for."""
     if manifest.size > LARGE:
         size = f"{manifest.size / 1e9:.1f} GB"
-        print(f"headway: the run was cut off; reading every byte of {manifest.name} ({size})", file=sys.stderr)
+        print(
+            f"headway: the run was cut off; reading every byte of {printable(manifest.name)} ({size})", file=sys.stderr
+        )
 
 
 def _refuse_newer(folder: Path) -> None:
