@@ -99,3 +99,8 @@ def size(num_bytes: float) -> str:
 
 def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def encodable(text: str) -> str:
+    """The text as UTF-8 can hold it: lone surrogates, as in file names that are not UTF-8, become escapes."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()

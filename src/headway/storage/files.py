@@ -185,8 +185,9 @@ def json_bytes(value: object) -> bytes:
 def read_small(path: Path) -> bytes:
     """The content of a file that holds one JSON value."""
     with open_regular(path) as file:
-        data = file.read(MAX_JSON_BYTES + 1)
-    if len(data) > MAX_JSON_BYTES:
+        large = os.fstat(file.fileno()).st_size > MAX_JSON_BYTES
+        data = b"" if large else file.read(MAX_JSON_BYTES + 1)
+    if large or len(data) > MAX_JSON_BYTES:
         raise StorageError(f"{path} is damaged: it has more than {MAX_JSON_BYTES >> 20} MiB")
     return data
 

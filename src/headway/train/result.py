@@ -77,7 +77,7 @@ class Result:
         import pandas
 
         rows = self._record.reports()
-        return pandas.DataFrame([words.flat(row["metrics"]) for row in rows]) if rows else None
+        return pandas.DataFrame([_encodable(words.flat(row["metrics"])) for row in rows]) if rows else None
 
     @property
     def checkpoint(self) -> Checkpoint | None:
@@ -138,6 +138,13 @@ class Result:
         if self.return_value is not None:
             rows["returned"] = words.shortened(repr(self.return_value), 100)
         return "Result(\n" + "".join(f"  {key:<11}{value}\n" for key, value in rows.items()) + ")"
+
+
+def _encodable(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with text that Arrow can hold: a file name that is not UTF-8 reaches Python with lone surrogates."""
+    return {
+        words.encodable(key): words.encodable(value) if isinstance(value, str) else value for key, value in row.items()
+    }
 
 
 def _unpacked(data: bytes) -> Any:
