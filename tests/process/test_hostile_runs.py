@@ -492,7 +492,7 @@ def wrong_values(text: bytes) -> Iterator[tuple[str, Any]]:
     """Every value in there once replaced by something else; which, goes round and round."""
     value, kinds = json.loads(text), list(VALUES.items())
     for number, path in enumerate(paths_in(value)):
-        chosen = kinds if EVERY_VALUE else [kinds[(2 * number + step) % len(kinds)] for step in (0, 1)]
+        chosen = kinds if EVERY_VALUE else [kinds[7 * number % len(kinds)]]
         for kind, new in chosen:
             yield f"{'.'.join(map(str, path))} is {kind}", with_value(value, path, new)
 
