@@ -28,14 +28,15 @@ _NO_SECRET = re.compile(
     r"begin|final|num|n|max|min|per|each|blank|newline|word|sub|new|forced|decoder|masked|current|prev|previous|target|"
     r"source|src|tgt|input|output|label|class|register|distillation|query|time)_token$"
 )
+_LONGEST = 200  # of a name: what counts stands at its end
 _SHORTEST = 4  # of a text that could be a secret: "yes", "<s>"
 
 _IN_TEXT = [
-    (re.compile(r"(\b[a-z][a-z0-9+.\-]*://[^\s/:@]*):[^\s/@]+@", re.I), rf"\1:{MASK}@"),
-    (re.compile(r"(\b[a-z][a-z0-9+.\-]*://)[^\s/:@]{16,}@", re.I), rf"\1{MASK}@"),
+    (re.compile(r"(?<![a-z0-9+.\-])([a-z][a-z0-9+.\-]*+://[^\s/:@]*):[^\s/@]+@", re.I), rf"\1:{MASK}@"),
+    (re.compile(r"(?<![a-z0-9+.\-])([a-z][a-z0-9+.\-]*+://)[^\s/:@]{16,}@", re.I), rf"\1{MASK}@"),
     (re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=\-]{8,}"), rf"\1 {MASK}"),
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|$)", re.S), MASK),
-    (re.compile(r"\beyJ[\w\-]{8,}\.[\w\-]{8,}\.[\w\-]*"), MASK),
+    (re.compile(r"(?<![\w\-])eyJ[\w\-]{8,}+\.[\w\-]{8,}+\.[\w\-]*"), MASK),
     (
         re.compile(
             r"\b(hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w\-]{16,}|sk-[\w\-]{16,}|"
@@ -47,7 +48,8 @@ _IN_TEXT = [
 ]
 _PARAMETER = re.compile(r"([?&])([\w.\-]+)=([^&\s'\"]+)")
 _SIGNATURE = re.compile(r"^(sig|signature|x_(amz|goog)_(signature|credential|security_token))$")  # of a signed address
-_ASSIGNED = re.compile(r"""([A-Za-z_][\w.\-]*)(['"]?\s*[=:]\s*)("[^"]*"|'[^']*'|[^\s,;&)\]}]+)""")
+_NAME = re.compile(r"""(?<![\w.])(?<![\w.]-)([A-Za-z_][\w.\-]{0,200}+)['"]?\s*[=:]\s*""")
+_VALUE = re.compile(r""""[^"]*"|'[^']*'|[^\s,;&)\]}]+""")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -65,7 +67,7 @@ def is_secret(name: object, value: object = "secret") -> bool:
     """
     if not isinstance(name, str) or value is None or isinstance(value, bool):
         return False
-    words = _words(name)
+    words = _words(name[-_LONGEST:])
     if _ALWAYS.search(words):
         return True
     is_text = isinstance(value, str | bytes) and len(value) >= _SHORTEST
@@ -95,7 +97,15 @@ def redact_assignments(text: str) -> str:
     >>> redact_assignments("Config(lr=0.1, api_key='abcdefgh')")
     'Config(lr=0.1, api_key=***)'
     """
-    return _ASSIGNED.sub(lambda m: f"{m[1]}{m[2]}{MASK if is_secret(m[1], m[3]) else m[3]}", redact_text(text))
+    text = redact_text(text)
+    parts, done, position = [], 0, 0
+    while (named := _NAME.search(text, position)) is not None:
+        position = named.end()  # what follows may be the next name: "refused: password=x"
+        value = _VALUE.match(text, position) if is_secret(named[1]) else None
+        if value is not None and is_secret(named[1], value[0]):
+            parts += [text[done:position], MASK]
+            done = position = value.end()
+    return "".join([*parts, text[done:]])
 
 
 def redact(value: Any, name: object = "") -> Any:
@@ -124,3 +134,19 @@ def redact_arguments(arguments: Sequence[Any]) -> Iterator[Any]:
         else:
             yield redact_assignments(argument)
         flag = argument.lstrip("-") if issubclass(type(argument), str) and argument.startswith("-") else ""
+
+
+def masked(value: Any, name: str = "") -> Iterator[str]:
+    """The names under which a redacted value lacks something.
+
+    >>> list(masked(redact({"lr": 0.1, "db": {"password": "hunter2"}, "cmd": "--token=abcdefgh"})))
+    ['db.password', 'cmd']
+    """
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from masked(item, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from masked(item, f"{name}[{index}]")
+    elif isinstance(value, str) and MASK in value:
+        yield name

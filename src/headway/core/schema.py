@@ -3,8 +3,8 @@
     RUN = {"format": int, "name": str, "created": NUMBER, "openings": [dict], "?note": str}
 
 A dict names the keys that must be there, those with a question mark may be missing, others are left alone; a list holds
-any number of what it shows; a set lists alternatives; ``Values`` is a dict with any keys; ``Range`` is a whole number
-within bounds, for what is counted up to or allocated; ``None`` is null.
+any number of what it shows, a tuple exactly that; a set lists alternatives; ``Values`` is a dict with any keys;
+``Range`` is a whole number within bounds, for what is counted up to or allocated; ``None`` is null.
 """
 
 from __future__ import annotations
@@ -71,14 +71,18 @@ def conform(value: Any, shape: Any, name: str = "") -> None:
         case Range():
             conform(value, int, name)
             if not shape.least <= value <= shape.most:
-                raise ShapeError(f"{name or 'it'} must be between {shape.least} and {shape.most}, got {_shown(value)}")
+                raise ShapeError(f"{name or 'it'} must be between {shape.least} and {shape.most}, got {shown(value)}")
         case frozenset() | set():
             _require(any(_conforms(value, each) for each in shape), value, shape, name)
+        case tuple():
+            _require(isinstance(value, list) and len(value) == len(shape), value, shape, name)
+            for index, (item, expected) in enumerate(zip(value, shape, strict=True)):
+                conform(item, expected, f"{name}[{index}]")
         case None:
             _require(value is None, value, None, name)
         case _:
             right = isinstance(value, shape) and (shape in (bool, object) or not isinstance(value, bool))
-            _require(right, value, shape, name)
+            _require(right and not _is_huge(value), value, shape, name)
 
 
 def _conform_object(value: Any, shape: dict[str, Any], name: str) -> None:
@@ -101,7 +105,7 @@ def _conforms(value: Any, shape: Any) -> bool:
 
 def _require(right: bool, value: Any, shape: Any, name: str) -> None:
     if not right:
-        raise ShapeError(f"{name or 'it'} must be {_named(shape)}, got {_shown(value)}")
+        raise ShapeError(f"{name or 'it'} must be {_named(shape)}, got {shown(value)}")
 
 
 def _named(shape: Any) -> str:
@@ -109,10 +113,23 @@ def _named(shape: Any) -> str:
         if shape == NUMBER:
             return "a number"
         return " or ".join(sorted(_named(each) for each in shape))
+    if isinstance(shape, tuple):
+        return f"a list of {len(shape)}"
     return _NAMES.get(shape, "something else")
 
 
-def _shown(value: Any) -> str:
+def printable(text: str) -> str:
+    """Text from a file as it is, if all of it can be seen; else with escapes."""
+    return text if text.isprintable() else ascii(text)
+
+
+def _is_huge(value: Any) -> bool:
+    """Whether it is a whole number that is no float, and that nothing could be counted by."""
+    return isinstance(value, int) and value.bit_length() > 1000
+
+
+def shown(value: Any) -> str:
+    """A value from a file, in a few words that are safe to print."""
     if isinstance(value, dict | list):
         return _named(type(value))
     if isinstance(value, int) and value.bit_length() > 64:

@@ -118,6 +118,8 @@ def grown_memory(summary: Mapping[str, Any]) -> list[str]:
     """Of whom the memory grew conspicuously while we looked."""
     found = []
     for rank, history in summary["memory"].items():
+        if not history:
+            continue
         (began, before), (ended, after) = history[0], history[-1]
         if after > CONSPICUOUS * before and after - before > CONSPICUOUS_BYTES:
             grown = f"from {words.size(before)} to {words.size(after)} in {words.duration(ended - began)}"

@@ -16,7 +16,7 @@ from types import FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any
 
 from headway.core.messages import Frame
-from headway.core.redaction import is_secret, redact_arguments, redact_text
+from headway.core.redaction import is_secret, redact_arguments, redact_assignments
 from headway.observe import sources
 from headway.observe.hints import hint
 from headway.observe.inert import is_a, loaded, local_variables, module_of, name_of
@@ -98,7 +98,7 @@ def _told(frames: Sequence[tuple[FrameType, int]]) -> str:
     for frame, number in frames[first:][-MOST_FRAMES:]:
         code = frame.f_code
         text = sources.line(code.co_filename, number)[:MOST_TEXT]
-        lines.append(f"  {code.co_filename}:{number}, in {code.co_name}\n      {text}")
+        lines.append(f"  {code.co_filename}:{number}, in {code.co_name}\n      {redact_assignments(text)}")
         if is_users(code.co_filename):
             lines += [f"        {name} = {value}" for name, value in _locals(frame)]
     return _writable("\n".join(lines) + "\n")
@@ -136,7 +136,7 @@ def _described(value: Any, depth: int) -> str:
     if kind in (bool, int, float, complex, type(None)):
         return repr(value)[:LONGEST]
     if kind is str:
-        return repr(_cut(redact_text(value[:MOST_TEXT])))
+        return repr(_cut(redact_assignments(value[:MOST_TEXT])))
     if kind in (bytes, bytearray):
         return f"{kind.__name__} of {len(value)}"
     if shape := _shape(value):

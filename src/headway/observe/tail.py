@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from headway.core.errors import StorageError
 from headway.observe import words
+from headway.storage.files import open_regular
 
 # A worker writes its whole traceback into its log after this line; the console tells it better, and once.
 TRACEBACK_FOLLOWS = "---- headway: the whole traceback ----"
@@ -55,14 +57,14 @@ class Tail:
 
     def _read(self) -> bytes:
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 new = os.fstat(file.fileno()).st_size - self._position
                 if new <= 0:
                     return b""
                 skipped = max(0, new - SHOW_BYTES)
                 file.seek(self._position + skipped)
                 data = file.read(new - skipped)
-        except OSError:  # not there yet, or not readable: looking must not hurt
+        except (OSError, StorageError):  # not there yet, or not readable: looking must not hurt
             return b""
         self._position += new
         if not skipped:

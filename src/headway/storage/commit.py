@@ -8,6 +8,7 @@ it is not, and recovery begins again with what the ranks have staged, or sweeps 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -124,6 +125,8 @@ def commit(run: Path, what: Commitment, signer: Signer | None = None) -> Saved:
         what = replace(what, name=note.adopted or note.name)
     final = what.path(run)
     whole = final if note is not None and note.adopted else slots[0].folder
+    if whole.is_symlink():
+        raise StorageError(f"{whole} is a link, and Headway writes only inside a run's directory: remove it")
     for stale in whole.glob(f"{layout.MANIFEST}*"):  # of a commit that was cut off
         disk.remove(stale)
     if whole == final:
@@ -165,7 +168,7 @@ def _wish(slots: Sequence[Slot]) -> dict[str, Any] | None:
 
 def _check_slots(slots: Sequence[Slot]) -> None:
     for slot in slots:
-        if not slot.folder.is_dir():
+        if not slot.folder.is_dir() or slot.folder.is_symlink():
             raise StorageError(f"the files of rank {slot.rank} for report {slot.seq} are gone from {slot.folder}")
     names = {slot.rank: note.adopted or note.name for slot in slots if (note := read_note(slot)) is not None}
     if len(set(names.values())) > 1:
@@ -175,7 +178,7 @@ def _check_slots(slots: Sequence[Slot]) -> None:
 def put_in_place(whole: Path, final: Path) -> None:
     """The one step that makes a folder with a manifest a checkpoint; one that lay there already has just become it."""
     if whole != final:
-        if final.exists():
+        if os.path.lexists(final):
             raise StorageError(f"there is a folder {final.name} already: every checkpoint needs a name of its own")
         disk.move(whole, final)
     disk.flush(final.parent)

@@ -15,7 +15,6 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,7 @@ from headway.core.environment import key_file
 from headway.core.errors import StorageError
 from headway.core.origin import Key
 from headway.core.schema import COUNT, NUMBER, Range, ShapeError, Values, conform
-from headway.storage import layout
+from headway.storage import disk, layout
 from headway.storage.files import json_bytes, open_regular, read_json
 
 SUMMARY = "failure.json"
@@ -37,8 +36,8 @@ _SHAPE = {
     "time": NUMBER,
     "attempt": _NUMBER,
     "num_workers": COUNT,
-    "?first_seq": frozenset({_NUMBER, None}),
-    "?checkpoint": frozenset({str, None}),
+    "first_seq": frozenset({_NUMBER, None}),
+    "checkpoint": frozenset({str, None}),
     "?scene": dict,
     "kind": str,
     "fault": str,
@@ -48,7 +47,7 @@ _SHAPE = {
     "reports": Values(_NUMBER),
     "batches": Values(_NUMBER),
     "phases": Values(str),
-    "memory": Values([[NUMBER]]),
+    "memory": Values([(NUMBER, NUMBER)]),
     "versions": Values(str),
 }
 _FAILURE = {"rank": _RANK, "kind": str, "cause": str, "traceback": str}
@@ -95,7 +94,7 @@ def write(run: Path, bundle: Bundle) -> Path:
     """Whole or not at all."""
     place = folder_of(run, bundle.name)
     fresh = place.with_name(f".{bundle.name}.new")
-    shutil.rmtree(fresh, ignore_errors=True)
+    disk.remove(fresh)
     fresh.parent.mkdir(exist_ok=True)  # and not the run's own folder: if that is away, it must not be put there anew
     fresh.mkdir(mode=0o700)
     for rank, text in bundle.stacks.items():
@@ -109,7 +108,7 @@ def write(run: Path, bundle: Bundle) -> Path:
     if bundle.key is not None:
         summary[SIGNATURE] = bundle.key.sign("failure", _signable(summary, bundle.task))
     _write_privately(fresh / SUMMARY, json_bytes(summary))
-    shutil.rmtree(place, ignore_errors=True)
+    disk.remove(place)
     fresh.rename(place)
     return place
 

@@ -19,6 +19,7 @@ from headway.core.schema import conform
 from headway.storage import disk
 
 MAX_JSON_BYTES = 1 << 28  # of one value: what is larger was not written by us
+_CHUNK_BYTES = 1 << 20
 PRIVATE = 0o600  # run directories hold what their owner's programs print
 
 _HALF_REPLACED = ".headway-link"
@@ -84,6 +85,12 @@ def replace_links(folder: Path) -> None:
         for path in (Path(root, name) for name in (*folders, *names)):
             if path.is_symlink() and path.exists():
                 _replace_link(path, within=folder)
+
+
+def has_links(folder: Path) -> bool:
+    """Whether this is a link, or anything below it."""
+    below = (os.path.join(root, name) for root, folders, names in os.walk(folder) for name in (*folders, *names))
+    return os.path.islink(folder) or any(map(os.path.islink, below))
 
 
 def _replace_link(path: Path, within: Path) -> None:
@@ -182,6 +189,8 @@ def same_beginning(short: Path, long: Path) -> bool:
 def write_json(path: Path, value: object) -> None:
     """Whole or not at all, whatever happens in between, and on the disk when this returns."""
     temporary = path.with_name(path.name + ".new")
+    if os.path.lexists(temporary) and not stat.S_ISREG(os.lstat(temporary).st_mode):
+        disk.remove(temporary)  # a link, say: it would lead anywhere
     disk.write(temporary, json_bytes(value))
     disk.flush(temporary)
     disk.move(temporary, path)
@@ -195,8 +204,9 @@ def json_bytes(value: object) -> bytes:
 def read_small(path: Path) -> bytes:
     """The content of a file that holds one JSON value."""
     with open_regular(path) as file:
-        data = file.read(MAX_JSON_BYTES + 1)
-    if len(data) > MAX_JSON_BYTES:
+        large = os.fstat(file.fileno()).st_size > MAX_JSON_BYTES
+        data = b"" if large else file.read(MAX_JSON_BYTES + 1)
+    if large or len(data) > MAX_JSON_BYTES:
         raise StorageError(f"{path} is damaged: it has more than {MAX_JSON_BYTES >> 20} MiB")
     return data
 
@@ -229,13 +239,50 @@ def is_object(line: Any) -> None:
 def scan_lines(path: Path, check: Check = is_object) -> Iterator[dict[str, Any] | DamagedLine]:
     """The JSON lines of a file that somebody may be appending to; a torn last line is not there yet."""
     with contextlib.suppress(FileNotFoundError), open_regular(path) as file:
-        while line := file.readline(MAX_JSON_BYTES):
-            if line.endswith(b"\n"):
-                yield _parsed(line, check)
-            elif len(line) == MAX_JSON_BYTES:
-                yield DamagedLine(f"it has more than {MAX_JSON_BYTES >> 20} MiB")
-                while line and not line.endswith(b"\n"):
-                    line = file.readline(MAX_JSON_BYTES)
+        for line in _whole_lines(file.fileno()):
+            yield line if isinstance(line, DamagedLine) else _parsed(line, check)
+
+
+def _whole_lines(fd: int) -> Iterator[bytes | DamagedLine]:
+    """All lines that end. Those that cannot be JSON, because they are too long or hold zero bytes, are skipped.
+
+    Nothing of a skipped line is kept, and holes in the file are not read: a sparse file of terabytes costs nothing.
+    """
+    parts: list[bytes] = []  # of the line that is being read
+    skipping = False
+    while chunk := os.read(fd, _CHUNK_BYTES):
+        *ends, beginning = chunk.split(b"\n")
+        for end in ends:
+            if not skipping:
+                yield _line([*parts, end])
+            parts, skipping = [], False
+        if skipping:
+            _skip_hole(fd)
+            continue
+        parts.append(beginning)
+        if (damaged := _damage_of(parts)) is not None:
+            yield damaged
+            parts, skipping = [], True
+
+
+def _line(parts: list[bytes]) -> bytes | DamagedLine:
+    return _damage_of(parts) or b"".join(parts)
+
+
+def _damage_of(parts: list[bytes]) -> DamagedLine | None:
+    """Only the last part was not looked at before."""
+    if sum(map(len, parts)) > MAX_JSON_BYTES:
+        return DamagedLine(f"it has more than {MAX_JSON_BYTES >> 20} MiB")
+    return DamagedLine("it holds zero bytes") if b"\0" in parts[-1] else None
+
+
+def _skip_hole(fd: int) -> None:
+    position = os.lseek(fd, 0, os.SEEK_CUR)
+    try:
+        os.lseek(fd, position, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # there is only a hole up to the end
+            os.lseek(fd, 0, os.SEEK_END)
 
 
 def _parsed(line: bytes, check: Check) -> dict[str, Any] | DamagedLine:
@@ -265,16 +312,19 @@ def _lines_backwards(path: Path) -> Iterator[bytes]:
         position = file.seek(0, os.SEEK_END)
         beginning = b""  # of a line whose end we have seen; at first, the torn one
         torn = True
-        while position > 0 and len(beginning) <= MAX_JSON_BYTES:
+        skipped = 0  # bytes of a line that cannot be JSON
+        while position > 0 and len(beginning) + skipped <= MAX_JSON_BYTES:
             size = min(position, max(1 << 16, len(beginning)))  # long lines are read in growing steps
             position -= size
             file.seek(position)
             first, *whole = (file.read(size) + beginning).split(b"\n")
-            if whole and torn:
-                whole, torn = whole[:-1], False
+            if whole and (torn or skipped):
+                whole, torn, skipped = whole[:-1], False, 0
             yield from reversed(whole)
+            if b"\0" in first:
+                first, skipped = b"", skipped + len(first)
             beginning = first
-        if beginning and not torn:
+        if beginning and not torn and not skipped:
             yield beginning
 
 
@@ -309,7 +359,7 @@ class Appender:
 def _cut_torn_line(fd: int) -> None:
     end = os.lseek(fd, 0, os.SEEK_END)
     while end > 0:
-        start = max(0, end - 4096)
+        start = max(0, end - _CHUNK_BYTES)
         block = os.pread(fd, end - start, start)
         newline = block.rfind(b"\n")
         if newline >= 0:

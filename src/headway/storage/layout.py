@@ -15,7 +15,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import TypeGuard
 
 FORMAT = 1
 DESCRIPTION = "run.json"
@@ -33,6 +35,8 @@ LOGS = "logs"
 FIRST = "first_checkpoint"
 FAILURES = "failures"
 LOCK = ".lock"
+_LONGEST = 255  # of a name, in bytes
+_LONGEST_PATH = 2048  # below a checkpoint, in characters
 
 
 def checkpoint_name(number: int) -> str:
@@ -46,19 +50,27 @@ def checkpoint(run: Path, number: int) -> Path:
 def number(name: str) -> int | None:
     """The number of a checkpoint, by the name of its folder."""
     digits = name.removeprefix("checkpoint_")
-    return int(digits) if digits != name and digits.isdigit() else None
+    return int(digits) if digits != name and digits.isascii() and digits.isdigit() else None
 
 
-def is_plain_name(name: object) -> bool:
+def is_plain_name(name: object) -> TypeGuard[str]:
     """Whether this can be the name of a checkpoint: of a directory, and nothing that leads elsewhere."""
-    return isinstance(name, str) and name != "" and not name.startswith(".") and not set("/\\\0") & set(name)
+    return _is_name(name) and not name.startswith(".") and not set("/\\") & set(name)
 
 
-def is_inner_path(name: object) -> bool:
-    """Whether this is the path of a file inside a checkpoint, and not one outside of it."""
-    if not isinstance(name, str) or not name or "\0" in name:
+def _is_name(name: object) -> TypeGuard[str]:
+    """Whether a filesystem can have this name."""
+    if not isinstance(name, str) or name in ("", ".", "..") or "\0" in name:
         return False
-    return not name.startswith("/") and not {"", ".", ".."} & set(name.split("/"))
+    try:
+        return len(os.fsencode(name)) <= _LONGEST
+    except UnicodeEncodeError:
+        return False
+
+
+def is_inner_path(name: object) -> TypeGuard[str]:
+    """Whether this is the path of a file inside a checkpoint, and not one outside of it."""
+    return isinstance(name, str) and len(name) <= _LONGEST_PATH and all(map(_is_name, name.split("/")))
 
 
 def staging(run: Path) -> Path:

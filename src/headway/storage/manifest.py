@@ -15,7 +15,7 @@ from typing import Any
 import headway
 from headway.core.errors import StorageError
 from headway.core.origin import Key
-from headway.core.schema import COUNT, NUMBER, Range, ShapeError, Values, conform
+from headway.core.schema import COUNT, NUMBER, Range, ShapeError, Values, conform, shown
 from headway.storage import disk, layout
 from headway.storage.files import json_bytes, open_regular, parse_json, read_small, sizes, write_json
 
@@ -140,7 +140,7 @@ def parse_manifest(path: str | Path, data: bytes) -> Manifest:
     if not isinstance(content, dict) or type(content.get("format")) is not int:
         raise StorageError(f"{path} is not a manifest of ours")
     if content["format"] != layout.FORMAT:
-        text = f"{path} has format {content['format']}; this version reads {layout.FORMAT}: upgrade Headway"
+        text = f"{path} has format {shown(content['format'])}; this version reads {layout.FORMAT}: upgrade Headway"
         raise NewerFormat(text)
     try:
         if json_bytes(_sealed(content)) != data:

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,8 +21,10 @@ from pathlib import Path, PurePath
 
 from headway.core.errors import StorageError
 from headway.core.origin import Key
+from headway.core.schema import printable
 from headway.storage import backlog, disk, handoff, layout, staging
 from headway.storage.commit import Commitment, Saved, Signer, commit, put_in_place
+from headway.storage.files import has_links
 from headway.storage.handoff import Handoff
 from headway.storage.manifest import Manifest, NewerFormat, damage, read_manifest
 from headway.storage.staging import Note, Slot
@@ -129,14 +132,14 @@ def finish_or_undo(run: Path, left: Handoff, finish: Callable[[Handoff], bool]) 
 def _finish_renames(run: Path) -> Iterator[str]:
     for path in sorted(layout.staging(run).glob(f"*/{layout.MANIFEST}")):
         folder = path.parent
-        if folder.name.endswith((".discarded", ".known")):
+        if folder.name.endswith((".discarded", ".known")) or has_links(folder):
             continue
         try:
             manifest = read_manifest(folder)
-        except StorageError:
+        except (StorageError, FileNotFoundError):
             continue  # torn: it was never flushed, and what the ranks staged is still there
         final = run / layout.CHECKPOINTS / manifest.name
-        if any(damage(folder, manifest, contents=True)) or final.exists():
+        if any(damage(folder, manifest, contents=True)) or os.path.lexists(final):
             continue
         put_in_place(folder, final)
         yield f"{final.name} (report {manifest.seq}) was complete when the run was cut off, and is kept"
@@ -145,7 +148,7 @@ def _finish_renames(run: Path) -> Iterator[str]:
 def _commit_complete_saves(run: Path, signer: Signer | None) -> Iterator[str]:
     done = {(saved.manifest.attempt, saved.manifest.seq) for saved in committed(run)}
     newest = max(done, default=(0, -1))
-    for (attempt, seq), notes in sorted(_complete_saves(run).items()):
+    for (attempt, seq), notes in sorted(_complete_saves(run, signer.key if signer else None).items()):
         if (attempt, seq) <= newest:
             continue
         ranks = tuple(sorted(slot.rank for slot in notes))
@@ -159,17 +162,30 @@ def _commit_complete_saves(run: Path, signer: Signer | None) -> Iterator[str]:
             metrics=note.metrics,
             name=note.adopted or note.name,
         )
-        saved = commit(run, what, signer)
+        try:
+            saved = commit(run, what, signer)
+        except StorageError as error:
+            yield f"what was saved in report {seq} when the run was cut off cannot be kept: {error}"
+            continue
         yield f"{saved.path.name} (report {seq}) was saved when the run was cut off, and is kept"
 
 
-def _complete_saves(run: Path) -> dict[tuple[int, int], dict[Slot, Note]]:
+def _is_inside(slot: Slot, note: Note, key: Key | None) -> bool:
+    """Whether the files are the run's own. An adopted folder may hold links, if the run's own worker says so."""
+    if note.adopted is None:
+        return True
+    folder = slot.run / layout.CHECKPOINTS / note.adopted
+    signed = key is not None and note.is_signed(key, slot.attempt, slot.seq, slot.rank)
+    return not folder.is_symlink() and (signed or not has_links(folder))
+
+
+def _complete_saves(run: Path, key: Key | None = None) -> dict[tuple[int, int], dict[Slot, Note]]:
     rounds: dict[tuple[int, int], dict[int, Note]] = defaultdict(dict)
     savers: dict[int, set[int]] = defaultdict(set)
     for slot, complete in staging.begun(run):
         savers[slot.attempt].add(slot.rank)
         note = staging.read_note(slot) if complete else None
-        if note is not None and note.boot == disk.boot_id():
+        if note is not None and note.boot == disk.boot_id() and _is_inside(slot, note, key):
             rounds[slot.attempt, slot.seq][slot.rank] = note
     kept = committed(run)
     return {
@@ -215,7 +231,9 @@ def say_reading(manifest: Manifest) -> None:
     """Who waits for this should know what for."""
     if manifest.size > LARGE:
         size = f"{manifest.size / 1e9:.1f} GB"
-        print(f"headway: the run was cut off; reading every byte of {manifest.name} ({size})", file=sys.stderr)
+        print(
+            f"headway: the run was cut off; reading every byte of {printable(manifest.name)} ({size})", file=sys.stderr
+        )
 
 
 def _refuse_newer(folder: Path) -> None:

@@ -28,9 +28,15 @@ def look_up(metrics: Mapping[str, Any], key: str) -> Any:
 def score(saved: Saved, key: str, order: str) -> float:
     """Higher is better, whatever the order; what is missing, NaN or no number is worst."""
     value = value_of(saved, key)
-    if not isinstance(value, int | float) or math.isnan(value):
+    if not isinstance(value, int | float):
         return _WORST
-    return value if order == "max" else -value
+    try:
+        number = float(value)
+    except OverflowError:  # an integer larger than any float
+        number = math.inf if value > 0 else -math.inf
+    if math.isnan(number):
+        return _WORST
+    return number if order == "max" else -number
 
 
 def value_of(saved: Saved, key: str) -> Any:

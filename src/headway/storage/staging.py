@@ -22,7 +22,7 @@ from headway.core.origin import Key
 from headway.core.schema import COUNT, NUMBER, Range, Values, conform
 from headway.storage import disk, inventory, layout
 from headway.storage.dicts import scalars, write_dict
-from headway.storage.files import read_small
+from headway.storage.files import has_links, read_small
 from headway.storage.inventory import Inventory
 from headway.storage.manifest import Stored, read_manifest
 
@@ -196,7 +196,7 @@ def stage_dict(data: Mapping[Any, Any], slot: Slot, note: Note, key: Key | None 
 def adopt(source: Path, slot: Slot, note: Note, key: Key | None = None) -> None:
     """Files that lie on the run's storage already: nothing is copied, they only get a manifest."""
     checkpoints = slot.run / layout.CHECKPOINTS
-    if source.parent != checkpoints or source.name.startswith("."):
+    if source.parent != checkpoints or source.name.startswith(".") or source.is_symlink():
         raise StorageError(f"{source} is not a folder in {checkpoints}: only such ones need no upload")
     check_source(source)
     if (source / layout.MANIFEST).exists():
@@ -247,15 +247,19 @@ def _is_ours(source: Path) -> bool:
     return True
 
 
-_NAME = re.compile(r"(\d+)\.(\d+)\.rank-(\d+)(\.part)?")
+_NUMBER = "(0|[1-9][0-9]{0,17})"
+_NAME = re.compile(rf"{_NUMBER}\.{_NUMBER}\.rank-{_NUMBER}(\.part)?")
 
 
 def begun(run: Path) -> Iterator[tuple[Slot, bool]]:
-    """Every save that lies in staging, and whether it is complete."""
+    """Every save that lies in staging, and whether it is complete.
+
+    What ranks stage holds no links: a save that does was made by somebody else, and would lead out of the directory.
+    """
     for path in sorted(layout.staging(run).glob("*.rank-*")):
         if path.is_dir() and (match := _NAME.fullmatch(path.name)):
             attempt, seq, rank = (int(match[i]) for i in (1, 2, 3))
-            yield Slot(run, attempt, seq, rank), match[4] is None
+            yield Slot(run, attempt, seq, rank), match[4] is None and not has_links(path)
 
 
 def read_note(slot: Slot) -> Note | None:

@@ -91,7 +91,7 @@ class FolderVault:
         discard(Path(path))
 
     def note_validation(self, path: PurePath, validation: Validation) -> None:
-        if Path(path).is_dir():
+        if Path(path).is_dir() and not Path(path).is_symlink():  # nothing is written through a link
             write_validation(Path(path), validation)
 
     def is_read(self, path: PurePath) -> bool:
@@ -121,7 +121,8 @@ class FolderVault:
         return survey(self.root)
 
     def folders(self) -> list[str]:
-        found = sorted((self.root / layout.CHECKPOINTS).iterdir())
+        folder = self.root / layout.CHECKPOINTS
+        found = sorted(folder.iterdir()) if folder.is_dir() else []
         return [path.name for path in found if path.is_dir() and not path.name.startswith(".")]
 
     def verify(self, name: str) -> tuple[Manifest, list[str]]:

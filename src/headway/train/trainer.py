@@ -8,13 +8,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self
 
 from headway.core.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, refuse_unknown_keywords
 from headway.core.errors import ConfigError, StorageError
+from headway.core.redaction import masked
 from headway.core.validation import ValidationConfig
 from headway.frameworks.base import BackendConfig
 from headway.storage.checkpoint import Checkpoint
+from headway.storage.description import config_of
 from headway.storage.record import Record
 from headway.train.handle import Run
 from headway.train.ingest import DataConfig
@@ -109,9 +112,9 @@ class DataParallelTrainer:
         record = Record.at(path, storage_filesystem)
         last = (record.description["openings"] or [{}])[-1]
         config = _former_config(last) if train_loop_config is None else train_loop_config
-        scaling = scaling_config or ScalingConfig(**_restored(last.get("scaling_config", {})))
+        scaling = scaling_config or config_of(record.path, last, "scaling_config", ScalingConfig)
         run = replace(
-            run_config or _former_run_config(last),
+            run_config or _former_run_config(record.path, last),
             name=record.name,
             storage_path=os.fspath(path).rstrip("/").rpartition("/")[0] if record.keeper else record.path.parent,
             storage_filesystem=storage_filesystem,
@@ -132,26 +135,21 @@ class DataParallelTrainer:
 
 def _former_config(last: dict[str, Any]) -> dict[str, Any] | None:
     config: dict[str, Any] | None = last.get("train_loop_config")
-    incomplete = [name for name in last.get("train_loop_config_incomplete", []) if name]
+    incomplete = [name for name in last.get("train_loop_config_incomplete", []) if name] or list(masked(config))
     if kind := last.get("train_loop_config_type"):
         why = f"it was a {kind}, of which only the fields are kept"
     elif incomplete:
         why = f"the run does not keep secrets and objects, as {', '.join(map(repr, incomplete[:5]))}"
     else:
         return config
-    raise ConfigError(f"restore() needs the train_loop_config again: {why}")
+    raise ConfigError(f"give restore(train_loop_config=...) again: {why}")
 
 
-def _former_run_config(last: dict[str, Any]) -> RunConfig:
+def _former_run_config(run: Path, last: dict[str, Any]) -> RunConfig:
     return RunConfig(
-        failure_config=FailureConfig(**last.get("failure_config", {})),
-        checkpoint_config=CheckpointConfig(**last.get("checkpoint_config", {})),
+        failure_config=config_of(run, last, "failure_config", FailureConfig),
+        checkpoint_config=config_of(run, last, "checkpoint_config", CheckpointConfig),
     )
-
-
-def _restored(fields: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no tuples."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
 
 def _check(name: str, value: object, kind: type) -> None:

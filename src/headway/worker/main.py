@@ -39,7 +39,7 @@ from headway.core.messages import (
     Start,
     Surroundings,
 )
-from headway.core.redaction import redact_text
+from headway.core.redaction import redact_assignments
 from headway.core.task import Task
 from headway.core.title import set_title, worker_title
 from headway.engine.vitals import STACKS_SIGNAL
@@ -161,17 +161,17 @@ def _packed_value(value: object, *, plain: bool) -> bytes:
 def failure(error: BaseException, *, log: bool = True) -> Failed:
     """An exception, ready to travel. The whole traceback goes to the rank's own log, if it has one."""
     if log:
-        print(f"{TRACEBACK_FOLLOWS}\n{redact_text(full(error))}", end="", file=sys.stderr)
+        print(f"{TRACEBACK_FOLLOWS}\n{redact_assignments(full(error))}", end="", file=sys.stderr)
     kind = type(error)
     name = (
         kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
     )
-    message = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else redact_text(_text(error))
+    message = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else redact_assignments(_text(error))
     misuse = isinstance(error, MetricsError | SessionError | ConfigError)
     return Failed(
         kind=name,
         message=message,
-        traceback=redact_text(folded(error)),
+        traceback=redact_assignments(folded(error)),
         error=_packed(error),
         misuse=misuse,
         stacks=of_error(error) + all_threads(),

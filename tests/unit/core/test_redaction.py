@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from headway.core.redaction import MASK, is_secret, redact, redact_arguments, redact_text
+from headway.core.redaction import MASK, is_secret, masked, redact, redact_arguments, redact_text
 
 SECRET = """
     password passwd db_password pwd user_pwd passphrase ssh-passphrase passcode pass secret client_secret SECRET_KEY
@@ -74,3 +76,25 @@ def test_nested_values_and_command_lines() -> None:
     line = ["train.py", "--api-key=abcdef", "db.password=x", "--token", "--flag", "--pwd", "abcdef", "lr=0.1"]
     shown = ["train.py", f"--api-key={MASK}", f"db.password={MASK}", "--token", "--flag", "--pwd", MASK, "lr=0.1"]
     assert list(redact_arguments(line)) == shown
+
+
+@pytest.mark.parametrize(
+    "part", ["x", "a.", "a--", "-a", "eyJ-", "eyJaaaaaaaa.", "a://", "a://b", "?a", "-----BEGIN ", "a='"]
+)
+def test_masking_a_long_text_takes_time_in_proportion(part: str) -> None:
+    """Whoever chooses a text must not choose how long we look at it: compared with one of a tenth of its length."""
+
+    def seconds(length: int) -> float:
+        text, began = part * (length // len(part)), time.thread_time()
+        redact({"k": text})
+        return time.thread_time() - began
+
+    short = min(seconds(20_000) for _ in range(3))
+    assert seconds(200_000) < 40 * short + 0.05
+
+
+def test_what_is_missing_from_a_redacted_value_can_be_named() -> None:
+    assert list(masked(redact({"lr": 0.1, "db": [{"password": "hunter2"}], "run": "--token=abcdefgh"}))) == [
+        "db[0].password",
+        "run",
+    ]

@@ -41,7 +41,7 @@ def test_values_are_cut_short_and_secrets_left_out() -> None:
         numbers, strange = list(range(1000)), Strange()
         settings = {"secret_key": "abc", "lr": 0.1}
         text = "x" * 1000
-        raise ValueError(f"{len(numbers)} {len(settings)} {len(text)} {strange is None}")
+        raise ValueError(f"{len(numbers)} {len(settings)} {len(text)} {strange is None}", {"pwd": "cor-rect"})
 
     password, api_token = "-".join(["hunter", "2"]), "-".join(["t", "0ken"])
     try:
@@ -51,6 +51,7 @@ def test_values_are_cut_short_and_secrets_left_out() -> None:
     assert "hunter-2" not in told
     assert "t-0ken" not in told
     assert "abc" not in told
+    assert "cor-rect" not in told, "nor in the line of code that is shown"
     assert "password = (left out)" in told
     assert "numbers = list of 1000: 0, 1, 2, 3" in told
     assert "strange = <test_stacks.Strange>" in told

@@ -13,11 +13,13 @@ import hashlib
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+from headway.core.errors import StorageError
 from headway.storage import disk
 from headway.storage.files import json_bytes
 from headway.storage.remote.checking import contents_of, fetch
@@ -65,15 +67,27 @@ def is_held(folder: Store) -> bool:
 
 
 def _place(folder: Store) -> Path:
-    which = hashlib.sha256(folder.identity.encode()).hexdigest()[:24]
-    return Path(tempfile.gettempdir(), f"headway-copies-{os.getuid()}", which)
+    return _copies() / hashlib.sha256(folder.identity.encode()).hexdigest()[:24]
+
+
+def _copies() -> Path:
+    """This user's directory of copies. Its name is known: where somebody else has taken it, the next one is used."""
+    base = Path(tempfile.gettempdir(), f"headway-copies-{os.getuid()}")
+    for path in (base, *(base.with_name(f"{base.name}-{number}") for number in range(2, 100))):
+        try:
+            status = os.lstat(path)
+        except FileNotFoundError:
+            return path
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
+            return path
+    raise StorageError(f"{base} and all that follow belong to somebody else: set TMPDIR to a directory of your own")
 
 
 def _open_held(place: Path) -> int:
     """The lock, shared; if it was taken away while we waited for it, the new one."""
     while True:
-        place.parent.mkdir(mode=0o700, exist_ok=True)
         try:
+            place.parent.mkdir(mode=0o700, exist_ok=True)
             place.mkdir(exist_ok=True)
             lock = os.open(place / "held", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:

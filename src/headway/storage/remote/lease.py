@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.errors import StorageError
+from headway.core.schema import NUMBER, Range, conform, printable
 from headway.storage import layout
 from headway.storage.disk import boot_id
 from headway.storage.remote.store import Store
@@ -26,6 +27,15 @@ RENEW_S = 5.0
 EXPIRE_S = 20.0  # without a renewal
 SAFE_S = 12.0  # so long after a renewal nobody can have taken the run over
 SETTLE_S = 1.0  # after taking over: time for who did the same
+_SHAPE = {
+    "?owner": str,
+    "?token": str,
+    "?host": str,
+    "?boot": str,
+    "?process": str,
+    "?pid": Range(0, 1 << 31),
+    "?time": NUMBER,
+}
 
 
 class LeaseLost(StorageError):
@@ -107,10 +117,11 @@ def _now() -> float:
 def read(store: Store) -> dict[str, Any] | None:
     """What the owner says of itself; None where there is none."""
     try:
-        content = json.loads(store.read(layout.LOCK))
-    except (FileNotFoundError, ValueError):
+        content: dict[str, Any] = json.loads(store.read(layout.LOCK))
+        conform(content, _SHAPE)
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
-    return content if isinstance(content, dict) else None
+    return content
 
 
 def is_held(store: Store) -> bool:
@@ -128,7 +139,8 @@ def _await_end(store: Store) -> bool:
     if first is None:
         return False
     if not _died_here(first):
-        print(f"headway: run {store.url} was left open by {first.get('owner')}: is it alive?", file=sys.stderr)
+        owner = printable(first.get("owner", "another process"))
+        print(f"headway: run {store.url} was left open by {owner}: is it alive?", file=sys.stderr)
     began = time.monotonic()
     while not _died_here(first) and time.monotonic() - began < EXPIRE_S:
         time.sleep(RENEW_S / 5)

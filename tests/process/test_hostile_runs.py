@@ -1,0 +1,1007 @@
+"""Run directories that strangers have made, or that are damaged: nothing of them is executed, nothing is written
+outside, nothing hangs, and whoever reads them hears one clear sentence.
+
+One good run is made. Each case is a copy of it with one thing changed: a file is replaced by something that is no file,
+or holds what it should not; one value of its JSON is replaced; names are turned into paths; pickles into bombs. Then
+everything that reads run directories reads it, in this process.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import copy
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import pickle
+import re
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headway.data
+from headway import train
+from headway.cli import main
+from headway.core.errors import HeadwayError
+from headway.core.origin import user_key
+from headway.core.validation import ReportedCheckpointStatus as Status
+from headway.storage import disk, layout
+from headway.storage.manifest import _sealed
+from headway.storage.opening import open_run
+from headway.storage.remote import copies
+from headway.storage.staging import Note
+from headway.storage.validations import Validation, read_validation, unpack
+
+Change = Callable[[Path], object]
+
+PATIENCE_S = 10  # for all readers of one case; they take some tens of milliseconds
+ESCAPES = "\x1b[2J\x1b]52;c;ZXZpbA==\x07\r\x9b31m\u202eevil\u2066\n"
+CHECKPOINT = "checkpoints/checkpoint_000000"
+BUNDLE = "failures/attempt-001"
+FILES = [
+    "run.json",
+    "events.jsonl",
+    "metrics.jsonl",
+    "data.jsonl",
+    ".lock",
+    f"{CHECKPOINT}/.manifest.json",
+    f"{CHECKPOINT}/.validation.json",
+    f"{CHECKPOINT}/.metadata.json",
+    f"{CHECKPOINT}/dict.json",
+    f"{CHECKPOINT}/pickled.pkl",
+    f"{BUNDLE}/failure.json",
+    f"{BUNDLE}/task.pkl",
+    f"{BUNDLE}/rank-0.stacks.txt",
+    f"{BUNDLE}/rank-0.log.txt",
+    "logs/rank-0.out",
+    "logs/rank-0.err",
+]
+FOLDERS = ["logs", "checkpoints", "failures", CHECKPOINT, BUNDLE]
+
+
+# --- the run that all cases begin with ---
+
+
+class Odd:
+    """Only pickle can hold it."""
+
+
+def validate(checkpoint: train.Checkpoint, **kwargs: Any) -> dict[str, Any]:
+    return {"accuracy": 0.5}
+
+
+def learn(config: dict[str, Any]) -> None:
+    for batch in train.get_dataset_shard("train").iter_batches(batch_size=4):
+        print("a line of output", len(batch))
+    checkpoint = train.Checkpoint.from_dict({"step": 1, "odd": Odd()})
+    train.report({"loss": 0.5, "note": "text", "valid": {"accuracy": 0.25}}, checkpoint, validation=True)
+    raise ValueError("a failure to be explained")
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has failed, with one of everything."""
+    trainer = train.DataParallelTrainer(
+        learn,
+        train_loop_config={"lr": 0.1, "layers": [1, 2]},
+        scaling_config=train.ScalingConfig(num_workers=1),
+        run_config=train.RunConfig(name="run", storage_path=tmp_path_factory.mktemp("good")),
+        datasets={"train": headway.data.range(8)},
+        validation_config=train.ValidationConfig(validate, train.ValidationTaskConfig(fn_kwargs={"sizes": {1, 2}})),
+    )
+    with pytest.raises(train.TrainingFailedError) as caught:
+        trainer.fit()
+    run = Path(caught.value.result.path)
+    (run / CHECKPOINT / ".metadata.json").write_text('{"by": "me"}')
+    for name in FILES:
+        (run / name).touch()  # so that the corpus does not silently pass over one
+    return run
+
+
+# --- what must not happen ---
+
+
+@dataclass
+class Sandbox:
+    """A storage directory with the hostile run and a good one beside it, and what lies outside of it."""
+
+    storage: Path
+    outside: Path
+    seen: list[str] = field(default_factory=list)  # what went wrong
+
+    @property
+    def run(self) -> Path:
+        return self.storage / "run"
+
+    @property
+    def canary(self) -> Path:
+        return self.outside / "executed"
+
+    def state(self) -> dict[str, str]:
+        """What lies outside, to see whether anything of it was touched."""
+        return {
+            str(path.relative_to(self.outside)): _state_of(path)
+            for path in [self.outside, *sorted(self.outside.rglob("*"))]
+        }
+
+
+def _state_of(path: Path) -> str:
+    if path.is_symlink() or not path.is_file():
+        return f"{path.lstat().st_mode:o}"
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path, good: Path) -> Sandbox:
+    made = Sandbox(tmp_path / "storage", tmp_path / "outside")
+    made.outside.mkdir()
+    (made.outside / "precious").mkdir()
+    (made.outside / "precious" / "file").write_text("the user's own")
+    (made.outside / "text").write_text("the user's own\n")
+    made.storage.mkdir()
+    shutil.copytree(good, made.storage / "neighbour")
+    return made
+
+
+class Hangs(BaseException):
+    """It took longer than anybody waits."""
+
+
+@contextlib.contextmanager
+def limited(seconds: int) -> Iterator[None]:
+    def ring(number: int, frame: object) -> None:
+        raise Hangs
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def bomb(canary: Path) -> bytes:
+    """A pickle that shows that it was opened."""
+
+    class Bomb:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.mkdir, (str(canary),)
+
+    return pickle.dumps(Bomb())
+
+
+# --- who reads ---
+
+
+def command(*args: str) -> Callable[[Sandbox], str]:
+    """A command of ours; what it says. It is never a traceback: that would be an exception here."""
+
+    def read(box: Sandbox) -> str:
+        told = io.StringIO()
+        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+            status = main([each.format(run=box.run, storage=box.storage) for each in args])
+        text = told.getvalue()
+        assert status == 0 or text.strip(), f"{args} failed and did not say why"
+        return text
+
+    return read
+
+
+def library(box: Sandbox) -> str:
+    """What a notebook would look at. A clear sentence is an answer."""
+    answers = []
+    looks: list[Callable[[train.Result], object]] = [
+        lambda result: (result.state, result.error),
+        lambda result: result.metrics,
+        lambda result: result.metrics_dataframe,
+        lambda result: result.checkpoint,
+        lambda result: result.checkpoint and result.checkpoint.to_dict(),
+        lambda result: result.checkpoint and result.checkpoint.get_metadata(),
+        lambda result: result.best_checkpoints,
+        lambda result: result.get_best_checkpoint("loss", "min"),
+        lambda result: result.config,
+        repr,
+    ]
+    for look in looks:
+        try:
+            answers.append(str(look(train.Result.from_path(box.run)))[:0])
+        except HeadwayError as error:
+            answers.append(sentence(error))
+    return "".join(answers)
+
+
+def restore(box: Sandbox) -> str:
+    try:
+        train.DataParallelTrainer.can_restore(box.run)
+        train.DataParallelTrainer.restore(box.run, learn)
+    except HeadwayError as error:
+        return sentence(error)
+    return ""
+
+
+def resume(box: Sandbox) -> str:
+    """As a fit() of the same name begins."""
+    try:
+        opened = open_run(box.run, "auto")
+    except HeadwayError as error:
+        return sentence(error)
+    try:
+        if opened.recovered.kept:
+            with contextlib.suppress(HeadwayError):
+                opened.recovered.kept[-1].checkpoint().proven_by(opened.key).to_dict()
+        opened.note("seen")
+        opened.record(b'{"attempt": 9, "first_seq": 9}\n')
+        opened.append_data(b"{}\n")
+        opened.describe({"function": "learn"})
+        opened.differences({})
+        return "".join(sentence_of(note) for note in opened.recovered.notes)
+    finally:
+        opened.close()
+
+
+def sentence(error: HeadwayError) -> str:
+    """What the error says, which the command line would show."""
+    return sentence_of(str(error))
+
+
+def sentence_of(text: str) -> str:
+    assert 0 < len(text) < 2000, f"no clear sentence: {text[:200]!r}"
+    return ""
+
+
+READERS: dict[str, Callable[[Sandbox], str]] = {
+    "ls": command("ls", "{storage}"),
+    "show": command("show", "{run}"),
+    "why": command("why", "{run}", "--all"),
+    "ckpt ls": command("ckpt", "ls", "{run}"),
+    "ckpt verify": command("ckpt", "verify", "{run}"),
+    "ckpt why": command("ckpt", "why", "{run}"),
+    "library": library,
+    "restore": restore,
+    "resume": resume,  # the last one: it may change the run
+}
+FORBIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def judge(box: Sandbox, good: Path, name: str, change: Change, readers: dict[str, Any] = READERS) -> None:
+    """Make the case, have everybody read it, and note what went wrong."""
+    disk.remove(box.run)
+    shutil.copytree(good, box.run, symlinks=True)
+    change(box.run)
+    before = box.state()
+    for reader, read in readers.items():
+        try:
+            with limited(PATIENCE_S):
+                text = read(box)
+        except Hangs:
+            box.seen.append(f"{name}: {reader} hangs")
+            continue
+        except BaseException as error:
+            where = error.__traceback__
+            while where is not None and where.tb_next is not None:
+                where = where.tb_next
+            code = where.tb_frame.f_code if where is not None else None
+            spot = f"{Path(code.co_filename).name}:{where.tb_lineno}" if code and where else "?"
+            box.seen.append(f"{name}: {reader} raised {type(error).__name__}: {str(error)[:100]!a} ({spot})")
+            continue
+        if found := FORBIDDEN.search(text):
+            box.seen.append(f"{name}: {reader} lets {found[0]!a} through: {text[max(0, found.start() - 60) :][:120]!a}")
+        if reader == "ls" and not re.search(r"^neighbour +FAILED", text, re.MULTILINE):
+            box.seen.append(f"{name}: ls does not show the good run: {text[:300]!a}")
+    if box.canary.exists():
+        box.seen.append(f"{name}: something was executed")
+        box.canary.rmdir()
+    if (after := box.state()) != before:
+        changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+        box.seen.append(f"{name}: written outside: {sorted(changed)}")
+
+
+def report_of(box: Sandbox) -> str:
+    return f"{len(box.seen)} wrong:\n" + "\n".join(box.seen)
+
+
+# --- files that are none, or hold what they should not ---
+
+
+def gone(path: Path) -> None:
+    path.unlink()
+
+
+def fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def unix_socket(path: Path) -> None:
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as made:
+        here = os.open(path.parent, os.O_RDONLY)
+        try:
+            made.bind(f"/proc/self/fd/{here}/{path.name}")  # its path may be longer than a socket's
+        finally:
+            os.close(here)
+
+
+def replaced_by(target: str) -> Change:
+    """A link: to a device, to itself, to nowhere, to the user's own files."""
+
+    def change(path: Path) -> None:
+        outside = next(parent / "outside" for parent in path.parents if (parent / "outside").is_dir())
+        path.unlink()
+        path.symlink_to(target.format(self=path.name, outside=outside))
+
+    return change
+
+
+def folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+    (path / "file").touch()
+
+
+def content(data: bytes) -> Change:
+    return lambda path: path.write_bytes(data)
+
+
+def sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 31)
+
+
+def tail(data: bytes) -> Change:
+    """What was there, and then this."""
+
+    def change(path: Path) -> None:
+        with path.open("ab") as file:
+            file.write(data)
+
+    return change
+
+
+def unreadable(path: Path) -> None:
+    path.chmod(0)
+
+
+DEEP = b"[" * 200_000 + b"]" * 200_000
+FILE_CHANGES: dict[str, Change] = {
+    "gone": gone,
+    "a pipe": fifo,
+    "a socket": unix_socket,
+    "a folder": folder,
+    "endless zeros": replaced_by("/dev/zero"),
+    "a terminal": replaced_by("/dev/tty"),
+    "a link to itself": replaced_by("{self}"),
+    "a link to nowhere": replaced_by("{outside}/new"),
+    "a link outside": replaced_by("{outside}/text"),
+    "a link to a folder": replaced_by("{outside}/precious"),
+    "empty": content(b""),
+    "zeros": content(bytes(5000)),
+    "no text": content(b"\xff\xfe{\x80\x81\n"),
+    "null": content(b"null\n"),
+    "a number": content(b"3\n"),
+    "not a number": content(b"NaN\n"),
+    "too large a number": content(b"9" * 6000 + b"\n"),
+    "a string": content(b'"text"\n'),
+    "a lone surrogate": content(b'"\\ud800"\n'),
+    "a list": content(b"[1, 2]\n"),
+    "an empty object": content(b"{}\n"),
+    "the right format alone": content(b'{"format": 1}\n'),
+    "a format of the future": content(b'{"format": 99}\n'),
+    "deep": content(DEEP + b"\n"),
+    "deep objects": content(b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"\n"),
+    "escapes": content(json.dumps({"format": ESCAPES}).encode() + b"\n"),
+    "escapes of its own": content(ESCAPES.encode() + b"\n"),
+    "unreadable": unreadable,
+    "two gigabytes": sparse,
+    "a deep line more": tail(DEEP + b"\n"),
+    "a torn line more": tail(b'{"event": "end", "st'),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_not_what_it_should_be(name: str, good: Path, sandbox: Sandbox) -> None:
+    kinds = FILE_CHANGES if name.endswith((".json", ".jsonl")) else dict(list(FILE_CHANGES.items())[:12])
+    for what, change in kinds.items():
+        judge(sandbox, good, f"{name} is {what}", lambda run, change=change: change(run / name))
+    assert not sandbox.seen, report_of(sandbox)
+
+
+# --- JSON of the right form, with one value that is not what it should be ---
+
+MISSING = object()
+VALUES: dict[str, Any] = {
+    "missing": MISSING,
+    "null": None,
+    "true": True,
+    "a negative number": -1,
+    "zero": 0,
+    "a fraction": 0.5,
+    "an enormous integer": 10**4000,
+    "a large number": 10**18,
+    "not a number": float("nan"),
+    "infinite": float("inf"),
+    "a path outside": "../../../outside/precious",
+    "an absolute path": "/proc/self/environ",
+    "escapes": ESCAPES,
+    "a lone surrogate": "\ud800",
+    "a zero byte": "a\0b",
+    "a long text": "x" * 1_000_000,
+    "an empty text": "",
+    "an empty list": [],
+    "a list of lists": [[[[]]]],
+    "an empty object": {},
+    "an object of escapes": {ESCAPES: ESCAPES},
+    "a nested object": {"a": {"b": {"c": [{"d": None}]}}},
+}
+EVERY_VALUE = bool(os.environ.get("HEADWAY_TEST_EVERY_VALUE"))  # takes minutes
+Path_ = tuple[str | int, ...]
+
+
+def paths_in(value: Any, above: Path_ = ()) -> Iterator[Path_]:
+    """Of everything in there; of long lists only the first items."""
+    items = value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
+    for key, item in items:
+        yield (*above, key)
+        yield from paths_in(item, (*above, key))
+
+
+def with_value(value: Any, path: Path_, new: Any) -> Any:
+    value = copy.deepcopy(value)
+    place = value
+    for key in path[:-1]:
+        place = place[key]
+    if new is MISSING:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = new
+    return value
+
+
+def as_json(value: Any) -> bytes:
+    limit = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        return json.dumps(value).encode()
+    finally:
+        sys.set_int_max_str_digits(limit)
+
+
+def seal(value: Any) -> bytes:
+    """A manifest with its checksum put right: whoever makes one can do that."""
+    limit = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        return json.dumps(_sealed(value), indent=1).encode() + b"\n"
+    finally:
+        sys.set_int_max_str_digits(limit)
+
+
+def wrong_values(text: bytes) -> Iterator[tuple[str, Any]]:
+    """Every value in there once replaced by something else; which, goes round and round."""
+    value, kinds = json.loads(text), list(VALUES.items())
+    for number, path in enumerate(paths_in(value)):
+        chosen = kinds if EVERY_VALUE else [kinds[7 * number % len(kinds)]]
+        for kind, new in chosen:
+            yield f"{'.'.join(map(str, path))} is {kind}", with_value(value, path, new)
+
+
+def readers(*names: str) -> dict[str, Callable[[Sandbox], str]]:
+    return {name: READERS[name] for name in names}
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "who"),
+    [
+        ("run.json", as_json, readers("ls", "show", "library", "restore", "resume")),
+        (f"{CHECKPOINT}/.manifest.json", seal, readers("ls", "show", "ckpt ls", "ckpt verify", "library", "resume")),
+        (f"{CHECKPOINT}/.validation.json", as_json, readers("ls", "ckpt ls", "library", "resume")),
+        (f"{CHECKPOINT}/dict.json", as_json, readers("library", "resume")),
+        (f"{BUNDLE}/failure.json", as_json, readers("ls", "why")),
+    ],
+)
+def test_a_value_that_is_not_what_it_should_be(
+    name: str, write: Callable[[Any], bytes], who: dict[str, Any], good: Path, sandbox: Sandbox
+) -> None:
+    for what, value in wrong_values((good / name).read_bytes()):
+        judge(sandbox, good, f"{name}: {what}", lambda run, value=value: (run / name).write_bytes(write(value)), who)
+    assert not sandbox.seen, report_of(sandbox)
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "metrics.jsonl"])
+def test_a_line_with_a_value_that_is_not_what_it_should_be(name: str, good: Path, sandbox: Sandbox) -> None:
+    lines = (good / name).read_bytes().splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        before, after = b"".join(lines[:number]), b"".join(lines[number + 1 :])
+        for what, value in wrong_values(line):
+            data = before + as_json(value) + b"\n" + after
+            name_of = f"{name}, line {number + 1}: {what}"
+            judge(
+                sandbox,
+                good,
+                name_of,
+                lambda run, data=data: (run / name).write_bytes(data),
+                readers("ls", "show", "why", "library", "ckpt why", "resume"),
+            )
+    assert not sandbox.seen, report_of(sandbox)
+
+
+# --- directories that are none ---
+
+
+def to(target: str) -> Change:
+    """A link in the place of a directory."""
+
+    def change(path: Path) -> None:
+        shutil.rmtree(path)
+        path.symlink_to(target.format(self=path.name, outside=outside_of(path)))
+
+    return change
+
+
+def outside_of(path: Path) -> Path:
+    return next(parent / "outside" for parent in path.parents if (parent / "outside").is_dir())
+
+
+def file_instead(path: Path) -> None:
+    shutil.rmtree(path)
+    path.write_text("text")
+
+
+def pipe_instead(path: Path) -> None:
+    shutil.rmtree(path)
+    os.mkfifo(path)
+
+
+def emptied(path: Path) -> None:
+    shutil.rmtree(path)
+    path.mkdir()
+
+
+def crowded(path: Path) -> None:
+    """Names and kinds of everything, beside what belongs there."""
+    for number, name in enumerate(NAMES):
+        with contextlib.suppress(OSError, ValueError):
+            (path / name).mkdir()
+        with contextlib.suppress(OSError, ValueError):
+            (path / f"{name}.json").symlink_to(["/dev/zero", outside_of(path), "nowhere"][number % 3])
+    os.mkfifo(path / "pipe")
+    os.mkfifo(path / layout.MANIFEST) if not (path / layout.MANIFEST).exists() else None
+    (path / "loop").symlink_to(".")
+
+
+NAMES = [
+    ESCAPES,
+    "\x1b]0;title\x07.manifest.json",
+    os.fsdecode(b"caf\xe9"),
+    "checkpoint_\u00b2",
+    "checkpoint_\u0661",
+    "checkpoint_99999999999999999999",
+    "attempt-\u0661",
+    "attempt-99999999999999999999",
+    "attempt-002-stall-1",
+    "[bold red]",
+    "-rf",
+    "..\\..\\x",
+    "x" * 250,
+]
+FOLDER_CHANGES: dict[str, Change] = {
+    "gone": shutil.rmtree,
+    "a file": file_instead,
+    "a pipe": pipe_instead,
+    "empty": emptied,
+    "crowded": crowded,
+    "a link to itself": to("{self}"),
+    "a link to nowhere": to("{outside}/new"),
+    "a link to a file": to("{outside}/text"),
+    "a link outside": to("{outside}/precious"),
+    "unreadable": unreadable,
+}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_directory_that_is_none(name: str, good: Path, sandbox: Sandbox) -> None:
+    for what, change in FOLDER_CHANGES.items():
+        judge(sandbox, good, f"{name} is {what}", lambda run, change=change: change(run / name))
+    assert not sandbox.seen, report_of(sandbox)
+
+
+def test_a_run_that_is_none(good: Path, sandbox: Sandbox) -> None:
+    for what, change in FOLDER_CHANGES.items():
+        judge(sandbox, good, f"the run is {what}", change)
+    assert not sandbox.seen, report_of(sandbox)
+
+
+def test_a_run_with_any_name_is_listed_in_plain_text(good: Path, sandbox: Sandbox) -> None:
+    for name in NAMES:
+        hostile = sandbox.storage / name
+        shutil.copytree(good, hostile)
+        box = Sandbox(sandbox.storage, sandbox.outside)
+        for reader in ("show", "why", "ckpt"):
+            args = ["ls"] if reader == "ckpt" else []
+            text = command(reader, *args, str(hostile).replace("{", "{{").replace("}", "}}"))(box)
+            assert not FORBIDDEN.search(text), f"{reader} of {name!a}: {text!a}"
+        text = command("ls", "{storage}")(box)
+        assert not FORBIDDEN.search(text)
+        assert text.count("FAILED") == 2, text
+        shutil.rmtree(hostile)
+
+
+# --- what lies in staging when a run is opened ---
+
+
+def stage_files(run: Path, rank: int = 0, world_size: int = 1, **fields: Any) -> Path:
+    """A save that looks complete; its folder."""
+    place = run / "checkpoints" / ".staging" / f"7.7.rank-{rank}"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "model").write_text("weights")
+    note = {**json.loads(Note(world_size, {}).to_json()), **fields}
+    place.with_name(f"{place.name}.json").write_text(json.dumps(note))
+    return place
+
+
+def stage_manifest(run: Path, folder: str = "7.7.rank-0", **fields: Any) -> Path:
+    """A save that looks committed but for its name."""
+    place = run / "checkpoints" / ".staging" / folder
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "model").write_text("weights")
+    content = json.loads((run / CHECKPOINT / ".manifest.json").read_bytes())
+    digest = hashlib.sha256(b"weights").hexdigest()
+    content |= {"name": "checkpoint_000007", "seq": 7, "files": {"model": {"size": 7, "sha256": digest}}, **fields}
+    (place / ".manifest.json").write_bytes(seal(content))
+    return place
+
+
+def slot_is_a_link(run: Path) -> None:
+    place = stage_files(run)
+    shutil.rmtree(place)
+    place.symlink_to(outside_of(run) / "precious")
+
+
+def slot_of_another_rank_is_a_link(run: Path) -> None:
+    stage_files(run, 0, 2)
+    place = stage_files(run, 1, 2)
+    shutil.rmtree(place)
+    place.symlink_to(outside_of(run) / "precious")
+
+
+def link_on_the_way_of_another_ranks_file(run: Path) -> None:
+    first, second = stage_files(run, 0, 2), stage_files(run, 1, 2)
+    (first / "sub").symlink_to(outside_of(run) / "precious")
+    (second / "sub").mkdir()
+    (second / "sub" / "file").write_text("evil")
+    (second / "sub" / "new").write_text("evil")
+
+
+def adopted_folder_is_a_link(run: Path) -> None:
+    stage_files(run, adopted="mine", name="mine")
+    (run / "checkpoints" / "mine").symlink_to(outside_of(run) / "precious")
+
+
+def adopted_folder_has_links(run: Path) -> None:
+    stage_files(run, adopted="mine", name="mine")
+    (run / "checkpoints" / "mine").mkdir()
+    (run / "checkpoints" / "mine" / "theirs").symlink_to(outside_of(run) / "text")
+
+
+def committed_folder_is_a_link(run: Path) -> None:
+    place = stage_manifest(run)
+    shutil.move(place, outside_of(run) / "precious" / "moved")
+    place.symlink_to(outside_of(run) / "precious" / "moved")
+
+
+def committed_files_are_links(run: Path) -> None:
+    place = stage_manifest(run)
+    (place / "model").unlink()
+    (place / "model").symlink_to(outside_of(run) / "text")
+
+
+def committed_under_the_name_of_a_link(run: Path) -> None:
+    stage_manifest(run)
+    (run / "checkpoints" / "checkpoint_000007").symlink_to(outside_of(run) / "new")
+
+
+def saved_under_the_name_of_a_link(run: Path) -> None:
+    stage_files(run, name="mine")
+    (run / "checkpoints" / "mine").symlink_to(outside_of(run) / "new")
+
+
+def temporary_names_are_links(run: Path) -> None:
+    for name in ("run.json.new", f"{CHECKPOINT}/.validation.json.new", f"{CHECKPOINT}/.metadata.json.new"):
+        (run / name).symlink_to(outside_of(run) / "text")
+    for name in (".attempt-001.new", "attempt-002", ".attempt-002.new"):
+        (run / "failures" / name).symlink_to(outside_of(run) / "precious")
+
+
+def pipes_in_a_save(run: Path) -> None:
+    place = stage_files(run)
+    os.mkfifo(place / "pipe")
+    os.mkfifo(run / "checkpoints" / ".staging" / "7.8.rank-0.json")
+    (run / "checkpoints" / ".staging" / "7.8.rank-0").mkdir()
+
+
+def names_of_many_digits(run: Path) -> None:
+    staging = run / "checkpoints" / ".staging"
+    for name in ("\u0661.2.rank-0", "007.7.rank-0", f"{'9' * 60}.{'9' * 60}.rank-{'9' * 60}", "7.7.rank-99999999"):
+        (staging / name).mkdir(parents=True, exist_ok=True)
+        (staging / name / "model").write_text("weights")
+        (staging / f"{name}.json").write_bytes(Note(1, {}).to_json())
+
+
+def foreign_handoffs(run: Path) -> None:
+    staging = run / "checkpoints" / ".staging"
+    staging.mkdir(exist_ok=True)
+    content = {
+        "format": 1,
+        "attempt": 7,
+        "seq": 7,
+        "rank": 0,
+        "source": str(outside_of(run)),
+        "aside": str(outside_of(run) / "precious"),
+        "boot": disk.boot_id(),
+        "note": json.loads(Note(1, {}).to_json()),
+        "complete": True,
+        "upload": None,
+    }
+    for number, signature in enumerate(["", None, "0" * 64, 3]):
+        text = json.dumps({**content, "seq": number})
+        (staging / f"7.{number}.rank-0.handoff").write_text(json.dumps([text, signature]))
+    (staging / "7.9.rank-0.handoff").write_bytes(DEEP)
+    os.mkfifo(staging / "7.10.rank-0.handoff")
+
+
+OUTSIDE = [
+    "..",
+    ".",
+    "../../../outside/x",
+    "{outside}/x",
+    "a/b",
+    "",
+    ".staging",
+    ".hidden",
+    "a\0b",
+    "x" * 5000,
+    "a\\b",
+]
+STAGING_CHANGES: dict[str, Change] = {
+    **{
+        made.__name__.replace("_", " "): made
+        for made in (
+            slot_is_a_link,
+            slot_of_another_rank_is_a_link,
+            link_on_the_way_of_another_ranks_file,
+            adopted_folder_is_a_link,
+            adopted_folder_has_links,
+            committed_folder_is_a_link,
+            committed_files_are_links,
+            committed_under_the_name_of_a_link,
+            saved_under_the_name_of_a_link,
+            temporary_names_are_links,
+            pipes_in_a_save,
+            names_of_many_digits,
+            foreign_handoffs,
+        )
+    },
+    **{
+        f"a {kind} that {what} {name!a:.40}": lambda run, make=make, field=field, name=name: make(
+            run, **{field: name.format(outside=outside_of(run))}
+        )
+        for kind, make, field, what in (
+            ("note", stage_files, "name", "calls its checkpoint"),
+            ("note", stage_files, "adopted", "adopts"),
+            ("manifest", stage_manifest, "name", "calls its checkpoint"),
+        )
+        for name in OUTSIDE
+    },
+    **{
+        f"a manifest of a file {name!a:.40}": lambda run, name=name: stage_manifest(
+            run, files={name.format(outside=outside_of(run)): {"size": 14, "sha256": "0" * 64}}
+        )
+        for name in OUTSIDE
+    },
+}
+
+
+def test_what_lies_in_staging_moves_and_writes_nothing_outside(good: Path, sandbox: Sandbox) -> None:
+    for what, change in STAGING_CHANGES.items():
+        judge(sandbox, good, what, change, readers("ls", "resume", "ls", "ckpt verify"))
+    assert not sandbox.seen, report_of(sandbox)
+
+
+def test_a_checkpoint_that_is_a_link_is_not_written_through(good: Path, sandbox: Sandbox) -> None:
+    """Neither what is learnt of it, nor its end."""
+    shutil.copytree(good, sandbox.run)
+    shutil.move(sandbox.run / CHECKPOINT, sandbox.outside / "moved")
+    (sandbox.run / CHECKPOINT).symlink_to(sandbox.outside / "moved")
+    before = sandbox.state()
+    opened = open_run(sandbox.run, "must")
+    try:
+        for saved in opened.recovered.kept:
+            opened.vault.note_validation(saved.path, Validation(status=Status.VALIDATED))
+            opened.vault.discard(saved.path)
+    finally:
+        opened.close()
+    assert sandbox.state() == before
+
+
+# --- pickles of strangers ---
+
+
+def bombs(run: Path) -> None:
+    """In the place of everything that is pickled, with all checksums put right."""
+    data = bomb(outside_of(run) / "executed")
+    packed = {"pickle": base64.b64encode(data).decode(), "signature": "0" * 64}
+    (run / BUNDLE / "task.pkl").write_bytes(data)
+    (run / CHECKPOINT / "pickled.pkl").write_bytes(data)
+    (run / CHECKPOINT / ".validation.json").write_text(
+        json.dumps({"status": Status.PENDING_VALIDATION, "kwargs": packed})
+    )
+    content = json.loads((run / CHECKPOINT / ".manifest.json").read_bytes())
+    content["files"]["pickled.pkl"] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (run / CHECKPOINT / ".manifest.json").write_bytes(seal(content))
+
+
+def bombs_without_a_manifest(run: Path) -> None:
+    bombs(run)
+    (run / CHECKPOINT / ".manifest.json").unlink()
+
+
+def bombs_of_another_run(run: Path) -> None:
+    """It says that it is a run of ours; its id is ours, its signatures are not."""
+    bombs(run)
+    content = json.loads((run / "run.json").read_bytes())
+    (run / "run.json").write_text(json.dumps({**content, "id": "another"}))
+
+
+def scene_of_a_stranger(run: Path) -> None:
+    """The function is ours, and what is imported before it is called is not."""
+    (run / "evil.py").write_text(f"import os; os.mkdir({str(outside_of(run) / 'executed')!r})")
+    content = json.loads((run / BUNDLE / "failure.json").read_bytes())
+    content["scene"] |= {"sys_path": [str(run), *content["scene"]["sys_path"]], "preload": ["evil"]}
+    (run / BUNDLE / "failure.json").write_text(json.dumps(content))
+
+
+def open_pickles(box: Sandbox) -> str:
+    """Everything that a person might ask for, without trust."""
+    for ask in (
+        lambda: train.Checkpoint(box.run / CHECKPOINT).to_dict(),
+        lambda: train.Result.from_path(box.run).checkpoint.to_dict(),
+        lambda: train.Checkpoint.from_directory(box.run / CHECKPOINT).to_dict(),
+        lambda: unpack(read_validation(box.run / CHECKPOINT).kwargs, user_key()),
+    ):
+        with contextlib.suppress(HeadwayError, AttributeError):
+            ask()
+    return ""
+
+
+def test_no_pickle_is_opened_that_is_not_proven_to_be_ours(good: Path, sandbox: Sandbox) -> None:
+    everybody = {**READERS, "replay": command("replay", "{run}"), "pickles": open_pickles}
+    for change in (bombs, bombs_without_a_manifest, bombs_of_another_run, scene_of_a_stranger):
+        judge(sandbox, good, change.__name__, change, {"replay": everybody["replay"], **everybody})
+    assert not sandbox.seen, report_of(sandbox)
+
+
+def test_what_is_ours_is_opened(good: Path, sandbox: Sandbox) -> None:
+    """Also where it was moved to: a signature belongs to what was written, not to where it lies."""
+    shutil.copytree(good, sandbox.run)
+    assert train.Result.from_path(sandbox.run).checkpoint.to_dict()["step"] == 1
+    assert type(train.Checkpoint(sandbox.run / CHECKPOINT).to_dict()["odd"]).__name__ == "Odd"
+
+
+# --- the same in a store ---
+
+
+LOCKS = [b"", b"null", b"[]", DEEP, b'{"owner": 3}', b'{"pid": "x"}', b'{"time": "x"}', b'{"time": 1e999}']
+
+
+def test_a_store_with_anything_in_it_is_read_in_plain_text(good: Path, sandbox: Sandbox) -> None:
+    """Locks, notes, manifests, failures; nothing that is fetched leaves the directory that it is fetched to."""
+    import pyarrow.fs
+
+    filesystem = pyarrow.fs.SubTreeFileSystem(str(sandbox.storage), pyarrow.fs.LocalFileSystem())
+
+    def read(box: Sandbox) -> str:
+        for look in (
+            lambda result: repr(result),
+            lambda result: result.checkpoint and result.checkpoint.to_dict(),
+            lambda result: result._record.failures(),
+        ):
+            with contextlib.suppress(HeadwayError):
+                look(train.Result.from_path("run", storage_filesystem=filesystem))
+        return ""
+
+    for data in LOCKS:
+        judge(
+            sandbox,
+            good,
+            f"a lock {data[:20]!r}",
+            lambda run, data=data: (run / ".lock").write_bytes(data),
+            {"store": read},
+        )
+    for name in ("run.json", "events.jsonl", f"{CHECKPOINT}/.manifest.json", f"{CHECKPOINT}/.validation.json"):
+        for what in ("gone", "empty", "no text", "null", "a list", "deep", "escapes", "too large a number"):
+            change = FILE_CHANGES[what]
+            judge(sandbox, good, f"{name} is {what}", lambda run, n=name, c=change: c(run / n), {"store": read})
+    judge(sandbox, good, "pickles", bombs, {"store": read})
+    assert not sandbox.seen, report_of(sandbox)
+
+
+def test_copies_of_a_store_are_never_made_in_a_directory_of_somebody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    name = f"headway-copies-{os.getuid()}"
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / name).symlink_to(tmp_path / "theirs")
+    (tmp_path / f"{name}-2").mkdir()
+    (tmp_path / f"{name}-2").chmod(0o777)
+    assert copies._copies() == tmp_path / f"{name}-3"
+
+
+# --- what is written of secrets, and who may read it ---
+
+
+@dataclasses.dataclass
+class Login:
+    user: str
+    passphrase: str
+
+
+def test_secrets_are_not_written_down_and_nobody_else_may_read_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(config: dict[str, Any]) -> None:
+        def connect(url: str, pwd: str) -> None:
+            raise ConnectionError(f"{url} refuses: password={pwd}")
+
+        train.report({"x": 1})
+        connect(config["url"], config["pwd"])
+
+    monkeypatch.setattr(sys, "argv", ["train.py", "--api-key=S3cret-argv", "--token", "S3cret-flag"])
+    monkeypatch.setenv("PGPASSWORD", "S3cret-env")
+    config = {
+        "login": Login("me", "S3cret-field"),
+        "nested": [{"aws_access_key_id": "S3cret-id"}, {"header": {"Cookie": "S3cret-cookie"}}],
+        "url": "postgres://me:S3cret-url@db/x",
+        "pwd": "S3cret-pwd",
+        "jwt": "S3cret-jwt",
+    }
+    before = os.umask(0)
+    try:
+        trainer = train.DataParallelTrainer(
+            fail,
+            train_loop_config=config,
+            scaling_config=train.ScalingConfig(1),
+            run_config=train.RunConfig(name="run", storage_path=tmp_path),
+        )
+        with pytest.raises(train.TrainingFailedError):
+            trainer.fit()
+    finally:
+        os.umask(before)
+    run = tmp_path / "run"
+    found = [run, *run.rglob("*")]
+    told = {
+        path.name: secrets
+        for path in found
+        if path.is_file() and path.name != "task.pkl"  # the function itself, as it was packed
+        if (secrets := set(re.findall(rb"S3cret-\w+", path.read_bytes())))
+    }
+    assert not told
+    assert "S3cret" not in command("show", str(run))(Sandbox(tmp_path, tmp_path))
+    assert "S3cret" not in command("why", str(run))(Sandbox(tmp_path, tmp_path))
+    assert run.stat().st_mode & 0o777 == 0o700
+    readable = [path.name for path in found if path.is_file() and path.stat().st_mode & 0o077 and path.name != ".lock"]
+    assert not readable
+    with pytest.raises(train.ConfigError, match=r"restore\(train_loop_config=...\) again"):
+        train.DataParallelTrainer.restore(run, fail)
