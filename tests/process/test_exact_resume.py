@@ -169,3 +169,19 @@ def scaled(config: dict[str, Any]) -> None:
 
 def test_the_scaler_of_accelerate_goes_on_where_it_was(tmp_path: Path) -> None:
     same_when_killed(tmp_path, scaled, num_workers=1, after=2)
+
+
+def split_at_random(config: dict[str, Any]) -> None:
+    """Rows are held out by a draw that nobody has seeded."""
+    kept, held_out = torch.utils.data.random_split(rows(32), [24, 8])
+    loader = prepare_data_loader(DataLoader(kept, batch_size=4))
+    state = train.track(loader=loader)
+    for _ in state.epochs(1):
+        for _ in loader:
+            train.report({"number": float(hash(tuple(held_out.indices)) % 2**40)})
+            die(after=state.num_batches, config=config)
+
+
+def test_what_is_drawn_before_state_is_restored_is_drawn_again_after_a_restart(tmp_path: Path) -> None:
+    """Else rows that were held out would be trained with."""
+    same_when_killed(tmp_path, split_at_random, num_workers=1, after=2)

@@ -288,7 +288,7 @@ def _become(start: Start, preload: Sequence[str]) -> None:
             importlib.import_module(name)
         except ImportError as error:
             raise ConfigError(f"the run had {name} imported, which is not to be had here: {error}") from None
-    seed(start.run, start.place, start.first_seq)
+    seed(start.run, start.place)
 
 
 def _unpacked(data: bytes, replay: Replay, examine: Examine, obstacles: list[HeadwayError]) -> Task:

@@ -101,7 +101,7 @@ def _become(start: Start, before: Surroundings | None) -> Failed | None:
         settle(start.surroundings, before)
         write_to_logs(*(layout.log(Path(start.run.path), start.rank, stream) for stream in ("out", "err")))
         log_like(start.surroundings)
-        seed(start.run, start.place, start.first_seq)
+        seed(start.run, start.place)
     except Exception as error:  # no such folder, no room for logs
         return failure(error)
     return None
@@ -275,9 +275,12 @@ class _Log(io.FileIO):
             return len(data)
 
 
-def seed(run: RunInfo, place: Place, first_seq: int) -> None:
-    """Forked siblings begin with equal random states: give each its own, the same again for the same start."""
-    digest = hashlib.sha256(f"{run.seed}:{place.rank}:{first_seq}".encode()).digest()
+def seed(run: RunInfo, place: Place) -> None:
+    """Give each rank random states of its own: forked siblings begin with equal ones.
+
+    Every start of a rank begins with the same ones, so that rows it holds out at random stay held out after a restart.
+    """
+    digest = hashlib.sha256(f"{run.seed}:{place.rank}".encode()).digest()
     number = int.from_bytes(digest[:4], "big")
     random.seed(number)
     if numpy := sys.modules.get("numpy"):
