@@ -31,7 +31,7 @@ check: .venv/.setup
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --quiet tests/test_layers.py
 
-# Side by side with the peers; about an hour. Results are kept in benchmarks/results.
+# Side by side with the peers; about two hours. Results are kept in benchmarks/results.
 bench: .venv/.bench
 	$(BIN)/python benchmarks/start.py
 	$(BIN)/python benchmarks/report.py
@@ -44,7 +44,10 @@ bench: .venv/.bench
 	$(BIN)/python benchmarks/chaos.py
 	$(BIN)/python benchmarks/preempt.py
 	$(BIN)/python benchmarks/elastic.py
+	$(BIN)/python benchmarks/exact_resume.py
+	$(BIN)/python benchmarks/loaders.py
 	$(BIN)/python benchmarks/hangs.py
+	$(BIN)/python benchmarks/false_alarms.py
 	$(BIN)/python benchmarks/ingest.py
 	$(BIN)/python benchmarks/data_memory.py
 

@@ -3,7 +3,8 @@
     python benchmarks/exact_resume.py [--runs 20] [--programs ddp3 ddp4 …] [--seed 0]
 
 Each program runs once undisturbed, then ``--runs`` times with one to three workers killed at random moments. Losses are
-compared for every report of every rank and attempt, also for those that were made twice.
+compared for every report of every rank and attempt, also for those that were made twice. Programs with two loaders:
+``loaders.py``.
 """
 
 from __future__ import annotations
@@ -141,7 +142,6 @@ PROGRAMS = {
     "ddp4": Program(ddp, num_workers=4, num_reports=24, every_reports=3),
     "accumulation": Program(accumulation, num_workers=2, num_reports=26, every_reports=3),
     "last_batch": Program(last_batch, num_workers=2, num_reports=24, every_reports=4),
-    # Programs with several loaders belong here.
 }
 
 
