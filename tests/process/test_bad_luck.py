@@ -340,8 +340,9 @@ def test_a_nursery_that_is_stopped_while_they_come_up_is_not_waited_for_for_ever
         process.suspend()
     result = fit(counting(5), 2, name="run", storage_path=tmp_path)
     assert steps(Path(result.path)) == list(range(5))
-    [retry] = [event for event in events(Path(result.path)) if event["event"] == "retry"]
-    assert "ranks 0 and 1 did not come up" in retry["cause"]
+    retries = [event["cause"] for event in events(Path(result.path)) if event["event"] == "retry"]
+    assert retries, "on a busy machine the next one may take as long, too"
+    assert all("ranks 0 and 1 did not come up" in cause for cause in retries)
     assert not alive(stopped)
 
 

@@ -120,6 +120,9 @@ class Surroundings:
     logging: LoggingSettings | None = None
 
 
+LOST_EXIT_CODE = 70  # of a worker that has lost its connection to the controller, or a thread that it cannot do without
+
+
 # --- worker → controller ---
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from headway.core.config import ScalingConfig
 from headway.core.errors import ConfigError, EngineError
-from headway.core.messages import Capacity, Exited, FromWorker, Ready, ToWorker
+from headway.core.messages import LOST_EXIT_CODE, Capacity, Exited, FromWorker, Ready, ToWorker
 from headway.core.wire import WireError
 from headway.engine import hardware
 from headway.engine.base import Deliver
@@ -286,7 +286,10 @@ class LocalEngine:
             return self._nursery_died(self._session)
         notice = json.loads(data)
         channel = self._channels[notice["exited"]]
-        reason = channel.fault if channel.cut_off else notice.get("reason", "")
+        while self._read(channel):
+            pass
+        cut_off = channel.cut_off or notice.get("code") == LOST_EXIT_CODE
+        reason = channel.fault if cut_off else notice.get("reason", "")
         if "code" not in notice and self._scaling.elasticity_enabled:  # it could not even be forked: fewer, then
             self._capacity, self._crowded = min(self._capacity, max(1, channel.index)), True
         self._exited(channel, Exited(code=notice.get("code"), reason=reason, out_of_memory=self._out_of_memory()))

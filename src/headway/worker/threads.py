@@ -11,11 +11,10 @@ import threading
 import traceback
 from collections.abc import Callable
 
-from headway.core.messages import Failed
+from headway.core.messages import LOST_EXIT_CODE, Failed
 from headway.engine.vitals import name_this_thread
 from headway.worker.interrupts import speaking
 
-EXIT_CODE = 70
 LAST_WORDS_S = 5.0  # for the thread that is saying something to let us speak
 
 Say = Callable[[Failed], None]
@@ -53,7 +52,7 @@ def end_worker(what: str, error: BaseException, say: Say) -> None:
         finally:
             if held:
                 speaking.release()
-    os._exit(EXIT_CODE)
+    os._exit(LOST_EXIT_CODE)
 
 
 def _told(error: BaseException) -> str:
