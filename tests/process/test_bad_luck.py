@@ -334,7 +334,7 @@ def test_a_nursery_that_is_stopped_while_they_come_up_is_not_waited_for_for_ever
     from headway.control import endings
 
     fit(lambda: None, name="warm-up", storage_path=tmp_path)
-    monkeypatch.setattr(endings, "START_S", 0.5)
+    monkeypatch.setattr(endings, "START_S", 3.0)
     stopped = [psutil.Process(pid) for pid in nursery_pids()]
     for process in stopped:
         process.suspend()
