@@ -4,22 +4,25 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: setup quickstart check unit test suite exhaustive bench clean
+.PHONY: setup quickstart check unit test test-process test-others test-exhaustive bench clean
 
 quickstart: .venv/.quickstart
 	$(BIN)/headway quickstart
 
 setup: .venv/.setup
 
-# Everything. The state machine is explored on one core while the other tests, which mostly wait, use the rest.
+# Everything, in two lanes: tests of real processes mostly wait, the others mostly compute.
 test: .venv/.setup check
-	@$(MAKE) --no-print-directory --jobs=2 suite exhaustive
+	@$(MAKE) --no-print-directory --jobs=2 test-process test-others test-exhaustive
 
-suite: .venv/.setup
-	$(BIN)/python -m pytest --ignore=tests/exhaustive
+test-process: .venv/.setup
+	$(BIN)/python -m pytest tests/process
 
-exhaustive: .venv/.setup
-	@nice -n 10 $(BIN)/python -m pytest --quiet --quiet tests/exhaustive
+test-others: .venv/.setup
+	@nice -n 10 $(BIN)/python -m pytest --quiet --ignore=tests/process --ignore=tests/exhaustive
+
+test-exhaustive: .venv/.setup
+	@nice -n 10 $(BIN)/python -m pytest --quiet tests/exhaustive
 
 # An answer within two minutes.
 unit: .venv/.setup check
