@@ -13,7 +13,7 @@ setup: .venv/.setup
 
 # Everything, in two lanes: tests of real processes mostly wait, the others mostly compute.
 test: .venv/.setup check
-	@$(MAKE) --no-print-directory --jobs=2 test-process test-others test-exhaustive
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going test-process test-others test-exhaustive
 
 test-process: .venv/.setup
 	$(BIN)/python -m pytest tests/process
