@@ -51,6 +51,22 @@ def test_a_dict_is_a_checkpoint_and_where_a_run_goes_on(tmp_path: Path, monkeypa
     assert later.to_dict(trust=True)["hook"]() == 3
 
 
+def test_who_saves_anew_without_reading_what_was_saved_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+    def train_func(reads: bool) -> None:
+        if reads:
+            train.get_checkpoint()
+        for epoch in range(2):
+            train.report({"epoch": epoch}, checkpoint=train.Checkpoint.from_dict({"epoch": epoch}))
+
+    def told(reads: bool) -> int:
+        fit(lambda: train_func(reads), name="run")
+        return capfd.readouterr().err.count("was never read")
+
+    assert told(reads=False) == 0, "there is none yet"
+    assert told(reads=True) == 0
+    assert told(reads=False) == 1
+
+
 def test_resume_from_a_dict(tmp_path: Path) -> None:
     def train_func() -> Any:
         checkpoint = train.get_checkpoint()

@@ -335,3 +335,18 @@ def test_what_was_saved_between_epochs_goes_on_with_the_right_one(where: str, tm
     marker = tmp_path / "died"
     assert told("one that died") == quiet
     assert marker.exists()
+
+
+def test_a_run_that_goes_on_between_two_epochs_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def train_func() -> None:
+        loader = prepare_data_loader(DataLoader(TensorDataset(torch.arange(4)), batch_size=2))
+        for epoch in train.track(loader=loader).epochs(2):
+            assert len(list(loader)) == 2
+            train.report({"epoch": epoch})
+
+    config = train.RunConfig(
+        name="run", storage_path=tmp_path, checkpoint_config=train.CheckpointConfig(every_reports=1)
+    )
+    for _ in range(2):
+        TorchTrainer(train_func, run_config=config).fit()
+    assert "goes on with 1 worker from checkpoint_000001 (report 1, after epoch 1);" in capfd.readouterr().err

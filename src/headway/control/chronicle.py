@@ -193,8 +193,8 @@ def stillness(diagnosis: Diagnosis, silent_s: float) -> str:
 
 
 def _position(manifest: Manifest) -> str:
-    """``5``, or where in the data that was: ``5, epoch 1, 7 batches of loader``."""
+    """``5``, or where in the data that was: ``5, epoch 1, 7 batches of loader``, or ``5, after epoch 1``."""
     cursor = manifest.cursor
-    epoch = [f"epoch {cursor['epoch']}"] if "epoch" in cursor else []
+    epoch = [f"{'after ' if cursor.get('over') else ''}epoch {cursor['epoch']}"] if "epoch" in cursor else []
     batches = [f"{words.count(n, 'batch', 'batches')} of {name}" for name, n in cursor.get("batches", {}).items()]
     return ", ".join([str(manifest.seq), *epoch, *batches])

@@ -43,13 +43,20 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     if column.num_chunks == 1:
         return column.chunk(0)
     if column.num_chunks == 0:
-        return pa.array([], column.type) if not isinstance(column.type, pa.BaseExtensionType) else _empty(column.type)
+        return _empty(column.type)
     whole = column.combine_chunks()
     return whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
 
 
-def _empty(kind: pa.BaseExtensionType) -> pa.Array:
-    return pa.ExtensionArray.from_storage(kind, pa.array([], kind.storage_type))
+def empty_table(schema: pa.Schema) -> pa.Table:
+    """No rows of it; Arrow's own ``empty_table()`` refuses tensors that were read from files."""
+    return pa.Table.from_arrays([_empty(field.type) for field in schema], schema=schema)
+
+
+def _empty(kind: pa.DataType) -> pa.Array:
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(kind, pa.array([], kind.storage_type))
+    return pa.array([], kind)
 
 
 def table_of(chunk: Chunk) -> pa.Table:

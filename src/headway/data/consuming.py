@@ -16,6 +16,7 @@ from headway.data.chunks import (
     check_format,
     chunk_of,
     copied,
+    empty_table,
     formatted,
     joined,
     num_rows,
@@ -155,7 +156,7 @@ class Consuming(Iterating):
     def _nothing(self) -> Chunk:
         """No rows, with the columns that they would have: functions of the user's are not asked."""
         schema = self._plan.source.schema
-        chunk = chunk_of(schema.empty_table()) if schema is not None else {}
+        chunk = chunk_of(empty_table(schema)) if schema is not None else {}
         for op in self._plan.ops:
             if chunk and (not op.is_users or isinstance(op, Filter)):
                 chunk = op.runner()(chunk, str)

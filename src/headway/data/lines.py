@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 
 from headway.core.errors import DataError
+from headway.data.chunks import empty_table
 from headway.data.files import Files
 from headway.data.source import Columns, Source, digest, select
 
@@ -158,7 +159,7 @@ class LineFiles(Source):
         except (pa.ArrowException, DataError, UnicodeError) as error:
             if self.skip and schema is not None:
                 self._left_out.append(f"{self.where(piece)}: {error}")
-                return select(schema.empty_table(), columns)
+                return select(empty_table(schema), columns)
             raise DataError(f"{self.where(piece)} cannot be read: {error}") from error
         return select(table, columns)
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headway.core.errors import DataError
+from headway.data.chunks import empty_table
 from headway.data.files import File, Files
 from headway.data.source import Columns, Source, digest
 from headway.data.tensors import without_foreign_types
@@ -97,7 +98,7 @@ class ParquetFiles(Source):
             if not isinstance(footer, DataError):
                 schema = self._with_partitions(footer.schema.to_arrow_schema(), file)
                 try:
-                    schema.empty_table().filter(self.filter)
+                    empty_table(schema).filter(self.filter)
                 except pa.ArrowException as error:
                     raise DataError(f"the filter cannot be applied to {file.path}: {error}") from error
 
@@ -130,7 +131,7 @@ class ParquetFiles(Source):
         except (pa.ArrowException, OSError) as error:
             if self.skip:
                 self._left_out.append(f"{self.where(piece)}: {error}")
-                return self.schema.empty_table().select(names)
+                return empty_table(self.schema).select(names)
             raise DataError(f"{self.where(piece)} cannot be read: {error}") from error
         return self._as_one_schema(table, names)
 

@@ -121,4 +121,5 @@ def join(
 def num_collectives() -> tuple[int, int]:
     """How many collective operations this process has begun: in all its groups, and in the one that all ranks share."""
     module = sys.modules.get("headway.frameworks.torch")
-    return module.num_collectives() if module is not None else (0, 0)
+    count = getattr(module, "num_collectives", None)  # another thread may be importing it at this moment
+    return count() if count is not None else (0, 0)

@@ -81,6 +81,8 @@ def num_collectives() -> tuple[int, int]:
     with contextlib.suppress(RuntimeError):  # a backend that does not count
         groups: list[Any] = list(dist.distributed_c10d._world.pg_map)
         world: Any = dist.group.WORLD
+        if world is None:  # destroyed by another thread since we asked
+            return 0, 0
         return sum(group._get_sequence_number_for_group() for group in groups), world._get_sequence_number_for_group()
     return 0, 0
 

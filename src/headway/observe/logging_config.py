@@ -23,6 +23,9 @@ from headway.core.messages import HandlerSettings, LoggerSettings, LoggingSettin
 
 MAX_PICKLED_BYTES = 1 << 16  # of a formatter with its filters: more than that would drag half the driver along
 _LEVEL_AND_NAME = logging.Formatter(logging.BASIC_FORMAT)
+_FOR_PROGRAMS = (
+    "torch._logging._internal"  # traces of the compiler; torch keeps them only where a folder is set for them
+)
 
 
 # --- in the driver ---
@@ -55,13 +58,17 @@ def _loggers() -> Iterator[LoggerSettings]:
 
 
 def _handlers(logger: logging.Logger) -> Iterator[HandlerSettings]:
-    found = [each for each in logger.handlers if not isinstance(each, logging.NullHandler)]
+    found = [each for each in logger.handlers if not isinstance(each, logging.NullHandler) and _is_for_people(each)]
     consoles = [(handler, stream) for handler in found if (stream := _stream(handler)) is not None]
     for handler, stream in consoles:
         yield HandlerSettings(stream=stream, level=handler.level, style=_style(handler))
     if found and not consoles and (logger is logging.root or not logger.propagate):
         lowest = min(found, key=lambda handler: handler.level)
         yield HandlerSettings(stream="err", level=lowest.level, style=_style(lowest))
+
+
+def _is_for_people(handler: logging.Handler) -> bool:
+    return type(handler).__module__ != _FOR_PROGRAMS
 
 
 def _stream(handler: logging.Handler) -> Stream | None:

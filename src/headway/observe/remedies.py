@@ -9,15 +9,14 @@ _MEMORY = (
     "smaller batches (accumulate gradients to keep the step the same), fewer or no loader processes",
     "what is added up over steps must not hold the graph: loss.item() instead of loss",
 )
+_KILLED = "SIGKILL comes from outside: from a person, or from a scheduler whose limit of time or memory was passed"
+_LEFT = "os._exit() and sys.exit() with a status end a run: raise an exception instead"
 _SAME_ORDER = "all ranks must call the same collectives in the same order: look for one inside an `if rank == 0:`"
 
 REMEDIES: dict[str, tuple[str, ...]] = {
     "exception": ("replayed with --debug, the debugger stops where it was raised, with all locals",),
     "out of memory": _MEMORY,
-    "dead": (
-        "the last lines of its log may say why; a crash in C code leaves a stack there",
-        "os._exit() and sys.exit() with a status end a run: raise an exception instead",
-    ),
+    "dead": ("the last lines of its log may say why; a crash in C code leaves a stack there",),
     "misuse": ("the sentence above says what to change; another attempt would only repeat it",),
     "program": ("the ranks contradict one another: what they save or meet for must be the same on all of them",),
     "start": ("headway doctor checks this machine; the logs say how far the workers came",),
@@ -57,4 +56,12 @@ REMEDIES: dict[str, tuple[str, ...]] = {
 def remedies(summary: Mapping[str, Any]) -> tuple[str, ...]:
     """For a failure or a stall, by what its folder says of it."""
     found = REMEDIES.get(summary["fault"], ())
-    return (*_MEMORY, *found) if summary["fault"] == "dead" and "out of memory" in summary["cause"] else found
+    return (*_of_death(summary["cause"]), *found) if summary["fault"] == "dead" else found
+
+
+def _of_death(cause: str) -> tuple[str, ...]:
+    if "out of memory" in cause:
+        return _MEMORY
+    if "SIGKILL" in cause:
+        return (_KILLED,)
+    return (_LEFT,) if "exit code" in cause else ()

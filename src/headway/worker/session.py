@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -58,6 +59,10 @@ from headway.worker.pulse import Progress
 from headway.worker.saving import Saver, Wish
 from headway.worker.uploading import Uploader
 
+UNREAD = (
+    "headway: a checkpoint was saved, and the one that the run goes on from was never read: without "
+    "train.get_checkpoint() or train.track() the function begins anew. Where that is meant, ignore it"
+)
 COMMIT_WAIT_S = 1.0
 IN_FLIGHT = 4  # saves that may lie in staging; more are made only as fast as storage commits them
 THROTTLE_S = 5.0  # but no longer than that: whoever must commit them may be waiting for us
@@ -123,6 +128,7 @@ class Session:
         self._reported: set[int] = set()  # reports with files that the controller has been sent
         self._early: set[int] = set()  # files that were there before their report was
         self._first = start.checkpoint
+        self._unread = start.checkpoint is not None and start.rank == 0  # nobody has asked for what we began with
         self._checkpoint: Checkpoint | None = None  # the newest since then that we had a part in
         self._num_claims = 0
         self._granted: dict[int, Granted] = {}
@@ -240,6 +246,7 @@ class Session:
             raise ConfigError(
                 f"checkpoint must be a Checkpoint, got {kind}: use Checkpoint.from_directory(path) or from_dict(data)"
             )
+        self._say_if_unread()
         self._link.send(Saving(taken=self.progress.how_far()))
         heed()
         note = Note(self.run.num_workers, json.loads(metrics), validation=validation, cursor=_noted(wish))
@@ -249,6 +256,12 @@ class Session:
         self._pending.add(seq)
         self._last_save = seq
         return there
+
+    def _say_if_unread(self) -> None:
+        """Who saves without having read what was saved before has begun from scratch, whatever the console said."""
+        if self._unread:
+            self._unread = False
+            print(UNREAD, file=sys.stderr)
 
     def _arrived(self, seq: int) -> None:
         """Files that a report has promised are there; it may be quicker than the report itself."""
@@ -338,6 +351,7 @@ class Session:
 
         What it has just reported is given a moment to be committed, as long as that may depend on others.
         """
+        self._unread = False
         self._settle_if_alone()
         patience = None if self.run.num_workers == 1 else COMMIT_WAIT_S
         with self.progress.phase("waiting for a checkpoint"):
@@ -368,6 +382,7 @@ class Session:
 
     def checkpoints(self, *, validated: bool, timeout_s: float | None) -> tuple[Known, ...]:
         """Those there are when this rank's last one is, and all validations are over; or when the time is."""
+        self._unread = False
         self._settle_if_alone()
         began = time.monotonic()
         found = self._all_saved(timeout_s)

@@ -311,6 +311,18 @@ def test_filter_by_an_expression_keeps_tensors_and_strings() -> None:
     assert [(row["x"].tolist(), row["s"]) for row in found] == [([[n, n], [n, n]], "x" * n) for n in (4, 5)]
 
 
+def test_what_is_left_of_tensors_in_files_can_be_kept_and_split(tmp_path: Path) -> None:
+    rows = {"x": np.arange(20.0, dtype=np.float32).reshape(10, 2), "y": np.arange(10)}
+    headway.data.from_numpy(rows).write_parquet(str(tmp_path))
+    dataset = headway.data.read_parquet(str(tmp_path))
+    train, test = dataset.filter(lambda row: row["y"] % 2 == 0).train_test_split(0.4)
+    assert [row["x"].tolist() for row in train.take_all()] == [[0, 1], [4, 5], [8, 9]]
+    assert ids(test, "y") == [6, 8]
+    nothing = dataset.filter(lambda row: False).materialize()
+    assert (nothing.count(), nothing.columns()) == (0, ["x", "y"])
+    assert ids(headway.data.read_parquet(str(tmp_path), filter=pc.field("y") > 7), "y") == [8, 9]
+
+
 def test_filter_with_arguments_and_with_a_class() -> None:
     class Above:
         def __init__(self, least: int) -> None:

@@ -112,6 +112,14 @@ def test_who_may_have_died_of_memory_hears_of_it() -> None:
     assert not any("smaller batches" in remedy for remedy in remedies({**died, "cause": "rank 0 left"}))
 
 
+def test_the_remedy_for_a_death_is_about_that_death() -> None:
+    killed = remedies({"fault": "dead", "cause": "rank 1 was killed (SIGKILL); then rank 0 lost its connection"})
+    left = remedies({"fault": "dead", "cause": "rank 1 left with exit code 0 before its function returned"})
+    assert killed[0].startswith("SIGKILL comes from outside")
+    assert not any("os._exit()" in remedy for remedy in killed)
+    assert left[0].startswith("os._exit() and sys.exit()")
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

@@ -163,3 +163,12 @@ def test_a_large_formatter_stays_at_home(monkeypatch: pytest.MonkeyPatch) -> Non
     logging.basicConfig(level=logging.INFO, format="large %(message)s")
     [handler] = settings_of("").handlers
     assert handler.style == b""
+
+
+def test_traces_that_torch_writes_for_programs_stay_out_of_the_ranks_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._logging._internal import LazyTraceHandler, trace_log
+
+    of_torch = [each for each in trace_log.handlers if isinstance(each, LazyTraceHandler)]
+    assert of_torch, "torch has set it up"
+    monkeypatch.setattr(trace_log, "handlers", of_torch)  # without what pytest adds
+    assert settings_of(trace_log.name).handlers == ()

@@ -196,7 +196,7 @@ class Tracked:
         for name, sharded in self._sharded.items():
             sharded.save(folder / FOLDER / f"{SHARDED}-{name}")
         self._write(folder, f"rank-{self._session.rank}", self._own(done, finished) | self._of_rank())
-        return Checkpoint(folder), Wish(delete_local=True, scratch=True, cursor=self._position())
+        return Checkpoint(folder), Wish(delete_local=True, scratch=True, cursor=self._position(done))
 
     def _warn_without_a_loader(self) -> None:
         """Where nothing tells how far an epoch has come, a checkpoint counts as its end: that must be said."""
@@ -212,8 +212,10 @@ class Tracked:
     def _follows_data(self) -> bool:
         return bool(self._loaders or self._streams)
 
-    def _position(self) -> dict[str, Any]:
+    def _position(self, done: bool) -> dict[str, Any]:
         """For people, and for the manifest: the epoch, and how many batches of it each loader has handed out."""
+        if done and self._begun:
+            return {"epoch": self._epoch, "over": True}
         batches = {name: cursor.state()["position"] for name, cursor in self._loaders.items()}
         return {"epoch": self._epoch, **({"batches": batches} if batches else {})}
 
