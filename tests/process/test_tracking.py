@@ -350,3 +350,18 @@ def test_a_run_that_goes_on_between_two_epochs_says_so(tmp_path: Path, capfd: py
     for _ in range(2):
         TorchTrainer(train_func, run_config=config).fit()
     assert "goes on with 1 worker from checkpoint_000001 (report 1, after epoch 1);" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("every_reports", [None, 2])
+def test_state_that_would_be_saved_at_a_stop_alone_is_told_of(
+    every_reports: int | None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def train_func() -> None:
+        train.track(network=torch.nn.Linear(1, 1))
+        train.report({"loss": 1.0})
+
+    saved = train.CheckpointConfig(every_reports=every_reports)
+    config = train.RunConfig(name="run", storage_path=tmp_path, checkpoint_config=saved)
+    TorchTrainer(train_func, scaling_config=train.ScalingConfig(2), run_config=config).fit()
+    told = capfd.readouterr().err.count("tracked state is saved before a stop only")
+    assert told == (every_reports is None)

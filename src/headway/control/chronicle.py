@@ -32,6 +32,7 @@ class Chronicle:
         self._ledger = ledger
         self._watcher = watcher
         self._score = config.checkpoint_score_attribute
+        self._saves_regularly = config.every_reports is not None or config.every_s is not None
         self._missed_score = False  # whether we have said that a checkpoint lacks the metric to rank it by
         self._num_workers: int | None = None  # of the attempt before
 
@@ -56,6 +57,12 @@ class Chronicle:
         begins = "goes on" if rundir.resumed else "begins"
         source = f" from {kept[-1].path.name} (report {_position(kept[-1].manifest)})" if kept else ""
         return f"run {rundir.path.name} {begins} {where}{source}; its files: {rundir.url}"
+
+    def tracking(self) -> None:
+        """State that saves itself is followed; by default nobody has said how often it is saved."""
+        if not self._saves_regularly:
+            text = "tracked state is saved before a stop only: CheckpointConfig(every_reports=...) or (every_s=...)"
+            self.tell("tracking", f"{text} saves it regularly, so that a crash costs little")
 
     def slow_start(self, attempt: int, missing: Collection[int]) -> None:
         text = f"still waiting for {words.ranks(missing)} to come up" if missing else "still waiting for a launch"

@@ -47,6 +47,7 @@ from headway.core.messages import (
     Ready,
     SaveAt,
     Steps,
+    Tracking,
 )
 from headway.engine.base import Engine
 from headway.engine.vitals import Outside, Vital
@@ -261,6 +262,8 @@ class Controller:
         self._witness.heard(rank, message)
         if said := self._exits.heard(rank, message):
             self._tell("leaving", said)
+        if isinstance(message, Tracking) and rank == 0 and event.attempt == self._rundir.past_attempts + 1:
+            self._chronicle.tracking()
         match message:
             case Finished():
                 self._watch.over(rank)
