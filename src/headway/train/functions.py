@@ -95,6 +95,8 @@ def track(**things: Any) -> Tracked:
     and the place of every loader; so a loop over ``state.epochs(n)`` needs no line of saving or loading to go on, bit
     for bit, after a restart. All ranks must report alike. A sharded model (FSDP) is saved by all of them. Gradients
     that are accumulated for a later optimizer step are saved too; ``state.num_batches`` counts the batches of an epoch.
+    Models, optimizers and schedulers are taken from rank 0; of anything else each rank has its own state, which another
+    number of workers takes from rank 0, too.
 
     What a report is to save is taken when the first loop of the epoch asks for its next batch, or the epoch is over:
     from there training can be resumed exactly. Inside other loops nothing is saved, unless all ranks have to leave.

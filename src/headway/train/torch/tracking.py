@@ -46,6 +46,9 @@ from headway.worker.session import Later, Session, current
 if TYPE_CHECKING:
     from headway.data.stream import Stream
 
+# These are the same on all ranks; a meter, say, or a buffer of experience, is each rank's own.
+_COMMON = (nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
+
 FOLDER, SHARED, SHARDED = "tracked", "shared", "sharded"
 
 
@@ -105,9 +108,14 @@ class Tracked:
                 self._passes.begin_epoch()
                 self._set_states_of_epoch()
                 yield epoch
-                self._resumable(done=True)
-            self._epoch = number
-            self._set_states_of_epoch()
+                known = [cursor.at_boundary() for cursor in self._loaders.values()]
+                if all(known):
+                    self._resumable(done=True)
+                else:  # the next epoch will show; a later report saves what this one should have
+                    self._session.settle(None)
+            if self._epoch <= number:  # else a later loop is to be resumed
+                self._epoch, self._begun = number, False
+                self._set_states_of_epoch()
         finally:
             self._passes.end_epochs()
 
@@ -224,16 +232,19 @@ class Tracked:
         return {**own, "passes": list(finished)} if finished else own
 
     def _random_now(self, *, done: bool) -> dict[str, Any]:
-        """The random states of now. Amid an epoch also those that it began with: code before its batches runs again."""
-        began_with = self._began_with if self._begun and not done else None
-        return {"random": _random_states(), "began_with": began_with, "in_loop": not done}
+        """The random states of now, and those with which code that runs again began: of this epoch, or after all."""
+        in_loop = not done and not self._passes.all_over
+        began_with = self._began_with if self._passes.all_over or (self._begun and not done) else None
+        return {"random": _random_states(), "began_with": began_with, "in_loop": in_loop}
 
     def _of_rank(self) -> dict[str, Any]:
         """What a rank has of its own in things that are the same on all ranks otherwise."""
+        own = {name: _state_of(thing) for name, thing in self._others.items() if not isinstance(thing, _COMMON)}
         pending = {name: gradients.saved(model) for name, model in self._models.items()}
         return {
             "gradients": {name: found for name, found in pending.items() if found},
             "buffers": {name: _buffers(model) for name, model in self._models.items()} if self._session.rank else {},
+            "things": own if self._session.rank else {},
             "scaler": self._scaler.state_dict() if self._scaler is not None else None,
         }
 
@@ -281,7 +292,7 @@ class Tracked:
             own = read_dict(mine, proof)
             ranks = [own] if same_world else [read_dict(place, proof) for place in sorted(folder.glob("rank-*"))]
             self._load_sharded(folder, proof)
-        self._load(shared, path)
+        self._load(shared | (own.get("things", {}) if same_world else {}), path)
         self._load_of_rank(ranks)
         self._go_on(own, same_world=same_world)
 
