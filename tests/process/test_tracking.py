@@ -495,3 +495,18 @@ def test_what_each_rank_counts_for_itself_stays_its_own(tmp_path: Path) -> None:
     assert marker.exists()
     assert killed == told_with_death(train_func, tmp_path / "quiet", 2)
     assert killed[0] != killed[1]
+
+
+def test_what_a_restart_could_not_go_on_with_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def train_func() -> None:
+        loader = rows_loader(shuffle=True)
+        state = train.track(model=nn.Linear(1, 1))
+        for epoch in state.epochs(3):
+            rows = [row for (batch,) in loader for row in batch.tolist()]
+            train.report({"rows": rows}, checkpoint=train.Checkpoint.from_dict({"epoch": epoch}))
+            train.report({})
+
+    told_with_death(train_func, tmp_path)
+    said = capfd.readouterr().err
+    assert said.count("a restart from this checkpoint fails, because it does not hold the tracked state") == 1
+    assert said.count("a shuffled loader is not named in train.track(...)") == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,19 @@ def report(
         delete_local=delete_local_checkpoint_after_upload,
         upload=checkpoint_upload_fn,
     )
+    if checkpoint is not None and session.autosave is not None:
+        _warn_of_two_hands(session)
     session.report(metrics, checkpoint, wish, asked)
+
+
+def _warn_of_two_hands(session: Session) -> None:
+    if session.rank == 0 and not session.extras.get("two_hands"):
+        print(
+            "headway: report(checkpoint=...) beside train.track(): a restart from this checkpoint fails, because it "
+            "does not hold the tracked state; save such files elsewhere, or leave train.track() out",
+            file=sys.stderr,
+        )
+    session.extras["two_hands"] = True
 
 
 def _checked_name(name: str | None) -> str | None:

@@ -56,7 +56,7 @@ class Cursor:
     def __init__(self, loader: Any, name: str, before_first_batch: Callable[[], None], watcher: Watcher) -> None:
         self.key = ("loader", name)
         self._watcher = watcher
-        self._sampler: DealtSampler = loader.batch_sampler.sampler
+        self.sampler: DealtSampler = loader.batch_sampler.sampler
         self._subset = subset_fingerprint(loader.dataset)
         self._expected: str | None = None  # fingerprint of the order that an epoch to be gone on with has
         self._at_boundary = False  # this pass was running when an epoch of the function ended
@@ -78,7 +78,7 @@ class Cursor:
             "rows": 0 if left else self._rows,
             "finished": self._finished or left,
             "crosses": self._crosses,
-            "order": self._sampler.fingerprint,
+            "order": self.sampler.fingerprint,
             "subset": self._subset,
         }
 
@@ -90,7 +90,7 @@ class Cursor:
     def go_on(self, state: dict[str, Any], *, same_world: bool) -> None:
         self._epoch, self._finished = state["epoch"], state["finished"]
         self._crosses = state.get("crosses")
-        self._sampler.go_on(state["epoch"] + state["finished"])
+        self.sampler.go_on(state["epoch"] + state["finished"])
         self._position, self._rows = self._reached(state, same_world=same_world)
         self.first = self._rows
         self._expected = state.get("order") if self.first else None
@@ -106,7 +106,7 @@ class Cursor:
     def check_order(self) -> None:
         """StorageError if the rest of an epoch is not the rest of what was drawn before."""
         expected, self._expected = self._expected, None
-        if expected and expected != self._sampler.fingerprint:
+        if expected and expected != self.sampler.fingerprint:
             self._other_rows(
                 "their number, or the order that the sampler draws, has changed", "have the sampler draw by set_epoch()"
             )
@@ -116,7 +116,7 @@ class Cursor:
         position = state["position"]
         if "rows" in state:
             return position, state["rows"]
-        return (position, self._sampler.rows_after(0, steps=position)) if same_world else (0, 0)
+        return (position, self.sampler.rows_after(0, steps=position)) if same_world else (0, 0)
 
     def handed_out(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """The batches of an epoch, counted as the loop gets them; random states are set just before it goes on."""
@@ -128,16 +128,16 @@ class Cursor:
         if not self.first:
             self._before_first_batch()
             self._position = 0
-        self._epoch, self._rows, self._finished = self._sampler.epoch, self.first, False
+        self._epoch, self._rows, self._finished = self.sampler.epoch, self.first, False
         try:
             for batch in begin():
                 self._before_first_batch()
                 self._position += 1
-                self._rows = self._sampler.rows_after(self._rows)
+                self._rows = self.sampler.rows_after(self._rows)
                 yield batch
                 if self._at_boundary:
                     self._at_boundary, self._crosses = False, True
-                self._watcher.ask(self.key, last=self._sampler.rows_after(self._rows) == self._rows)
+                self._watcher.ask(self.key, last=self.sampler.rows_after(self._rows) == self._rows)
         except GeneratorExit:  # the loop was left by break: for it, this epoch is over
             if self._at_boundary:
                 self._at_boundary, self._crosses = False, False

@@ -107,6 +107,11 @@ class DealtSampler(DistributedSampler[Any]):
         if hasattr(self._source, "set_epoch"):
             self._source.set_epoch(epoch)
 
+    @property
+    def starts_over(self) -> bool:
+        """Whether, in a new process, it would begin with orders that it has had already."""
+        return self._counts_itself and self.epoch > 1 and type(self._source) is not SequentialSampler
+
     def go_on(self, epoch: int) -> None:
         """This epoch is the next. A sampler with randomness of its own draws what it has drawn before."""
         if type(self._source) not in _WITHOUT_MEMORY and not hasattr(self._source, "set_epoch"):

@@ -172,6 +172,7 @@ class Tracked:
     def on_report(self, seq: int, must: bool, leave: bool) -> tuple[Checkpoint, Wish] | Later | None:
         """Save when it is due; or later, at the next place from which training can be resumed exactly."""
         self._warn_without_a_loader()
+        self._warn_of_unnamed_loaders()
         every = self._session.run.every_reports
         self._owed |= must or (every is not None and (seq + 1) % every == 0)
         if not self._owed:
@@ -215,6 +216,18 @@ class Tracked:
                 "one of them goes on with the next epoch; name the prepared loader in train.track(...)",
                 file=sys.stderr,
             )
+
+    def _warn_of_unnamed_loaders(self) -> None:
+        followed = [cursor.sampler for cursor in self._loaders.values()]
+        samplers = self._session.extras.get("samplers", ())
+        if any(each.starts_over and each not in followed for each in samplers):
+            self._session.extras["samplers"] = ()
+            if self._session.rank == 0:
+                print(
+                    "headway: a shuffled loader is not named in train.track(...): after a restart it begins with its "
+                    "first order again; name it, or call its loader.sampler.set_epoch(epoch)",
+                    file=sys.stderr,
+                )
 
     @property
     def _follows_data(self) -> bool:
