@@ -77,10 +77,12 @@ class Cursor:
             "position": 0 if left else self._position,
             "rows": 0 if left else self._rows,
             "finished": self._finished or left,
-            "crosses": self._crosses,
-            "order": self.sampler.fingerprint,
-            "subset": self._subset,
         }
+
+    def saved(self) -> dict[str, Any]:
+        """Where it is, and by what to know that the rows are the same when it goes on."""
+        order = self._expected or self.sampler.fingerprint
+        return {**self.state(), "crosses": self._crosses, "order": order, "subset": self._subset}
 
     def at_boundary(self) -> bool:
         """An epoch of the function ends. False if its code holds an iterator, and may use it in the next one or not."""

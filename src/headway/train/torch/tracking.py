@@ -239,7 +239,7 @@ class Tracked:
         return {"epoch": self._epoch, **({"batches": batches} if batches else {})}
 
     def _own(self, done: bool, finished: Sequence[Hashable]) -> dict[str, Any]:
-        loaders = {name: cursor.state() for name, cursor in self._loaders.items()}
+        loaders = {name: cursor.saved() for name, cursor in self._loaders.items()}
         done = done and self._begun
         own = {"epoch": self._epoch, "done": done, "loaders": loaders, **self._random_now(done=done)}
         return {**own, "passes": list(finished)} if finished else own
