@@ -365,3 +365,178 @@ def test_state_that_would_be_saved_at_a_stop_alone_is_told_of(
     TorchTrainer(train_func, scaling_config=train.ScalingConfig(2), run_config=config).fit()
     told = capfd.readouterr().err.count("tracked state is saved before a stop only")
     assert told == (every_reports is None)
+
+
+def told_with_death(train_func: Any, folder: Path, num_workers: int = 1, every_reports: int = 1) -> list[list[Any]]:
+    """What each rank reports, with a kill where ``train_func`` asks for one."""
+    config = train.RunConfig(
+        storage_path=folder,
+        failure_config=train.FailureConfig(1),
+        checkpoint_config=train.CheckpointConfig(every_reports=every_reports),
+    )
+    scaling = train.ScalingConfig(num_workers=num_workers)
+    result = TorchTrainer(train_func, scaling_config=scaling, run_config=config).fit()
+    return [[row["metrics"] for row in Record.at(result.path).reports(rank)] for rank in range(num_workers)]
+
+
+def die_once(marker: Path) -> None:
+    if not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def rows_loader(number: int = 16, **options: Any) -> Any:
+    return prepare_data_loader(DataLoader(TensorDataset(torch.arange(number)), batch_size=2, **options))
+
+
+def test_a_sampler_with_randomness_of_its_own_goes_on_where_it_was(tmp_path: Path) -> None:
+    class Own:
+        def __init__(self) -> None:
+            self.random = random.Random(1)
+
+        def __len__(self) -> int:
+            return 16
+
+        def __iter__(self) -> Any:
+            return iter(self.random.sample(range(16), 16))
+
+    def train_func() -> None:
+        loader = rows_loader(sampler=Own())
+        state = train.track(loader=loader)
+        for epoch in state.epochs(3):
+            for (rows,) in loader:
+                train.report({"epoch": epoch, "rows": rows.tolist()})
+                if epoch == 1 and state.num_batches == 5:
+                    die_once(marker)
+
+    marker = tmp_path / "marker"
+    killed = told_with_death(train_func, tmp_path / "killed")
+    assert marker.exists()
+    assert killed == told_with_death(train_func, tmp_path / "quiet")
+
+
+def test_an_epoch_is_not_gone_on_with_by_other_rows(tmp_path: Path) -> None:
+    def split_without_a_seed() -> None:
+        part, _ = torch.utils.data.random_split(TensorDataset(torch.arange(40)), [30, 10])
+        loader = prepare_data_loader(DataLoader(part, batch_size=2, shuffle=True))
+        state = train.track(loader=loader)
+        for _ in state.epochs(1):
+            for _ in loader:
+                train.report({})
+                if state.num_batches == 5:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(train.TrainingFailedError, match="loader does not have the rows that the checkpoint was made"):
+        told_with_death(split_without_a_seed, tmp_path)
+
+    def train_func(config: dict[str, int]) -> None:
+        loader = rows_loader(config["number"], shuffle=True)
+        state = train.track(loader=loader)
+        for _ in state.epochs(1):
+            for _ in loader:
+                train.report({})
+                if config["number"] == 16 and state.num_batches == 5:
+                    raise KeyError
+
+    checkpoints = train.CheckpointConfig(every_reports=1)
+    config = train.RunConfig(name="grown", storage_path=tmp_path, checkpoint_config=checkpoints)
+    with pytest.raises(train.TrainingFailedError, match="KeyError"):
+        TorchTrainer(train_func, train_loop_config={"number": 16}, run_config=config).fit()
+    with pytest.raises(train.TrainingFailedError, match="their number, or the order that the sampler draws, has chang"):
+        TorchTrainer(train_func, train_loop_config={"number": 20}, run_config=config).fit()
+
+
+def test_an_epoch_takes_its_own_pass_where_code_holds_the_iterator_of_the_last(tmp_path: Path) -> None:
+    def train_func() -> None:
+        loader = rows_loader(shuffle=True)
+        state = train.track(loader=loader)
+        for epoch in state.epochs(4):
+            batches = iter(loader)
+            rows = [next(batches)[0].tolist() for _ in range(4)]  # the rest of them is left
+            train.report({"epoch": epoch, "rows": rows})
+            if epoch == 2:
+                die_once(marker)
+
+    marker = tmp_path / "marker"
+    ((*killed,),) = told_with_death(train_func, tmp_path / "killed")
+    assert marker.exists()
+    assert [killed] == told_with_death(train_func, tmp_path / "quiet")
+
+
+def test_a_report_after_the_last_epoch_costs_none_of_the_epochs_that_come_later(tmp_path: Path) -> None:
+    def train_func(config: dict[str, int]) -> list[int]:
+        loader = rows_loader()
+        state = train.track(loader=loader)
+        begun = []
+        for epoch in state.epochs(config["number"]):
+            begun.append(epoch)
+            train.report({"rows": sum(len(rows) for (rows,) in loader)})
+        train.report({"done": True})
+        return begun
+
+    checkpoints = train.CheckpointConfig(every_reports=1)
+    config = train.RunConfig(name="run", storage_path=tmp_path, checkpoint_config=checkpoints)
+    assert TorchTrainer(train_func, train_loop_config={"number": 2}, run_config=config).fit().return_value == [0, 1]
+    assert TorchTrainer(train_func, train_loop_config={"number": 4}, run_config=config).fit().return_value == [2, 3]
+
+
+def test_two_loops_over_epochs_are_one_after_the_other(tmp_path: Path) -> None:
+    def train_func() -> None:
+        loader = rows_loader(shuffle=True)
+        state = train.track(loader=loader)
+        for number in (2, 5):
+            for epoch in state.epochs(number):
+                chance = torch.rand(1).item()
+                for (rows,) in loader:
+                    train.report({"epoch": epoch, "rows": rows.tolist(), "chance": [chance, torch.rand(1).item()]})
+                    if epoch == 3 and state.num_batches == 5:
+                        die_once(marker)
+
+    marker = tmp_path / "marker"
+    killed = told_with_death(train_func, tmp_path / "killed")
+    assert marker.exists()
+    assert [report["epoch"] for report in killed[0]] == [epoch for epoch in range(5) for _ in range(8)]
+    quiet = told_with_death(train_func, tmp_path / "quiet")
+    assert [report["rows"] for report in killed[0]] == [report["rows"] for report in quiet[0]]
+
+
+def test_what_each_rank_counts_for_itself_stays_its_own(tmp_path: Path) -> None:
+    class Meter:
+        total = 0
+
+        def state_dict(self) -> dict[str, int]:
+            return {"total": self.total}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.total = state["total"]
+
+    def train_func() -> None:
+        loader, meter = rows_loader(), Meter()
+        state = train.track(loader=loader, meter=meter)
+        for _ in state.epochs(1):
+            for (rows,) in loader:
+                meter.total += rows.sum().item()
+                train.report({"total": meter.total})
+                if state.num_batches == 3 and train.get_context().get_world_rank() == 0:
+                    die_once(marker)
+
+    marker = tmp_path / "marker"
+    killed = told_with_death(train_func, tmp_path / "killed", 2)
+    assert marker.exists()
+    assert killed == told_with_death(train_func, tmp_path / "quiet", 2)
+    assert killed[0] != killed[1]
+
+
+def test_what_a_restart_could_not_go_on_with_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def train_func() -> None:
+        loader = rows_loader(shuffle=True)
+        state = train.track(model=nn.Linear(1, 1))
+        for epoch in state.epochs(3):
+            rows = [row for (batch,) in loader for row in batch.tolist()]
+            train.report({"rows": rows}, checkpoint=train.Checkpoint.from_dict({"epoch": epoch}))
+            train.report({})
+
+    told_with_death(train_func, tmp_path)
+    said = capfd.readouterr().err
+    assert said.count("a restart from this checkpoint fails, because it does not hold the tracked state") == 1
+    assert said.count("a shuffled loader is not named in train.track(...)") == 1

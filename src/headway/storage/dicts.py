@@ -217,8 +217,8 @@ class _Reader:
 def _load_tensors(path: Path) -> dict[str, Any]:
     import safetensors.torch
 
-    loaded: dict[str, Any] = safetensors.torch.load_file(path)
-    return loaded
+    # As torch allocates them: in the file they begin anywhere, and products of such tensors differ in the last bit.
+    return {name: tensor.clone() for name, tensor in safetensors.torch.load_file(path).items()}
 
 
 def _load_arrays(path: Path) -> dict[str, Any]:

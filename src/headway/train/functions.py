@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,19 @@ def report(
         delete_local=delete_local_checkpoint_after_upload,
         upload=checkpoint_upload_fn,
     )
+    if checkpoint is not None and session.autosave is not None:
+        _warn_of_two_hands(session)
     session.report(metrics, checkpoint, wish, asked)
+
+
+def _warn_of_two_hands(session: Session) -> None:
+    if session.rank == 0 and not session.extras.get("two_hands"):
+        print(
+            "headway: report(checkpoint=...) beside train.track(): a restart from this checkpoint fails, because it "
+            "does not hold the tracked state; save such files elsewhere, or leave train.track() out",
+            file=sys.stderr,
+        )
+    session.extras["two_hands"] = True
 
 
 def _checked_name(name: str | None) -> str | None:
@@ -95,6 +108,8 @@ def track(**things: Any) -> Tracked:
     and the place of every loader; so a loop over ``state.epochs(n)`` needs no line of saving or loading to go on, bit
     for bit, after a restart. All ranks must report alike. A sharded model (FSDP) is saved by all of them. Gradients
     that are accumulated for a later optimizer step are saved too; ``state.num_batches`` counts the batches of an epoch.
+    Models, optimizers and schedulers are taken from rank 0; of anything else each rank has its own state, which another
+    number of workers takes from rank 0, too.
 
     What a report is to save is taken when the first loop of the epoch asks for its next batch, or the epoch is over:
     from there training can be resumed exactly. Inside other loops nothing is saved, unless all ranks have to leave.

@@ -39,6 +39,12 @@ def test_plain_values_come_back_as_they_were(data: dict[str, Any]) -> None:
         assert not Path(folder, PICKLED).exists()
 
 
+def test_tensors_are_as_aligned_as_those_that_torch_allocates() -> None:
+    data = {"a": torch.ones(3, dtype=torch.uint8), "b": torch.ones(5), "c": torch.ones(7)}
+    with Checkpoint.from_dict(data).as_directory() as folder:
+        assert all(tensor.data_ptr() % 64 == 0 for tensor in Checkpoint(folder).to_dict().values())
+
+
 def test_tensors_and_arrays_come_back_without_pickle(tmp_path: Path) -> None:
     shared = torch.arange(6.0).reshape(2, 3)
     model = torch.nn.Linear(2, 2)

@@ -17,7 +17,7 @@ from headway.core.errors import ConfigError
 from headway.data.counting import Progress, counted
 from headway.data.devices import one_ahead, one_by_one
 from headway.frameworks.torch import device_of
-from headway.train.torch.sharing import share
+from headway.train.torch.sharing import DealtSampler, share
 from headway.worker.session import current
 
 
@@ -50,6 +50,8 @@ def prepare_data_loader(
     prepared: DataLoader[Any] = copy.copy(data_loader)
     if add_dist_sampler:
         share(prepared, session.place, session.extras.get("shuffle_seed", 0), session.run.global_workers)
+    if isinstance(prepared.sampler, DealtSampler):
+        session.extras.setdefault("samplers", []).append(prepared.sampler)
     device = device_of(session.place)
     if move_to_device and device.type != "cpu":
         _deliver_to(prepared, device, ahead=auto_transfer)

@@ -38,7 +38,7 @@ class Passes:
     # --- what happens ---
 
     def begin_epoch(self) -> None:
-        self._in_epochs = True
+        self._in_epochs, self.all_over = True, False
         self._reset()
 
     def end_epochs(self) -> None:

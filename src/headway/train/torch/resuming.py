@@ -18,9 +18,9 @@ import numpy
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
-from headway.core.errors import ConfigError
+from headway.core.errors import ConfigError, StorageError
 from headway.data.counting import Unwatched, Watcher
-from headway.train.torch.sharing import DealtBatches, share_lone
+from headway.train.torch.sharing import DealtBatches, DealtSampler, share_lone, subset_fingerprint
 
 
 class Row(NamedTuple):
@@ -37,7 +37,7 @@ def follow(
         raise ConfigError(
             "train.track(loader=...) needs a loader from prepare_data_loader() that draws its batches row by row"
         )
-    cursor = Cursor(loader.batch_sampler, name, before_first_batch, watcher or Unwatched())
+    cursor = Cursor(loader, name, before_first_batch, watcher or Unwatched())
     vars(loader)["batch_sampler"] = _Tagged(loader.batch_sampler, cursor)
     rows = vars(loader)["dataset"] = _Seeded(loader.dataset, seed)
     loader.collate_fn = _SeededCollate(loader.collate_fn, rows)
@@ -53,12 +53,14 @@ def follow(
 class Cursor:
     """Where a loader is: which epoch, how many batches of it were handed out, how many rows those were on all ranks."""
 
-    def __init__(
-        self, batches: DealtBatches, name: str, before_first_batch: Callable[[], None], watcher: Watcher
-    ) -> None:
+    def __init__(self, loader: Any, name: str, before_first_batch: Callable[[], None], watcher: Watcher) -> None:
         self.key = ("loader", name)
         self._watcher = watcher
-        self._sampler = batches.sampler
+        self.sampler: DealtSampler = loader.batch_sampler.sampler
+        self._subset = subset_fingerprint(loader.dataset)
+        self._expected: str | None = None  # fingerprint of the order that an epoch to be gone on with has
+        self._at_boundary = False  # this pass was running when an epoch of the function ended
+        self._crosses: bool | None = None  # whether such a pass goes on in the next epoch, as far as is known
         self._before_first_batch = before_first_batch
         self._epoch = -1  # none has begun
         self._position = 0
@@ -69,25 +71,54 @@ class Cursor:
         self.num_to_skip = 0  # passes that the resumed epoch has had already: they give nothing
 
     def state(self) -> dict[str, Any]:
+        left = self._at_boundary and self._crosses is False  # whoever holds its iterator will drop it
         return {
             "epoch": self._epoch,
-            "position": self._position,
-            "rows": self._rows,
-            "finished": self._finished,
+            "position": 0 if left else self._position,
+            "rows": 0 if left else self._rows,
+            "finished": self._finished or left,
         }
+
+    def saved(self) -> dict[str, Any]:
+        """Where it is, and by what to know that the rows are the same when it goes on."""
+        order = self._expected or self.sampler.fingerprint
+        return {**self.state(), "crosses": self._crosses, "order": order, "subset": self._subset}
+
+    def at_boundary(self) -> bool:
+        """An epoch of the function ends. False if its code holds an iterator, and may use it in the next one or not."""
+        self._at_boundary = not self._finished
+        return self._finished or self._crosses is not None
 
     def go_on(self, state: dict[str, Any], *, same_world: bool) -> None:
         self._epoch, self._finished = state["epoch"], state["finished"]
-        self._sampler.epoch = state["epoch"] + state["finished"]
+        self._crosses = state.get("crosses")
+        self.sampler.go_on(state["epoch"] + state["finished"])
         self._position, self._rows = self._reached(state, same_world=same_world)
         self.first = self._rows
+        self._expected = state.get("order") if self.first else None
+        if state.get("subset", self._subset) != self._subset:
+            self._other_rows("its dataset is a Subset of other rows", "give random_split() a seeded generator")
+
+    def _other_rows(self, what: str, remedy: str) -> None:
+        raise StorageError(
+            f"{self.key[1]} does not have the rows that the checkpoint was made with: {what}, so some would come twice "
+            f"in this epoch and others never; {remedy}, or give the run a new name"
+        )
+
+    def check_order(self) -> None:
+        """StorageError if the rest of an epoch is not the rest of what was drawn before."""
+        expected, self._expected = self._expected, None
+        if expected and expected != self.sampler.fingerprint:
+            self._other_rows(
+                "their number, or the order that the sampler draws, has changed", "have the sampler draw by set_epoch()"
+            )
 
     def _reached(self, state: dict[str, Any], *, same_world: bool) -> tuple[int, int]:
         """Batches and rows of the epoch. Older states tell no rows: other workers begin such an epoch anew."""
         position = state["position"]
         if "rows" in state:
             return position, state["rows"]
-        return (position, self._sampler.rows_after(0, steps=position)) if same_world else (0, 0)
+        return (position, self.sampler.rows_after(0, steps=position)) if same_world else (0, 0)
 
     def handed_out(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """The batches of an epoch, counted as the loop gets them; random states are set just before it goes on."""
@@ -99,15 +130,19 @@ class Cursor:
         if not self.first:
             self._before_first_batch()
             self._position = 0
-        self._epoch, self._rows, self._finished = self._sampler.epoch, self.first, False
+        self._epoch, self._rows, self._finished = self.sampler.epoch, self.first, False
         try:
             for batch in begin():
                 self._before_first_batch()
                 self._position += 1
-                self._rows = self._sampler.rows_after(self._rows)
+                self._rows = self.sampler.rows_after(self._rows)
                 yield batch
-                self._watcher.ask(self.key, last=self._sampler.rows_after(self._rows) == self._rows)
+                if self._at_boundary:
+                    self._at_boundary, self._crosses = False, True
+                self._watcher.ask(self.key, last=self.sampler.rows_after(self._rows) == self._rows)
         except GeneratorExit:  # the loop was left by break: for it, this epoch is over
+            if self._at_boundary:
+                self._at_boundary, self._crosses = False, False
             self._finish()
             raise
         self._before_first_batch()  # if nothing was left, training is resumed behind the loop
@@ -129,7 +164,9 @@ class _Tagged:
     def __iter__(self) -> Iterator[list[Row]]:
         epoch = self._batches.sampler.epoch
         first, self._cursor.first = self._cursor.first, 0
-        for batch in self._batches.sampler.batches(first):
+        batches = self._batches.sampler.batches(first)
+        self._cursor.check_order()
+        for batch in batches:
             yield [Row(epoch, number) for number in batch]
 
     def __len__(self) -> int:

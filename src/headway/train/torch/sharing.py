@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import random
 import sys
@@ -11,13 +12,24 @@ from typing import Any
 
 import numpy
 import torch
-from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, Sampler, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from torch.utils.data.distributed import DistributedSampler
 
 from headway.core.errors import ConfigError
 from headway.core.messages import Place
 from headway.data.dealing import batches_of, next_step, num_steps
 from headway.observe import words
+
+_WITHOUT_MEMORY = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 LONE = "_headway_lone"  # on a loader that was left alone because its worker is
 
@@ -86,10 +98,25 @@ class DealtSampler(DistributedSampler[Any]):
         self._global_batch: int = (loader.batch_size or 1) * max(place.world_size, global_workers or 0)
         self._counts_itself = True
         self._batched: bool = loader.batch_size is not None
+        self.fingerprint = ""  # of the order that was drawn last
         self._evenness = Evenness(loader.dataset, place)
 
     def set_epoch(self, epoch: int) -> None:
         self._counts_itself = False
+        self.epoch = epoch
+        if hasattr(self._source, "set_epoch"):
+            self._source.set_epoch(epoch)
+
+    @property
+    def starts_over(self) -> bool:
+        """Whether, in a new process, it would begin with orders that it has had already."""
+        return self._counts_itself and self.epoch > 1 and type(self._source) is not SequentialSampler
+
+    def go_on(self, epoch: int) -> None:
+        """This epoch is the next. A sampler with randomness of its own draws what it has drawn before."""
+        if type(self._source) not in _WITHOUT_MEMORY and not hasattr(self._source, "set_epoch"):
+            for earlier in range(self.epoch, epoch):
+                _order(self._source, self.seed + earlier)
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[Any]:
@@ -112,6 +139,7 @@ class DealtSampler(DistributedSampler[Any]):
 
     def _coming(self) -> Sequence[Any]:
         order = _order(self._source, self.seed + self.epoch)
+        self.fingerprint = _fingerprint(order)
         self.epoch += self._counts_itself
         return order
 
@@ -241,6 +269,22 @@ def _order(source: Sampler[int], seed: int) -> Sequence[int]:
         shuffled: list[int] = torch.randperm(source.num_samples, generator=generator).tolist()
         return shuffled
     return _drawn(source, seed)
+
+
+def _fingerprint(order: Sequence[Any]) -> str:
+    """What differs where another order is drawn."""
+    if isinstance(order, range):
+        return str(order)
+    return hashlib.sha256(repr(list(order)).encode()).hexdigest()[:16]
+
+
+def subset_fingerprint(dataset: Any) -> str:
+    """Which rows of a larger dataset this one has: a random split without a seed has others in each process."""
+    parts = []
+    while isinstance(dataset, Subset):
+        parts.append(_fingerprint(dataset.indices))
+        dataset = dataset.dataset
+    return " ".join(parts)
 
 
 def _drawn(source: Any, seed: int) -> list[Any]:

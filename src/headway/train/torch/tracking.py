@@ -46,6 +46,9 @@ from headway.worker.session import Later, Session, current
 if TYPE_CHECKING:
     from headway.data.stream import Stream
 
+# These are the same on all ranks; a meter, say, or a buffer of experience, is each rank's own.
+_COMMON = (nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
+
 FOLDER, SHARED, SHARDED = "tracked", "shared", "sharded"
 
 
@@ -105,9 +108,14 @@ class Tracked:
                 self._passes.begin_epoch()
                 self._set_states_of_epoch()
                 yield epoch
-                self._resumable(done=True)
-            self._epoch = number
-            self._set_states_of_epoch()
+                known = [cursor.at_boundary() for cursor in self._loaders.values()]
+                if all(known):
+                    self._resumable(done=True)
+                else:  # the next epoch will show; a later report saves what this one should have
+                    self._session.settle(None)
+            if self._epoch <= number:  # else a later loop is to be resumed
+                self._epoch, self._begun = number, False
+                self._set_states_of_epoch()
         finally:
             self._passes.end_epochs()
 
@@ -164,6 +172,7 @@ class Tracked:
     def on_report(self, seq: int, must: bool, leave: bool) -> tuple[Checkpoint, Wish] | Later | None:
         """Save when it is due; or later, at the next place from which training can be resumed exactly."""
         self._warn_without_a_loader()
+        self._warn_of_unnamed_loaders()
         every = self._session.run.every_reports
         self._owed |= must or (every is not None and (seq + 1) % every == 0)
         if not self._owed:
@@ -208,6 +217,18 @@ class Tracked:
                 file=sys.stderr,
             )
 
+    def _warn_of_unnamed_loaders(self) -> None:
+        followed = [cursor.sampler for cursor in self._loaders.values()]
+        samplers = self._session.extras.get("samplers", ())
+        if any(each.starts_over and each not in followed for each in samplers):
+            self._session.extras["samplers"] = ()
+            if self._session.rank == 0:
+                print(
+                    "headway: a shuffled loader is not named in train.track(...): after a restart it begins with its "
+                    "first order again; name it, or call its loader.sampler.set_epoch(epoch)",
+                    file=sys.stderr,
+                )
+
     @property
     def _follows_data(self) -> bool:
         return bool(self._loaders or self._streams)
@@ -220,22 +241,25 @@ class Tracked:
         return {"epoch": self._epoch, **({"batches": batches} if batches else {})}
 
     def _own(self, done: bool, finished: Sequence[Hashable]) -> dict[str, Any]:
-        loaders = {name: cursor.state() for name, cursor in self._loaders.items()}
+        loaders = {name: cursor.saved() for name, cursor in self._loaders.items()}
         done = done and self._begun
         own = {"epoch": self._epoch, "done": done, "loaders": loaders, **self._random_now(done=done)}
         return {**own, "passes": list(finished)} if finished else own
 
     def _random_now(self, *, done: bool) -> dict[str, Any]:
-        """The random states of now. Amid an epoch also those that it began with: code before its batches runs again."""
-        began_with = self._began_with if self._begun and not done else None
-        return {"random": _random_states(), "began_with": began_with, "in_loop": not done}
+        """The random states of now, and those with which code that runs again began: of this epoch, or after all."""
+        in_loop = not done and not self._passes.all_over
+        began_with = self._began_with if self._passes.all_over or (self._begun and not done) else None
+        return {"random": _random_states(), "began_with": began_with, "in_loop": in_loop}
 
     def _of_rank(self) -> dict[str, Any]:
         """What a rank has of its own in things that are the same on all ranks otherwise."""
+        own = {name: _state_of(thing) for name, thing in self._others.items() if not isinstance(thing, _COMMON)}
         pending = {name: gradients.saved(model) for name, model in self._models.items()}
         return {
             "gradients": {name: found for name, found in pending.items() if found},
             "buffers": {name: _buffers(model) for name, model in self._models.items()} if self._session.rank else {},
+            "things": own if self._session.rank else {},
             "scaler": self._scaler.state_dict() if self._scaler is not None else None,
         }
 
@@ -283,7 +307,7 @@ class Tracked:
             own = read_dict(mine, proof)
             ranks = [own] if same_world else [read_dict(place, proof) for place in sorted(folder.glob("rank-*"))]
             self._load_sharded(folder, proof)
-        self._load(shared, path)
+        self._load(shared | (own.get("things", {}) if same_world else {}), path)
         self._load_of_rank(ranks)
         self._go_on(own, same_world=same_world)
 
