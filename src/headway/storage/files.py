@@ -62,6 +62,16 @@ def walk(source: Path, leave_out: Path) -> Iterator[tuple[str, Path]]:
                 yield path, entry
 
 
+def entries(folder: Path) -> list[Path]:
+    """What a directory holds, sorted; nothing where there is no directory. StorageError where it cannot be read."""
+    try:
+        return sorted(folder.iterdir()) if folder.is_dir() else []
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be read: {error.strerror}") from error
+
+
 def copy_tree(source: Path, target: Path, leave_out: Collection[str] = ()) -> None:
     """Copy the files below a directory; links are followed, pipes and the like have no content to copy."""
     target.mkdir(parents=True, exist_ok=True)
