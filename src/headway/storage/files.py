@@ -164,13 +164,16 @@ def open_to_append(path: Path) -> int:
     """Open a file of ours to append to, and make it if there is none. A link is not followed: it may lead anywhere.
 
     Raises:
-        StorageError: There is something else than a file.
+        StorageError: There is something else than a file, or we may not write to it.
         OSError: It cannot be opened, or made.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     if path.is_symlink():
         raise StorageError(f"{path} is a link, and Headway does not write through links: remove it")
-    fd = os.open(path, flags, PRIVATE)
+    try:
+        fd = os.open(path, flags, PRIVATE)
+    except PermissionError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise StorageError(f"{path} is not a file: remove it")
@@ -367,8 +370,11 @@ class Appender:
 
 
 def _cut_torn_line(fd: int) -> None:
-    end = os.lseek(fd, 0, os.SEEK_END)
+    size = end = os.lseek(fd, 0, os.SEEK_END)
     while end > 0:
+        if size - end > MAX_JSON_BYTES:  # none of ours, and perhaps terabytes of a sparse file: readers skip this line
+            os.write(fd, b"\n")
+            return
         start = max(0, end - _CHUNK_BYTES)
         block = os.pread(fd, end - start, start)
         newline = block.rfind(b"\n")

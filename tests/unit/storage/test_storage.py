@@ -495,3 +495,14 @@ def test_a_held_lock_may_say_anything(tmp_path: Path) -> None:
         with pytest.raises(StorageError, match="is open in") as caught:
             open_run(tmp_path / "run", "auto")
     assert len(str(caught.value)) < 1000
+
+
+def test_a_sparse_file_of_a_terabyte_is_appended_to_at_once(tmp_path: Path) -> None:
+    """No line of ours is so long: it is ended, and what follows can be read."""
+    with (tmp_path / "lines").open("wb") as file:
+        file.write(b'{"a": 1}\n')
+        file.truncate(1 << 40)
+    appender = Appender(tmp_path / "lines")
+    appender.write(b'{"a": 2}\n')
+    appender.close()
+    assert list(read_lines(tmp_path / "lines")) == [{"a": 1}, {"a": 2}]
