@@ -23,6 +23,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,9 +40,13 @@ from headway.core.validation import ReportedCheckpointStatus as Status
 from headway.storage import disk, layout
 from headway.storage.manifest import _sealed
 from headway.storage.opening import open_run
+from headway.storage.proof import Proof
 from headway.storage.remote import copies
+from headway.storage.remote.store import open_store
 from headway.storage.staging import Note
 from headway.storage.validations import Validation, read_validation, unpack
+from headway.train import control_socket
+from headway.train.torch.sharded import check_sharded
 
 Change = Callable[[Path], object]
 
@@ -1005,3 +1010,92 @@ def test_secrets_are_not_written_down_and_nobody_else_may_read_a_run(
     assert not readable
     with pytest.raises(train.ConfigError, match=r"restore\(train_loop_config=...\) again"):
         train.DataParallelTrainer.restore(run, fail)
+
+
+def test_a_directory_of_copies_that_somebody_makes_meanwhile_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look and ours being there."""
+    fsspec = pytest.importorskip("fsspec")
+    fsspec.filesystem("memory").pipe("/copies/checkpoint/file", b"weights")
+    precious = tmp_path / "precious"
+    precious.write_text("the user's own")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    look, store = copies._copies, open_store("memory://copies/checkpoint")
+
+    def look_too_early() -> Path:
+        found = look()
+        if not found.exists() and not list(tmp_path.glob("headway-copies-*")):
+            place = found / hashlib.sha256(store.identity.encode()).hexdigest()[:24]
+            place.mkdir(parents=True)
+            (place / "making").symlink_to(precious)
+            found.chmod(0o777)
+        return found
+
+    monkeypatch.setattr(copies, "_copies", look_too_early)
+    with copies.copy_of(store) as folder:
+        assert folder.parent.parent.name.endswith("-2")
+        assert (folder / "file").read_bytes() == b"weights"
+    assert precious.read_text() == "the user's own"
+
+
+def test_replay_opens_nothing_that_an_unproven_failure_names(good: Path, sandbox: Sandbox) -> None:
+    """An address in there would be connected to."""
+    shutil.copytree(good, sandbox.run)
+    summary = json.loads((sandbox.run / BUNDLE / "failure.json").read_text())
+    summary["checkpoint"] = "ftp://127.0.0.1:9/checkpoint"
+    (sandbox.run / BUNDLE / "failure.json").write_text(json.dumps(summary))
+    assert "it is not proven that your own run wrote" in command("replay", "{run}")(sandbox)
+
+
+def test_a_log_that_is_a_link_to_nowhere_is_one_sentence(good: Path, sandbox: Sandbox) -> None:
+    shutil.copytree(good, sandbox.run)
+    replaced_by("{outside}/new")(sandbox.run / "logs" / "rank-0.out")
+    assert "rank-0.out is gone, or is a link that leads nowhere" in command("logs", "{run}")(sandbox)
+
+
+def test_a_run_whose_id_or_path_is_no_text_can_be_asked_to_stop(tmp_path: Path) -> None:
+    with pytest.raises(control_socket.ControlError, match="cannot be reached"):
+        control_socket.ask("\ud800", str(tmp_path / "\udcff"), "stop")
+    stopped = threading.Event()
+    with control_socket.ControlSocket("\ud800", str(tmp_path / "\udcff"), {"stop": stopped.set}):
+        control_socket.ask("\ud800", str(tmp_path / "\udcff"), "stop")[1].close()
+    assert stopped.is_set()
+
+
+def test_shards_that_are_no_files_of_the_checkpoint_are_not_read(tmp_path: Path) -> None:
+    """torch unpickles them; a pipe or a linked directory has no checksum that could be compared."""
+    shards, elsewhere = tmp_path / "shards", tmp_path / "elsewhere"
+    for place in (shards, elsewhere):
+        place.mkdir()
+    os.mkfifo(shards / ".metadata")
+    with pytest.raises(train.StorageError, match=r"\.metadata is not a file"):
+        check_sharded(shards, Proof(tmp_path))
+    (shards / ".metadata").unlink()
+    (shards / "linked").symlink_to(elsewhere)
+    with pytest.raises(train.StorageError, match="linked is not a file"):
+        check_sharded(shards, Proof(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["checkpoints", CHECKPOINT])
+def test_a_directory_that_may_not_be_read_is_one_sentence(
+    name: str, good: Path, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Permissions would not stop root, so that the calls are told to fail."""
+    shutil.copytree(good, sandbox.run)
+    refused, listdir, stat = sandbox.run / name, os.listdir, os.stat
+
+    def list_unless_refused(path: Any = ".") -> Any:
+        if Path(path) == refused:
+            raise PermissionError(13, "Permission denied", str(path))
+        return listdir(path)
+
+    def stat_unless_refused(path: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(path, int) and refused in Path(os.fsdecode(path)).parents:
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "listdir", list_unless_refused)
+    monkeypatch.setattr(os, "stat", stat_unless_refused)
+    for reader in ("show", "ckpt ls", "ckpt why", *(["ckpt verify"] if name == "checkpoints" else [])):
+        assert "cannot be read: Permission denied" in READERS[reader](sandbox)

@@ -417,6 +417,7 @@ def test_a_sampler_with_randomness_of_its_own_goes_on_where_it_was(tmp_path: Pat
 
 def test_an_epoch_is_not_gone_on_with_by_other_rows(tmp_path: Path) -> None:
     def split_without_a_seed() -> None:
+        torch.seed()
         part, _ = torch.utils.data.random_split(TensorDataset(torch.arange(40)), [30, 10])
         loader = prepare_data_loader(DataLoader(part, batch_size=2, shuffle=True))
         state = train.track(loader=loader)

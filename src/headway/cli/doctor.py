@@ -19,10 +19,11 @@ from typing import Literal
 import psutil
 
 from headway.core.config import LoggingConfig, RunConfig, ScalingConfig
-from headway.core.environment import results_folder
+from headway.core.environment import expanded, results_folder
 from headway.core.errors import HeadwayError
 from headway.engine import hardware
 from headway.observe import words
+from headway.observe.terminal import plain
 from headway.train.trainer import DataParallelTrainer
 
 Verdict = Literal["ok", "note", "bad"]
@@ -40,10 +41,10 @@ class Finding:
 
 def doctor(storage_path: str | None) -> int:
     """Print every finding; 1 if anything is bad."""
-    storage = Path(storage_path).expanduser().absolute() if storage_path else results_folder()
+    storage = expanded(storage_path) if storage_path else results_folder()
     bad = 0
     for finding in findings(storage):
-        print(f"{MARKS[finding.verdict]} {finding.what:<14}{finding.detail}", flush=True)
+        print(f"{MARKS[finding.verdict]} {finding.what:<14}{plain(finding.detail)}", flush=True)
         bad += finding.verdict == "bad"
     print(f"\n{words.count(bad, 'problem')} found" if bad else "\nEverything that Headway needs works here.")
     return 1 if bad else 0

@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 
 from headway.cli.runs import find
@@ -13,7 +14,7 @@ from headway.core.errors import StorageError
 from headway.observe import words
 from headway.observe.terminal import colored, plain
 from headway.storage import layout
-from headway.storage.files import open_regular
+from headway.storage.files import entries, open_regular
 from headway.storage.record import Record
 from headway.storage.remote.store import Store
 from headway.storage.remote.vault import StoreVault
@@ -55,7 +56,14 @@ def _missing(record: Record, rank: int | None) -> str:
 
 
 def _ranks(folder: Path) -> set[int]:
-    return {int(found[1]) for path in folder.glob("rank-*") if (found := _NAME.fullmatch(path.name))}
+    return {int(found[1]) for path in entries(folder) if (found := _NAME.fullmatch(path.name))}
+
+
+def _opened(path: Path) -> BufferedReader:
+    try:
+        return open_regular(path)
+    except FileNotFoundError:
+        raise StorageError(f"{path} is gone, or is a link that leads nowhere") from None
 
 
 class _Reader:
@@ -70,7 +78,7 @@ class _Reader:
 
     def lines(self, *, whole: bool) -> Iterator[tuple[int, str]]:
         """What is new, by rank. ``whole``: also lines that have no end yet."""
-        found = [match for path in self._folder.glob("rank-*") if (match := _NAME.fullmatch(path.name))]
+        found = [match for path in entries(self._folder) if (match := _NAME.fullmatch(path.name))]
         for match in sorted(found, key=lambda match: (int(match[1]), match[2] == "err")):
             number = int(match[1])
             if self._rank in (None, number):
@@ -81,7 +89,7 @@ class _Reader:
 
     def _new(self, name: str, *, whole: bool) -> Iterator[bytes]:
         rest = self._rests.get(name, b"")
-        with open_regular(self._folder / name) as file:
+        with _opened(self._folder / name) as file:
             position = self._positions.get(name, 0)
             if file.seek(0, 2) < position:  # it was replaced: a run of this name began again
                 position, rest = 0, b""

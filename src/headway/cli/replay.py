@@ -15,7 +15,7 @@ from headway.train.replaying import Ending, Replay
 
 
 def replay(args: argparse.Namespace) -> int:
-    again = replaying.find(find(args.run, args.storage_path), args.rank, args.attempt)
+    again = replaying.find(find(args.run, args.storage_path), args.rank, args.attempt, trust=args.trust)
     for line in _announced(again):
         _say(line)
     try:

@@ -9,7 +9,7 @@ import rich.console
 import rich.table
 from rich.text import Text
 
-from headway.core.environment import results_folder
+from headway.core.environment import expanded, results_folder
 from headway.core.errors import StorageError
 from headway.core.redaction import redact
 from headway.observe import words
@@ -112,14 +112,18 @@ def find(run: str, storage_path: str | None) -> Record:
         return Record.at(run)
     if storage_path is not None and is_remote(storage_path):
         return Record.at(f"{storage_path.rstrip('/')}/{run}")
-    for path in (Path(run).expanduser().absolute(), _storage(storage_path) / run):
-        if path.is_dir():
+    for path in (expanded(run), _storage(storage_path) / run):
+        try:
+            is_there = path.is_dir()
+        except PermissionError as error:
+            raise StorageError(f"{path} cannot be read: {error.strerror}") from None
+        if is_there:
             return Record.at(path)
     raise StorageError(f"there is no run {run!r}, neither as a path nor in {_storage(storage_path)}: see headway ls")
 
 
 def _storage(storage_path: str | None) -> Path:
-    return Path(storage_path).expanduser().absolute() if storage_path else results_folder()
+    return expanded(storage_path) if storage_path else results_folder()
 
 
 def _launches(record: Record) -> list[dict[str, Any]]:

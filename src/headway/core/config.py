@@ -18,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from headway.core.environment import results_folder, wanted_engine
+from headway.core.environment import expanded, results_folder, wanted_engine
 from headway.core.errors import ConfigError, UnknownOption
 
 Resume = Literal["auto", "never", "must"]
@@ -425,7 +425,7 @@ def is_local_filesystem(filesystem: Any) -> bool:
 def local_path(path: str | os.PathLike[str]) -> Path:
     """A path, or a ``file://`` address."""
     text = os.fspath(path)
-    return Path(text.partition("://")[2] if scheme_of(text) else text).expanduser().absolute()
+    return expanded(text.partition("://")[2] if scheme_of(text) else text)
 
 
 def chosen_engine(scaling: ScalingConfig) -> str:

@@ -12,15 +12,24 @@ from headway.core.errors import ConfigError
 
 def results_folder() -> Path:
     """Where runs live when no storage_path was given: ``HEADWAY_RESULTS``, else ``~/headway_results``."""
-    return Path(os.environ.get("HEADWAY_RESULTS") or "~/headway_results").expanduser().absolute()
+    return expanded(os.environ.get("HEADWAY_RESULTS") or "~/headway_results", "HEADWAY_RESULTS")
 
 
 def key_file() -> Path:
     """The file that proves what this user's Headway has written: ``HEADWAY_KEY_FILE``, else in the user's settings."""
     if chosen := os.environ.get("HEADWAY_KEY_FILE"):
-        return Path(chosen).expanduser().absolute()
+        return expanded(chosen, "HEADWAY_KEY_FILE")
     settings = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(settings).expanduser().absolute() / "headway" / "key"
+    return expanded(settings, "HEADWAY_KEY_FILE") / "headway" / "key"
+
+
+def expanded(path: str, variable: str = "") -> Path:
+    """The absolute path. ``variable`` is what may be set instead where the user has no home directory."""
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError:
+        hint = f": set {variable} or HOME" if variable else ""
+        raise ConfigError(f"{path} cannot be resolved: there is no such home directory{hint}") from None
 
 
 def memory_folder() -> str | None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headway.core.environment import key_file
+from headway.core.errors import ConfigError
 
 KEY_BYTES = 32
 
@@ -54,7 +55,15 @@ class Key:
 
 def user_key() -> Key:
     """This user's key, made when it is first needed. Where none can be kept, one for this process alone."""
-    return _key_at(key_file())
+    try:
+        return _key_at(key_file())
+    except ConfigError as error:  # a user without a home directory
+        return _temporary_key(str(error))
+
+
+@functools.cache
+def _temporary_key(problem: str) -> Key:
+    return Key(secrets.token_bytes(KEY_BYTES), problem)
 
 
 @functools.cache

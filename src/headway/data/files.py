@@ -7,9 +7,10 @@ import functools
 import glob
 import os
 import posixpath
+import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from headway.core.errors import DataError
 from headway.data.source import digest
@@ -107,7 +108,7 @@ def _local(text: str, suffixes: tuple[str, ...] | None) -> list[File]:
     if os.path.isdir(path):
         found = [
             os.path.join(root, name)
-            for root, _, names in os.walk(path)
+            for root, _, names in os.walk(path, onerror=_unreadable)
             for name in names
             if _is_data(os.path.relpath(os.path.join(root, name), path), suffixes)
         ]
@@ -122,7 +123,18 @@ def _local(text: str, suffixes: tuple[str, ...] | None) -> list[File]:
 
 
 def _file(path: str, below: str) -> File:
-    return File(os.path.abspath(path), os.path.getsize(path), below)
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(status.st_mode):  # to open a pipe could take forever
+        raise DataError(f"{path} is not a file: remove it, or name the files to read")
+    return File(os.path.abspath(path), status.st_size, below)
+
+
+def _unreadable(error: OSError) -> NoReturn:
+    """To leave a directory out would be to train on other data."""
+    raise DataError(f"{error.filename} cannot be read: {error.strerror}") from error
 
 
 def _some(found: list[str], text: str) -> list[str]:

@@ -9,7 +9,7 @@ import os
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn, Self
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from headway.data.source import Columns, Source, digest, select
 IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tiff", ".tif", ".webp")
 FILES = 64  # of a piece, at most
 BYTES = 8 << 20
+LONGEST_NAME = 1 << 20  # bytes of a name, or of other attributes, in a tar file
 
 Kind = Literal["image", "bytes"]
 
@@ -88,7 +89,7 @@ class FilePerRow(Source):
         return {**row, "path": path}
 
     def _image(self, data: bytes, path: str) -> np.ndarray[Any, Any]:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
 
         try:
             with Image.open(io.BytesIO(data)) as image:
@@ -96,7 +97,7 @@ class FilePerRow(Source):
                 if self.size_hw is not None:
                     chosen = chosen.resize((self.size_hw[1], self.size_hw[0]))
                 return np.array(chosen)
-        except (UnidentifiedImageError, OSError) as error:
+        except Exception as error:  # PIL has errors of many kinds, one for images too large to be meant
             raise DataError(f"{path} is not an image that can be read: {error}") from error
 
     def size(self, piece: int) -> int:
@@ -237,7 +238,7 @@ class TarSamples(Source):
             return data
         try:
             return _decoded(column.rsplit(".", 1)[-1].lower(), data)
-        except (ValueError, OSError) as error:
+        except Exception as error:  # whatever damaged or enormous content does to its library
             raise DataError(f"{where}.{column} cannot be read: {error}") from error
 
     def size(self, piece: int) -> int:
@@ -255,15 +256,39 @@ class TarSamples(Source):
         return digest("tar", self.files.fingerprint(), self.counts)
 
 
+class _Member(tarfile.TarInfo):
+    """A header that is right, or an error. tarfile itself ends quietly at a damaged one, goes backwards by a negative
+    size, and reads names of any length.
+    """
+
+    @classmethod
+    def frombuf(cls, buf: Any, encoding: Any, errors: Any) -> Self:
+        try:
+            found = super().frombuf(buf, encoding, errors)
+        except (tarfile.TruncatedHeaderError, tarfile.InvalidHeaderError) as error:  # type: ignore[attr-defined]
+            raise tarfile.ReadError(f"a damaged header ({error})") from None
+        described = found.type in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+        if found.size < 0 or (described and found.size > LONGEST_NAME):
+            raise tarfile.ReadError(f"a header with an impossible size ({found.size})")
+        if found.type == tarfile.GNUTYPE_SPARSE:
+            raise tarfile.ReadError("a sparse file")
+        return found
+
+    def _proc_gnusparse_10(self, *args: Any) -> NoReturn:
+        raise tarfile.ReadError("a sparse file")  # whose map tarfile may read forever
+
+
 def _members(file: Any, path: str) -> Iterator[tuple[str, str, int, int]]:
     try:
-        with tarfile.open(fileobj=file, mode="r:") as tar:
+        with tarfile.open(fileobj=file, mode="r:", tarinfo=_Member) as tar:
             for member in tar:
+                if member.size < 0:  # by an extended header
+                    raise tarfile.ReadError(f"a header with an impossible size ({member.size})")
                 folder, name = os.path.split(member.name)
                 key, dot, column = name.partition(".")
                 if member.isfile() and dot:
                     yield os.path.join(folder, key), column, member.offset_data, member.size
-    except tarfile.TarError as error:
+    except (tarfile.TarError, OSError, ValueError, OverflowError) as error:
         raise DataError(f"{path} is not a tar file that can be read: {error}") from error
 
 

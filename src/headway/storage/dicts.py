@@ -217,6 +217,7 @@ class _Reader:
 def _load_tensors(path: Path) -> dict[str, Any]:
     import safetensors.torch
 
+    open_regular(path).close()  # safetensors would wait for the other end of a pipe
     # As torch allocates them: in the file they begin anywhere, and products of such tensors differ in the last bit.
     return {name: tensor.clone() for name, tensor in safetensors.torch.load_file(path).items()}
 
@@ -224,5 +225,6 @@ def _load_tensors(path: Path) -> dict[str, Any]:
 def _load_arrays(path: Path) -> dict[str, Any]:
     import safetensors.numpy
 
+    open_regular(path).close()
     loaded: dict[str, Any] = safetensors.numpy.load_file(path)
     return loaded

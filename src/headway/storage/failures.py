@@ -25,7 +25,7 @@ from headway.core.errors import StorageError
 from headway.core.origin import Key
 from headway.core.schema import COUNT, NUMBER, Range, ShapeError, Values, conform
 from headway.storage import disk, layout
-from headway.storage.files import json_bytes, open_regular, read_json
+from headway.storage.files import entries, json_bytes, open_regular, read_json
 
 SUMMARY = "failure.json"
 TASK = "task.pkl"
@@ -157,7 +157,8 @@ def _readable(run: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def _folders(run: Path) -> list[Path]:
-    return [path for path in sorted((run / layout.FAILURES).glob("attempt-*/")) if os.path.lexists(path / SUMMARY)]
+    found = [path for path in entries(run / layout.FAILURES) if path.name.startswith("attempt-") and path.is_dir()]
+    return [path for path in found if os.path.lexists(path / SUMMARY) or not os.access(path, os.X_OK)]
 
 
 def summary(folder: Path) -> dict[str, Any]:

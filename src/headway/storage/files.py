@@ -62,6 +62,16 @@ def walk(source: Path, leave_out: Path) -> Iterator[tuple[str, Path]]:
                 yield path, entry
 
 
+def entries(folder: Path) -> list[Path]:
+    """What a directory holds, sorted; nothing where there is no directory. StorageError where it cannot be read."""
+    try:
+        return sorted(folder.iterdir()) if folder.is_dir() else []
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be read: {error.strerror}") from error
+
+
 def copy_tree(source: Path, target: Path, leave_out: Collection[str] = ()) -> None:
     """Copy the files below a directory; links are followed, pipes and the like have no content to copy."""
     target.mkdir(parents=True, exist_ok=True)
@@ -154,13 +164,16 @@ def open_to_append(path: Path) -> int:
     """Open a file of ours to append to, and make it if there is none. A link is not followed: it may lead anywhere.
 
     Raises:
-        StorageError: There is something else than a file.
+        StorageError: There is something else than a file, or we may not write to it.
         OSError: It cannot be opened, or made.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     if path.is_symlink():
         raise StorageError(f"{path} is a link, and Headway does not write through links: remove it")
-    fd = os.open(path, flags, PRIVATE)
+    try:
+        fd = os.open(path, flags, PRIVATE)
+    except PermissionError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise StorageError(f"{path} is not a file: remove it")
@@ -357,8 +370,11 @@ class Appender:
 
 
 def _cut_torn_line(fd: int) -> None:
-    end = os.lseek(fd, 0, os.SEEK_END)
+    size = end = os.lseek(fd, 0, os.SEEK_END)
     while end > 0:
+        if size - end > MAX_JSON_BYTES:  # none of ours, and perhaps terabytes of a sparse file: readers skip this line
+            os.write(fd, b"\n")
+            return
         start = max(0, end - _CHUNK_BYTES)
         block = os.pread(fd, end - start, start)
         newline = block.rfind(b"\n")

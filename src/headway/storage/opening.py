@@ -36,6 +36,8 @@ from headway.storage.vault import FolderVault, Vault
 
 ENDED = ("FINISHED", "STOPPED", "PREEMPTED", "FAILED", "ABORTED")
 UNFINISHED = ".headway-new-"  # a run's directory, until it is one
+_CHOOSE = "choose another name, or give RunConfig(trust=True) to continue it"
+_OWNER_LENGTH = 300  # of the text in a lock; another user may have written it
 _YOUNG_S = 60  # no program takes that long to make a directory
 _ATTEMPT = re.compile(r"attempt-(\d{1,9})\b")
 
@@ -59,14 +61,22 @@ def open_run(path: Path, resume: Resume, *, trust: bool = False) -> RunDir:
         _check_resume(path, exists, _is_occupied(path), resume)
         check_layout(path)
         lock = None if os.path.lexists(path) else _create(path)
-        lock = lock or _enter(path)
+        lock = lock or _enter(path, trust=trust)
     except OSError as error:
         raise _unwritable(path.parent, error) from None
-    return _open_locked(path, lock, notes)
+    try:
+        return _open_locked(path, lock, notes)
+    except PermissionError as error:
+        raise StorageError(f"run {path} cannot be continued: {error.filename}: {error.strerror}") from None
 
 
-def _enter(path: Path) -> TextIO:
-    """Take a directory that is there; if it is empty, make a run's of it."""
+def _enter(path: Path, *, trust: bool) -> TextIO:
+    """Take a directory that is there; if it is empty, make a run's of it.
+
+    The owner is checked again: another user may have made the directory since the first check.
+    """
+    if not trust and _is_foreign(path):
+        raise StorageError(f"run {path} belongs to {_user_name(os.lstat(path).st_uid)}: {_CHOOSE}")
     for folder in (layout.LOGS, layout.CHECKPOINTS):
         (path / folder).mkdir(exist_ok=True)
     lock = _lock(path)
@@ -168,9 +178,7 @@ def _directory_of_ours(path: Path, resume: Resume, *, trust: bool) -> tuple[Path
         if not _is_foreign(ours):
             text = f"{path} belongs to {whose} and is not used; this run is kept in {ours.name}"
             return ours, [f"{text} (RunConfig(trust=True) continues {path.name})"]
-    raise StorageError(
-        f"run {path} belongs to {whose}: choose another name, or give RunConfig(trust=True) to continue it"
-    )
+    raise StorageError(f"run {path} belongs to {whose}: {_CHOOSE}")
 
 
 def _is_foreign(path: Path) -> bool:
@@ -314,10 +322,11 @@ def lock_run(path: Path) -> TextIO:
 
 def _lock(path: Path) -> TextIO:
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    file = open(os.open(path / layout.LOCK, flags, 0o644), "a+")  # others may see that, and by whom, it is held
+    fd = os.open(path / layout.LOCK, flags, 0o644)  # others may see that, and by whom, it is held
+    file = open(fd, "a+", encoding="utf-8", errors="replace")
     if not _locked(file):
         file.seek(0)
-        owner = file.read().strip() or "another process"
+        owner = file.read(_OWNER_LENGTH).strip() or "another process"
         file.close()
         raise StorageError(f"run {path} is open in {owner}: wait for it, or choose another name")
     file.truncate(0)

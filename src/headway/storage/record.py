@@ -50,6 +50,8 @@ class Record:
             return cls._in_store(open_store(where, filesystem))
         path = local_path(where)
         if not os.path.lexists(path / layout.DESCRIPTION):
+            if path.is_dir() and not os.access(path, os.X_OK):
+                raise StorageError(f"{path} cannot be read: Permission denied")
             raise StorageError(f"{path} is not a run directory: it has no {layout.DESCRIPTION}")
         return cls(path, FolderVault(path))
 

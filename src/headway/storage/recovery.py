@@ -24,7 +24,7 @@ from headway.core.origin import Key
 from headway.core.schema import printable
 from headway.storage import backlog, disk, handoff, layout, staging
 from headway.storage.commit import Commitment, Saved, Signer, commit, put_in_place
-from headway.storage.files import has_links
+from headway.storage.files import entries, has_links
 from headway.storage.handoff import Handoff
 from headway.storage.manifest import Manifest, NewerFormat, damage, read_manifest
 from headway.storage.staging import Note, Slot
@@ -74,10 +74,16 @@ def committed(run: Path) -> list[Saved]:
 
 
 def _folders(run: Path) -> Iterator[Path]:
-    folder = run / layout.CHECKPOINTS
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if not path.name.startswith(".") and path.suffix != layout.DAMAGED and (path / layout.MANIFEST).exists():
+    for path in entries(run / layout.CHECKPOINTS):
+        if not path.name.startswith(".") and path.suffix != layout.DAMAGED and _has_manifest(path):
             yield path
+
+
+def _has_manifest(folder: Path) -> bool:
+    try:
+        return (folder / layout.MANIFEST).exists()
+    except PermissionError as error:
+        raise StorageError(f"{folder} cannot be read: {error.strerror}") from error
 
 
 def next_number(run: Path) -> int:

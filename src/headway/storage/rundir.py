@@ -54,7 +54,8 @@ class RunDir:
         self._description = description
         self._journal = Appender(path / layout.JOURNAL)
         self._metrics = Appender(path / layout.METRICS)
-        self._data: Appender | None = None  # most runs have no datasets
+        place = path / layout.DATA  # most runs have no datasets
+        self._data = Appender(place) if os.path.lexists(place) else None
 
     @property
     def resumed(self) -> bool:

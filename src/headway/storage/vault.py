@@ -10,6 +10,7 @@ from typing import Protocol
 from headway.core.origin import Key
 from headway.storage import disk, handoff, layout, staging
 from headway.storage.commit import Commitment, Saved, Signer, commit, discard, extend
+from headway.storage.files import entries
 from headway.storage.manifest import Manifest, damage, read_manifest
 from headway.storage.recovery import Recovered, Survey, next_number, recover, survey
 from headway.storage.staging import Slot
@@ -121,8 +122,7 @@ class FolderVault:
         return survey(self.root)
 
     def folders(self) -> list[str]:
-        folder = self.root / layout.CHECKPOINTS
-        found = sorted(folder.iterdir()) if folder.is_dir() else []
+        found = entries(self.root / layout.CHECKPOINTS)
         return [path.name for path in found if path.is_dir() and not path.name.startswith(".")]
 
     def verify(self, name: str) -> tuple[Manifest, list[str]]:

@@ -34,7 +34,7 @@ class ControlError(HeadwayError, RuntimeError):
 def _address(run_id: str, where: str) -> bytes:
     """``where``: the run's directory, or its URL in an object store."""
     place = where if "://" in where else os.path.realpath(where)
-    return b"\0headway-" + hashlib.sha256(f"{run_id}\n{place}".encode()).hexdigest().encode()
+    return b"\0headway-" + hashlib.sha256(f"{run_id}\n{place}".encode(errors="surrogatepass")).hexdigest().encode()
 
 
 def _peer(connection: socket.socket) -> tuple[int, int]:

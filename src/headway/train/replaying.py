@@ -122,8 +122,12 @@ class Ending:
 # --- what is to be run again ---
 
 
-def find(record: Record, rank: int | None = None, attempt: int | None = None) -> Replay:
-    """The newest failed attempt, and the rank that failed first, unless others are asked for."""
+def find(record: Record, rank: int | None = None, attempt: int | None = None, *, trust: bool = False) -> Replay:
+    """The newest failed attempt, and the rank that failed first, unless others are asked for.
+
+    What the bundle names (an address of a checkpoint, say) is opened only if the bundle is proven to be our own, or on
+    ``trust``.
+    """
     if record.keeper is not None:
         raise StorageError(f"{record.url} is in an object store, and only runs in a folder can be replayed")
     folder = _folder(record, attempt)
@@ -131,6 +135,7 @@ def find(record: Record, rank: int | None = None, attempt: int | None = None) ->
     if "scene" not in summary:
         raise StorageError(f"attempt {summary['attempt']} never came up: there is nothing to replay (see headway why)")
     chosen = _rank(summary, rank)
+    failures.task(folder, user_key().for_run(record.description["id"]), trust=trust)
     kept = record.checkpoints()
     first_seq, checkpoint, remark = begin_with(summary, kept, record.path)
     remarks = [remark, *_differences(summary, place(summary["scene"], chosen))]

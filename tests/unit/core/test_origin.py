@@ -69,3 +69,14 @@ def test_a_key_that_proves_nothing_is_not_used(key_file: Path, wrong: str) -> No
 
 def test_the_key_is_not_shown() -> None:
     assert "secret" not in repr(Key(b"secret"))
+
+
+def test_a_user_without_a_home_directory_has_a_key_for_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("HEADWAY_KEY_FILE", raising=False)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setattr(Path, "expanduser", fail)
+    assert "set HEADWAY_KEY_FILE or HOME" in user_key().problem
+    assert user_key().verify("x", b"data", user_key().sign("x", b"data"))

@@ -8,6 +8,7 @@ import re
 import tarfile
 import threading
 import traceback
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -803,3 +804,70 @@ def test_a_bad_question_is_refused_at_once(ask: Callable[[], Any], words: str) -
 def test_an_option_that_we_do_not_have_is_not_passed_over(ask: Callable[[], Any]) -> None:
     with pytest.raises((DataError, TypeError), match=r"nonsense|delimiter"):
         ask()
+
+
+def tar_header(size: int, kind: bytes = b"0") -> bytes:
+    """Of a member ``a.txt``; tarfile does not write negative sizes."""
+    header = bytearray(tarfile.TarInfo("a.txt").tobuf(tarfile.USTAR_FORMAT))
+    header[124:136] = size.to_bytes(12, "big", signed=True) if size < 0 else b"%011o\0" % size
+    header[156:157] = kind
+    header[148:156] = b"%06o\0 " % (sum(header[:148]) + sum(header[156:]) + 8 * ord(" "))
+    return bytes(header)
+
+
+GOOD_MEMBER = tar_header(5) + b"hello".ljust(512, b"\0")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *(tar_header(-size, kind) for size in (512, 1024) for kind in (b"0", b"5", b"L", b"x", b"S")),
+        tar_header(1 << 32, b"x"),
+        tar_header(5).replace(b"a.txt", b"b.txt"),  # the checksum is wrong
+        tar_header(5)[:300],
+    ],
+)
+def test_a_damaged_header_in_a_tar_file_is_an_error_and_not_its_end(bad: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(GOOD_MEMBER * 3 + bad)
+    with pytest.raises(DataError, match=r"x\.tar is not a tar file that can be read"):
+        headway.data.read_webdataset(tmp_path / "x.tar").take_all()
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.png", "a.npy"])
+def test_content_that_its_library_cannot_take_names_the_sample(name: str, tmp_path: Path) -> None:
+    huge = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x9c\x40\0\0\x9c\x40\x08\x02\0\0\0"
+    huge += zlib.crc32(huge[12:]).to_bytes(4, "big") + b"\0\0\0\0IDAT" + zlib.crc32(b"IDAT").to_bytes(4, "big")
+    shape = io.BytesIO()
+    np.lib.format.write_array_header_1_0(shape, {"descr": "<f8", "fortran_order": False, "shape": (1 << 50,)})  # type: ignore[arg-type]
+    data = {"a.json": b"[" * 200_000, "a.png": huge, "a.npy": shape.getvalue()}[name]
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        member = tarfile.TarInfo(name)
+        member.size = len(data)
+        tar.addfile(member, io.BytesIO(data))
+    with pytest.raises(DataError, match=rf"x\.tar: a\.{name[2:]} cannot be read"):
+        headway.data.read_webdataset(tmp_path / "x.tar").take_all()
+
+
+def test_a_pipe_among_the_files_is_an_error_and_no_hang(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x\n")
+    os.mkfifo(tmp_path / "b.txt")
+    for path in (tmp_path, tmp_path / "b.txt"):  # a pattern takes files only
+        with pytest.raises(DataError, match=r"b\.txt is not a file"):
+            headway.data.read_text(path)
+    assert headway.data.read_text(str(tmp_path / "*.txt")).count() == 1
+
+
+def test_a_directory_that_cannot_be_read_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "more").mkdir()
+    (tmp_path / "a.txt").write_text("x\n")
+    (tmp_path / "more" / "b.txt").write_text("y\n")
+    scandir = os.scandir
+
+    def refusing(path: Any) -> Any:  # permissions would not stop root
+        if os.path.basename(path) == "more":
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(DataError, match="more cannot be read: Permission denied"):
+        headway.data.read_text(tmp_path)

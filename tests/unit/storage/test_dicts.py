@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import pickle
 from collections import OrderedDict
 from pathlib import Path
@@ -185,3 +186,12 @@ def test_the_numbers_of_a_dict_are_known_by_their_path() -> None:
         "val/acc": 0.5,
         "3": 4,
     }
+
+
+@pytest.mark.parametrize("name", ["tensors.safetensors", "arrays.safetensors"])
+def test_a_pipe_in_the_place_of_tensors_is_an_error_and_no_hang(name: str, tmp_path: Path) -> None:
+    Checkpoint.from_dict({"tensor": torch.ones(2), "array": numpy.ones(2)}).to_directory(tmp_path)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(StorageError, match=f"{name} is a pipe, not a file"):
+        Checkpoint(tmp_path).to_dict()

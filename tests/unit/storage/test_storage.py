@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -471,3 +472,37 @@ def test_a_run_that_has_lost_its_description_is_left_alone_and_says_what_helps(t
     with pytest.raises(StorageError, match=r"run\.json is gone: put it back .* resume_from_checkpoint"):
         open_run(tmp_path / "run", "auto")
     assert (tmp_path / "run/events.jsonl").exists()
+
+
+def test_a_directory_that_another_user_makes_meanwhile_is_not_entered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the first look and ours being there; both, the name and the moment, can be seen from outside."""
+    path = tmp_path / "run"
+    monkeypatch.setattr(opening, "_create", lambda path: path.mkdir())
+    monkeypatch.setattr(opening, "_is_foreign", lambda path: path.exists())
+    with pytest.raises(StorageError, match=r"belongs to .*choose another name"):
+        open_run(path, "auto")
+    assert not list(path.iterdir())
+
+
+def test_a_held_lock_may_say_anything(tmp_path: Path) -> None:
+    open_run(tmp_path / "run", "auto").close()
+    with (tmp_path / "run" / layout.LOCK).open("wb") as lock:
+        lock.write(b"\xff\xfe" + bytes(1 << 20))
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(StorageError, match="is open in") as caught:
+            open_run(tmp_path / "run", "auto")
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_sparse_file_of_a_terabyte_is_appended_to_at_once(tmp_path: Path) -> None:
+    """No line of ours is so long: it is ended, and what follows can be read."""
+    with (tmp_path / "lines").open("wb") as file:
+        file.write(b'{"a": 1}\n')
+        file.truncate(1 << 40)
+    appender = Appender(tmp_path / "lines")
+    appender.write(b'{"a": 2}\n')
+    appender.close()
+    assert list(read_lines(tmp_path / "lines")) == [{"a": 1}, {"a": 2}]

@@ -25,21 +25,28 @@ from headway.storage.files import json_bytes
 from headway.storage.remote.checking import contents_of, fetch
 from headway.storage.remote.store import Store
 
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+
 
 @contextlib.contextmanager
 def copy_of(folder: Store) -> Iterator[Path]:
     """A checkpoint's files on a disk here, to read. Who comes second waits for the first one's download."""
-    with held(folder):
-        yield _copied(folder)
+    with _held(folder) as place:
+        yield _copied(folder, place)
 
 
 @contextlib.contextmanager
 def held(folder: Store) -> Iterator[None]:
     """As long as we are in here, a copy that somebody makes stays for the next one who wants it."""
-    place = _place(folder)
-    lock = _open_held(place)
-    try:
+    with _held(folder):
         yield
+
+
+@contextlib.contextmanager
+def _held(folder: Store) -> Iterator[Path]:
+    place, lock = _open_held(_place(folder))
+    try:
+        yield place
     finally:
         fcntl.flock(lock, fcntl.LOCK_UN)  # a process that was forked meanwhile has a copy of the file
         os.close(lock)
@@ -78,32 +85,40 @@ def _copies() -> Path:
             status = os.lstat(path)
         except FileNotFoundError:
             return path
-        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
+        if _is_ours(status):
             return path
     raise StorageError(f"{base} and all that follow belong to somebody else: set TMPDIR to a directory of your own")
 
 
-def _open_held(place: Path) -> int:
-    """The lock, shared; if it was taken away while we waited for it, the new one."""
+def _is_ours(status: os.stat_result) -> bool:
+    """Whether this is a directory that only this user may write to."""
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
+
+
+def _open_held(place: Path) -> tuple[Path, int]:
+    """The lock, shared, and the directory that it is in; if it was removed while we waited for it, the new one."""
     while True:
         try:
             place.parent.mkdir(mode=0o700, exist_ok=True)
+            if not _is_ours(os.lstat(place.parent)):  # another user was quicker
+                place = _copies() / place.name
+                continue
             place.mkdir(exist_ok=True)
-            lock = os.open(place / "held", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = os.open(place / "held", _LOCK_FLAGS, 0o600)
         except FileNotFoundError:
             continue
         fcntl.flock(lock, fcntl.LOCK_SH)
         with contextlib.suppress(FileNotFoundError):
             if os.stat(place / "held").st_ino == os.fstat(lock).st_ino:
-                return lock
+                return place, lock
         os.close(lock)
 
 
-def _copied(folder: Store) -> Path:
-    place, files = _place(folder), contents_of(folder)
+def _copied(folder: Store, place: Path) -> Path:
+    files = contents_of(folder)
     state = hashlib.sha256(json_bytes({name: asdict(stored) for name, stored in files.items()})).hexdigest()[:16]
     whole = place / f"files-{state}"
-    with open(place / "making", "w") as making:
+    with open(os.open(place / "making", _LOCK_FLAGS, 0o600), "r+b", buffering=0) as making:
         fcntl.flock(making, fcntl.LOCK_EX)
         if not whole.is_dir():
             part = place / f"files-{state}.part"

@@ -135,6 +135,6 @@ def opened(url: str) -> FilesystemStore:
         raise ConfigError(f"storage_path {url!r} needs the package fsspec: pip install 'headway[remote]'") from None
     try:
         fs, path = fsspec.core.url_to_fs(url)
-    except (ValueError, ImportError) as error:
+    except Exception as error:  # a third party's: it may connect, and may miss arguments or libraries
         raise ConfigError(f"storage_path {url!r} cannot be opened: {error}") from None
     return FilesystemStore(fs, path)
