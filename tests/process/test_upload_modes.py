@@ -490,3 +490,50 @@ def test_thousands_of_files(tmp_path: Path, elsewhere: Path) -> None:
 
     result = fit(train_func, storage_path=tmp_path / "runs")
     assert [len(saved.manifest.files) for saved in Record.at(Path(result.path)).checkpoints()] == [1_000, 1_000]
+
+
+@pytest.mark.parametrize("options", [{"checkpoint_upload_mode": ASYNC}, {"delete_local_checkpoint_after_upload": True}])
+def test_the_files_of_a_committed_checkpoint_are_never_taken(options: dict[str, Any]) -> None:
+    def train_func() -> None:
+        checkpoint = train.get_checkpoint() or train.Checkpoint.from_dict({"step": 0})
+        train.report({"again": True}, checkpoint, **options)
+
+    first = fit(train_func, name="first")
+    assert first.checkpoint is not None
+    given = train.DataParallelTrainer(
+        train_func, resume_from_checkpoint=first.checkpoint, run_config=train.RunConfig(name="second")
+    )
+    for result in (fit(train_func, name="first"), given.fit()):
+        assert result.checkpoint is not None
+        assert result.checkpoint.to_dict() == {"step": 0}
+    assert len(contents(first)) == 2
+    assert first.checkpoint.to_dict() == {"step": 0}
+
+
+@pytest.mark.parametrize("name", ["best.damaged", "n" * 201])
+def test_names_that_no_checkpoint_can_keep_are_refused(name: str) -> None:
+    def train_func() -> None:
+        with pytest.raises(train.ConfigError, match="checkpoint_dir_name"):
+            train.report({}, train.Checkpoint.from_dict({}), checkpoint_dir_name=name)
+        folder = Path(train.get_context().get_trial_dir(), "checkpoints", name)
+        folder.mkdir()
+        with pytest.raises(train.StorageError, match="cannot be called"):
+            train.report({}, save(folder, weights="1"), checkpoint_upload_mode=NO_UPLOAD)
+
+    fit(train_func, 0)
+
+
+def test_a_file_far_down_is_found_again(tmp_path: Path) -> None:
+    def train_func() -> int:
+        if checkpoint := train.get_checkpoint():
+            return sum(len(files) for _, _, files in os.walk(checkpoint.path))
+        with contextlib.chdir(tmp_path):
+            for _ in range(15):
+                Path("d" * 200).mkdir()
+                os.chdir("d" * 200)
+            Path("weights").touch()
+        train.report({}, train.Checkpoint.from_directory(tmp_path))
+        return 0
+
+    assert fit(train_func, 0, name="run").return_value == 0
+    assert fit(train_func, 0, name="run").return_value == 2, "and the manifest"

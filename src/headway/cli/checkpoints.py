@@ -66,6 +66,8 @@ def _verify(record: Record, names: list[str]) -> int:
         began = time.monotonic()
         try:
             manifest, wrong = record.vault.verify(name)
+        except FileNotFoundError:
+            manifest, wrong = None, ["it has no manifest: it was never committed, or somebody has removed it"]
         except (StorageError, OSError) as error:
             manifest, wrong = None, [str(error)]
         if manifest is None or wrong:

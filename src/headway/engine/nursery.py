@@ -264,9 +264,12 @@ def main() -> NoReturn:
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*", category=DeprecationWarning)
     # What workers will be told, too (control.starting): it counts when Arrow is imported, which we may do before.
     os.environ.setdefault("MIMALLOC_ALLOW_THP", "0")
-    driver = os.pidfd_open(boot["driver"])
-    if os.getppid() != boot["driver"]:
+    try:
+        driver = os.pidfd_open(boot["driver"])
+    except ProcessLookupError:
         os._exit(0)  # it died before we could watch it
+    if os.getppid() != boot["driver"]:
+        os._exit(0)  # and another process may have its number by now
     of = of_driver(boot["driver"])
     set_title(f"headway: reaper, ends what {of} leaves behind", "headway:reaper")
     fork_under_reapers(driver, boot["folder"])

@@ -188,7 +188,8 @@ def extend(path: Path, late: Slot, signer: Signer | None = None) -> Saved:
     """Add a rank's files to a checkpoint: build the larger one beside it and swap the two in one step."""
     manifest = read_manifest(path)
     known = late.folder.with_name(f"{late.folder.name}.known")
-    for name in manifest.files:
+    beside = [layout.METADATA] if (path / layout.METADATA).is_file() else []  # replaced as a whole when it changes
+    for name in (*manifest.files, *beside):
         disk.make_folder((known / name).parent)
         disk.link(path / name, known / name)  # committed files never change
     order = sorted([Given(min(manifest.ranks), known, Note(0, {})), Given.by(late)], key=lambda given: given.rank)

@@ -31,8 +31,11 @@ def make_folder(path: Path) -> None:
 def write(path: Path, data: bytes) -> None:
     """A new file, or a new content; not flushed. A link in its place is not followed: it may lead anywhere."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with open(os.open(path, flags, 0o600), "wb") as file:
-        file.write(data)
+    try:
+        with open(os.open(path, flags, 0o600), "wb") as file:
+            file.write(data)
+    except OSError as error:  # a full disk names no file
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def copy(source: Path, target: Path) -> None:

@@ -211,7 +211,13 @@ def write_json(path: Path, value: object) -> None:
 
 
 def json_bytes(value: object) -> bytes:
-    return json.dumps(value, indent=1).encode() + b"\n"
+    """A value as it is written to a file. StorageError where no reader would accept the file."""
+    data = json.dumps(value, indent=1).encode() + b"\n"
+    if len(data) > MAX_JSON_BYTES:
+        raise StorageError(
+            f"its description would take {len(data) >> 20} MiB, of {MAX_JSON_BYTES >> 20}: report less metrics"
+        )
+    return data
 
 
 def read_small(path: Path) -> bytes:

@@ -34,9 +34,11 @@ DAMAGED = ".damaged"
 LOGS = "logs"
 FIRST = "first_checkpoint"
 FAILURES = "failures"
+COPIES = "headway-copies-"  # of what is in stores, in the temporary directory; the user's number follows
 LOCK = ".lock"
 _LONGEST = 255  # of a name, in bytes
-_LONGEST_PATH = 2048  # below a checkpoint, in characters
+LONGEST_CHECKPOINT_NAME = 200  # in bytes
+_LONGEST_PATH = 4096  # below a checkpoint, in characters: Linux opens no longer one
 
 
 def checkpoint_name(number: int) -> str:
@@ -56,6 +58,13 @@ def number(name: str) -> int | None:
 def is_plain_name(name: object) -> TypeGuard[str]:
     """Whether this can be the name of a checkpoint: of a directory, and nothing that leads elsewhere."""
     return _is_name(name) and not name.startswith(".") and not set("/\\") & set(name)
+
+
+def is_checkpoint_name(name: object) -> TypeGuard[str]:
+    """Whether a checkpoint may be given this name: one that leaves room for the endings that storage appends."""
+    if not is_plain_name(name) or name.endswith(DAMAGED):
+        return False
+    return len(os.fsencode(name)) <= LONGEST_CHECKPOINT_NAME
 
 
 def _is_name(name: object) -> TypeGuard[str]:

@@ -61,13 +61,23 @@ def open_run(path: Path, resume: Resume, *, trust: bool = False) -> RunDir:
         _check_resume(path, exists, _is_occupied(path), resume)
         check_layout(path)
         lock = None if os.path.lexists(path) else _create(path)
-        lock = lock or _enter(path, trust=trust)
+        lock = lock or _enter_or_create(path, resume, trust=trust)
     except OSError as error:
         raise _unwritable(path.parent, error) from None
     try:
         return _open_locked(path, lock, notes)
     except PermissionError as error:
         raise StorageError(f"run {path} cannot be continued: {error.filename}: {error.strerror}") from None
+
+
+def _enter_or_create(path: Path, resume: Resume, *, trust: bool) -> TextIO:
+    """Take a directory, or make it again where somebody removes the run at this moment."""
+    try:
+        return _enter(path, trust=trust)
+    except FileNotFoundError:
+        if resume == "must" or os.path.lexists(path):
+            raise
+    return _create(path) or _enter(path, trust=trust)
 
 
 def _enter(path: Path, *, trust: bool) -> TextIO:
@@ -322,17 +332,29 @@ def lock_run(path: Path) -> TextIO:
 
 def _lock(path: Path) -> TextIO:
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    fd = os.open(path / layout.LOCK, flags, 0o644)  # others may see that, and by whom, it is held
-    file = open(fd, "a+", encoding="utf-8", errors="replace")
-    if not _locked(file):
-        file.seek(0)
-        owner = file.read(_OWNER_LENGTH).strip() or "another process"
-        file.close()
-        raise StorageError(f"run {path} is open in {owner}: wait for it, or choose another name")
+    while True:
+        fd = os.open(path / layout.LOCK, flags, 0o644)  # others may see that, and by whom, it is held
+        file = open(fd, "a+", encoding="utf-8", errors="replace")
+        if not _locked(file):
+            file.seek(0)
+            owner = file.read(_OWNER_LENGTH).strip() or "another process"
+            file.close()
+            raise StorageError(f"run {path} is open in {owner}: wait for it, or choose another name")
+        if _is_in_place(path, file):
+            break
+        file.close()  # the run was removed meanwhile, and the lock with it
     file.truncate(0)
     file.write(f"process {os.getpid()} on {socket.gethostname()}")
     file.flush()
     return file
+
+
+def _is_in_place(path: Path, lock: TextIO) -> bool:
+    """Whether this is still the lock of the run's directory, and not that of one that was there before."""
+    try:
+        return os.path.samestat(os.stat(path / layout.LOCK), os.fstat(lock.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def _locked(file: TextIO) -> bool:

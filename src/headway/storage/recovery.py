@@ -253,7 +253,7 @@ def _refuse_newer(folder: Path) -> None:
 
 
 def _set_aside(folder: Path, wrong: str) -> str:
-    aside = folder.with_name(f"{folder.name}{layout.DAMAGED}")
-    disk.remove(aside)
+    names = (f"{folder.name}{ending}{layout.DAMAGED}" for ending in ("", *(f"-{count}" for count in range(2, 1000))))
+    aside = next(path for path in map(folder.with_name, names) if not os.path.lexists(path))
     disk.move(folder, aside)
     return f"{folder.name} is damaged and is not used ({wrong}); what is left of it: {aside.name}"

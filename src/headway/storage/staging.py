@@ -199,12 +199,22 @@ def adopt(source: Path, slot: Slot, note: Note, key: Key | None = None) -> None:
     if source.parent != checkpoints or source.name.startswith(".") or source.is_symlink():
         raise StorageError(f"{source} is not a folder in {checkpoints}: only such ones need no upload")
     check_source(source)
+    check_name(source.name)
     if (source / layout.MANIFEST).exists():
         raise StorageError(f"{source} is a checkpoint already: write the next one into another folder")
     given = inventory_of(source, slot, note)
     check_any(given, source)
     files = {name: Stored(state.size) for name, state in given.files.items() if not given.may_lack(name)}
     _stage(lambda: disk.make_folder(slot.part), slot, replace(note, adopted=source.name, files=files), key)
+
+
+def check_name(name: str) -> None:
+    """StorageError where a directory that holds a checkpoint already has a name that a checkpoint cannot have."""
+    if not layout.is_checkpoint_name(name):
+        raise StorageError(
+            f"a checkpoint cannot be called {name!r}: its name has at most {layout.LONGEST_CHECKPOINT_NAME} bytes and "
+            f"does not end in {layout.DAMAGED}"
+        )
 
 
 def settle(slot: Slot, note: Note, key: Key | None) -> None:
@@ -245,6 +255,26 @@ def _is_ours(source: Path) -> bool:
     except (StorageError, OSError):
         return False
     return True
+
+
+def is_kept(source: Path) -> bool:
+    """Whether a directory is part of a run's checkpoint, or of a copy of one that other processes read, or holds any.
+
+    Its files are copied when it is reported, and never taken: the checkpoint would be lost.
+    """
+    real = source.resolve()
+    return any(map(_is_checkpoint, (real, *real.parents))) or any(
+        _is_checkpoint(found.parent)
+        for pattern in ("*", f"{layout.CHECKPOINTS}/*", f"*/{layout.CHECKPOINTS}/*")
+        for found in real.glob(f"{pattern}/{layout.MANIFEST}")
+    )
+
+
+def _is_checkpoint(path: Path) -> bool:
+    if path.name.startswith(layout.COPIES):
+        return True
+    in_run = path.parent.name == layout.CHECKPOINTS or path.name == layout.FIRST
+    return in_run and (path / layout.MANIFEST).exists()
 
 
 _NUMBER = "(0|[1-9][0-9]{0,17})"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headway.core.config import CheckpointUploadMode
 from headway.core.errors import ConfigError, PreemptionInfo
 from headway.core.validation import CheckpointConsistencyMode, ReportedCheckpointStatus, ValidationTaskConfig
+from headway.storage import layout
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.validations import wish as validation_wish
 from headway.train.context import TrainContext
@@ -80,8 +81,11 @@ def _warn_of_two_hands(session: Session) -> None:
 
 
 def _checked_name(name: str | None) -> str | None:
-    if name is not None and (not isinstance(name, str) or not name or "/" in name or name.startswith(".")):
-        raise ConfigError(f"checkpoint_dir_name must be a plain folder name, got {name!r}")
+    if name is not None and not layout.is_checkpoint_name(name):
+        raise ConfigError(
+            f"checkpoint_dir_name must be a plain folder name of at most {layout.LONGEST_CHECKPOINT_NAME} bytes that "
+            f"does not end in {layout.DAMAGED}, got {name!r}"
+        )
     return name
 
 

@@ -24,6 +24,7 @@ from headway.storage.staging import (
     check_present,
     check_source,
     inventory_of,
+    is_kept,
     stage,
     stage_dict,
 )
@@ -52,6 +53,13 @@ class Wish:
         """Whether the caller's files are ours to move."""
         return self.mode is CheckpointUploadMode.ASYNC if self.delete_local is None else self.delete_local
 
+    def for_files_in(self, source: Path) -> Wish:
+        """The same, but files that a run keeps are copied before ``report()`` returns."""
+        copied_now = self.mode is CheckpointUploadMode.SYNC and not self.may_take
+        if copied_now or self.scratch or not is_kept(source):
+            return self
+        return replace(self, mode=CheckpointUploadMode.SYNC, delete_local=False)
+
 
 class Saver:
     """One worker's saves into the run's folder."""
@@ -79,12 +87,16 @@ class Saver:
             return self._upload(wish.upload, checkpoint, slot, note, wish)
         elif kind == "data_dict":
             stage_dict(content, slot, note, self._key)
-        elif wish.mode is CheckpointUploadMode.SYNC:
-            self._stage(Path(content), slot, note, take=wish.may_take)
-            if wish.scratch:
-                shutil.rmtree(content, ignore_errors=True)
         else:
-            return self._stage_in_background(Path(content), slot, note, take=wish.may_take)
+            return self._save_folder(Path(content), slot, note, wish.for_files_in(Path(content)))
+        return True
+
+    def _save_folder(self, source: Path, slot: Slot, note: Note, wish: Wish) -> bool:
+        if wish.mode is not CheckpointUploadMode.SYNC:
+            return self._stage_in_background(source, slot, note, take=wish.may_take)
+        self._stage(source, slot, note, take=wish.may_take)
+        if wish.scratch:
+            shutil.rmtree(source, ignore_errors=True)
         return True
 
     def _stage(self, source: Path, slot: Slot, note: Note, *, take: bool) -> None:

@@ -26,7 +26,7 @@ from headway.storage.dicts import scalars, write_dict
 from headway.storage.handoff import Handoff
 from headway.storage.remote.sending import Parcel, check_adopted, inventory_at, put_note, send
 from headway.storage.remote.store import Store
-from headway.storage.staging import Note, Slot, check_source
+from headway.storage.staging import Note, Slot, check_any, check_source
 from headway.worker.background import Background
 from headway.worker.saving import Wish, uploaded_by
 
@@ -77,6 +77,7 @@ class Uploader:
         return True
 
     def _save_folder(self, source: Path, seq: int, note: Note, wish: Wish) -> bool:
+        wish = wish.for_files_in(source)
         check_source(source, self._spool if wish.may_take else None)
         if wish.mode is CheckpointUploadMode.SYNC:
             try:
@@ -131,8 +132,7 @@ class Uploader:
     def _parcel(self, source: Path, seq: int, note: Note, wish: Wish) -> Parcel:
         given = inventory_at(source, shared=note.world_size > 1)
         names = tuple(given.files)
-        if not names:
-            raise StorageError(f"the reported checkpoint {source} holds no file: write it before you report it")
+        check_any(given, source)
         granted = self._claim(seq, wish.name, names)
         if granted.refusal:
             raise StorageError(granted.refusal)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -39,3 +42,12 @@ def test_only_workers_with_data_are_left_their_cores(
 def test_a_program_with_datasets_says_so() -> None:
     headway.data.range(1)
     assert "headway.data.iterator" in nurseries._also, "so that nurseries are sparing"
+
+
+def test_a_fork_server_whose_driver_was_killed_before_it_came_up_says_nothing() -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    code = "import sys; from headway.engine.nursery import main; main()"
+    arguments = [sys.executable, "-c", code, json.dumps({"driver": ended.pid})]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

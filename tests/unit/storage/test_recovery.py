@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import resource
 import shutil
+import signal
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 from crashes import Tape, after_every_crash
 
 from headway.cli import main
 from headway.core.errors import StorageError
-from headway.storage import disk, layout
+from headway.storage import disk, files, layout, opening
 from headway.storage.commit import Commitment, Saved, commit, discard, extend
 from headway.storage.files import write_json
 from headway.storage.manifest import damage, read_manifest, write_manifest
 from headway.storage.opening import open_run
 from headway.storage.recovery import committed, recover
-from headway.storage.staging import Note, Slot, stage
+from headway.storage.removal import remove_run
+from headway.storage.rundir import RunDir
+from headway.storage.staging import Note, Slot, is_kept, stage
 
 FILES = {"model.pt": "weights ", "deep/er/state": "momenta ", "empty": ""}
 
@@ -306,3 +311,82 @@ def test_a_full_disk_in_the_middle_of_a_save_says_so_and_leaves_nothing(
     with pytest.raises(StorageError, match=r"could not be saved to .*: .*No space left on device"):
         stage(tmp_path / "source", slot, Note(1, {}))
     assert not any(layout.staging(tmp_path / "run").iterdir())
+
+
+def test_a_larger_checkpoint_keeps_the_metadata(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        save(tmp_path, 0, rank)
+    what = Commitment(number=0, seq=0, attempt=1, world_size=2, ranks=(0,), metrics={"seq": 0})
+    checkpoint = commit(tmp_path, what).checkpoint()
+    checkpoint.set_metadata({"epoch": 3})
+    larger = extend(Path(checkpoint.path), Slot(tmp_path, 1, 0, 1))
+    check_whole(larger)
+    assert larger.checkpoint().get_metadata() == {"epoch": 3}
+
+
+def test_what_was_set_aside_is_not_overwritten(tmp_path: Path) -> None:
+    for content in ("first", "second"):
+        saved = make(tmp_path, 0)
+        (saved.path / "rank-0/model.pt").write_text(content)
+        recover(tmp_path, crashed=False)
+    aside = sorted((tmp_path / layout.CHECKPOINTS).glob(f"*{layout.DAMAGED}"))
+    assert [(path / "rank-0/model.pt").read_text() for path in aside] == ["second", "first"]
+    assert [path.name for path in aside] == ["checkpoint_000000-2.damaged", "checkpoint_000000.damaged"]
+
+
+def test_a_manifest_that_no_reader_would_accept_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MAX_JSON_BYTES", 1000)
+    with pytest.raises(StorageError, match="report less metrics"):
+        make(tmp_path, 0)
+    assert committed(tmp_path) == []
+
+
+def test_the_lock_of_a_removed_run_is_not_that_of_the_run_that_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run"
+    open_run(path, "auto").close()
+    take = opening._locked
+    newer: list[RunDir] = []
+
+    def removed_meanwhile(lock: TextIO) -> bool:
+        monkeypatch.setattr(opening, "_locked", take)
+        remove_run(path)
+        newer.append(open_run(path, "auto"))
+        return take(lock)
+
+    monkeypatch.setattr(opening, "_locked", removed_meanwhile)
+    with pytest.raises(StorageError, match="is open in process"):
+        open_run(path, "auto")
+    newer[0].close()
+
+    def removed(lock: TextIO) -> bool:
+        monkeypatch.setattr(opening, "_locked", take)
+        remove_run(path)
+        return take(lock)
+
+    monkeypatch.setattr(opening, "_locked", removed)
+    open_run(path, "auto").close()
+    assert path.is_dir()
+
+
+def test_copies_of_checkpoints_in_stores_belong_to_all_who_read_them(tmp_path: Path) -> None:
+    copied = tmp_path / f"{layout.COPIES}0" / "which" / "files-1"
+    copied.mkdir(parents=True)
+    saved = make(tmp_path / "run", 0)
+    assert is_kept(copied)
+    assert is_kept(saved.path / "rank-0")
+    assert is_kept(tmp_path / "run")
+    assert not is_kept(shutil.copytree(saved.path, tmp_path / "mine"))
+
+
+def test_a_full_disk_names_the_file_that_finds_no_room(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        with pytest.raises(OSError, match=layout.DESCRIPTION.replace(".", r"\.")):
+            write_json(tmp_path / layout.DESCRIPTION, {"name": "longer than that"})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)

@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from headway.core.errors import StorageError
-from headway.storage import disk
+from headway.storage import disk, layout
 from headway.storage.files import json_bytes
 from headway.storage.remote.checking import contents_of, fetch
 from headway.storage.remote.store import Store
@@ -79,7 +79,7 @@ def _place(folder: Store) -> Path:
 
 def _copies() -> Path:
     """This user's directory of copies. Its name is known: where somebody else has taken it, the next one is used."""
-    base = Path(tempfile.gettempdir(), f"headway-copies-{os.getuid()}")
+    base = Path(tempfile.gettempdir(), f"{layout.COPIES}{os.getuid()}")
     for path in (base, *(base.with_name(f"{base.name}-{number}") for number in range(2, 100))):
         try:
             status = os.lstat(path)

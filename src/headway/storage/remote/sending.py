@@ -31,7 +31,7 @@ from headway.storage.inventory import (
 from headway.storage.manifest import Stored, checksum
 from headway.storage.merging import Clash, shared_by
 from headway.storage.remote.store import Store
-from headway.storage.staging import Note, copied_from
+from headway.storage.staging import Note, check_name, copied_from
 
 FILES_AT_ONCE = 4
 
@@ -186,6 +186,7 @@ def check_adopted(store: Store, path: str) -> tuple[str, dict[str, Stored]]:
     parent, _, name = path.rstrip("/").rpartition("/")
     if parent.strip("/") not in (checkpoints.path.strip("/"), checkpoints.url.strip("/")) or name.startswith("."):
         raise StorageError(f"{path} is not a folder in {checkpoints.url}: only such ones need no upload")
+    check_name(name)
     found = checkpoints.at(name).sizes()
     if not found:
         raise StorageError(f"the reported checkpoint {path} holds no file: write it before you report it")
