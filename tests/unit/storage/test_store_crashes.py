@@ -13,7 +13,7 @@ import pytest
 from headway.storage import layout
 from headway.storage.commit import Commitment
 from headway.storage.manifest import checksum
-from headway.storage.remote.sending import Parcel, send
+from headway.storage.remote.sending import Parcel, inventory_at, send
 from headway.storage.remote.vault import StoreVault
 from headway.storage.staging import Note
 
@@ -124,7 +124,8 @@ def save(store: MemoryStore, folder: Path, seq: int, number: int, *, extends: bo
 
 def parcel(store: MemoryStore, folder: Path, seq: int, rank: int, name: str) -> Parcel:
     names = tuple(f"{each}-{rank}" for each in NAMES)
-    return Parcel(store, 1, seq, rank, folder / f"{seq}-{rank}", name, names, frozenset(names))
+    source = folder / f"{seq}-{rank}"
+    return Parcel(store, 1, seq, rank, source, name, inventory_at(source), names, frozenset(names))
 
 
 def look(store: MemoryStore) -> list[int]:
