@@ -7,6 +7,8 @@ import os
 import resource
 import shutil
 import signal
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -14,6 +16,7 @@ import pytest
 from crashes import Tape, after_every_crash
 
 from headway.cli import main
+from headway.core.environment import memory_folder
 from headway.core.errors import StorageError
 from headway.storage import disk, files, layout, opening
 from headway.storage.commit import Commitment, Saved, commit, discard, extend
@@ -24,6 +27,14 @@ from headway.storage.recovery import committed, recover
 from headway.storage.removal import remove_run
 from headway.storage.rundir import RunDir
 from headway.storage.staging import Note, Slot, is_kept, stage
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """In memory where that can be: hundreds of simulated crashes flush files thousands of times."""
+    with tempfile.TemporaryDirectory(dir=memory_folder() or tmp_path) as folder:
+        yield Path(folder)
+
 
 FILES = {"model.pt": "weights ", "deep/er/state": "momenta ", "empty": ""}
 
