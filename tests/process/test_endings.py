@@ -301,7 +301,7 @@ def test_a_segment_that_a_killed_loader_process_left_is_swept(whose_death: str, 
 def test_who_takes_too_long_to_exit_is_named_before_it_is_killed(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(machine, "EXIT_S", 6.0)
+    monkeypatch.setattr(machine, "EXIT_S", 4.0)
     monkeypatch.setattr(controller, "SLOW_EXIT_S", 0.3)
 
     def train_func() -> None:
@@ -318,8 +318,8 @@ def test_who_takes_too_long_to_exit_is_named_before_it_is_killed(
     told = capfd.readouterr().err
     assert "rank 0 has returned, and waits for its threads (flusher) to end" in told
     assert "rank 1 has returned, and runs exit handlers in upload_the_rest() (test_endings.py:" in told
-    assert "rank 0 is killed: 6.0 s after its function returned its process is still running: it waits for" in told
-    assert "rank 1 is killed: 6.0 s after its function returned its process is still running: it runs exit" in told
+    assert "rank 0 is killed: 4.0 s after its function returned its process is still running: it waits for" in told
+    assert "rank 1 is killed: 4.0 s after its function returned its process is still running: it runs exit" in told
 
 
 def test_who_does_not_react_to_an_interrupt_is_named_as_it_is_killed(

@@ -118,6 +118,7 @@ class Session:
         self.at_end: list[Callable[[], None]] = []
         self.progress = Progress()
         self._observer = Observer(self.progress.pulse, link.send)
+        self._stays = start.stays
         self.preemption: Preemption | None = None  # who is told to leave, if anybody
         self._link = link
         self._next_seq = start.first_seq
@@ -491,7 +492,8 @@ class Session:
                 self._horizons[message.dataset, message.epoch] = message
             case Dismissed():
                 self._dismissed = True
-                self._observer.close()
+                if self._stays:  # else its process ends soon, and may be asked what keeps it
+                    self._observer.close()
             case Start():
                 raise AssertionError("a session is started once")
 
