@@ -273,7 +273,8 @@ def test_a_run_in_a_thread_draws_no_second_line(tmp_path: Path) -> None:
                 time.sleep(0.03)
 
         def trainer(n):
-            return train.DataParallelTrainer(train_func, train_loop_config={"n": n})
+            config = train.RunConfig(name=f"run-{n}")
+            return train.DataParallelTrainer(train_func, train_loop_config={"n": n}, run_config=config)
 
         runs = [trainer(n).start() for n in range(2)]
         for run in runs:
@@ -285,4 +286,6 @@ def test_a_run_in_a_thread_draws_no_second_line(tmp_path: Path) -> None:
     assert terminal.process.returncode == 0, "\n".join(terminal.text)
     for n in range(2):
         for step in range(10):
-            assert f"[r0] run {n} step {step} " + "z" * 30 in terminal.text, "\n".join(terminal.text)
+            said = f"run {n} step {step} " + "z" * 30
+            lines = {f"[r0] {said}", f"[run-{n} r0] {said}"}  # while both are active, a line says which it is of
+            assert lines & set(terminal.text), "\n".join(terminal.text)

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from headway.engine import vitals
 from headway.engine.vitals import Entry, ProcessTable, ProcessTree, Vital, members
@@ -40,8 +40,10 @@ def started(code: str) -> Iterator[ProcessTree]:
     try:
         yield tree
     finally:
+        process.kill()  # first of all: it may start others all the time
         for pid in members(process.pid, ProcessTable().entries(), tree._known):
-            os.kill(pid, 9)
+            with suppress(ProcessLookupError):
+                os.kill(pid, 9)
         process.wait()
 
 
