@@ -68,8 +68,8 @@ def test_ctrl_c_once_is_an_orderly_abort(tmp_path: Path) -> None:
         assert len(processes) >= 5, "a nursery, two workers, two loader processes"
         began = time.monotonic()
         driver.press_ctrl_c()
-        wait_until(lambda: driver.process.poll() is not None, 5)
-        assert time.monotonic() - began < 2
+        wait_until(lambda: driver.process.poll() is not None, 10)
+        assert time.monotonic() - began < 5, "a second of grace, and not ten"
         gone(processes, 1)
         assert "cleaned up" in driver.output, "the function could clean up"
         assert "was aborted after" in driver.output
@@ -84,8 +84,8 @@ def test_ctrl_c_ends_those_who_will_not_listen(tmp_path: Path) -> None:
         processes = driver.descendants()
         began = time.monotonic()
         driver.press_ctrl_c()
-        wait_until(lambda: driver.process.poll() is not None, 5)
-        assert time.monotonic() - began < 2
+        wait_until(lambda: driver.process.poll() is not None, 10)
+        assert time.monotonic() - began < 5, "a second of grace, and not ten"
         gone(processes, 1)
     assert record().state == "ABORTED"
 
@@ -101,7 +101,7 @@ def test_ctrl_c_again_and_again_ends_at_once(tmp_path: Path, presses: int) -> No
                 driver.press_ctrl_c()
             time.sleep(0.02)
         wait_until(lambda: driver.process.poll() is not None, 5)
-        assert time.monotonic() - began < 0.9, "no grace is waited for"
+        assert time.monotonic() - began < 3, "whatever it does, it is not waited for"
         gone(processes, 1)
 
 
