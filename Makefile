@@ -19,10 +19,10 @@ test-process: .venv/.setup
 	$(BIN)/python -m pytest tests/process
 
 test-others: .venv/.setup
-	@nice -n 10 $(BIN)/python -m pytest --quiet --ignore=tests/process --ignore=tests/exhaustive
+	@nice -n 10 $(BIN)/python -m pytest --quiet --timeout 300 --ignore=tests/process --ignore=tests/exhaustive
 
 test-exhaustive: .venv/.setup
-	@nice -n 10 $(BIN)/python -m pytest --quiet tests/exhaustive
+	@nice -n 10 $(BIN)/python -m pytest --quiet --timeout 1200 tests/exhaustive
 
 # An answer within two minutes.
 unit: .venv/.setup check
