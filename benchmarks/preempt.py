@@ -28,6 +28,7 @@ from common import median, publish
 from history import Attempt, Comparison, attempts, compare, events, seeded
 from training import METRICS, SEED, Hang, Training, Trouble, left_alone, stacks, training
 
+from headway.core.errors import PreemptionError
 from headway.storage.record import Record
 
 RANKS = (0, 1)
@@ -105,7 +106,7 @@ def tell_the_program(life: Training, found: Found) -> None:
     states = [event["state"] for event in events(life.run, "end")]
     kept = [saved.path.name for saved in Record.at(life.run).checkpoints()]
     story = (life.runner.code, [said[1]] if said else [], states[-1:])
-    if story != (1, kept[-1:], ["PREEMPTED"]):
+    if story != (PreemptionError.exit_code, kept[-1:], ["PREEMPTED"]):
         found.trouble.append(f"told to leave, it left with {story}, and there are {kept}")
         print(f"{found.trouble[-1]}\n{life.runner.output[-5000:]}", file=sys.stderr)
 
