@@ -295,7 +295,7 @@ def test_a_trainer_inside_a_validation_ends_with_it(tmp_path: Path) -> None:
         train.DataParallelTrainer(hang, scaling_config=train.ScalingConfig(2)).fit()
         return {}
 
-    asked = train.ValidationTaskConfig(timeout_s=3)
+    asked = train.ValidationTaskConfig(timeout_s=8)
     result = trainer(lambda: report(0, asked), validate).fit()
     [saved] = Record.at(Path(result.path)).checkpoints()
     assert saved.validation is not None
