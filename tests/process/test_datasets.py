@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support import wait_until
 
 import headway.data
 from headway import train
@@ -178,6 +179,38 @@ def test_rows_of_a_rank_that_does_not_come_are_not_passed_over(
     told = capfd.readouterr().err
     assert "a rank has failed; waiting up to 0.5 s for rank 1 to complete its checkpoint" in told
     assert "the checkpoint of report 2 is ahead of the batches that rank 1 had taken and is dropped" in told
+
+
+def only_rank_0_saves(config: dict[str, Any]) -> None:
+    """Rank 0 saves its whole epoch while rank 1, which reports nothing unless told to, is still in its third batch."""
+    checkpoint = train.get_checkpoint()
+    rank = train.get_context().get_world_rank()
+    done = Path(config["folder"], "rank-0-is-done")
+    trained = Path(config["folder"], f"trained-{rank}")
+    step = checkpoint.to_dict()["step"] + 1 if checkpoint is not None else 0
+    for batch in train.get_dataset_shard().iter_batches(batch_size=5):
+        if rank == 1 and step == 2 and not done.exists():
+            wait_until(done.exists)
+            time.sleep(config["wait_s"])
+            raise ValueError("failure in the third batch of rank 1")
+        with trained.open("a") as file:
+            file.write("".join(f"{row}\n" for row in batch["id"].tolist()))
+        if rank == 0:
+            train.report({"step": step}, checkpoint=train.Checkpoint.from_dict({"step": step}))
+        elif config["reports"]:
+            train.report({"step": step})
+        step += 1
+    if rank == 0:
+        done.touch()
+
+
+@pytest.mark.parametrize("wait_s", [0, 2])
+@pytest.mark.parametrize("reports", [False, True])
+def test_the_batch_in_which_a_rank_raises_is_not_passed_over(tmp_path: Path, reports: bool, wait_s: float) -> None:
+    config = {"reports": reports, "wait_s": wait_s}
+    fit(only_rank_0_saves, tmp_path, {"corpus": headway.data.range(60)}, max_failures=1, config=config)
+    trained = [int(row) for rank in (0, 1) for row in (tmp_path / f"trained-{rank}").read_text().split()]
+    assert set(trained) == set(range(60))
 
 
 def test_a_rank_that_comes_late_completes_what_one_that_raised_has_saved(

@@ -173,6 +173,7 @@ class Stream:
         self._check_local(wanted, begin)
         pipeline = self._pipeline(wanted, begin)
         self.position = begin
+        self.count_as_taken()
         batches = wanted.deliver(pipeline.epoch())
         if self.agreement is not None and not self.plan.keeps_rows:
             batches = _agreed(batches, begin.epoch, self.agreement, self.name)
@@ -183,28 +184,33 @@ class Stream:
             for batch in batches if self.progress is None else counted(batches, self.progress):
                 self.before_first_batch()
                 self.position = batch.after
-                self._tell_progress()
                 yield batch.value
+                self.count_as_taken()
                 self.watcher.ask(self.key, last=self._is_last(wanted))
             self.before_first_batch()  # if nothing was left, training is resumed behind the loop
         except Closed:
             raise DataError(
                 f"another iteration of {self.name or 'this dataset'} has begun, which ends this one"
             ) from None
-        except BaseException:  # GeneratorExit, too: the loop was left by break, and for it this epoch is over
+        except BaseException:
+            # GeneratorExit, too: the loop was left by break, and for it this epoch is over; or it was left by an
+            # exception, and its rows were not trained with. Which of the two is known when it reports or goes on.
             pipeline.close()
             raise
         finally:
             if not self.position.done:
                 self.position = Position(begin.epoch, done=True)
-                self._tell_progress()
                 self.num_finished += 1
                 self.watcher.end(self.key)
             if pipeline.coming == begin.epoch:  # the others have no more rows, and we have: what is left is left
                 pipeline.close()
+        self.count_as_taken()
 
-    def _tell_progress(self) -> None:
-        """Ranks with equal numbers have come equally far, however many batches of their own that makes."""
+    def count_as_taken(self) -> None:
+        """The loop is through with the rows that it was given: it asks for more, or reports.
+
+        Ranks with equal numbers have come equally far, however many batches of their own that makes.
+        """
         if self.progress is not None and self.place.world_size > 1:
             epoch, rows, _, done = self.position
             self.progress.taken[self.name] = (epoch + done) * self.order.num_rows + (0 if done else rows)

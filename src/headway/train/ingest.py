@@ -238,10 +238,12 @@ def _own_position(session: Session, name: str, cursor: Mapping[str, Any]) -> dic
 
 
 def _all_positions(feeds: Mapping[str, Feed], shards: Mapping[str, DataIterator]) -> dict[str, Any]:
+    """Of a rank that reports."""
     found = {}
     for name, shard in shards.items():
         stream = shard._own
         if stream.position.epoch >= 0:
+            stream.count_as_taken()
             found[name] = {
                 **stream.position._asdict(),
                 "lanes": stream.lanes,
