@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support import wait_until
 
 import headway.data
 from headway import train
 from headway.control import endings
 from headway.storage.record import Record
 from headway.train.torch import TorchTrainer, prepare_model
+from support import wait_until
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
