@@ -221,7 +221,8 @@ def library(box: Sandbox) -> str:
     ]
     for look in looks:
         try:
-            answers.append(str(look(train.Result.from_path(box.run)))[:0])
+            found = look(train.Result.from_path(box.run))
+            answers.append(found if look is repr else "")
         except HeadwayError as error:
             answers.append(sentence(error))
     return "".join(answers)
@@ -426,6 +427,16 @@ def test_a_file_that_is_not_what_it_should_be(name: str, good: Path, sandbox: Sa
 # --- JSON of the right form, with one value that is not what it should be ---
 
 MISSING = object()
+
+
+def nested(depth: int) -> Any:
+    """JSON reads up to some 900 levels; who goes through them in Python runs out of stack before."""
+    value: Any = 1
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
 VALUES: dict[str, Any] = {
     "missing": MISSING,
     "null": None,
@@ -449,6 +460,8 @@ VALUES: dict[str, Any] = {
     "an empty object": {},
     "an object of escapes": {ESCAPES: ESCAPES},
     "a nested object": {"a": {"b": {"c": [{"d": None}]}}},
+    "a very deep object": nested(450),
+    "the largest number": 1 << 62,
 }
 EVERY_VALUE = bool(os.environ.get("HEADWAY_TEST_EVERY_VALUE"))  # takes minutes
 Path_ = tuple[str | int, ...]
@@ -474,23 +487,28 @@ def with_value(value: Any, path: Path_, new: Any) -> Any:
     return value
 
 
-def as_json(value: Any) -> bytes:
-    limit = sys.get_int_max_str_digits()
+@contextlib.contextmanager
+def unlimited() -> Iterator[None]:
+    """To write what nobody could read."""
+    digits, depth = sys.get_int_max_str_digits(), sys.getrecursionlimit()
     sys.set_int_max_str_digits(0)
+    sys.setrecursionlimit(10_000)
     try:
-        return json.dumps(value).encode()
+        yield
     finally:
-        sys.set_int_max_str_digits(limit)
+        sys.set_int_max_str_digits(digits)
+        sys.setrecursionlimit(depth)
+
+
+def as_json(value: Any) -> bytes:
+    with unlimited():
+        return json.dumps(value).encode()
 
 
 def seal(value: Any) -> bytes:
     """A manifest with its checksum put right: whoever makes one can do that."""
-    limit = sys.get_int_max_str_digits()
-    sys.set_int_max_str_digits(0)
-    try:
+    with unlimited():
         return json.dumps(_sealed(value), indent=1).encode() + b"\n"
-    finally:
-        sys.set_int_max_str_digits(limit)
 
 
 def wrong_values(text: bytes) -> Iterator[tuple[str, Any]]:
@@ -1048,6 +1066,23 @@ def test_replay_opens_nothing_that_an_unproven_failure_names(good: Path, sandbox
     assert "it is not proven that your own run wrote" in command("replay", "{run}")(sandbox)
 
 
+@pytest.mark.parametrize("name", [f"{BUNDLE}/task.pkl", f"{CHECKPOINT}/pickled.pkl"])
+def test_a_pickle_of_terabytes_is_one_sentence(name: str, good: Path, sandbox: Sandbox) -> None:
+    """It consists of holes, and takes no room on the stranger's disk."""
+    shutil.copytree(good, sandbox.run)
+    with (sandbox.run / name).open("r+b") as file:
+        file.truncate(1 << 43)
+    manifest = sandbox.run / CHECKPOINT / ".manifest.json"
+    content = json.loads(manifest.read_bytes())
+    content["files"]["pickled.pkl"]["size"] = (sandbox.run / CHECKPOINT / "pickled.pkl").stat().st_size
+    manifest.write_bytes(seal(content))
+    if name.startswith(BUNDLE):
+        assert "task.pkl does not fit into the memory" in command("replay", "{run}")(sandbox)
+    else:
+        with pytest.raises(train.StorageError, match="it is not proven that your own run wrote them"):
+            train.Result.from_path(sandbox.run).checkpoint.to_dict()
+
+
 def test_a_log_that_is_a_link_to_nowhere_is_one_sentence(good: Path, sandbox: Sandbox) -> None:
     shutil.copytree(good, sandbox.run)
     replaced_by("{outside}/new")(sandbox.run / "logs" / "rank-0.out")
@@ -1099,3 +1134,134 @@ def test_a_directory_that_may_not_be_read_is_one_sentence(
     monkeypatch.setattr(os, "stat", stat_unless_refused)
     for reader in ("show", "ckpt ls", "ckpt why", *(["ckpt verify"] if name == "checkpoints" else [])):
         assert "cannot be read: Permission denied" in READERS[reader](sandbox)
+
+
+# --- a run that goes on in such a directory ---
+
+
+def resealed(change: Callable[[dict[str, Any]], object]) -> Change:
+    """Its checkpoint, with another manifest."""
+
+    def changed(run: Path) -> None:
+        content = json.loads((run / CHECKPOINT / ".manifest.json").read_bytes())
+        change(content)
+        (run / CHECKPOINT / ".manifest.json").write_bytes(seal(content))
+
+    return changed
+
+
+def event(**fields: Any) -> Change:
+    return lambda run: tail(as_json({"time": 1.0, **fields}) + b"\n")(run / "events.jsonl")
+
+
+def called(name: str, manifest: str | None = None) -> Change:
+    """A checkpoint of this name more: without a manifest, with this one, or as good as the other ("")."""
+
+    def made(run: Path) -> None:
+        place = run / "checkpoints" / name
+        shutil.copytree(run / CHECKPOINT, place) if manifest == "" else place.mkdir()
+        if manifest:
+            (place / ".manifest.json").write_text(manifest)
+
+    return made
+
+
+LARGEST = 1 << 62
+GOING_ON: dict[str, Change] = {
+    "a number of twenty digits in a name": called("checkpoint_99999999999999999999"),
+    "the largest number in a name": called(f"checkpoint_{LARGEST}"),
+    "a date in a name": called("checkpoint_20261119060512123456", ""),
+    "as many digits as a name can have": called(f"checkpoint_{'9' * 240}"),
+    "a long name": called("x" * 255, ""),
+    "a long name, and it is damaged": called("x" * 255, "{}"),
+    "the largest number of an attempt": event(event="state", state="RUNNING", attempt=LARGEST),
+    "an attempt beyond the largest": event(event="state", state="RUNNING", attempt=LARGEST + 1),
+    "a checkpoint of the largest attempt": resealed(lambda manifest: manifest.update(attempt=LARGEST)),
+    "a checkpoint of the largest report": resealed(lambda manifest: manifest.update(seq=LARGEST)),
+    "a checkpoint of the largest number": resealed(lambda manifest: manifest.update(number=LARGEST)),
+    "a file with a path that is too long": resealed(
+        lambda manifest: manifest["files"].update({"a/" * 2040 + "b": {"size": 1, "sha256": "0" * 64}})
+    ),
+    "hundreds of files that are not there": resealed(
+        lambda manifest: manifest["files"].update({str(n): {"size": 1, "sha256": "0" * 64} for n in range(500)})
+    ),
+    "a name of a million letters": resealed(lambda manifest: manifest.update(name="../" + "x" * 1_000_000)),
+    "a deep config": lambda run: (run / "run.json").write_bytes(
+        as_json(with_value(json.loads((run / "run.json").read_bytes()), ("openings", 0, "scaling_config"), nested(450)))
+    ),
+    "a long config": lambda run: (run / "run.json").write_bytes(
+        as_json(
+            with_value(
+                json.loads((run / "run.json").read_bytes()), ("openings", 0, "scaling_config"), {"x": "y" * 10**6}
+            )
+        )
+    ),
+}
+
+
+def learn_more(config: dict[str, Any]) -> None:
+    for step in range(2):
+        train.report({"more": step}, train.Checkpoint.from_dict({"more": step}))
+
+
+def go_on(box: Sandbox) -> str:
+    """Once more under the same name, and what it has saved is there, also for the time after that."""
+    for _ in range(2):
+        try:
+            result = train.DataParallelTrainer(
+                learn_more,
+                scaling_config=train.ScalingConfig(num_workers=0),
+                run_config=train.RunConfig(name=box.run.name, storage_path=box.storage),
+            ).fit()
+        except HeadwayError as error:
+            return sentence(error)
+        kept = [checkpoint.to_dict() for checkpoint, _ in result.best_checkpoints[-2:]]
+        assert kept == [{"more": 0}, {"more": 1}], f"not there any more: {kept}"
+        assert result.state == "FINISHED"
+        assert result.metrics == {"more": 1}
+    return ""
+
+
+@pytest.mark.parametrize("name", GOING_ON)
+def test_what_a_run_saves_in_such_a_directory_is_there(
+    name: str, good: Path, sandbox: Sandbox, capfd: pytest.CaptureFixture[str]
+) -> None:
+    everybody = {**READERS, "go on": go_on}
+    judge(sandbox, good, name, GOING_ON[name], {each: everybody[each] for each in everybody if each != "resume"})
+    assert not sandbox.seen, report_of(sandbox)
+    told = capfd.readouterr().err
+    assert all(len(line) < 2000 for line in told.splitlines())
+
+
+@pytest.mark.parametrize("name", ["x" * 250, "checkpoint_" + "9" * 240])
+def test_a_checkpoint_with_a_long_name_is_removed(name: str, good: Path, sandbox: Sandbox) -> None:
+    shutil.copytree(good, sandbox.run)
+    called(name, "")(sandbox.run)
+    assert f"{name} removed" in command("ckpt", "rm", "{run}", name, "--force")(sandbox)
+    assert [each.name for each in sandbox.run.glob("checkpoints/[!.]*")] == ["checkpoint_000000"]
+    assert not list(sandbox.run.glob("checkpoints/.staging/*"))
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    [5, {}, {"position": 5}, {"position": {}}, {"positions": [5]}, {"positions": 5}, {"position": {"files": "x"}}],
+)
+def test_a_place_in_a_dataset_that_is_none_is_one_sentence(cursor: Any, good: Path, sandbox: Sandbox) -> None:
+    shutil.copytree(good, sandbox.run)
+    resealed(lambda manifest: manifest["cursor"].update(datasets={"train": cursor}))(sandbox.run)
+    with pytest.raises(train.StorageError, match="checkpoint_000000 is damaged: where it is in dataset train"):
+        train.DataParallelTrainer(
+            learn,
+            scaling_config=train.ScalingConfig(num_workers=1),
+            run_config=train.RunConfig(name="run", storage_path=sandbox.storage),
+            datasets={"train": headway.data.range(8)},
+        ).fit()
+
+
+def test_a_stall_that_the_journal_says_nothing_of_is_explained(good: Path, sandbox: Sandbox) -> None:
+    shutil.copytree(good, sandbox.run)
+    summary = json.loads((sandbox.run / BUNDLE / "failure.json").read_bytes())
+    del summary["failures"]
+    (sandbox.run / BUNDLE / "failure.json").write_text(json.dumps(summary))
+    (sandbox.run / "events.jsonl").write_text(json.dumps({"event": "stall", "time": summary["time"] + 1}) + "\n")
+    assert "attempt 1 stood still" in command("why", "{run}")(sandbox)

@@ -4,7 +4,8 @@
 
 A dict names the keys that must be there, those with a question mark may be missing, others are left alone; a list holds
 any number of what it shows, a tuple exactly that; a set lists alternatives; ``Values`` is a dict with any keys;
-``Range`` is a whole number within bounds, for what is counted up to or allocated; ``None`` is null.
+``Range`` is a whole number within bounds, for what is counted up to or allocated; ``None`` is null. What is nested
+deeper than ``MAX_DEPTH`` has no shape: whoever prints or copies it would run out of stack.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 NUMBER = frozenset({int, float})
+MAX_DEPTH = 150  # of nesting; metrics may have 100 levels, and lie within others in a manifest
 
 _NAMES = {
     int: "a whole number",
@@ -57,6 +59,8 @@ def conform(value: Any, shape: Any, name: str = "") -> None:
         shape: What it must be; see above.
         name: How to call it in the sentence that says what is wrong.
     """
+    if not name:
+        check_depth(value)
     match shape:
         case dict():
             _conform_object(value, shape, name)
@@ -83,6 +87,17 @@ def conform(value: Any, shape: Any, name: str = "") -> None:
         case _:
             right = isinstance(value, shape) and (shape in (bool, object) or not isinstance(value, bool))
             _require(right and not _is_huge(value), value, shape, name)
+
+
+def check_depth(value: Any) -> None:
+    """Raise ShapeError for what is nested deeper than ``MAX_DEPTH``."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        inner = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
+        level = [item for items in inner for item in items if isinstance(item, dict | list)]
+        if not level:
+            return
+    raise ShapeError(f"it is nested more than {MAX_DEPTH} levels deep")
 
 
 def _conform_object(value: Any, shape: dict[str, Any], name: str) -> None:

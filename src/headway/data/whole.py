@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import json
+import math
 import os
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
@@ -155,7 +156,16 @@ class NumpyFiles(Source):
                 raise DataError(f"{path} is not a .npy file that can be read: {error}") from error
             if fortran or dtype.hasobject or not shape:
                 raise DataError(f"{path} must hold rows of plain numbers, in C order; save it again with numpy.save")
-            return shape, dtype, file.tell()
+            if min(shape[1:], default=1) < 1 or not dtype.itemsize:
+                raise DataError(
+                    f"{path} must hold rows with something in them, and says that each has {shape[1:]} values"
+                )
+            begin, size = file.tell(), math.prod(shape) * dtype.itemsize
+            if not 0 <= size <= self.files.files[number].size - begin:
+                raise DataError(
+                    f"{path} cannot be read: the file ends before its rows do, of which it names {shape[0]:,}"
+                )
+            return shape, dtype, begin
 
     @property
     def counts(self) -> tuple[int, ...]:

@@ -210,7 +210,7 @@ def extend(path: Path, late: Slot, signer: Signer | None = None) -> Saved:
 
 def discard(path: Path) -> None:
     """Take a checkpoint away: first its name, so that it is never half there."""
-    trash = path.parent / layout.STAGING / f"{path.name}.discarded"
+    trash = path.parent / layout.STAGING / layout.with_ending(path.name, ".discarded")
     disk.make_folder(trash.parent)
     if path.exists():
         disk.move(path, trash)

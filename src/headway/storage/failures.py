@@ -209,7 +209,10 @@ def task(folder: Path, key: Key, *, trust: bool) -> bytes:
     if not can_replay(folder):
         raise StorageError(f"{folder} holds no function to run again")
     with open_regular(path) as file:
-        data = file.read()
+        try:
+            data = file.read()
+        except MemoryError:  # a file of holes, which takes no room on a disk
+            raise StorageError(f"{path} does not fit into the memory of this machine") from None
     content = summary(folder)
     if not trust and not key.verify("failure", _signable(content, data), content.get(SIGNATURE)):
         raise StorageError(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.errors import StorageError
-from headway.core.schema import conform
+from headway.core.schema import MAX_DEPTH, check_depth, conform
 from headway.storage import disk
 
 MAX_JSON_BYTES = 1 << 28  # of one value: what is larger was not written by us
@@ -307,6 +307,8 @@ def _skip_hole(fd: int) -> None:
 def _parsed(line: bytes, check: Check) -> dict[str, Any] | DamagedLine:
     try:
         found: dict[str, Any] = json.loads(line)
+        if line.count(b"{") + line.count(b"[") > MAX_DEPTH:  # of millions of lines, few need the closer look
+            check_depth(found)
         check(found)
     except (ValueError, RecursionError) as error:
         return DamagedLine(str(error))

@@ -25,6 +25,7 @@ _OF_KIND = {
     "launched": {"attempt": _NUMBER, "num_workers": COUNT, "first_seq": _NUMBER},
     "retry": {"attempt": _NUMBER, "cause": str, "after_s": NUMBER, "checkpoint": _TEXT},
     "end": {"attempt": _NUMBER, "state": str},
+    "stall": {"text": str},
     "retired": {"path": str, "seq": _NUMBER, "why": str},
     "removed": {"path": str, "seq": _NUMBER, "why": str},
 }

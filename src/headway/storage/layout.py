@@ -15,7 +15,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeGuard
 
@@ -38,6 +40,7 @@ COPIES = "headway-copies-"  # of what is in stores, in the temporary directory; 
 LOCK = ".lock"
 _LONGEST = 255  # of a name, in bytes
 LONGEST_CHECKPOINT_NAME = 200  # in bytes
+MOST = 1 << 53  # of attempts, reports and checkpoints: far beyond what a run comes to, and far below what is refused
 _LONGEST_PATH = 4096  # below a checkpoint, in characters: Linux opens no longer one
 
 
@@ -53,6 +56,21 @@ def number(name: str) -> int | None:
     """The number of a checkpoint, by the name of its folder."""
     digits = name.removeprefix("checkpoint_")
     return int(digits) if digits != name and digits.isascii() and digits.isdigit() else None
+
+
+def next_number(names: Iterable[str]) -> int:
+    """One that no checkpoint among these folders has. Numbers that are no count, a date say, are passed."""
+    taken = {found for found in map(number, names) if found is not None}
+    after = 1 + max((each for each in taken if each < MOST), default=-1)
+    return next(each for each in itertools.count(after) if each not in taken)
+
+
+def with_ending(name: str, ending: str) -> str:
+    """The name with an ending, cut so that a filesystem can have it."""
+    whole = os.fsencode(name + ending)
+    if len(whole) <= _LONGEST:
+        return name + ending
+    return os.fsencode(name)[:LONGEST_CHECKPOINT_NAME].decode(errors="ignore") + ending
 
 
 def is_plain_name(name: object) -> TypeGuard[str]:
@@ -93,4 +111,4 @@ def log(run: Path, rank: int, stream: str) -> Path:
 
 def validation_log(run: Path, name: str, stream: str) -> Path:
     """The same for the validation of the checkpoint of this name."""
-    return run / LOGS / f"validation-{name}.{stream}"
+    return run / LOGS / with_ending(f"validation-{name}", f".{stream}")

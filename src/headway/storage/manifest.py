@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ _SHAPE = {
     "?run": str,
     "?signature": str,
 }
+_MOST_NAMED = 5  # damaged files in one sentence
+_LONGEST = 200  # of a name in a sentence, in characters
 HASHERS = 4  # files that are flushed and read at the same time
 
 
@@ -158,22 +160,43 @@ def _check(content: dict[str, Any]) -> None:
     if not content["ranks"]:
         raise ShapeError("ranks is empty")
     if not layout.is_plain_name(content["name"]):
-        raise ShapeError(f"name must be that of a directory, got {content['name']!a}")
+        raise ShapeError(f"name must be that of a directory, got {shown(content['name'])}")
     for name in content["files"]:
         if not layout.is_inner_path(name):
-            raise ShapeError(f"it names a file outside of its directory, {name!a}")
+            raise ShapeError(f"it names a file outside of its directory, {shown(name)}")
 
 
 def damage(folder: Path, manifest: Manifest, *, contents: bool) -> Iterator[str]:
     """Everything that is not as it was committed; with ``contents`` every byte is read."""
     for name, stored in manifest.files.items():
-        path = folder / name
-        if _leads_elsewhere(folder, name) or not path.is_file():
-            yield f"{name} is missing"
-        elif (size := path.stat().st_size) != stored.size:
-            yield f"{name} has {size:,} bytes instead of {stored.size:,}"
-        elif contents and checksum(path) != stored.sha256:
-            yield f"{name} has changed since it was committed (its checksum differs)"
+        try:
+            wrong = _difference(folder, name, stored, contents=contents)
+        except OSError as error:  # a path that is too long, a directory that we may not enter
+            wrong = f"cannot be read: {error.strerror}"
+        if wrong:
+            yield f"{_brief(name)} {wrong}"
+
+
+def _difference(folder: Path, name: str, stored: Stored, *, contents: bool) -> str:
+    path = folder / name
+    if not path.is_file() or _leads_elsewhere(folder, name):
+        return "is missing"
+    if (size := path.stat().st_size) != stored.size:
+        return f"has {size:,} bytes instead of {stored.size:,}"
+    if contents and checksum(path) != stored.sha256:
+        return "has changed since it was committed (its checksum differs)"
+    return ""
+
+
+def in_words(wrong: Iterable[str]) -> str:
+    """One sentence of what is wrong with a checkpoint; empty where nothing is. Of many files it names the first."""
+    found = list(wrong)
+    more = len(found) - _MOST_NAMED
+    return "; ".join([*found[:_MOST_NAMED], *([f"and {more:,} more"] if more > 0 else [])])
+
+
+def _brief(name: str) -> str:
+    return name if len(name) <= _LONGEST else f"…{name[-_LONGEST:]}"
 
 
 def _leads_elsewhere(folder: Path, name: str) -> bool:

@@ -232,8 +232,20 @@ def _opened(
     damage = list(journal.damage(path))
     recovered = vault.recover(crashed=state not in ENDED or bool(damage))
     past = max(past, _known_attempts(path, recovered))
+    _check_numbers(path, past, recovered)
     recovered = replace(recovered, notes=[*notes, *damage, *recovered.notes])
     return RunDir(path, lock, description, past, recovered, vault, signer, mirror)
+
+
+def _check_numbers(run: Path, past: int, recovered: Recovered) -> None:
+    """StorageError where no number is left to go on with: what has a larger one, no reader would accept."""
+    reports = max((saved.manifest.seq for saved in recovered.kept), default=0)
+    for number, what in ((past, "attempts"), (reports, "reports")):
+        if number >= layout.MOST:
+            raise StorageError(
+                f"run {run} cannot be continued: it says that it has had {number:,} {what}. Choose another name, and "
+                "give resume_from_checkpoint a directory of its checkpoints"
+            )
 
 
 def _known_attempts(run: Path, recovered: Recovered) -> int:

@@ -26,7 +26,7 @@ from headway.storage import backlog, disk, handoff, layout, staging
 from headway.storage.commit import Commitment, Saved, Signer, commit, put_in_place
 from headway.storage.files import entries, has_links
 from headway.storage.handoff import Handoff
-from headway.storage.manifest import Manifest, NewerFormat, damage, read_manifest
+from headway.storage.manifest import Manifest, NewerFormat, damage, in_words, read_manifest
 from headway.storage.staging import Note, Slot
 from headway.storage.validations import read_validation
 
@@ -56,7 +56,7 @@ def survey(run: Path) -> Survey:
     for folder in _folders(run):
         try:
             manifest = read_manifest(folder)
-            wrong = "; ".join(damage(folder, manifest, contents=False))
+            wrong = in_words(damage(folder, manifest, contents=False))
         except FileNotFoundError:
             continue
         except StorageError as error:
@@ -88,8 +88,7 @@ def _has_manifest(folder: Path) -> bool:
 
 def next_number(run: Path) -> int:
     """One that no folder in there has, whatever it holds."""
-    numbers = [layout.number(path.stem) for path in (run / layout.CHECKPOINTS).iterdir()]
-    return 1 + max((number for number in numbers if number is not None), default=-1)
+    return layout.next_number(path.stem for path in (run / layout.CHECKPOINTS).iterdir())
 
 
 def recover(run: Path, *, crashed: bool, signer: Signer | None = None) -> Recovered:
@@ -227,7 +226,7 @@ def _set_damaged_aside(run: Path, *, crashed: bool) -> Iterator[str]:
         yield _set_aside(Path(folder), wrong)
     for saved in reversed(found.kept if crashed else []):
         say_reading(saved.manifest)
-        wrong = "; ".join(damage(Path(saved.path), saved.manifest, contents=True))
+        wrong = in_words(damage(Path(saved.path), saved.manifest, contents=True))
         if not wrong:
             return
         yield _set_aside(Path(saved.path), wrong)
@@ -253,7 +252,8 @@ def _refuse_newer(folder: Path) -> None:
 
 
 def _set_aside(folder: Path, wrong: str) -> str:
-    names = (f"{folder.name}{ending}{layout.DAMAGED}" for ending in ("", *(f"-{count}" for count in range(2, 1000))))
+    endings = (f"{count}{layout.DAMAGED}" for count in ("", *(f"-{count}" for count in range(2, 1000))))
+    names = (layout.with_ending(folder.name, ending) for ending in endings)
     aside = next(path for path in map(folder.with_name, names) if not os.path.lexists(path))
     disk.move(folder, aside)
     return f"{folder.name} is damaged and is not used ({wrong}); what is left of it: {aside.name}"

@@ -24,6 +24,8 @@ from headway.storage.remote.store import Store
 from headway.storage.remote.vault import StoreVault
 from headway.storage.vault import FolderVault, Vault
 
+_LONGEST = 500  # of what has changed in one config, in characters
+
 
 class RunDir:
     """Open for one ``fit()``. ``past_attempts`` counts those of former openings, so that numbers never repeat."""
@@ -163,4 +165,5 @@ class RunDir:
 
 def _changes(before: dict[str, Any], after: dict[str, Any]) -> str:
     keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
-    return ", ".join(f"{key} {before.get(key)!r} → {after.get(key)!r}" for key in keys)
+    text = ", ".join(f"{key} {before.get(key)!r} → {after.get(key)!r}" for key in keys)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -12,10 +12,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from headway.core.config import ScalingConfig
-from headway.core.errors import ConfigError, DataError
+from headway.core.errors import ConfigError, DataError, StorageError
+from headway.core.schema import ShapeError, conform, printable
 from headway.storage.rundir import RunDir
 from headway.worker.session import Session
 
@@ -129,11 +131,25 @@ def described(feeds: Mapping[str, Feed]) -> dict[str, Any]:
     }
 
 
+_POSITION = {
+    "epoch": int,
+    "rows": int,
+    "skip": int,
+    "done": bool,
+    "lanes": int,
+    "window": int,
+    "local": frozenset({list, None}),
+    "files": str,
+}
+_POSITIONS = {"positions": frozenset({list, None})}
+
+
 def check_unchanged(feeds: Mapping[str, Feed], rundir: RunDir) -> None:
     """A run that goes on must find the rows that it had."""
     kept = rundir.recovered.kept
     cursors = kept[-1].manifest.cursor.get("datasets", {}) if kept else {}
     for name, cursor in cursors.items():
+        _check_cursor(kept[-1].path, name, cursor)
         for position in _positions(cursor):
             if name in feeds and position["files"] != feeds[name].fingerprint:
                 raise DataError(
@@ -141,6 +157,18 @@ def check_unchanged(feeds: Mapping[str, Feed], rundir: RunDir) -> None:
                     "or its filters have changed. Bring them back, or begin a new run (another name, and "
                     "resume_from_checkpoint for the weights)"
                 )
+
+
+def _check_cursor(checkpoint: PurePath, name: str, cursor: Any) -> None:
+    """StorageError where a checkpoint does not say where it is in a dataset."""
+    try:
+        conform(cursor, dict)
+        conform(cursor, {"position": _POSITION} if "position" in cursor else _POSITIONS)
+        for position in _positions(cursor):
+            conform(position, _POSITION)
+    except ShapeError as error:
+        text = f"{checkpoint} is damaged: where it is in dataset {printable(name)} cannot be read ({error})"
+        raise StorageError(f"{text}: headway ckpt rm removes it, and the run goes on from the one before it") from None
 
 
 def _positions(cursor: Mapping[str, Any]) -> list[dict[str, Any]]:

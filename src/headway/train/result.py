@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from headway.core.config import CheckpointConfig
 from headway.core.errors import ConfigError, RemoteError
 from headway.observe import words
+from headway.observe.terminal import plain
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.commit import Saved
 from headway.storage.record import Record
@@ -48,7 +49,7 @@ class Result:
         record = Record.at(path, storage_filesystem)
         last = list(record.events())[-1:]
         cause = last[0].get("cause") if last else None
-        return cls(record, error=RemoteError(cause) if cause else None)
+        return cls(record, error=RemoteError(plain(cause, lines=True)) if cause else None)
 
     @property
     def path(self) -> str:
@@ -140,7 +141,7 @@ class Result:
             rows["error"] = f"{type(self.error).__name__}: {self.error}".split("\n")[0]
         if self.return_value is not None:
             rows["returned"] = words.shortened(repr(self.return_value), 100)
-        return "Result(\n" + "".join(f"  {key:<11}{value}\n" for key, value in rows.items()) + ")"
+        return "Result(\n" + "".join(f"  {key:<11}{plain(value)}\n" for key, value in rows.items()) + ")"
 
 
 def _encodable(row: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headway.core.schema import COUNT, NUMBER, ShapeError, Values, conform
+from headway.core.schema import COUNT, MAX_DEPTH, NUMBER, ShapeError, Values, conform
 
 RUN = {
     "format": int,
@@ -46,6 +46,19 @@ def test_what_has_the_shape_is_let_through(value: Any) -> None:
 def test_what_has_not_is_named(change: dict[str, Any], wrong: str) -> None:
     with pytest.raises(ShapeError, match=wrong):
         conform({"format": 1, "created": 1.5, "openings": [], **change}, RUN)
+
+
+@pytest.mark.parametrize(("depth", "fine"), [(100, True), (MAX_DEPTH, True), (MAX_DEPTH + 1, False), (900, False)])
+def test_what_is_nested_too_deep_has_no_shape(depth: int, fine: bool) -> None:
+    """Whoever copies or prints it, level by level, would run out of stack: metrics have at most 100 levels."""
+    value: Any = 1
+    for level in range(depth):
+        value = {"a": value} if level % 2 else [value]
+    if fine:
+        conform(value, object)
+    else:
+        with pytest.raises(ShapeError, match="nested more than"):
+            conform(value, object)
 
 
 @pytest.mark.parametrize("value", [3, None, [], "x", {}])

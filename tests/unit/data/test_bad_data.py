@@ -286,6 +286,25 @@ def test_text_in_another_encoding_is_named(tmp_path: Path) -> None:
         headway.data.read_text(tmp_path).take_all()
 
 
+@pytest.mark.parametrize(
+    ("shape", "kind", "wrong"),
+    [
+        ("(1000000000000000000,)", "<f8", "ends before its rows do"),  # a list of its pieces would fill the memory
+        ("(99999999999999999999999, 2)", "<f8", "ends before its rows do"),
+        ("(10, 4611686018427387904, 8)", "<f8", "ends before its rows do"),  # too large for 64 bits
+        ("(-5, 2)", "<f8", "ends before its rows do"),
+        ("(2, -5)", "<f8", "rows with something in them"),
+        ("(1000000000000000000, 0)", "<f8", "rows with something in them"),
+        ("(3,)", "|V0", "rows with something in them"),
+    ],
+)
+def test_an_npy_file_with_an_impossible_shape_is_named(tmp_path: Path, shape: str, kind: str, wrong: str) -> None:
+    header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117).encode() + b"\n"
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(80))
+    with pytest.raises(DataError, match=rf"a\.npy.*{wrong}"):
+        headway.data.read_numpy(tmp_path).count()
+
+
 def test_an_npy_file_that_is_none_or_is_cut_off_is_named(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(100))
     (tmp_path / "a.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:-8])

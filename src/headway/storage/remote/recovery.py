@@ -20,7 +20,7 @@ from typing import Protocol
 from headway.core.errors import StorageError
 from headway.storage import layout
 from headway.storage.commit import Commitment, Saved
-from headway.storage.manifest import Manifest, NewerFormat, parse_manifest
+from headway.storage.manifest import Manifest, NewerFormat, in_words, parse_manifest
 from headway.storage.recovery import Recovered, Survey, complete_rounds, say_reading
 from headway.storage.remote.checking import SET_ASIDE, damage
 from headway.storage.remote.sending import folder_key
@@ -90,7 +90,7 @@ def survey(store: Store, known: Listing | None = None) -> Survey:
             continue  # it is being taken away
         try:
             manifest = parse_manifest(f"{folder.url}/{layout.MANIFEST}", data)
-            wrong = "; ".join(damage(folder, manifest, folders[name], contents=False))
+            wrong = in_words(damage(folder, manifest, folders[name], contents=False))
             if manifest.name != name:
                 wrong = f"its manifest is that of {manifest.name}"
         except StorageError as error:
@@ -114,8 +114,7 @@ def _manifests(store: Store, names: list[str]) -> list[bytes | None]:
 
 
 def next_number(store: Store) -> int:
-    numbers = [layout.number(name) for name in listing(store).folders]
-    return 1 + max((number for number in numbers if number is not None), default=-1)
+    return layout.next_number(listing(store).folders)
 
 
 def recover(vault: Committer, *, crashed: bool) -> Recovered:
@@ -148,7 +147,7 @@ def _commit_complete_saves(vault: Committer) -> Iterator[str]:
         name = first.adopted or first.name or ""
         number = layout.number(name)
         what = Commitment(
-            number=next_number(store) if number is None else number,
+            number=next_number(store) if number is None or number >= layout.MOST else number,
             seq=seq,
             attempt=attempt,
             world_size=first.world_size,
@@ -205,7 +204,7 @@ def _set_damaged_aside(store: Store, *, crashed: bool) -> Iterator[str]:
     for each in reversed(found.kept if crashed else []):
         folder = store.at(folder_key(each.path.name))
         say_reading(each.manifest)
-        wrong = "; ".join(damage(folder, each.manifest, known.folders[each.path.name], contents=True))
+        wrong = in_words(damage(folder, each.manifest, known.folders[each.path.name], contents=True))
         if not wrong:
             return
         yield _set_aside(store, each.path.name, wrong)
