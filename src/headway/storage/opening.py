@@ -163,7 +163,14 @@ def _is_occupied(path: Path) -> bool:
 def check_layout(path: Path) -> None:
     """StorageError where a link or something else stands in the place of a file that we write: it may lead anywhere."""
     files = (layout.DESCRIPTION, layout.JOURNAL, layout.METRICS, layout.DATA, layout.LOCK)
-    folders = (layout.LOGS, layout.CHECKPOINTS, f"{layout.CHECKPOINTS}/{layout.STAGING}", layout.FAILURES, layout.FIRST)
+    folders = (
+        layout.LOGS,
+        layout.CHECKPOINTS,
+        f"{layout.CHECKPOINTS}/{layout.STAGING}",
+        layout.FAILURES,
+        layout.FIRST,
+        layout.RESCUED,
+    )
     for name, is_right in [*((name, stat.S_ISREG) for name in files), *((name, stat.S_ISDIR) for name in folders)]:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             if not is_right(os.lstat(path / name).st_mode):

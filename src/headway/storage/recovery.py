@@ -97,6 +97,7 @@ def recover(run: Path, *, crashed: bool, signer: Signer | None = None) -> Recove
     begun = _finish_handoffs(run, signer.key) if signer is not None else ()
     notes = [*begun, *_finish_renames(run), *_commit_complete_saves(run, signer)]
     notes += restore_reports(run, committed(run))
+    notes += _rescue(run)
     staging.sweep(run)
     notes += _set_damaged_aside(run, crashed=crashed)
     return Recovered(committed(run), notes)
@@ -115,6 +116,13 @@ def _finish_handoffs(run: Path, key: Key) -> Iterator[str]:
         yield from finish_or_undo(run, left, lambda left: handoff.finish(run, left, key))
 
 
+def _rescue(run: Path) -> Iterator[str]:
+    """Files that somebody has taken whose key is another: what he has said of them is not believed, but they stay."""
+    for taken in handoff.left_behind(run):
+        place = handoff.rescue(run, taken)
+        yield f"files that were taken when the run was cut off belong to no report of yours; they are in {place}"
+
+
 def finish_or_undo(run: Path, left: Handoff, finish: Callable[[Handoff], bool]) -> Iterator[str]:
     """Bring files to storage that a worker was about to, or put them back, and say why.
 
@@ -123,16 +131,19 @@ def finish_or_undo(run: Path, left: Handoff, finish: Callable[[Handoff], bool]) 
     """
     what = f"the files of rank {left.rank} for report {left.seq}, saved when the run was cut off,"
     try:
-        if not finish(left):
-            handoff.undo(run, left)
+        if finish(left):
+            return
+        where = handoff.undo(run, left)
+        if where != left.source:
+            yield f"{what} could not be put back to {left.source}: they are in {where}"
     except (OSError, StorageError) as error:
         left.slot(run).clear()
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise StorageError(
                 f"{what} find no room: {error}; they are in {left.aside}: free space, and try again"
             ) from error
-        handoff.undo(run, left)
-        yield f"{what} could not be brought to storage and are put back to {left.source}: {error}"
+        where = handoff.undo(run, left)
+        yield f"{what} could not be brought to storage and are put back to {where}: {error}"
 
 
 def _finish_renames(run: Path) -> Iterator[str]:
