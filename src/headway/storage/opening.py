@@ -28,7 +28,7 @@ from headway.storage.description import read_description
 from headway.storage.files import open_regular, write_json
 from headway.storage.recovery import Recovered
 from headway.storage.remote.lease import Lease
-from headway.storage.remote.mirror import Mirror, fetch_record, forget, home_of, tidy
+from headway.storage.remote.mirror import Mirror, fetch_logs, fetch_record, forget, home_of, tidy
 from headway.storage.remote.store import Store
 from headway.storage.remote.vault import StoreVault
 from headway.storage.rundir import RunDir
@@ -265,6 +265,7 @@ def open_remote_run(store: Store, resume: Resume) -> RunDir:
         undo.callback(lease.release)
         exists = _look(store, resume)  # somebody may have been here meanwhile
         if exists:
+            fetch_logs(store, home)
             fetch_record(store, home)
         else:
             forget(home)
