@@ -22,12 +22,12 @@ from typing import Any, TextIO
 from headway.core.config import Resume
 from headway.core.errors import ConfigError, StorageError
 from headway.core.origin import user_key
-from headway.storage import disk, journal, layout
+from headway.storage import disk, journal, layout, staging
 from headway.storage.commit import Signer
 from headway.storage.description import read_description
 from headway.storage.files import open_regular, write_json
 from headway.storage.recovery import Recovered
-from headway.storage.remote.lease import Lease
+from headway.storage.remote.lease import Lease, LeaseLost
 from headway.storage.remote.mirror import Mirror, fetch_logs, fetch_record, forget, home_of, tidy
 from headway.storage.remote.store import Store
 from headway.storage.remote.vault import StoreVault
@@ -64,10 +64,7 @@ def open_run(path: Path, resume: Resume, *, trust: bool = False) -> RunDir:
         lock = lock or _enter_or_create(path, resume, trust=trust)
     except OSError as error:
         raise _unwritable(path.parent, error) from None
-    try:
-        return _open_locked(path, lock, notes)
-    except PermissionError as error:
-        raise StorageError(f"run {path} cannot be continued: {error.filename}: {error.strerror}") from None
+    return _open_locked(path, lock, notes)
 
 
 def _enter_or_create(path: Path, resume: Resume, *, trust: bool) -> TextIO:
@@ -100,10 +97,17 @@ def _enter(path: Path, *, trust: bool) -> TextIO:
 
 
 def _open_locked(path: Path, lock: TextIO, notes: Sequence[str] = ()) -> RunDir:
-    with contextlib.ExitStack() as undo:
-        undo.enter_context(lock)
-        opened = _opened(path, lock, True, lambda signer: FolderVault(path, signer), notes=notes)
-        undo.pop_all()
+    def vault(signer: Signer) -> FolderVault:
+        return FolderVault(path, signer, lambda: _check_in_place(path, lock))
+
+    try:
+        with contextlib.ExitStack() as undo:
+            undo.enter_context(lock)
+            opened = _opened(path, lock, True, vault, notes=notes)
+            undo.pop_all()
+    except OSError as error:
+        reason = f"{error.filename or path}: {error.strerror or error}"
+        raise StorageError(f"run {path} cannot be continued: {reason}: free space, or mend its rights") from None
     return opened
 
 
@@ -363,6 +367,12 @@ def _is_in_place(path: Path, lock: TextIO) -> bool:
         return os.path.samestat(os.stat(path / layout.LOCK), os.fstat(lock.fileno()))
     except FileNotFoundError:
         return False
+
+
+def _check_in_place(path: Path, lock: TextIO) -> None:
+    """LeaseLost where another run's directory has taken the place of ours."""
+    if os.path.lexists(path / layout.LOCK) and not _is_in_place(path, lock):
+        raise LeaseLost(staging.replaced(path))
 
 
 def _locked(file: TextIO) -> bool:
