@@ -146,10 +146,37 @@ def _sweep_unfinished(fresh: Path) -> None:
     """
     now = fresh.stat().st_mtime  # by the clock of the file server
     for path in fresh.parent.glob(f"{UNFINISHED}*"):
-        with contextlib.suppress(OSError, StorageError), open_regular(path / layout.LOCK) as lock:
-            if now - path.stat().st_mtime > _YOUNG_S:
+        with contextlib.suppress(OSError, StorageError):
+            if now - path.stat().st_mtime <= _YOUNG_S:
+                continue
+            if not os.path.lexists(path / layout.LOCK):
+                path.rmdir()  # only if it is empty
+                continue
+            with open_regular(path / layout.LOCK) as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
+                remove_unfinished(path, ignore_errors=True)
+
+
+def remove_unfinished(path: Path, *, ignore_errors: bool = False) -> None:
+    """Its lock last: should this be cut off, the rest can still be told from a directory of somebody else's.
+
+    No link is followed, whoever puts it there.
+    """
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        for name in os.listdir(folder):
+            if name != layout.LOCK:
+                _remove_entry(name, folder, ignore_errors=ignore_errors)
+    finally:
+        os.close(folder)
+    shutil.rmtree(path, ignore_errors)
+
+
+def _remove_entry(name: str, folder: int, *, ignore_errors: bool) -> None:
+    try:
+        os.unlink(name, dir_fd=folder)
+    except IsADirectoryError:
+        shutil.rmtree(name, ignore_errors, dir_fd=folder)
 
 
 _SKELETON = (layout.LOGS, layout.CHECKPOINTS, layout.LOCK, f"{layout.DESCRIPTION}.new")
