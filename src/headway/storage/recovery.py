@@ -30,6 +30,7 @@ from headway.storage.manifest import Manifest, NewerFormat, damage, read_manifes
 from headway.storage.staging import Note, Slot
 from headway.storage.validations import read_validation
 
+LOOKS = 5  # at a directory whose checkpoints are being taken away
 LARGE = 1 << 30  # bytes that take a moment to read
 
 
@@ -50,7 +51,20 @@ class Recovered:
 
 
 def survey(run: Path) -> Survey:
-    """Look, and change nothing. Sizes are checked; what is being taken away while we look is not there."""
+    """Look, and change nothing. Sizes are checked; what is being taken away while we look is not there.
+
+    What has taken its place may not have been there yet when we began to look: so we look again.
+    """
+    for _ in range(LOOKS):
+        found, vanished = _look(run)
+        if not vanished:
+            break
+    return found
+
+
+def _look(run: Path) -> tuple[Survey, bool]:
+    """What is there, and whether something has vanished meanwhile."""
+    vanished = False
     kept: list[Saved] = []
     damaged: dict[PurePath, str] = {}
     for folder in _folders(run):
@@ -58,6 +72,7 @@ def survey(run: Path) -> Survey:
             manifest = read_manifest(folder)
             wrong = "; ".join(damage(folder, manifest, contents=False))
         except FileNotFoundError:
+            vanished = True
             continue
         except StorageError as error:
             wrong = str(error)
@@ -65,7 +80,9 @@ def survey(run: Path) -> Survey:
             kept.append(Saved(folder, manifest, validation=read_validation(folder)))
         elif folder.exists():
             damaged[folder] = wrong
-    return Survey(sorted(kept, key=lambda saved: saved.manifest.seq), damaged)
+        else:
+            vanished = True
+    return Survey(sorted(kept, key=lambda saved: saved.manifest.seq), damaged), vanished
 
 
 def committed(run: Path) -> list[Saved]:

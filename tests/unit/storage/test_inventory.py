@@ -113,6 +113,30 @@ def test_a_file_that_is_written_while_it_is_copied_is_copied_again(
     assert (slot.folder / "a").read_text() == "another content"
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_mapped_file_that_changes_unseen_is_copied_again(
+    frozen: bool, source: Path, slot: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (source / "a").write_bytes(b"old" * 1000)
+    copy, torn = disk.copy, []
+    with (source / "a").open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
+        content[:3] = b"old"  # its time of change stays what it is now
+
+        def copying(source: Path, target: Path) -> None:
+            copy(source, target)
+            if source.name == "a" and not torn:
+                torn.append(target)
+                state = source.stat()
+                content[:] = b"new" * 1000
+                os.utime(source, ns=(state.st_atime_ns, state.st_mtime_ns))  # some filesystems note it sooner
+                target.write_bytes(b"old" * 500 + b"new" * 500)
+
+        monkeypatch.setattr(disk, "copy", copying)
+        stage(source, slot, ONE, given=staging.inventory_of(source, slot, ONE) if frozen else None)
+    assert torn
+    assert (slot.folder / "a").read_bytes() == b"new" * 1000
+
+
 def test_a_file_that_grows_is_in_it_as_far_as_it_was_reported(
     source: Path, slot: Slot, monkeypatch: pytest.MonkeyPatch
 ) -> None:

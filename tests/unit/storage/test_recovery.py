@@ -20,10 +20,10 @@ from crashes import Tape, after_every_crash
 from headway.cli import main
 from headway.core.environment import memory_folder
 from headway.core.errors import StorageError
-from headway.storage import disk, files, layout, opening
+from headway.storage import disk, files, layout, opening, recovery
 from headway.storage.commit import Commitment, Saved, commit, discard, extend
 from headway.storage.files import write_json
-from headway.storage.manifest import damage, read_manifest, write_manifest
+from headway.storage.manifest import Manifest, damage, read_manifest, write_manifest
 from headway.storage.opening import open_run
 from headway.storage.recovery import committed, recover
 from headway.storage.removal import remove_run
@@ -417,6 +417,22 @@ def test_a_removal_that_is_cut_off_anywhere_is_finished_by_the_next_run_there(
         if number < 0:
             return
     raise AssertionError("it is never through")
+
+
+def test_who_looks_while_the_only_checkpoint_is_replaced_finds_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path, 0)
+    read = recovery.read_manifest
+
+    def replaced_meanwhile(folder: Path) -> Manifest:
+        monkeypatch.setattr(recovery, "read_manifest", read)
+        make(tmp_path, 1)
+        discard(folder)
+        return read(folder)
+
+    monkeypatch.setattr(recovery, "read_manifest", replaced_meanwhile)
+    assert [saved.manifest.seq for saved in committed(tmp_path)] == [1]
 
 
 def test_a_link_that_is_called_like_a_cut_off_removal_is_not_followed(tmp_path: Path) -> None:
