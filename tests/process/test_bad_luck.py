@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import resource
+import shutil
 import signal
 import sys
 import threading
@@ -66,6 +67,40 @@ def test_a_run_folder_that_goes_away_and_comes_back_is_gone_on_with(tmp_path: Pa
     run.result(timeout_s=60)
     assert steps(run.path) == list(range(30))
     assert len(Record.at(run.path).checkpoints()) == 30
+
+
+@pytest.mark.parametrize("how", ["moved", "removed"])
+def test_a_run_whose_folder_is_taken_by_another_writes_nothing_there(how: str, tmp_path: Path) -> None:
+    go_on = tmp_path / "go on"
+
+    def train_func(config: dict[str, Any]) -> None:
+        for step in range(config["steps"]):
+            train.report({"step": step}, checkpoint=train.Checkpoint.from_dict({"whose": config["whose"]}))
+        while config["whose"] == "first" and not go_on.exists():
+            time.sleep(0.01)
+        train.report({}, checkpoint=train.Checkpoint.from_dict({"whose": config["whose"]}))
+
+    options: dict[str, Any] = {"name": "run", "storage_path": tmp_path, "max_failures": 3}
+    first = plain_trainer(train_func, 1, {"whose": "first", "steps": 5}, **options).start()
+    reports = first.reports()
+    for _ in range(5):
+        next(reports)
+    wait_until(lambda: len(Record.at(first.path).checkpoints()) == 5)
+    if how == "moved":
+        first.path.rename(tmp_path / "moved")
+    else:
+        shutil.rmtree(first.path)
+    second = plain_trainer(train_func, 0, {"whose": "second", "steps": 2}, **options).fit()
+    slot = Path(second.path, "checkpoints/.staging/1.5.rank-0.part")  # as if it were still being written
+    slot.mkdir(parents=True)
+    (slot / "file").write_text("of the second")
+    go_on.touch()
+    with pytest.raises(train.TrainingFailedError, match="the folder of another run has taken the place of this one's"):
+        first.result(timeout_s=60)
+    assert [saved.checkpoint().to_dict() for saved in Record.at(Path(second.path)).checkpoints()] == [
+        {"whose": "second"}
+    ] * 3
+    assert (slot / "file").read_text() == "of the second"
 
 
 def test_a_disk_that_is_full_for_a_while_costs_nothing_but_a_warning(tmp_path: Path) -> None:

@@ -545,6 +545,17 @@ def test_what_has_no_manifest_is_no_checkpoint_of_a_run(s3: S3) -> None:
         pass
 
 
+def test_logs_go_on_on_another_machine(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def train_func(config: dict[str, Any]) -> None:
+        print("opening", config["number"])
+        train.report({"number": config["number"]})
+
+    for number, machine in enumerate(["a", "b", "a", "a"]):
+        monkeypatch.setenv("HEADWAY_RESULTS", str(tmp_path / machine))
+        plain_trainer(train_func, 1, {"number": number}, name="run", storage_path=f"{s3.url}/machines").fit()
+    assert s3.get("machines/run/logs/rank-0.out").decode().split() == "opening 0 opening 1 opening 2 opening 3".split()
+
+
 def test_nothing_is_left_at_home_by_who_was_killed(s3: S3) -> None:
     def train_func() -> None:
         marker = Path(train.get_context().get_trial_dir(), "once")

@@ -288,6 +288,23 @@ def test_files_may_be_moved_instead_of_copied(tmp_path: Path) -> None:
     assert Path(result.checkpoint.path, "a").stat().st_ino == result.metrics["inode"], "the very same file"
 
 
+def test_a_log_that_is_still_written_to_does_not_damage_the_checkpoints_that_have_it(tmp_path: Path) -> None:
+    def train_func() -> None:
+        folder = tmp_path / "folder"
+        folder.mkdir()
+        for step in range(3):
+            with (folder / "log").open("a") as log:
+                log.write("begun\n")
+                log.flush()
+                os.link(folder / "log", tmp_path / f"mine-{step}")
+                train.report({}, save(folder, step=str(step)), checkpoint_upload_mode=ASYNC)
+                log.write("saved\n")
+
+    result = fit(train_func, storage_path=tmp_path / "runs")
+    assert contents(result) == [{"log": "begun\n", "step": str(step)} for step in range(3)]
+    assert (tmp_path / "mine-0").read_text() == "begun\nsaved\n"
+
+
 def test_what_holds_the_run_itself_is_not_taken(tmp_path: Path) -> None:
     def train_func() -> None:
         train.report({}, save(tmp_path, a="1"), delete_local_checkpoint_after_upload=True)

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,6 +98,23 @@ def exchange(a: Path, b: Path) -> None:
         move(b, aside)
         move(a, b)
         move(aside, a)
+
+
+def is_written(path: Path) -> bool:
+    """Whether some process has this file open to write, or mapped; False where the filesystem cannot tell.
+
+    The kernel knows: it gives nobody a lease to read such a file.
+    """
+    fd = os.open(path, _READ)
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # should somebody open it in this moment: ignored by default
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except OSError as error:
+        return error.errno == errno.EAGAIN
+    finally:
+        os.close(fd)
+    return False
 
 
 def flush(path: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
 import os
 import shutil
 import stat
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from io import BufferedReader
@@ -97,6 +99,20 @@ def replace_links(folder: Path) -> None:
                 _replace_link(path, within=folder)
 
 
+def own_content(folder: Path, *, leases: bool) -> None:
+    """Put copies in the place of files that others can still write to: a committed checkpoint must never change.
+
+    Args:
+        folder: Its files have just been moved here; there are no links.
+        leases: Whether its filesystem can tell which files are open (see :func:`disk.is_written`).
+    """
+    found = [(path, path.stat()) for path in folder.rglob("*") if path.is_file()]
+    names = Counter(status.st_ino for _, status in found)
+    for path, status in found:
+        if status.st_nlink > names[status.st_ino] or (leases and disk.is_written(path)):
+            _replace(path, functools.partial(disk.copy, path))
+
+
 def has_links(folder: Path) -> bool:
     """Whether this is a link, or anything below it."""
     below = (os.path.join(root, name) for root, folders, names in os.walk(folder) for name in (*folders, *names))
@@ -105,16 +121,21 @@ def has_links(folder: Path) -> bool:
 
 def _replace_link(path: Path, within: Path) -> None:
     target = path.resolve()
-    fresh = path.with_name(f".{path.name}{_HALF_REPLACED}")
-    disk.remove(fresh)
     if target.is_dir():
-        copy_tree(target, fresh)
+        _replace(path, functools.partial(copy_tree, target))
     elif not target.is_file():
         return  # a pipe, a device
     elif target.is_relative_to(within.resolve()):
-        disk.link(target, fresh)
+        _replace(path, functools.partial(disk.link, target))
     else:
-        disk.copy(target, fresh)
+        _replace(path, functools.partial(disk.copy, target))
+
+
+def _replace(path: Path, make: Callable[[Path], None]) -> None:
+    """Put what ``make`` writes in the place of a link or a file; should we be killed, :func:`replace_links` tidies."""
+    fresh = path.with_name(f".{path.name}{_HALF_REPLACED}")
+    disk.remove(fresh)
+    make(fresh)
     if fresh.is_dir():
         path.unlink()
     disk.move(fresh, path)

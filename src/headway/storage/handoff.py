@@ -25,12 +25,14 @@ from headway.core.errors import StorageError
 from headway.core.origin import Key
 from headway.core.schema import COUNT, Range, ShapeError, conform
 from headway.storage import disk, layout
-from headway.storage.files import read_small, replace_links
+from headway.storage.files import own_content, read_small, replace_links
 from headway.storage.inventory import Incomplete, Inventory, copy
 from headway.storage.staging import Note, Slot, check_any, copied_from, inventory_of, settle
 
 SUFFIX = ".handoff"
 PREFIX = ".headway-save-"  # of the directory that files are moved to
+_TAKEN = ".taken"  # how such a directory is called in the run's own
+_NEW_LINK = ".headway-link"  # in there: a link that is about to take the place of the user's
 _CANNOT_MOVE = (errno.EXDEV, errno.EBUSY, errno.EACCES, errno.EPERM, errno.EROFS)  # a mount point, say
 _NUMBER = Range(0, 1 << 62)
 _SHAPE = {
@@ -112,7 +114,7 @@ def begin(
         layout.staging(run).mkdir(parents=True, exist_ok=True)
         _write(run, handoff, key)
         aside.mkdir(mode=0o700)
-        _keep_links(source)
+        _keep_links(source, aside / _NEW_LINK)
         _move_all(source, aside)
         handoff = replace(handoff, complete=True, names=_moved(handoff, given, slot))
         _write(run, handoff, key)
@@ -128,7 +130,7 @@ def begin(
 
 
 def _aside(slot: Slot) -> Path:
-    return slot.folder.with_name(f"{slot.folder.name}.taken")
+    return slot.folder.with_name(f"{slot.folder.name}{_TAKEN}")
 
 
 def _moved(handoff: Handoff, given: Inventory, slot: Slot) -> list[str]:
@@ -150,8 +152,11 @@ def _move_all(source: Path, target: Path) -> None:
             os.rename(source / name, target / name)
 
 
-def _keep_links(source: Path) -> None:
-    """Links shall lead to the same files after all of it was moved: inside by relative paths, outside by whole ones."""
+def _keep_links(source: Path, fresh: Path) -> None:
+    """Links shall lead to the same files after all of it was moved: inside by relative paths, outside by whole ones.
+
+    ``fresh`` is a free name on the same filesystem.
+    """
     real = Path(os.path.realpath(source))
     for root, folders, files in os.walk(source):
         for path in (Path(root, name) for name in (*folders, *files)):
@@ -160,8 +165,8 @@ def _keep_links(source: Path) -> None:
             target = Path(os.path.realpath(path))
             inside = target != real and target.is_relative_to(real)
             if inside or not os.path.isabs(os.readlink(path)):
-                path.unlink()
-                path.symlink_to(os.path.relpath(target, os.path.realpath(root)) if inside else target)
+                fresh.symlink_to(os.path.relpath(target, os.path.realpath(root)) if inside else target)
+                disk.move(fresh, path)  # in one step: it is the user's
 
 
 def settle_inside(slot: Slot, handoff: Handoff, key: Key) -> None:
@@ -171,6 +176,7 @@ def settle_inside(slot: Slot, handoff: Handoff, key: Key) -> None:
         for path in (Path(root, name) for name in (*directories, *names)):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 disk.remove(path)
+    own_content(handoff.aside, leases=not disk.is_written(handoff.place(slot.run)))  # nobody writes to that one
     for name in (layout.MANIFEST, layout.VALIDATION):
         disk.remove(handoff.aside / name)
     _check_names(handoff, handoff.aside)
@@ -199,22 +205,53 @@ def end(run: Path, handoff: Handoff) -> None:
     disk.remove(handoff.place(run))
 
 
-def undo(run: Path, handoff: Handoff) -> None:
-    """Put the files back to where they were; they may be the only ones. The directory is made again if it is gone."""
+def undo(run: Path, handoff: Handoff) -> Path:
+    """Put the files back to where they were; they may be the only ones. The directory is made again if it is gone.
+
+    Returns:
+        The directory where they are now: beside their own where that has newer files of the same names; in the run's
+        where they cannot be put back.
+    """
     slot = handoff.slot(run)
     origin = handoff.aside
     if not origin.is_dir() and origin == _aside(slot) and slot.folder.is_dir():
         disk.remove(slot.note)
         origin = slot.folder
+    if (origin / _NEW_LINK).is_symlink():
+        disk.remove(origin / _NEW_LINK)
+    where = handoff.source
     with contextlib.suppress(OSError):  # then they stay where they are
-        if names := os.listdir(origin):
-            back = handoff.source
-            if any(os.path.lexists(back / name) for name in names):  # newer ones of the same names
-                back = back.with_name(f"{back.name}.report-{handoff.seq}")
-            back.mkdir(parents=True, exist_ok=True)
-            _move_all(origin, back)
+        where = _put_back(origin, handoff)
         origin.rmdir()
+    if origin.is_dir():
+        where = rescue(run, origin) if origin.parent == layout.staging(run) else origin
     disk.remove(handoff.place(run))
+    return where
+
+
+def _put_back(origin: Path, handoff: Handoff) -> Path:
+    names = os.listdir(origin)
+    beside = handoff.source.with_name(f"{handoff.source.name}.report-{handoff.seq}")
+    places = (handoff.source, beside, *(beside.with_name(f"{beside.name}-{count}") for count in range(2, 1000)))
+    back = next(place for place in places if not any(os.path.lexists(place / name) for name in names))
+    if names:
+        back.mkdir(parents=True, exist_ok=True)
+        _move_all(origin, back)
+    return back
+
+
+def rescue(run: Path, taken: Path) -> Path:
+    """Move files of the user's out of staging, which is swept, to where nothing is."""
+    names = (f"{taken.name}{ending}" for ending in ("", *(f"-{count}" for count in range(2, 1000))))
+    place = next(path for path in map((run / layout.RESCUED).joinpath, names) if not os.path.lexists(path))
+    disk.make_folder(place.parent)
+    disk.move(taken, place)
+    return place
+
+
+def left_behind(run: Path) -> Iterator[Path]:
+    """Files of the user's in staging that no hand-off of ours tells of."""
+    yield from sorted(path for path in layout.staging(run).glob(f"*{_TAKEN}") if path.is_dir() and any(path.iterdir()))
 
 
 def finish(run: Path, handoff: Handoff, key: Key) -> bool:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headway.storage import disk, layout
-from headway.storage.files import same_beginning, walk
+from headway.storage.files import same_beginning, same_content, walk
 
 _TEMPORARY = re.compile(
     r"(.*[._-])?tmp([._-].*)?|tmp[a-z0-9_]{8}|.*\.(temp|part|partial|incomplete|download|lock|sw[a-z])|\.nfs.*|~.*|.*~",
@@ -166,9 +166,12 @@ def _copy_file(source: Path, target: Path, expected: FileState | None) -> None:
         before = FileState.of(source)
         if expected is not None and before != expected:
             raise Incomplete(changed_since(source))
+        written = disk.is_written(source)  # then its state may stay the same although its content changes
         disk.copy(source, target)
         after = FileState.of(source)
-        if after == before or (expected is None and _has_only_grown(before, after, source, target)):
+        if after == before and not (written and not same_content(source, target)):
+            return
+        if expected is None and _has_only_grown(before, after, source, target):
             return
         if time.monotonic() > until:
             raise Incomplete(changes_always(source))

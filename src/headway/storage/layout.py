@@ -9,6 +9,7 @@
     .staging/           files on their way: see staging.py
   logs/                 rank-0.out, rank-0.err, …, validation-checkpoint_000000.out, …
   failures/             attempt-001/ … what is known of each that failed: see failures.py
+  rescued/              files of the user's that were taken and could neither be saved nor put back
   first_checkpoint/     what resume_from_checkpoint gave, if it was a dict
   .lock                 held by the controller while the run is open
 """
@@ -36,6 +37,7 @@ DAMAGED = ".damaged"
 LOGS = "logs"
 FIRST = "first_checkpoint"
 FAILURES = "failures"
+RESCUED = "rescued"
 COPIES = "headway-copies-"  # of what is in stores, in the temporary directory; the user's number follows
 LOCK = ".lock"
 _LONGEST = 255  # of a name, in bytes

@@ -22,13 +22,13 @@ from typing import Any, TextIO
 from headway.core.config import Resume
 from headway.core.errors import ConfigError, StorageError
 from headway.core.origin import user_key
-from headway.storage import disk, journal, layout
+from headway.storage import disk, journal, layout, staging
 from headway.storage.commit import Signer
 from headway.storage.description import read_description
 from headway.storage.files import open_regular, write_json
 from headway.storage.recovery import Recovered
-from headway.storage.remote.lease import Lease
-from headway.storage.remote.mirror import Mirror, fetch_record, forget, home_of, tidy
+from headway.storage.remote.lease import Lease, LeaseLost
+from headway.storage.remote.mirror import Mirror, fetch_logs, fetch_record, forget, home_of, tidy
 from headway.storage.remote.store import Store
 from headway.storage.remote.vault import StoreVault
 from headway.storage.rundir import RunDir
@@ -64,10 +64,7 @@ def open_run(path: Path, resume: Resume, *, trust: bool = False) -> RunDir:
         lock = lock or _enter_or_create(path, resume, trust=trust)
     except OSError as error:
         raise _unwritable(path.parent, error) from None
-    try:
-        return _open_locked(path, lock, notes)
-    except PermissionError as error:
-        raise StorageError(f"run {path} cannot be continued: {error.filename}: {error.strerror}") from None
+    return _open_locked(path, lock, notes)
 
 
 def _enter_or_create(path: Path, resume: Resume, *, trust: bool) -> TextIO:
@@ -100,10 +97,17 @@ def _enter(path: Path, *, trust: bool) -> TextIO:
 
 
 def _open_locked(path: Path, lock: TextIO, notes: Sequence[str] = ()) -> RunDir:
-    with contextlib.ExitStack() as undo:
-        undo.enter_context(lock)
-        opened = _opened(path, lock, True, lambda signer: FolderVault(path, signer), notes=notes)
-        undo.pop_all()
+    def vault(signer: Signer) -> FolderVault:
+        return FolderVault(path, signer, lambda: _check_in_place(path, lock))
+
+    try:
+        with contextlib.ExitStack() as undo:
+            undo.enter_context(lock)
+            opened = _opened(path, lock, True, vault, notes=notes)
+            undo.pop_all()
+    except OSError as error:
+        reason = f"{error.filename or path}: {error.strerror or error}"
+        raise StorageError(f"run {path} cannot be continued: {reason}: free space, or mend its rights") from None
     return opened
 
 
@@ -142,10 +146,37 @@ def _sweep_unfinished(fresh: Path) -> None:
     """
     now = fresh.stat().st_mtime  # by the clock of the file server
     for path in fresh.parent.glob(f"{UNFINISHED}*"):
-        with contextlib.suppress(OSError, StorageError), open_regular(path / layout.LOCK) as lock:
-            if now - path.stat().st_mtime > _YOUNG_S:
+        with contextlib.suppress(OSError, StorageError):
+            if now - path.stat().st_mtime <= _YOUNG_S:
+                continue
+            if not os.path.lexists(path / layout.LOCK):
+                path.rmdir()  # only if it is empty
+                continue
+            with open_regular(path / layout.LOCK) as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
+                remove_unfinished(path, ignore_errors=True)
+
+
+def remove_unfinished(path: Path, *, ignore_errors: bool = False) -> None:
+    """Its lock last: should this be cut off, the rest can still be told from a directory of somebody else's.
+
+    No link is followed, whoever puts it there.
+    """
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        for name in os.listdir(folder):
+            if name != layout.LOCK:
+                _remove_entry(name, folder, ignore_errors=ignore_errors)
+    finally:
+        os.close(folder)
+    shutil.rmtree(path, ignore_errors)
+
+
+def _remove_entry(name: str, folder: int, *, ignore_errors: bool) -> None:
+    try:
+        os.unlink(name, dir_fd=folder)
+    except IsADirectoryError:
+        shutil.rmtree(name, ignore_errors, dir_fd=folder)
 
 
 _SKELETON = (layout.LOGS, layout.CHECKPOINTS, layout.LOCK, f"{layout.DESCRIPTION}.new")
@@ -163,7 +194,14 @@ def _is_occupied(path: Path) -> bool:
 def check_layout(path: Path) -> None:
     """StorageError where a link or something else stands in the place of a file that we write: it may lead anywhere."""
     files = (layout.DESCRIPTION, layout.JOURNAL, layout.METRICS, layout.DATA, layout.LOCK)
-    folders = (layout.LOGS, layout.CHECKPOINTS, f"{layout.CHECKPOINTS}/{layout.STAGING}", layout.FAILURES, layout.FIRST)
+    folders = (
+        layout.LOGS,
+        layout.CHECKPOINTS,
+        f"{layout.CHECKPOINTS}/{layout.STAGING}",
+        layout.FAILURES,
+        layout.FIRST,
+        layout.RESCUED,
+    )
     for name, is_right in [*((name, stat.S_ISREG) for name in files), *((name, stat.S_ISDIR) for name in folders)]:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             if not is_right(os.lstat(path / name).st_mode):
@@ -270,6 +308,7 @@ def open_remote_run(store: Store, resume: Resume) -> RunDir:
         undo.callback(lease.release)
         exists = _look(store, resume)  # somebody may have been here meanwhile
         if exists:
+            fetch_logs(store, home)
             fetch_record(store, home)
         else:
             forget(home)
@@ -367,6 +406,12 @@ def _is_in_place(path: Path, lock: TextIO) -> bool:
         return os.path.samestat(os.stat(path / layout.LOCK), os.fstat(lock.fileno()))
     except FileNotFoundError:
         return False
+
+
+def _check_in_place(path: Path, lock: TextIO) -> None:
+    """LeaseLost where another run's directory has taken the place of ours."""
+    if os.path.lexists(path / layout.LOCK) and not _is_in_place(path, lock):
+        raise LeaseLost(staging.replaced(path))
 
 
 def _locked(file: TextIO) -> bool:

@@ -30,6 +30,7 @@ from headway.storage.manifest import Manifest, NewerFormat, damage, in_words, re
 from headway.storage.staging import Note, Slot
 from headway.storage.validations import read_validation
 
+LOOKS = 5  # at a directory whose checkpoints are being taken away
 LARGE = 1 << 30  # bytes that take a moment to read
 
 
@@ -50,7 +51,20 @@ class Recovered:
 
 
 def survey(run: Path) -> Survey:
-    """Look, and change nothing. Sizes are checked; what is being taken away while we look is not there."""
+    """Look, and change nothing. Sizes are checked; what is being taken away while we look is not there.
+
+    What has taken its place may not have been there yet when we began to look: so we look again.
+    """
+    for _ in range(LOOKS):
+        found, vanished = _look(run)
+        if not vanished:
+            break
+    return found
+
+
+def _look(run: Path) -> tuple[Survey, bool]:
+    """What is there, and whether something has vanished meanwhile."""
+    vanished = False
     kept: list[Saved] = []
     damaged: dict[PurePath, str] = {}
     for folder in _folders(run):
@@ -58,6 +72,7 @@ def survey(run: Path) -> Survey:
             manifest = read_manifest(folder)
             wrong = in_words(damage(folder, manifest, contents=False))
         except FileNotFoundError:
+            vanished = True
             continue
         except StorageError as error:
             wrong = str(error)
@@ -65,7 +80,9 @@ def survey(run: Path) -> Survey:
             kept.append(Saved(folder, manifest, validation=read_validation(folder)))
         elif folder.exists():
             damaged[folder] = wrong
-    return Survey(sorted(kept, key=lambda saved: saved.manifest.seq), damaged)
+        else:
+            vanished = True
+    return Survey(sorted(kept, key=lambda saved: saved.manifest.seq), damaged), vanished
 
 
 def committed(run: Path) -> list[Saved]:
@@ -96,6 +113,7 @@ def recover(run: Path, *, crashed: bool, signer: Signer | None = None) -> Recove
     begun = _finish_handoffs(run, signer.key) if signer is not None else ()
     notes = [*begun, *_finish_renames(run), *_commit_complete_saves(run, signer)]
     notes += restore_reports(run, committed(run))
+    notes += _rescue(run)
     staging.sweep(run)
     notes += _set_damaged_aside(run, crashed=crashed)
     return Recovered(committed(run), notes)
@@ -114,6 +132,13 @@ def _finish_handoffs(run: Path, key: Key) -> Iterator[str]:
         yield from finish_or_undo(run, left, lambda left: handoff.finish(run, left, key))
 
 
+def _rescue(run: Path) -> Iterator[str]:
+    """Files that somebody has taken whose key is another: what he has said of them is not believed, but they stay."""
+    for taken in handoff.left_behind(run):
+        place = handoff.rescue(run, taken)
+        yield f"files that were taken when the run was cut off belong to no report of yours; they are in {place}"
+
+
 def finish_or_undo(run: Path, left: Handoff, finish: Callable[[Handoff], bool]) -> Iterator[str]:
     """Bring files to storage that a worker was about to, or put them back, and say why.
 
@@ -122,16 +147,19 @@ def finish_or_undo(run: Path, left: Handoff, finish: Callable[[Handoff], bool]) 
     """
     what = f"the files of rank {left.rank} for report {left.seq}, saved when the run was cut off,"
     try:
-        if not finish(left):
-            handoff.undo(run, left)
+        if finish(left):
+            return
+        where = handoff.undo(run, left)
+        if where != left.source:
+            yield f"{what} could not be put back to {left.source}: they are in {where}"
     except (OSError, StorageError) as error:
         left.slot(run).clear()
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise StorageError(
                 f"{what} find no room: {error}; they are in {left.aside}: free space, and try again"
             ) from error
-        handoff.undo(run, left)
-        yield f"{what} could not be brought to storage and are put back to {left.source}: {error}"
+        where = handoff.undo(run, left)
+        yield f"{what} could not be brought to storage and are put back to {where}: {error}"
 
 
 def _finish_renames(run: Path) -> Iterator[str]:

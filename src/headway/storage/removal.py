@@ -10,7 +10,7 @@ from pathlib import Path
 from headway.core.errors import StorageError
 from headway.storage import layout
 from headway.storage.description import read_description
-from headway.storage.opening import UNFINISHED, lock_run
+from headway.storage.opening import UNFINISHED, lock_run, remove_unfinished
 from headway.storage.remote.lease import Lease
 from headway.storage.remote.mirror import home_of
 from headway.storage.remote.store import Store
@@ -58,7 +58,7 @@ def remove_run(path: Path) -> None:
         with lock_run(path):
             doomed = path.with_name(f"{UNFINISHED}{secrets.token_hex(8)}")
             path.rename(doomed)
-            shutil.rmtree(doomed)
+            remove_unfinished(doomed)
     except OSError as error:
         raise StorageError(f"{path} cannot be removed: {error.strerror or error}") from None
 

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tempfile
 import time
@@ -134,10 +135,31 @@ def copied_from(note: Note, source: Path) -> Note:
     return replace(note, source=str(source.resolve()), began=time.monotonic())
 
 
-def check_present(run: Path) -> None:
-    """A run's folder that has gone away, with its disk say, must not be made anew in the place where that was."""
+def check_present(run: Path, lock: tuple[int, int] | None = None) -> None:
+    """A run's folder that has gone away, with its disk say, must not be made anew in the place where that was.
+
+    ``lock`` is what :func:`lock_of` has said before: it must not be the folder of another run either.
+    """
     if not run.is_dir():
         raise StorageError(f"the run's folder {run} is not there any more: has its disk gone away?")
+    if lock is not None and lock_of(run) not in (lock, None):
+        raise StorageError(replaced(run))
+
+
+def lock_of(run: Path) -> tuple[int, int] | None:
+    """What no other run's lock has; None where there is none."""
+    try:
+        status = os.lstat(run / layout.LOCK)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def replaced(run: Path) -> str:
+    return (
+        f"the folder of another run has taken the place of this one's, {run}, which was moved or removed meanwhile: "
+        "stop a run before you move or remove it, and give each its own name"
+    )
 
 
 def scratch(run: Path, attempt: int) -> Path:

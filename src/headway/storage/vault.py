@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Protocol
 
@@ -74,24 +74,30 @@ class FolderVault:
 
     root: Path
     signer: Signer | None = None  # None: nothing will be committed here
+    check_lock: Callable[[], None] = field(default=lambda: None, compare=False)
 
     @property
     def url(self) -> str:
         return str(self.root)
 
     def fence(self) -> None:
-        """A folder's lock cannot be lost."""
+        """LeaseLost where the folder is another run's by now."""
+        self.check_lock()
 
     def commit(self, what: Commitment) -> Saved:
+        self.fence()
         return commit(self.root, what, self.signer)
 
     def extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> Saved:
+        self.fence()
         return extend(Path(path), Slot(self.root, attempt, seq, rank), self.signer)
 
     def discard(self, path: PurePath) -> None:
+        self.fence()
         discard(Path(path))
 
     def note_validation(self, path: PurePath, validation: Validation) -> None:
+        self.fence()
         if Path(path).is_dir() and not Path(path).is_symlink():  # nothing is written through a link
             write_validation(Path(path), validation)
 
@@ -99,6 +105,7 @@ class FolderVault:
         return disk.is_read(Path(path))
 
     def finish(self, attempt: int, seq: int, rank: int) -> bool:
+        self.fence()
         key = self._key
         handoffs = {(each.seq, each.rank): each for each in handoff.found(self.root, key, attempt)}
         if (left := handoffs.get((seq, rank))) is not None:
@@ -106,9 +113,11 @@ class FolderVault:
         return Slot(self.root, attempt, seq, rank).folder.is_dir()  # they were there, and it could not say so
 
     def clear(self, attempt: int, seq: int, rank: int, folder: str | None) -> None:
+        self.fence()
         Slot(self.root, attempt, seq, rank).clear()
 
     def sweep(self, attempt: int, names: Collection[str]) -> None:
+        self.fence()
         for left in handoff.found(self.root, self._key, attempt):
             handoff.undo(self.root, left)
         staging.sweep(self.root, attempt)

@@ -64,8 +64,11 @@ class Wish:
 class Saver:
     """One worker's saves into the run's folder."""
 
-    def __init__(self, run: Path, attempt: int, rank: int, background: Background, key: Key) -> None:
+    def __init__(
+        self, run: Path, attempt: int, rank: int, background: Background, key: Key, lock: tuple[int, int] | None = None
+    ) -> None:
         self._run = run
+        self._lock = lock  # of the run, when this attempt began
         self._key = key
         self._attempt = attempt
         self._rank = rank
@@ -74,7 +77,7 @@ class Saver:
     def save(self, checkpoint: Checkpoint, seq: int, note: Note, wish: Wish) -> bool:
         """True when the files lie in staging, False when they are on their way there."""
         self._background.check()
-        check_present(self._run)
+        check_present(self._run, self._lock)
         slot = Slot(self._run, self._attempt, seq, self._rank)
         note = replace(note, name=wish.name)
         kind, content = checkpoint.get_internal_representation()

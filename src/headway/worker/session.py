@@ -49,7 +49,7 @@ from headway.storage.backlog import Backlog
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.remote.sending import folder_key
 from headway.storage.remote.store import Store
-from headway.storage.staging import Note
+from headway.storage.staging import Note, lock_of
 from headway.worker.background import Background
 from headway.worker.interrupts import heed, speaking
 from headway.worker.link import Link
@@ -108,6 +108,8 @@ class Session:
         self.rank = start.rank
         self.place = start.place
         self.run = start.run
+        self._root = Path(start.run.root or start.run.path)
+        self._lock = lock_of(self._root)
         self.metadata: dict[str, Any] = {}  # the user's own
         self.autosave: Autosave | None = None  # what saves itself
         self.extras: dict[str, Any] = {}  # what a framework's helpers keep for this session
@@ -303,7 +305,7 @@ class Session:
         if self.store is not None:
             spool = Path(self.run.path)
             return Uploader(self.store, self.run.attempt, self.rank, self._claim, self._background, spool, self.key)
-        return Saver(Path(self.run.root or self.run.path), self.run.attempt, self.rank, self._background, self.key)
+        return Saver(self._root, self.run.attempt, self.rank, self._background, self.key, self._lock)
 
     def _claim(self, seq: int, name: str | None, files: tuple[str, ...]) -> Granted:
         """Where our files go, and which of them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import socket
@@ -110,6 +111,30 @@ def test_a_file_that_is_written_while_it_is_copied_is_copied_again(
     when_copying(monkeypatch, "a", lambda: (source / "a").write_text("another content"), after=True)
     stage(source, slot, ONE)
     assert (slot.folder / "a").read_text() == "another content"
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_mapped_file_that_changes_unseen_is_copied_again(
+    frozen: bool, source: Path, slot: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (source / "a").write_bytes(b"old" * 1000)
+    copy, torn = disk.copy, []
+    with (source / "a").open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
+        content[:3] = b"old"  # its time of change stays what it is now
+
+        def copying(source: Path, target: Path) -> None:
+            copy(source, target)
+            if source.name == "a" and not torn:
+                torn.append(target)
+                state = source.stat()
+                content[:] = b"new" * 1000
+                os.utime(source, ns=(state.st_atime_ns, state.st_mtime_ns))  # some filesystems note it sooner
+                target.write_bytes(b"old" * 500 + b"new" * 500)
+
+        monkeypatch.setattr(disk, "copy", copying)
+        stage(source, slot, ONE, given=staging.inventory_of(source, slot, ONE) if frozen else None)
+    assert torn
+    assert (slot.folder / "a").read_bytes() == b"new" * 1000
 
 
 def test_a_file_that_grows_is_in_it_as_far_as_it_was_reported(
@@ -319,7 +344,7 @@ def test_whoever_is_killed_while_files_are_taken_loses_none(
         if recovered.kept:
             assert recovered.kept[0].manifest.files.keys() == {"a", "b", "deep/c", "link"}
         else:
-            assert {"a", "b", "deep/c"} <= files(home / "source"), number
+            assert {"a", "b", "deep/c", "link"} <= files(home / "source"), number
         assert not [path for path in home.iterdir() if path.name not in ("run", "source")]
     assert len(kept) > 5
     assert kept == sorted(kept), "from some step on, it counts"
@@ -333,6 +358,63 @@ def test_what_is_put_back_does_not_replace_what_is_newer(source: Path, slot: Slo
     handoff.undo(slot.run, handed_over)
     assert (source / "a").read_text() == "of the next step"
     assert (source.with_name("source.report-3") / "a").read_text() == "content of a"
+
+
+def test_what_is_put_back_twice_replaces_nothing(source: Path, slot: Slot) -> None:
+    handed_over = handoff.begin(slot, source, ONE, KEY, inside=True)
+    assert handed_over is not None
+    for place in (source, source.with_name("source.report-3")):
+        (place / "deep").mkdir(parents=True)
+        (place / "deep/c").write_text("newer")
+    where = handoff.undo(slot.run, handed_over)
+    assert where == source.with_name("source.report-3-2")
+    assert files(where) == {"a", "b", "deep/c"}
+    assert (source.with_name("source.report-3") / "deep/c").read_text() == "newer"
+
+
+@pytest.mark.parametrize("why", ["another key", "no way back"])
+def test_taken_files_that_cannot_be_put_back_are_not_swept(
+    why: str, source: Path, slot: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert handoff.begin(slot, source, ONE, KEY, inside=True) is not None
+    key = Key(b"another") if why == "another key" else KEY
+    if why == "no way back":
+        monkeypatch.setattr(disk, "boot_id", lambda: "another")
+        source.rmdir()
+        source.write_text("a file now")
+    recovered = recover(slot.run, crashed=True, signer=Signer("id", key))
+    [place] = (slot.run / layout.RESCUED).iterdir()
+    assert files(place) == {"a", "b", "deep/c"}
+    assert str(place) in "".join(recovered.notes)
+
+
+@pytest.mark.parametrize("how", ["hard link", "open", "mapped"])
+def test_what_is_written_to_a_file_after_it_was_taken_is_not_in_the_checkpoint(
+    how: str, source: Path, slot: Slot, tmp_path: Path
+) -> None:
+    if how == "hard link":
+        os.link(source / "a", tmp_path / "mine")
+    with (source / "a").open("r+b") as file:
+        content = mmap.mmap(file.fileno(), 0) if how == "mapped" else None
+        if how != "open":
+            file.close()
+        take(source, slot)
+        if content is not None:
+            content[:3] = b"new"
+            content.close()
+        elif how == "open":
+            file.write(b"new")
+        else:
+            (tmp_path / "mine").write_text("new")
+    assert (slot.folder / "a").read_text() == "content of a"
+    assert files(slot.folder) == {"a", "b", "deep/c"}
+
+
+def test_names_of_one_file_inside_a_directory_are_taken_without_a_copy(source: Path, slot: Slot) -> None:
+    os.link(source / "a", source / "deep/again")
+    inode = (source / "a").stat().st_ino
+    take(source, slot)
+    assert {(slot.folder / name).stat().st_ino for name in ("a", "deep/again")} == {inode}
 
 
 def test_what_is_put_back_finds_its_directory_gone_and_makes_it_again(source: Path, slot: Slot) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import os
 import resource
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import pytest
 from crashes import Tape, after_every_crash
@@ -18,10 +20,10 @@ from crashes import Tape, after_every_crash
 from headway.cli import main
 from headway.core.environment import memory_folder
 from headway.core.errors import StorageError
-from headway.storage import disk, files, layout, opening
+from headway.storage import disk, files, layout, opening, recovery
 from headway.storage.commit import Commitment, Saved, commit, discard, extend
 from headway.storage.files import write_json
-from headway.storage.manifest import damage, read_manifest, write_manifest
+from headway.storage.manifest import Manifest, damage, read_manifest, write_manifest
 from headway.storage.opening import open_run
 from headway.storage.recovery import committed, recover
 from headway.storage.removal import remove_run
@@ -379,6 +381,78 @@ def test_the_lock_of_a_removed_run_is_not_that_of_the_run_that_takes_its_place(
     monkeypatch.setattr(opening, "_locked", removed)
     open_run(path, "auto").close()
     assert path.is_dir()
+
+
+def test_a_removal_that_is_cut_off_anywhere_is_finished_by_the_next_run_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    for number in range(100):
+        steps = iter(range(number))
+        make(tmp_path / "run", 0)
+        open_run(tmp_path / "run2", "auto").close()
+        (tmp_path / "run/checkpoints").rename(tmp_path / "run2/old")
+
+        def counted(do: Callable[..., None], steps: Iterator[int] = steps) -> Callable[..., None]:
+            def step(*args: Any, **rest: Any) -> None:
+                if next(steps, None) is None:
+                    raise Killed
+                do(*args, **rest)
+
+            return step
+
+        with monkeypatch.context() as patch, contextlib.suppress(Killed):
+            for name in ("unlink", "rmdir"):
+                patch.setattr(os, name, counted(getattr(os, name)))
+            remove_run(tmp_path / "run2")
+            number = -1
+        for left in tmp_path.glob(f"{opening.UNFINISHED}*"):
+            os.utime(left, (1, 1))
+        open_run(tmp_path / "next", "auto").close()
+        assert list(tmp_path.glob(f"{opening.UNFINISHED}*")) == []
+        for name in ("run", "next"):
+            shutil.rmtree(tmp_path / name)
+        if number < 0:
+            return
+    raise AssertionError("it is never through")
+
+
+def test_who_looks_while_the_only_checkpoint_is_replaced_finds_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path, 0)
+    read = recovery.read_manifest
+
+    def replaced_meanwhile(folder: Path) -> Manifest:
+        monkeypatch.setattr(recovery, "read_manifest", read)
+        make(tmp_path, 1)
+        discard(folder)
+        return read(folder)
+
+    monkeypatch.setattr(recovery, "read_manifest", replaced_meanwhile)
+    assert [saved.manifest.seq for saved in committed(tmp_path)] == [1]
+
+
+def test_a_link_that_is_called_like_a_cut_off_removal_is_not_followed(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    for name in (layout.LOCK, "precious"):
+        (mine / name).touch()
+    os.utime(mine, (1, 1))
+    (tmp_path / f"{opening.UNFINISHED}x").symlink_to(mine)
+    open_run(tmp_path / "run", "auto").close()
+    assert len(list(mine.iterdir())) == 2
+
+
+def test_a_disk_without_room_for_the_journal_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(files, "open_to_append", full)
+    with pytest.raises(StorageError, match=r"events.jsonl: No space left on device: free space"):
+        open_run(tmp_path / "run", "auto")
 
 
 def test_copies_of_checkpoints_in_stores_belong_to_all_who_read_them(tmp_path: Path) -> None:

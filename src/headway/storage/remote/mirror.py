@@ -49,6 +49,26 @@ def fetch_record(store: Store, home: Path) -> None:
         path.write_bytes(theirs)
 
 
+def fetch_logs(store: Store, home: Path) -> None:
+    """Bring home the logs of former openings, so that ours go on where they end and the store's copy keeps them.
+
+    To be called before :func:`fetch_record`: as long as the journal here goes on where the store's copy ends, nobody
+    else has written logs either, and those that are here are newer.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        theirs, mine = store.read(layout.JOURNAL), home / layout.JOURNAL
+        newer = mine.is_file() and mine.read_bytes().startswith(theirs)
+        for key, size in store.sizes(layout.LOGS).items():
+            path = home / key
+            if not layout.is_inner_path(key) or (newer and path.is_file()):
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = home / ".log.part"
+            part.unlink(missing_ok=True)
+            store.download(key, part, size)
+            part.replace(path)
+
+
 def fetch_failures(store: Store, home: Path) -> None:
     """Bring home what tells of each failure; stacks, logs and functions stay where they are."""
     for key in store.sizes(layout.FAILURES):

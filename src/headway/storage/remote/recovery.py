@@ -21,7 +21,7 @@ from headway.core.errors import StorageError
 from headway.storage import layout
 from headway.storage.commit import Commitment, Saved
 from headway.storage.manifest import Manifest, NewerFormat, in_words, parse_manifest
-from headway.storage.recovery import Recovered, Survey, complete_rounds, say_reading
+from headway.storage.recovery import LOOKS, Recovered, Survey, complete_rounds, say_reading
 from headway.storage.remote.checking import SET_ASIDE, damage
 from headway.storage.remote.sending import folder_key
 from headway.storage.remote.store import Store
@@ -79,15 +79,26 @@ def listing(store: Store) -> Listing:
 
 
 def survey(store: Store, known: Listing | None = None) -> Survey:
-    """Look, and change nothing; sizes are checked."""
-    folders = (known or listing(store)).folders
+    """Look, and change nothing; sizes are checked. Where something vanishes meanwhile, we look again."""
+    for _ in range(1 if known is not None else LOOKS):
+        found, vanished = _look(store, known or listing(store))
+        if not vanished:
+            break
+    return found
+
+
+def _look(store: Store, known: Listing) -> tuple[Survey, bool]:
+    """What is there, and whether something has vanished meanwhile."""
+    vanished = False
+    folders = known.folders
     names = [name for name, files in folders.items() if layout.MANIFEST in files]
     kept: list[Saved] = []
     damaged: dict[PurePath, str] = {}
     for name, data in zip(names, _manifests(store, names), strict=True):
         folder = store.at(folder_key(name))
         if data is None:
-            continue  # it is being taken away
+            vanished = True  # it is being taken away
+            continue
         try:
             manifest = parse_manifest(f"{folder.url}/{layout.MANIFEST}", data)
             wrong = in_words(damage(folder, manifest, folders[name], contents=False))
@@ -100,7 +111,7 @@ def survey(store: Store, known: Listing | None = None) -> Survey:
         else:
             validation = validation_of(folder) if layout.VALIDATION in folders[name] else None
             kept.append(saved(store, manifest, validation))
-    return Survey(sorted(kept, key=lambda each: each.manifest.seq), damaged)
+    return Survey(sorted(kept, key=lambda each: each.manifest.seq), damaged), vanished
 
 
 def _manifests(store: Store, names: list[str]) -> list[bytes | None]:

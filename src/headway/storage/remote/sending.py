@@ -16,7 +16,7 @@ from typing import Any
 
 from headway.core.errors import StorageError
 from headway.core.origin import Key
-from headway.storage import layout
+from headway.storage import disk, layout
 from headway.storage.handoff import Handoff
 from headway.storage.inventory import (
     PATIENCE_S,
@@ -113,6 +113,7 @@ def _send_files(parcel: Parcel, target: Store) -> dict[str, Stored]:
     pending = list(parcel.names)
     while pending:
         before = {name: state for name in pending if (state := _state(parcel, name)) is not None}
+        written = {name for name in before if _is_written(parcel.source / name)}
         with ThreadPoolExecutor(2 * FILES_AT_ONCE) as pool:  # half of them travel, half of them are checksummed
             sums = {name: pool.submit(_checksum, parcel.source / name) for name in before}
             sent = {name: pool.submit(_sent, target, name, parcel) for name in before if name in parcel.mine}
@@ -123,7 +124,7 @@ def _send_files(parcel: Parcel, target: Store) -> dict[str, Stored]:
             digest, is_sent = found[name], arrived.get(name, True)
             if digest is None or not is_sent or (now := _state(parcel, name)) is None:
                 continue  # it has vanished
-            if now == state:
+            if now == state and (name not in written or _checksum(parcel.source / name) == digest):
                 done[name] = Stored(state.size, digest)
             else:
                 pending.append(name)
@@ -156,6 +157,14 @@ def _checksum(path: Path) -> str | None:
         return checksum(path)
     except FileNotFoundError:
         return None
+
+
+def _is_written(path: Path) -> bool:
+    """Whether its content may change although its state stays the same."""
+    try:
+        return disk.is_written(path)
+    except FileNotFoundError:
+        return False
 
 
 def _sent(target: Store, name: str, parcel: Parcel) -> bool:
