@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -113,7 +114,7 @@ class GroupedData:
         return table.sort_by([(key, "ascending") for key in self._keys]) if self._keys else table
 
     def _bounds(self, table: pa.Table) -> list[int]:
-        keys = list(zip(*(table.column(key).to_pylist() for key in self._keys), strict=True))
+        keys = list(zip(*(_comparable(table.column(key)) for key in self._keys), strict=True))
         changes = [number for number in range(1, len(keys)) if keys[number] != keys[number - 1]]
         return [0, *changes, table.num_rows]
 
@@ -125,3 +126,8 @@ class GroupedData:
                 if key not in schema.names:
                     raise no_column(key, schema.names, "this dataset")
         return self._dataset._new(Plan(Later(lambda: tables_of(make()), "groupby")))
+
+
+def _comparable(column: pa.ChunkedArray) -> list[Any]:
+    """Its values, with one object for all NaNs: they belong together, though no two of them are equal."""
+    return [math.nan if value != value else value for value in column.to_pylist()]
