@@ -91,7 +91,11 @@ class GroupedData:
             if column not in table.column_names:
                 raise no_column(column, table.column_names, "this dataset")
         calls = [(entry[0], entry[1], *entry[3:]) for entry in wanted]
-        grouped = table.group_by(self._keys, use_threads=False).aggregate(calls)
+        try:
+            grouped = table.group_by(self._keys, use_threads=False).aggregate(calls)
+        except pa.ArrowNotImplementedError as error:
+            held = ", ".join(f"{entry[0]!r} holds {table.schema.field(entry[0]).type}" for entry in wanted if entry[0])
+            raise DataError(f"{wanted[0][2]} cannot be computed: column {held} ({error})") from None
         made = {key: grouped.column(key) for key in self._keys}
         others = [name for name in grouped.column_names if name not in self._keys]
         made |= {entry[2]: grouped.column(name) for entry, name in zip(wanted, others, strict=True)}
