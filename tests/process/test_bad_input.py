@@ -195,6 +195,14 @@ def test_a_name_that_is_no_folder_name(name: Any) -> None:
         RunConfig(name=name)
 
 
+def test_a_name_that_no_filesystem_takes() -> None:
+    assert RunConfig(name="ü" * 127).name == "ü" * 127
+    with expect_refusal("name must have 255 bytes at most, got 256: 'üüü"):
+        RunConfig(name="ü" * 128)
+    with expect_refusal("name must be text that a filesystem can encode"):
+        RunConfig(name="\ud800")
+
+
 @pytest.mark.parametrize("n", [-2, 1.0, "3", None, True])
 def test_a_bad_number_of_failures(n: Any) -> None:
     with expect_refusal(r"max_failures must be -1 \(without end\), 0 or a positive number"):
@@ -280,6 +288,7 @@ def test_callbacks_that_are_none() -> None:
         (lambda: RunConfig(verbose=1), "RunConfig takes no 'verbose': use logging_config"),
         (lambda: FailureConfig(fail_fast=True), "use max_failures=0"),
         (lambda: TorchConfig(xyz=1), "TorchConfig takes no 'xyz': it has backend, init_method, timeout_s"),
+        (lambda: TorchTrainer(print, config={}), "TorchTrainer takes no 'config': use train_loop_config"),  # type: ignore[call-arg]
         (lambda: TorchTrainer(print, scaling=1), "TorchTrainer takes no 'scaling': did you mean 'scaling_config'?"),
     ],
 )

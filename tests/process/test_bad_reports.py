@@ -82,3 +82,11 @@ def test_a_return_value_that_contains_itself_comes_back() -> None:
 
     [one, itself] = fit(train_func).return_value
     assert (one, itself[0]) == (1, 1)
+
+
+def test_an_upload_mode_that_there_is_not() -> None:
+    def train_func() -> None:
+        train.report({}, train.Checkpoint.from_dict({"a": 1}), checkpoint_upload_mode="sync")  # type: ignore[arg-type]
+
+    with pytest.raises(train.TrainingFailedError, match="upload_mode must be SYNC, ASYNC or NO_UPLOAD, got 'sync'"):
+        fit(train_func)

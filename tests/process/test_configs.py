@@ -15,7 +15,7 @@ import pytest
 
 from headway import train
 from headway.train.torch import TorchTrainer
-from support import python, write_script
+from support import fit, python, write_script
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -150,3 +150,41 @@ def test_a_callback_sees_the_object() -> None:
 def test_what_is_no_config_is_refused(config: Any, complaint: str) -> None:
     with pytest.raises(train.ConfigError, match=complaint):
         train.DataParallelTrainer(lambda config: None, train_loop_config=config).fit()
+
+
+def test_a_decorated_function_gets_the_config() -> None:
+    def decorated(function: Any) -> Any:
+        def inner(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        return inner
+
+    @decorated
+    def with_config(config: dict[str, Any]) -> float:
+        return float(config["lr"])
+
+    @decorated
+    def without() -> str:
+        return "none"
+
+    assert fit(with_config, num_workers=2, config={"lr": 0.1}).return_values == [0.1, 0.1]
+    assert fit(without, num_workers=2).return_values == ["none", "none"]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_config_that_the_function_does_not_take_is_told_of(
+    num_workers: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def nothing() -> None: ...
+
+    def names(**named: Any) -> None: ...
+
+    def default(config: Any = None) -> None: ...
+
+    for function in (nothing, names):
+        fit(function, num_workers, config={"lr": 0.1})
+        told = f"train_loop_config is not used: '{function.__name__}' takes no argument by position"
+        assert capfd.readouterr().err.count(told) == 1
+    for function, config in ((nothing, None), (nothing, {}), (default, {"lr": 0.1})):
+        fit(function, num_workers, config=config)
+        assert "not used" not in capfd.readouterr().err

@@ -363,8 +363,48 @@ def test_state_that_would_be_saved_at_a_stop_alone_is_told_of(
     saved = train.CheckpointConfig(every_reports=every_reports)
     config = train.RunConfig(name="run", storage_path=tmp_path, checkpoint_config=saved)
     TorchTrainer(train_func, scaling_config=train.ScalingConfig(2), run_config=config).fit()
-    told = capfd.readouterr().err.count("tracked state is saved before a stop only")
-    assert told == (every_reports is None)
+    told = capfd.readouterr().err
+    assert told.count("tracked state is saved before a stop only") == (every_reports is None)
+    assert "saves nothing" not in told
+
+
+def test_state_that_does_not_fit_is_named_with_its_checkpoint(tmp_path: Path) -> None:
+    def train_func(config: dict[str, Any]) -> None:
+        network = torch.nn.Linear(1, config["out"])
+        optimizer = (torch.optim.Adam if config["adam"] else torch.optim.SGD)(network.parameters(), lr=0.1)
+        train.track(network=network, optimizer=optimizer)
+        train.report({"loss": 1.0})
+
+    def run(out: int, *, adam: bool) -> None:
+        saved = train.CheckpointConfig(every_reports=1)
+        config = train.RunConfig(name="run", storage_path=tmp_path, checkpoint_config=saved)
+        TorchTrainer(train_func, train_loop_config={"out": out, "adam": adam}, run_config=config).fit()
+
+    run(1, adam=False)
+    for out, adam, complaint in (
+        (2, False, "network .*size mismatch for weight"),
+        (1, True, "optimizer .*saved without betas"),
+    ):
+        with pytest.raises(train.TrainingFailedError, match=complaint) as caught:
+            run(out, adam=adam)
+        assert "cannot take on what" in str(caught.value)
+        assert "checkpoint_000000" in str(caught.value)
+        assert "give the run a new name" in str(caught.value)
+
+
+@pytest.mark.parametrize("every", [{"every_reports": 2}, {"every_s": 60}])
+def test_an_interval_of_saving_that_nothing_follows_is_told_of_once(
+    every: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def train_func() -> None:
+        for _ in range(4):
+            train.report({"loss": 1.0})
+
+    config = train.RunConfig(name="run", storage_path=tmp_path, checkpoint_config=train.CheckpointConfig(**every))
+    TorchTrainer(train_func, scaling_config=train.ScalingConfig(2), run_config=config).fit()
+    [(name, value)] = every.items()
+    said = f"CheckpointConfig({name}={value}) saves nothing: it says how often what train.track() follows is saved"
+    assert capfd.readouterr().err.count(said) == 1
 
 
 def told_with_death(train_func: Any, folder: Path, num_workers: int = 1, every_reports: int = 1) -> list[list[Any]]:

@@ -32,7 +32,9 @@ class Chronicle:
         self._ledger = ledger
         self._watcher = watcher
         self._score = config.checkpoint_score_attribute
-        self._saves_regularly = config.every_reports is not None or config.every_s is not None
+        self._every = {"every_reports": config.every_reports, "every_s": config.every_s}
+        self._saves_regularly = any(self._every.values())
+        self._told_untracked = False
         self._missed_score = False  # whether we have said that a checkpoint lacks the metric to rank it by
         self._num_workers: int | None = None  # of the attempt before
 
@@ -63,6 +65,17 @@ class Chronicle:
         if not self._saves_regularly:
             text = "tracked state is saved before a stop only: CheckpointConfig(every_reports=...) or (every_s=...)"
             self.tell("tracking", f"{text} saves it regularly, so that a crash costs little")
+
+    def untracked(self, seq: int) -> None:
+        """Rank 0 has reported so often, and nothing saves itself, although it was said how often it should."""
+        first = self._every["every_reports"] or 2
+        if self._saves_regularly and not self._told_untracked and seq + 1 >= first:
+            self._told_untracked = True
+            asked = ", ".join(f"{name}={value:g}" for name, value in self._every.items() if value)
+            text = (
+                f"CheckpointConfig({asked}) saves nothing: it says how often what train.track() follows is saved, and"
+            )
+            self.tell("tracking", f"{text} the function has not called it", "WARNING")
 
     def slow_start(self, attempt: int, missing: Collection[int]) -> None:
         text = f"still waiting for {words.ranks(missing)} to come up" if missing else "still waiting for a launch"

@@ -290,6 +290,8 @@ class Controller:
         match action:
             case events.Record(rank=rank, report=report):
                 self._num_reports += rank == 0
+                if rank == 0 and rank not in self._run.trackers:
+                    self._chronicle.untracked(report.seq)
                 self._ledger.record(self._run.attempt, rank, report)
             case events.Close(attempt=attempt, closed=closed, commit=commit):
                 self._close(attempt, closed, commit)

@@ -135,6 +135,6 @@ def _said(group: Sequence[Failure]) -> str:
             first = message.strip().split("\n")[0]
             return f"{who} raised {kind}" + (f": {first}" if first else "")
         case Exited():
-            return f"{who} {words.death(cause)}"
+            return f"{who} {words.death(cause, several=len(group) > 1)}"
         case str(reason):
             return reason

@@ -25,6 +25,7 @@ Resume = Literal["auto", "never", "must"]
 ENGINES = ("auto", "local", "inline")
 PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+LONGEST_NAME = 255  # bytes that Linux takes for the name of a folder
 
 C = TypeVar("C")
 
@@ -53,6 +54,7 @@ ELSEWHERE = {
     "trainer_resources": "the controller lives in your own process and needs no resources",
     "checkpoint_frequency": "call report(metrics, checkpoint=...) as often as you like",
     "checkpoint_at_end": "call report(metrics, checkpoint=...) at the end of your function",
+    "config": "use train_loop_config for what the training function is given",
 }
 
 
@@ -360,6 +362,12 @@ def _check_name(name: object) -> None:
         return
     if not isinstance(name, str) or not name.strip() or name in (".", "..") or re.search(r"[/\\\0]", name):
         raise ConfigError(f"name must be a plain folder name without slashes, got {name!r}")
+    try:
+        size = len(os.fsencode(name))
+    except UnicodeEncodeError:
+        raise ConfigError(f"name must be text that a filesystem can encode, got {name!r}") from None
+    if size > LONGEST_NAME:
+        raise ConfigError(f"name must have {LONGEST_NAME} bytes at most, got {size}: {name[:30]!r}…")
 
 
 def _check_run_parts(config: RunConfig) -> None:

@@ -200,10 +200,14 @@ class Consuming(Iterating):
         return self._of_all("mean", on)
 
     def std(self, on: str, ddof: int = 1) -> Any:
-        return pc.stddev(self._column(on), ddof=ddof).as_py()
+        return self._of_all("stddev", on, ddof=ddof)
 
-    def _of_all(self, name: str, column: str) -> Any:
-        return getattr(pc, name)(self._column(column)).as_py()
+    def _of_all(self, name: str, column: str, **options: Any) -> Any:
+        values = self._column(column)
+        try:
+            return getattr(pc, name)(values, **options).as_py()
+        except pa.ArrowNotImplementedError:
+            raise DataError(f"{name} cannot be computed: column {column!r} holds {values.type}") from None
 
     def _column(self, name: str) -> pa.ChunkedArray:
         table = self.to_arrow()

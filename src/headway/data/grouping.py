@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +91,11 @@ class GroupedData:
             if column not in table.column_names:
                 raise no_column(column, table.column_names, "this dataset")
         calls = [(entry[0], entry[1], *entry[3:]) for entry in wanted]
-        grouped = table.group_by(self._keys, use_threads=False).aggregate(calls)
+        try:
+            grouped = table.group_by(self._keys, use_threads=False).aggregate(calls)
+        except pa.ArrowNotImplementedError as error:
+            held = ", ".join(f"{entry[0]!r} holds {table.schema.field(entry[0]).type}" for entry in wanted if entry[0])
+            raise DataError(f"{wanted[0][2]} cannot be computed: column {held} ({error})") from None
         made = {key: grouped.column(key) for key in self._keys}
         others = [name for name in grouped.column_names if name not in self._keys]
         made |= {entry[2]: grouped.column(name) for entry, name in zip(wanted, others, strict=True)}
@@ -113,7 +118,7 @@ class GroupedData:
         return table.sort_by([(key, "ascending") for key in self._keys]) if self._keys else table
 
     def _bounds(self, table: pa.Table) -> list[int]:
-        keys = list(zip(*(table.column(key).to_pylist() for key in self._keys), strict=True))
+        keys = list(zip(*(_comparable(table.column(key)) for key in self._keys), strict=True))
         changes = [number for number in range(1, len(keys)) if keys[number] != keys[number - 1]]
         return [0, *changes, table.num_rows]
 
@@ -125,3 +130,8 @@ class GroupedData:
                 if key not in schema.names:
                     raise no_column(key, schema.names, "this dataset")
         return self._dataset._new(Plan(Later(lambda: tables_of(make()), "groupby")))
+
+
+def _comparable(column: pa.ChunkedArray) -> list[Any]:
+    """Its values, with one object for all NaNs: they belong together, though no two of them are equal."""
+    return [math.nan if value != value else value for value in column.to_pylist()]

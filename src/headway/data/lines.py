@@ -25,6 +25,7 @@ PIECE = 4 << 20  # bytes of a file, about
 COUNTERS = 8
 CUTTABLE = ("utf-8", "ascii", "iso8859-1", "cp1252")  # encodings in which a line break is one byte, and only that
 SPANNING = "ParseOptions(newlines_in_values=True)"
+JSON_LINES = "read_json takes JSON lines, an object in each: pandas.DataFrame.to_json(lines=True) writes them"
 COMPRESSED = (".gz", ".bz2", ".zst", ".lz4", ".br")
 
 Kind = Literal["csv", "json", "text"]
@@ -67,7 +68,11 @@ class LineFiles(Source):
             if self.skip:
                 self._left_out.append(f"{path}: {error}")
                 return []
-            raise DataError(f"{path} cannot be read: {error}") from error
+            raise self._unreadable(path, error) from error
+
+    def _unreadable(self, where: str, error: Exception) -> DataError:
+        hint = f": {JSON_LINES}" if self.kind == "json" else ""
+        return DataError(f"{where} cannot be read: {error}{hint}")
 
     def _is_whole(self, number: int) -> bool:
         """Whether it cannot be cut between lines."""
@@ -94,6 +99,8 @@ class LineFiles(Source):
                 data = rest + (block := file.read(PIECE))
                 cut = len(data) if not block else data.rfind(b"\n") + 1
                 rest = data[cut:]
+                if self.kind == "json" and not lines and data.lstrip()[:1] == b"[":
+                    raise DataError("it holds an array")
                 if cut:
                     rows = self._num_rows(data[:cut])
                     if header and rows:
@@ -139,7 +146,7 @@ class LineFiles(Source):
                 return self._parsed(part).schema
             except (pa.ArrowException, OSError) as error:
                 if not self.skip:
-                    raise DataError(f"{self.where(number)} cannot be read: {error}") from error
+                    raise self._unreadable(self.where(number), error) from error
         return None
 
     @property
@@ -160,7 +167,7 @@ class LineFiles(Source):
             if self.skip and schema is not None:
                 self._left_out.append(f"{self.where(piece)}: {error}")
                 return select(empty_table(schema), columns)
-            raise DataError(f"{self.where(piece)} cannot be read: {error}") from error
+            raise self._unreadable(self.where(piece), error) from error
         return select(table, columns)
 
     def _bytes(self, part: Part) -> bytes:

@@ -91,4 +91,5 @@ def refuse_unknown(options: Mapping[str, Any], *known: str) -> None:
     """An option that we do not have is not passed over: it may have meant something."""
     unknown = sorted(set(options) - _PEERS - set(known))
     if unknown:
-        raise DataError(f"there is no option {', '.join(unknown)}")
+        there = f"; there are {', '.join(known)}" if known else ""
+        raise DataError(f"there is no option {', '.join(unknown)}{there}")

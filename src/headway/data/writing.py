@@ -1,13 +1,16 @@
-"""Datasets as files: a folder of them, each written under another name first."""
+"""Datasets as files: a folder of them, each written under another name first, and all named when all are whole."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 
+from headway.core.config import local_path, scheme_of
 from headway.core.errors import DataError
 from headway.data.chunks import joined, num_bytes, num_rows, table_of
 from headway.data.source import refuse_unknown
@@ -29,7 +32,10 @@ class Writing:
         arrow_parquet_args: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        """A folder of Parquet files, in row groups of about 8 MiB: small enough to be dealt out and shuffled."""
+        """A folder of Parquet files, in row groups of about 8 MiB: small enough to be dealt out and shuffled.
+
+        They take the place of those that an earlier write has left there, once all of them are whole.
+        """
         refuse_unknown(options)
         import pyarrow.parquet as pq
 
@@ -40,14 +46,14 @@ class Writing:
         self._write(path, "parquet", write)
 
     def write_csv(self, path: str | os.PathLike[str], **options: Any) -> None:
-        """A folder of CSV files."""
+        """A folder of CSV files, in the place of those of an earlier write."""
         refuse_unknown(options)
         from pyarrow import csv
 
         self._write(path, "csv", lambda table, file: csv.write_csv(_without_tensors(table, "CSV"), file))
 
     def write_json(self, path: str | os.PathLike[str], **options: Any) -> None:
-        """A folder of JSON lines."""
+        """A folder of JSON lines, in the place of those of an earlier write."""
         refuse_unknown(options)
         import json
 
@@ -58,16 +64,15 @@ class Writing:
         self._write(path, "json", write)
 
     def _write(self, path: str | os.PathLike[str], suffix: str, write: Callable[[pa.Table, Any], None]) -> None:
-        target = _Target(os.fspath(path))
-        number = 0
-        for table in _tables(self._chunks(f"writing {suffix}")):
-            for field in table.schema:
-                if isinstance(field.type, PyObjects):
-                    raise DataError(f"column {field.name!r} holds Python objects, which are not written to files")
-            target.write(f"part-{number:06d}.{suffix}", table, write)
-            number += 1
-        if not number:
-            raise DataError("the dataset is empty: there is nothing to write")
+        with _Target(os.fspath(path), suffix) as target:
+            for table in _tables(self._chunks(f"writing {suffix}")):
+                for field in table.schema:
+                    if isinstance(field.type, PyObjects):
+                        raise DataError(f"column {field.name!r} holds Python objects, which are not written to files")
+                target.write(table, write)
+            if not target.number:
+                raise DataError("the dataset is empty: there is nothing to write")
+            target.finish()
 
 
 def _tables(chunks: Iterator[Any]) -> Iterator[pa.Table]:
@@ -85,30 +90,58 @@ def _tables(chunks: Iterator[Any]) -> Iterator[pa.Table]:
 
 
 class _Target:
-    """A folder, on this machine or elsewhere."""
+    """A folder, on this machine or elsewhere, that shall hold one dataset."""
 
-    def __init__(self, path: str) -> None:
-        if "://" in path:
-            from headway.storage.remote.store import open_store
-
-            store = open_store(path)
-            self._fs, self._path = store.filesystem, store.path.rstrip("/")
-        else:
+    def __init__(self, path: str, suffix: str) -> None:
+        self.number = 0  # files so far
+        self._suffix = suffix
+        self._local = scheme_of(path) in ("", "file", "local")
+        if self._local:
             from pyarrow.fs import LocalFileSystem
 
-            self._fs, self._path = LocalFileSystem(), os.path.abspath(path)
-        self._local = "://" not in path
-        if self._local:
+            self._fs, self._path = LocalFileSystem(), str(local_path(path))
             os.makedirs(self._path, exist_ok=True)
+        else:
+            from headway.storage.remote.store import open_store
 
-    def write(self, name: str, table: pa.Table, write: Callable[[pa.Table, Any], None]) -> None:
-        """What is not whole has a name that readers pass over."""
-        final = f"{self._path}/{name}"
-        part = f"{self._path}/.{name}.part" if self._local else final
-        with self._fs.open_output_stream(part) as file:
+            self._store = open_store(path)
+            self._fs, self._path = self._store.filesystem, self._store.path.rstrip("/")
+
+    def __enter__(self) -> _Target:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number in range(self.number + 1) if self._local else ():
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(self._unfinished(number))
+
+    def write(self, table: pa.Table, write: Callable[[pa.Table, Any], None]) -> None:
+        with self._fs.open_output_stream(self._unfinished(self.number)) as file:
             write(table, file)
+        self.number += 1
+
+    def finish(self) -> None:
+        """Name what was written, and remove what an earlier, longer write has left: readers would take both."""
         if self._local:
-            os.replace(part, final)
+            for number in range(self.number):
+                os.replace(self._unfinished(number), f"{self._path}/{self._name(number)}")
+            for name in self._longer(os.listdir(self._path)):
+                os.remove(f"{self._path}/{name}")
+        else:
+            self._store.delete(self._longer(self._store.sizes()))
+
+    def _longer(self, names: Iterable[str]) -> list[str]:
+        """Those that a write of more files than this one has given."""
+        ours = re.compile(rf"part-(\d{{6,}})\.{self._suffix}")
+        return [name for name in names if (match := ours.fullmatch(name)) and int(match[1]) >= self.number]
+
+    def _name(self, number: int) -> str:
+        return f"part-{number:06d}.{self._suffix}"
+
+    def _unfinished(self, number: int) -> str:
+        """A name that readers pass over; stores show nothing before it is whole."""
+        name = self._name(number)
+        return f"{self._path}/.{name}.part" if self._local else f"{self._path}/{name}"
 
 
 def _without_tensors(table: pa.Table, what: str) -> pa.Table:

@@ -30,21 +30,22 @@ def ranks_are(numbers: Collection[int]) -> str:
     return f"{ranks(numbers)} {'is' if len(numbers) == 1 else 'are'}"
 
 
-def death(exited: Exited) -> str:
-    """What became of a process that did not finish."""
+def death(exited: Exited, *, several: bool = False) -> str:
+    """What became of a process that did not finish, or of several that ended alike."""
+    was, its = ("were", "their functions") if several else ("was", "its function")
     code = exited.code
     if exited.reason or code is None:
         return exited.reason or "vanished"
     if code < 0:
         name = signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"
         if -code != signal.SIGKILL or exited.out_of_memory is False:
-            return f"was killed ({name})"
+            return f"{was} killed ({name})"
         return (
-            "was killed by the kernel: out of memory"
+            f"{was} killed by the kernel: out of memory"
             if exited.out_of_memory
-            else f"was killed ({name}, out of memory?)"
+            else f"{was} killed ({name}, out of memory?)"
         )
-    return f"left with exit code {code} before its function returned"
+    return f"left with exit code {code} before {its} returned"
 
 
 def metrics(values: dict[str, Any], limit: int = 5) -> str:

@@ -46,7 +46,8 @@ class Checkpoint:
             self._store = open_store(path, filesystem)
             self.path = self._store.path
         else:
-            self.path = os.path.abspath(local_path(path) if scheme_of(os.fspath(path)) else os.fspath(path))
+            named = local_path(path) if scheme_of(os.fspath(path)) else os.path.expanduser(os.fspath(path))
+            self.path = os.path.abspath(named)
 
     @classmethod
     def of(cls, place: Store | str, *, trust: bool = False, key: Key | None = None) -> Self:
@@ -152,7 +153,7 @@ class Checkpoint:
 
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
         """Copy the files to ``path``, or to a new temporary folder, and say where they are."""
-        target = Path(path) if path is not None else Path(tempfile.mkdtemp(prefix="checkpoint_"))
+        target = Path(path).expanduser() if path is not None else Path(tempfile.mkdtemp(prefix="checkpoint_"))
         if self._data is not None:
             target.mkdir(parents=True, exist_ok=True)
             write_dict(target, self._data)

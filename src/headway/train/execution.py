@@ -55,7 +55,7 @@ from headway.storage.remote.store import Store, open_store
 from headway.storage.rundir import RunDir
 from headway.train import ingest
 from headway.train.control_socket import ControlSocket
-from headway.train.parcel import bind, pack
+from headway.train.parcel import bind, pack, takes_config
 from headway.train.request import Request
 from headway.train.result import Result
 from headway.train.signals import ctrl_c, exit_as_preempted, sigterm
@@ -149,6 +149,9 @@ def prepare(request: Request, *watchers: Watcher, workers: StayingEngine | None 
             stays=workers is not None,
         )
         console = Console(rundir.path, request.run.logging_config.log_level, show_output=not inline)
+        if request.train_loop_config and not takes_config(request.function):
+            name = getattr(request.function, "__name__", type(request.function).__name__)
+            console.say(f"train_loop_config is not used: {name!r} takes no argument by position", level="WARNING")
         controller = Controller(plan, engine, rundir, Watchers([console, *watchers]))
         undo.pop_all()
     return Execution(controller, engine, rundir, console)

@@ -60,7 +60,7 @@ def report(
     if checkpoint is None:
         return session.report(metrics, validation=asked)
     wish = Wish(
-        mode=CheckpointUploadMode(checkpoint_upload_mode),
+        mode=_checked_mode(checkpoint_upload_mode),
         name=_checked_name(checkpoint_dir_name),
         delete_local=delete_local_checkpoint_after_upload,
         upload=checkpoint_upload_fn,
@@ -78,6 +78,13 @@ def _warn_of_two_hands(session: Session) -> None:
             file=sys.stderr,
         )
     session.extras["two_hands"] = True
+
+
+def _checked_mode(mode: str) -> CheckpointUploadMode:
+    try:
+        return CheckpointUploadMode(mode)
+    except ValueError:
+        raise ConfigError(f"checkpoint_upload_mode must be SYNC, ASYNC or NO_UPLOAD, got {mode!r}") from None
 
 
 def _checked_name(name: str | None) -> str | None:

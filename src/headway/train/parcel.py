@@ -39,14 +39,19 @@ def bind(function: object, config: object) -> Callable[[], Any]:
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         raise ConfigError(f"{name} must be a plain function: called, this one would only give a generator or coroutine")
     _check_config(config)
-    required, optional = _parameters(function)
+    required, _ = _parameters(function)
     if (demanded := _only_by_keyword(function)) is not None:
         raise ConfigError(f"{name} requires {demanded!r} by keyword: it is called with the config alone, by position")
     if required > 1:
         raise ConfigError(f"{name} must take no parameter or one (the config), it requires {required}")
-    if required == 1 or (optional and config is not None):
+    if required == 1 or (config is not None and takes_config(function)):
         return functools.partial(function, {} if config is None else config)
     return function
+
+
+def takes_config(function: Callable[..., Any]) -> bool:
+    """Whether it can be called with a config."""
+    return sum(_parameters(function)) > 0
 
 
 def _check_config(config: object) -> None:
@@ -59,7 +64,7 @@ def _check_config(config: object) -> None:
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[int, int]:
-    """How many arguments a call must give, and how many more it may give by position."""
+    """How many arguments a call must give, and how many more it may give by position; ``*args`` count as one more."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # some builtins have no signature
@@ -67,7 +72,8 @@ def _parameters(function: Callable[..., Any]) -> tuple[int, int]:
     empty = inspect.Parameter.empty
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     required = sum(p.default is empty and p.kind in positional for p in parameters)
-    return required, sum(p.default is not empty and p.kind in positional for p in parameters)
+    optional = sum(p.default is not empty and p.kind in positional for p in parameters)
+    return required, optional + any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
 
 
 def _only_by_keyword(function: Callable[..., Any]) -> str | None:

@@ -43,6 +43,15 @@ def test_deaths_say_how() -> None:
         assert sentence([Failure("died", 3, exited)]) == words
 
 
+def test_deaths_of_several_say_how() -> None:
+    for exited, words in {
+        Exited(code=-11): "ranks 0 and 1 were killed (SIGSEGV)",
+        Exited(code=7): "ranks 0 and 1 left with exit code 7 before their functions returned",
+        Exited(code=-9, out_of_memory=True): "ranks 0 and 1 were killed by the kernel: out of memory",
+    }.items():
+        assert sentence([Failure("died", rank, exited) for rank in (0, 1)]) == words
+
+
 def test_failures_become_exceptions() -> None:
     assert isinstance(exception(Failure("died", 0, Exited(code=1))), WorkerDied)
     assert isinstance(exception(Failure("storage", None, "disk full")), StorageError)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import re
@@ -754,6 +755,35 @@ def test_what_a_form_cannot_hold_is_not_written(tmp_path: Path) -> None:
     objects = headway.data.range(3).map(lambda row: {"o": object})
     with pytest.raises(DataError, match="'o' holds Python objects"):
         objects.write_parquet(tmp_path / "parquet")
+
+
+@pytest.mark.parametrize("name", ["rows.json", "rows.json.gz"])
+@pytest.mark.parametrize("text", ['[{"a": 1}, {"a": 2}]', '\n[\n {"a": 1},\n {"a": 2}\n]\n', '{\n "a": 1\n}\n'])
+def test_json_that_is_not_in_lines_is_refused_with_what_to_write(tmp_path: Path, name: str, text: str) -> None:
+    if name.endswith("gz") and "[" not in text:
+        return  # read as a whole, where Arrow takes objects of several lines
+    data = text.encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    with pytest.raises(DataError, match=r"cannot be read: .*: read_json takes JSON lines, an object in each") as caught:
+        headway.data.read_json(tmp_path / name).take_all()
+    assert str(tmp_path / name) in str(caught.value)
+    if text.strip().startswith("["):
+        with pytest.raises(DataError, match="read_json takes JSON lines"):
+            headway.data.read_json(tmp_path / name).count()
+
+
+def test_an_aggregate_that_a_column_has_not_is_refused_with_its_name() -> None:
+    data = headway.data.from_items([{"k": 1, "s": "x"}, {"k": 2, "s": "y"}])
+    for name in ("mean", "sum", "std"):
+        with pytest.raises(DataError, match="cannot be computed: column 's' holds"):
+            getattr(data, name)("s")
+        with pytest.raises(DataError, match=rf"{name}\(s\) cannot be computed: column 's' holds"):
+            getattr(data.groupby("k"), name)("s").take_all()
+
+
+def test_an_option_of_another_library_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no option sep; there are parse_options, convert_options, read_options"):
+        headway.data.read_csv(tmp_path, sep=";")
 
 
 # --- questions ---

@@ -1252,6 +1252,65 @@ def test_row_groups_have_the_size_that_was_asked_for(tmp_path: Path) -> None:
     assert (back.num_blocks(), back.count()) == (4, 100)
 
 
+@pytest.mark.parametrize("form", ["parquet", "csv", "json"])
+def test_a_shorter_dataset_takes_the_place_of_a_longer_one(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway.data.writing.FILE", 1)
+    (tmp_path / f"mine.{form}").write_text("")
+    (tmp_path / "part-000001.txt").write_text("")
+    getattr(headway.data.range(5000), f"write_{form}")(tmp_path)
+    before = {path.name for path in tmp_path.iterdir()}
+    getattr(headway.data.range(3), f"write_{form}")(tmp_path)
+    after = {path.name for path in tmp_path.iterdir()}
+    assert len(before) > len(after)
+    assert after == {f"part-000000.{form}", f"mine.{form}", "part-000001.txt"}
+    back = getattr(headway.data, f"read_{form}")(tmp_path / f"part-000000.{form}")
+    assert [row["id"] for row in back.take_all()] == [0, 1, 2]
+
+
+def test_a_dataset_may_be_written_to_the_folder_that_it_is_read_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway.data.writing.FILE", 1)
+    headway.data.range(5000).write_parquet(tmp_path)
+    headway.data.read_parquet(tmp_path).filter(lambda row: row["id"] % 100 == 0).write_parquet(tmp_path)
+    assert [row["id"] for row in headway.data.read_parquet(tmp_path).take_all()] == list(range(0, 5000, 100))
+
+
+def test_a_write_that_fails_leaves_what_was_there_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.data.writing.FILE", 1)
+    headway.data.range(5000).write_parquet(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ZeroDivisionError):
+        headway.data.read_parquet(tmp_path).map(lambda row: {"id": 1 / (row["id"] - 3000)}).write_parquet(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_path_may_begin_with_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    headway.data.range(3).write_parquet("~/rows")
+    assert headway.data.read_parquet("~/rows").count() == 3
+    assert not list((tmp_path / "work").iterdir())
+
+
+@pytest.mark.parametrize("scheme", ["file", "local"])
+def test_an_address_may_name_a_new_folder_of_this_machine(tmp_path: Path, scheme: str) -> None:
+    headway.data.range(3).write_parquet(f"{scheme}://{tmp_path}/new/rows")
+    assert headway.data.read_parquet(tmp_path / "new" / "rows").count() == 3
+    assert headway.data.read_parquet(f"{scheme}://{tmp_path}/new/rows").count() == 3
+
+
+def test_rows_whose_key_is_nan_are_one_group() -> None:
+    keys = [float("nan"), 1.0, float("nan"), 2.0, float("nan")]
+    grouped = headway.data.from_items([{"key": key, "n": n} for n, key in enumerate(keys)]).groupby("key")
+    counted = sorted(row["count()"] for row in grouped.count().take_all())
+    mapped = sorted(row["n"] for row in grouped.map_groups(lambda group: {"n": [len(group["n"])]}).take_all())
+    assert counted == mapped == [1, 1, 3]
+
+
 VALUES = st.fixed_dictionaries(
     {
         "i": st.integers(-(2**63), 2**63 - 1),

@@ -833,6 +833,16 @@ def test_a_dataset_is_written_to_an_object_store_and_read_from_it(s3: S3) -> Non
     assert headway.data.read_parquet(listed).count() == 2000
 
 
+def test_a_shorter_dataset_takes_the_place_of_a_longer_one_in_an_object_store(
+    s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway.data.writing.FILE", 1)
+    headway.data.range(5000).write_parquet(f"{s3.url}/some/rows")
+    assert len(s3.keys("some/rows/")) > 1
+    headway.data.range(3).write_parquet(f"{s3.url}/some/rows")
+    assert s3.keys("some/rows/") == ["some/rows/part-000000.parquet"]
+
+
 def test_lines_and_folders_named_key_value_are_read_from_an_object_store(s3: S3, tmp_path: Path) -> None:
     s3.put("lines/a.csv", b"a,b\n1,x\n2,y\n")
     s3.put("lines/b.csv", b"a,b\n3,z")

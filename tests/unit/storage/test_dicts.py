@@ -195,3 +195,13 @@ def test_a_pipe_in_the_place_of_tensors_is_an_error_and_no_hang(name: str, tmp_p
     os.mkfifo(tmp_path / name)
     with pytest.raises(StorageError, match=f"{name} is a pipe, not a file"):
         Checkpoint(tmp_path).to_dict()
+
+
+def test_a_path_may_begin_with_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    written = Checkpoint.from_dict({"epoch": 3}).to_directory("~/saved")
+    assert written == str(tmp_path / "home" / "saved")
+    assert Checkpoint.from_directory("~/saved").to_dict() == {"epoch": 3}
+    assert not list((tmp_path / "work").iterdir())

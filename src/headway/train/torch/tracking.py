@@ -31,6 +31,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from headway.core.errors import ConfigError, StorageError
+from headway.observe import words
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.dicts import is_dict, read_dict, write_dict
 from headway.storage.proof import Proof
@@ -323,7 +324,16 @@ class Tracked:
         if missing := self._others.keys() - shared.keys():
             raise StorageError(f"{path} does not hold {', '.join(sorted(missing))}: it holds {', '.join(shared)}")
         for name, thing in self._others.items():
-            _unwrapped(thing).load_state_dict(shared[name])
+            try:
+                _unwrapped(thing).load_state_dict(shared[name])
+                if isinstance(thing, torch.optim.Optimizer):
+                    _check_options(thing)
+            except Exception as error:  # of torch, or of the user's own class
+                reason = words.shortened(" ".join(f"{type(error).__name__}: {error}".split()), 300)
+                raise StorageError(
+                    f"{name} cannot take on what {path} holds of it ({reason}): make it as it was when that was saved, "
+                    "or give the run a new name"
+                ) from error
 
     def _load_of_rank(self, ranks: list[dict[str, Any]]) -> None:
         """``ranks``: what was written by this rank, or by all where there was another number of them."""
@@ -357,6 +367,13 @@ def _checked(name: str, thing: Any) -> Any:
     if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
         raise ConfigError(f"train.track({name}=...) must have state_dict() and load_state_dict(), got {thing!r}")
     return thing
+
+
+def _check_options(optimizer: torch.optim.Optimizer) -> None:
+    """What another class of optimizer has saved is taken without a word, and missed in the first step."""
+    for group in optimizer.param_groups:
+        if missing := sorted(optimizer.defaults.keys() - group.keys()):
+            raise ValueError(f"it was saved without {', '.join(missing)}, by another class of optimizer")
 
 
 def _unwrapped(thing: Any) -> Any:
