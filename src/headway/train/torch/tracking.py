@@ -258,7 +258,7 @@ class Tracked:
         pending = {name: gradients.saved(model) for name, model in self._models.items()}
         return {
             "gradients": {name: found for name, found in pending.items() if found},
-            "buffers": {name: _buffers(model) for name, model in self._models.items()} if self._session.rank else {},
+            "buffers": {name: _buffers(model) for name, model in self._models_with_own_buffers.items()},
             "things": own if self._session.rank else {},
             "scaler": self._scaler.state_dict() if self._scaler is not None else None,
         }
@@ -272,6 +272,11 @@ class Tracked:
     def _models(self) -> dict[str, nn.Module]:
         found = {name: _unwrapped(thing) for name, thing in self._others.items()}
         return {name: thing for name, thing in found.items() if isinstance(thing, nn.Module)}
+
+    @property
+    def _models_with_own_buffers(self) -> dict[str, nn.Module]:
+        """Rank 0's are with the rest of the model, unless it is sharded: then any rank's are."""
+        return {**(self._models if self._session.rank else {}), **{n: each.model for n, each in self._sharded.items()}}
 
     def _write(self, folder: Path, part: str, data: dict[str, Any]) -> None:
         place = folder / FOLDER / part
@@ -329,7 +334,9 @@ class Tracked:
         """``ranks``: what was written by this rank, or by all where there was another number of them."""
         for name, model in self._models.items():
             gradients.load(model, gradients.mean([own.get("gradients", {}).get(name, {}) for own in ranks]))
-            for part, value in ranks[0].get("buffers", {}).get(name, {}).items():
+        for name, buffers in ranks[0].get("buffers", {}).items():
+            model = self._sharded[name].model if name in self._sharded else self._models.get(name)
+            for part, value in buffers.items() if model is not None else ():
                 model.get_buffer(part).copy_(value)
         if self._scaler is not None and ranks[0].get("scaler"):
             self._scaler.load_state_dict(ranks[0]["scaler"])
