@@ -98,6 +98,8 @@ class Stream:
     _key: Hashable = None
     _later: Order | None = None  # the order of the next epoch, where this one is another's
     num_finished: int = 0  # epochs that this process has come to the end of
+    at_boundary: bool = False  # this pass was running when an epoch of the function ended
+    crosses: bool | None = None  # whether such a pass goes on in the next epoch, as far as is known
 
     # --- what is known before ---
 
@@ -123,6 +125,21 @@ class Stream:
         if self.order.num_rows < self.place.world_size:
             return sum(1 for _ in schedule.steps(0))
         return schedule.num_steps
+
+    @property
+    def told(self) -> Position:
+        """Where whoever goes on shall begin: behind a pass that is running still, and that nobody will go on with."""
+        left = self.at_boundary and self.crosses is False
+        return Position(self.position.epoch, done=True) if left else self.position
+
+    def end_epoch(self) -> bool:
+        """An epoch of the function ends. False if its code holds an iterator, and may use it in the next one or not."""
+        self.at_boundary = not self.position.done
+        return self.position.done or self.crosses is not None
+
+    @property
+    def undecided(self) -> bool:
+        return self.at_boundary and self.crosses is None
 
     def coming(self) -> Position:
         """Where the next iteration begins."""
@@ -185,6 +202,7 @@ class Stream:
                 self.position = batch.after
                 self._tell_progress()
                 yield batch.value
+                self._leave_boundary(crossed=True)
                 self.watcher.ask(self.key, last=self._is_last(wanted))
             self.before_first_batch()  # if nothing was left, training is resumed behind the loop
         except Closed:
@@ -192,6 +210,7 @@ class Stream:
                 f"another iteration of {self.name or 'this dataset'} has begun, which ends this one"
             ) from None
         except BaseException:  # GeneratorExit, too: the loop was left by break, and for it this epoch is over
+            self._leave_boundary(crossed=False)
             pipeline.close()
             raise
         finally:
@@ -202,6 +221,10 @@ class Stream:
                 self.watcher.end(self.key)
             if pipeline.coming == begin.epoch:  # the others have no more rows, and we have: what is left is left
                 pipeline.close()
+
+    def _leave_boundary(self, *, crossed: bool) -> None:
+        if self.at_boundary:
+            self.at_boundary, self.crosses = False, crossed
 
     def _tell_progress(self) -> None:
         """Ranks with equal numbers have come equally far, however many batches of their own that makes."""

@@ -106,6 +106,11 @@ class Passes:
             return not self._inner & self._running
         return not self._in_epochs or (not self._running and self._known <= set(self._finished))
 
+    @property
+    def accompanied(self) -> bool:
+        """Whether other passes are advanced together with the leading one, whose last batch this may be."""
+        return self._leading in self._running and len(self._running) > 1
+
     def _reset(self) -> None:
         self._leading, self._leading_over = None, False
         self._finished.clear()

@@ -89,6 +89,10 @@ class Cursor:
         self._at_boundary = not self._finished
         return self._finished or self._crosses is not None
 
+    @property
+    def undecided(self) -> bool:
+        return self._at_boundary and self._crosses is None
+
     def go_on(self, state: dict[str, Any], *, same_world: bool) -> None:
         self._epoch, self._finished = state["epoch"], state["finished"]
         self._crosses = state.get("crosses")

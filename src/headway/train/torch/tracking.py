@@ -74,6 +74,7 @@ class Tracked:
         self._session = session
         self._passes = Passes()
         self._owed = False  # a save that is due, but training could not have been resumed from where it was due
+        self._leaves = False  # all ranks do, after what is saved next
         self._thread: int | None = None  # the one that takes batches
         self._loaders: dict[str, Cursor] = {}
         self._others: dict[str, Any] = {}
@@ -109,6 +110,7 @@ class Tracked:
                 self._set_states_of_epoch()
                 yield epoch
                 known = [cursor.at_boundary() for cursor in self._loaders.values()]
+                known += [stream.end_epoch() for stream in self._streams]
                 if all(known):
                     self._resumable(done=True)
                 else:  # the next epoch will show; a later report saves what this one should have
@@ -164,8 +166,18 @@ class Tracked:
 
     def _resumable(self, *, done: bool) -> None:
         """Training can be resumed from here: what the last report is to save, is saved now."""
-        if self._session.holds_report:
+        if not self._session.holds_report:
+            return
+        if self._undecided and not self._leaves:  # a later report saves what this one should have
+            self._session.settle(None)
+        else:
             self._session.settle(self._saved(done=done))
+
+    @property
+    def _undecided(self) -> list[str]:
+        """Whose pass the epoch before has left running: this one may go on with it, or begin another."""
+        loaders = [name for name, cursor in self._loaders.items() if cursor.undecided]
+        return loaders + [stream.name for stream in self._streams if stream.undecided]
 
     # --- saving ---
 
@@ -177,14 +189,22 @@ class Tracked:
         self._owed |= must or (every is not None and (seq + 1) % every == 0)
         if not self._owed:
             return None
+        self._leaves = leave
         if leave and not self._passes.resumable:
             return self._left_amid()
+        if leave and self._session.rank == 0 and (held := self._undecided):
+            print(
+                f"headway: stopping in epoch {self._epoch} while {', '.join(held)} has an iterator that the epoch "
+                "before has left with batches to give: the next iterator will go on with those batches",
+                file=sys.stderr,
+            )
         if self._passes.expects_more and self._thread in (None, threading.get_ident()):
             return Later()
         return self._saved(done=self._passes.epoch_over)
 
     def on_demand(self) -> tuple[Checkpoint, Wish] | None:
-        return self._saved(done=self._passes.epoch_over) if self._passes.resumable else None
+        exact = self._passes.resumable and not self._passes.accompanied and not self._undecided
+        return self._saved(done=self._passes.epoch_over) if exact else None
 
     def _left_amid(self) -> tuple[Checkpoint, Wish]:
         """All ranks leave, and cannot wait for a better place."""
@@ -335,9 +355,9 @@ class Tracked:
         for name, model in self._models.items():
             gradients.load(model, gradients.mean([own.get("gradients", {}).get(name, {}) for own in ranks]))
         for name, buffers in ranks[0].get("buffers", {}).items():
-            model = self._sharded[name].model if name in self._sharded else self._models.get(name)
-            for part, value in buffers.items() if model is not None else ():
-                model.get_buffer(part).copy_(value)
+            if (found := self._sharded[name].model if name in self._sharded else self._models.get(name)) is not None:
+                for part, value in buffers.items():
+                    found.get_buffer(part).copy_(value)
         if self._scaler is not None and ranks[0].get("scaler"):
             self._scaler.load_state_dict(ranks[0]["scaler"])
 
