@@ -12,6 +12,7 @@ or the epoch is over (see :mod:`headway.train.torch.passes`), and belongs to the
 
     tracked/shared/      what all ranks have in common, written by rank 0
     tracked/sharded-…/   a sharded model and its optimizers, written by all
+    tracked/places/…     where each was: all at the same place, else they saved different steps
     tracked/rank-0/ …    what each has of its own: its random states, and where its loaders are
 """
 
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 # These are the same on all ranks; a meter, say, or a buffer of experience, is each rank's own.
 _COMMON = (nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 
-FOLDER, SHARED, SHARDED = "tracked", "shared", "sharded"
+FOLDER, SHARED, SHARDED, PLACES = "tracked", "shared", "sharded", "places"
 
 
 def track(**things: Any) -> Tracked:
@@ -225,7 +226,9 @@ class Tracked:
         for name, sharded in self._sharded.items():
             sharded.save(folder / FOLDER / f"{SHARDED}-{name}")
         self._write(folder, f"rank-{self._session.rank}", self._own(done, finished) | self._of_rank())
-        return Checkpoint(folder), Wish(delete_local=True, scratch=True, cursor=self._position(done))
+        place = self._place(done)
+        self._write(folder, f"{PLACES}/rank-{self._session.rank}", {"place": place})
+        return Checkpoint(folder), Wish(delete_local=True, scratch=True, cursor=self._position(done), place=place)
 
     def _warn_without_a_loader(self) -> None:
         """Where nothing tells how far an epoch has come, a checkpoint counts as its end: that must be said."""
@@ -259,6 +262,20 @@ class Tracked:
             return {"epoch": self._epoch, "over": True}
         batches = {name: cursor.state()["position"] for name, cursor in self._loaders.items()}
         return {"epoch": self._epoch, **({"batches": batches} if batches else {})}
+
+    def _place(self, done: bool) -> str:
+        """In words; the same on all ranks, or what they save does not fit together."""
+        epoch = f"epoch {self._epoch}"
+        if done and self._begun:
+            return f"the end of {epoch}"
+        for name, cursor in self._loaders.items():
+            if cursor.key == self._passes.leading:
+                state = cursor.state()
+                return f"{epoch}, batch {state['position']} of pass {state['epoch']} over {name}"
+        for stream in self._streams:
+            if stream.key == self._passes.leading and stream.plan.keeps_rows:
+                return f"{epoch}, row {stream.told.rows:,} of pass {stream.told.epoch} over {stream.name}"
+        return epoch
 
     def _own(self, done: bool, finished: Sequence[Hashable]) -> dict[str, Any]:
         loaders = {name: cursor.saved() for name, cursor in self._loaders.items()}
@@ -326,6 +343,7 @@ class Tracked:
                     f"{path} was not made by train.track(): load it yourself, or give the run a new name"
                 )
             proof = checkpoint.proof(Path(path))
+            _check_places(folder, proof)
             shared = read_dict(folder / SHARED, proof)
             same_world = len(list(folder.glob("rank-*"))) == self._session.run.num_workers
             mine = folder / f"rank-{self._session.rank if same_world else 0}"
@@ -384,6 +402,17 @@ def _checked(name: str, thing: Any) -> Any:
     if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
         raise ConfigError(f"train.track({name}=...) must have state_dict() and load_state_dict(), got {thing!r}")
     return thing
+
+
+def _check_places(folder: Path, proof: Proof) -> None:
+    """StorageError where the ranks have saved at different places; older checkpoints do not say."""
+    places = {each.name: read_dict(each, proof)["place"] for each in sorted(folder.glob(f"{PLACES}/rank-*"))}
+    if len(set(places.values())) > 1:
+        told = ", ".join(f"{rank} at {place}" for rank, place in places.items())
+        raise StorageError(
+            f"{folder.parent} mixes the states of different steps ({told}): let all ranks report in the same steps, "
+            "equally often, and give the run a new name"
+        )
 
 
 def _unwrapped(thing: Any) -> Any:
