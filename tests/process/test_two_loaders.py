@@ -167,3 +167,58 @@ class Numbers(Dataset[int]):
 def numbers(batch: Any) -> list[int]:
     found: list[int] = (batch["id"] if isinstance(batch, dict) else batch).tolist()
     return found
+
+
+@pytest.mark.parametrize("kind", ["loader", "dataset"])
+def test_an_iterator_that_is_held_and_never_used_again_delays_saves_for_an_epoch_only(
+    tmp_path: Path, kind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def train_func() -> None:
+        tracked = {}
+        if kind == "dataset":
+            learning, validation = (train.get_dataset_shard(n).iter_batches(batch_size=4) for n in ("learning", "more"))
+        else:
+            learning, validation = (prepare_data_loader(DataLoader(Numbers(n), batch_size=4)) for n in (12, 24))
+            tracked = {"learning": learning, "validation": validation}
+        state = train.track(**tracked)
+        held: Any = None
+        for epoch in state.epochs(4):
+            for _ in learning:
+                train.report({"epoch": epoch})
+            if epoch == 0:
+                held = iter(validation)
+                next(held)
+
+    checkpoints = train.CheckpointConfig(every_reports=1)
+    TorchTrainer(
+        train_func,
+        datasets={"learning": headway.data.range(12), "more": headway.data.range(24)},
+        run_config=train.RunConfig(name="run", storage_path=tmp_path, checkpoint_config=checkpoints),
+    ).fit()
+    saved = [event["seq"] for event in Record.at(tmp_path / "run").events() if event["event"] == "checkpoint"]
+    assert [seq for seq in saved if seq >= 6] == list(range(6, 12))
+    assert "nothing is saved in epoch " in capfd.readouterr().err
+
+
+def test_ranks_that_throw_away_other_rows_save_in_the_same_reports(tmp_path: Path) -> None:
+    """A rank alone cannot know whether a batch is the last one: rows that are left may all be thrown away."""
+
+    def train_func() -> None:
+        state = train.track()
+        learning, beside = (train.get_dataset_shard(n).iter_batches(batch_size=4) for n in ("train", "beside"))
+        for epoch in state.epochs(2):
+            for _ in zip(learning, beside, strict=False):
+                train.report({"epoch": epoch})
+
+    checkpoints = train.CheckpointConfig(every_reports=1)
+    run = TorchTrainer(
+        train_func,
+        datasets={
+            "train": headway.data.range(31).filter(lambda row: row["id"] % 5 != 3),
+            "beside": headway.data.range(99),
+        },
+        scaling_config=train.ScalingConfig(num_workers=2),
+        run_config=train.RunConfig(name="run", storage_path=tmp_path, checkpoint_config=checkpoints),
+    ).fit()
+    assert run.metrics == {"epoch": 1}
+    assert list(tmp_path.glob("run/checkpoints/checkpoint_*"))

@@ -99,6 +99,7 @@ class Stream:
     _later: Order | None = None  # the order of the next epoch, where this one is another's
     num_finished: int = 0  # epochs that this process has come to the end of
     at_boundary: bool = False  # this pass was running when an epoch of the function ended
+    running: bool = False  # in this process
     crosses: bool | None = None  # whether such a pass goes on in the next epoch, as far as is known
 
     # --- what is known before ---
@@ -134,6 +135,11 @@ class Stream:
 
     def end_epoch(self) -> bool:
         """An epoch of the function ends. False if its code holds an iterator, and may use it in the next one or not."""
+        self.num_to_skip = 0
+        if not (self.position.done or self.running) and self.crosses is False:  # the resumed epoch has not come to it
+            self.position = Position(self.position.epoch, done=True)
+        if self.undecided:  # it was not touched for an epoch: it stays where it is
+            self.crosses = True
         self.at_boundary = not self.position.done
         return self.position.done or self.crosses is not None
 
@@ -196,14 +202,15 @@ class Stream:
         if not begin.rows and not begin.skip:
             self.before_first_batch()
         self.watcher.begin(self.key)
+        self.running = True
         try:
-            for batch in batches if self.progress is None else counted(batches, self.progress):
+            for number, batch in enumerate(batches if self.progress is None else counted(batches, self.progress), 1):
                 self.before_first_batch()
                 self.position = batch.after
                 self._tell_progress()
                 yield batch.value
                 self._leave_boundary(crossed=True)
-                self.watcher.ask(self.key, last=self._is_last(wanted))
+                self.watcher.ask(self.key, last=self._is_last(wanted, begin.epoch, number))
             self.before_first_batch()  # if nothing was left, training is resumed behind the loop
         except Closed:
             raise DataError(
@@ -214,6 +221,7 @@ class Stream:
             pipeline.close()
             raise
         finally:
+            self.running = False
             if not self.position.done:
                 self.position = Position(begin.epoch, done=True)
                 self._tell_progress()
@@ -232,8 +240,10 @@ class Stream:
             epoch, rows, _, done = self.position
             self.progress.taken[self.name] = (epoch + done) * self.order.num_rows + (0 if done else rows)
 
-    def _is_last(self, wanted: Wanted) -> bool:
-        """Whether no batch follows in this epoch, as far as that is known."""
+    def _is_last(self, wanted: Wanted, epoch: int, number: int) -> bool:
+        """Whether no batch follows these in this epoch, as far as that is known: all ranks must think the same."""
+        if self.agreement is not None and not self.plan.keeps_rows:
+            return not self.agreement.may(epoch, number)
         schedule, left = self.schedule(wanted), self.order.num_rows - self.position.rows
         return not next_step(left, schedule.global_batch, schedule.world_size, drop_last=schedule.drop_last)
 

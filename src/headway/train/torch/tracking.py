@@ -75,6 +75,7 @@ class Tracked:
         self._session = session
         self._passes = Passes()
         self._owed = False  # a save that is due, but training could not have been resumed from where it was due
+        self._said_held = False
         self._leaves = False  # all ranks do, after what is saved next
         self._thread: int | None = None  # the one that takes batches
         self._loaders: dict[str, Cursor] = {}
@@ -169,10 +170,21 @@ class Tracked:
         """Training can be resumed from here: what the last report is to save, is saved now."""
         if not self._session.holds_report:
             return
-        if self._undecided and not self._leaves:  # a later report saves what this one should have
+        if not self._leaves and (held := self._undecided):  # a later report saves what this one should have
+            self._say_what_is_held(held)
             self._session.settle(None)
         else:
             self._session.settle(self._saved(done=done))
+
+    def _say_what_is_held(self, held: list[str]) -> None:
+        if self._session.rank == 0 and not self._said_held:
+            print(
+                f"headway: nothing is saved in epoch {self._epoch} until it uses {', '.join(held)}: the epoch before "
+                "has left an iterator with batches to give, and may go on with it or not; del the iterator to have "
+                "state saved meanwhile",
+                file=sys.stderr,
+            )
+        self._said_held = True
 
     @property
     def _undecided(self) -> list[str]:
