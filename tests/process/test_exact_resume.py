@@ -185,3 +185,23 @@ def split_at_random(config: dict[str, Any]) -> None:
 def test_what_is_drawn_before_state_is_restored_is_drawn_again_after_a_restart(tmp_path: Path) -> None:
     """Else rows that were held out would be trained with."""
     same_when_killed(tmp_path, split_at_random, num_workers=1, after=2)
+
+
+def buffers_of_a_sharded_model(config: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 1))
+    model = prepare_model(network, parallel_strategy="fsdp")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = prepare_data_loader(DataLoader(rows(32), batch_size=4))
+    state = train.track(model=model, optimizer=optimizer, loader=loader)
+    for _ in state.epochs(1):
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(inputs), targets).backward()
+            optimizer.step()
+            train.report({"number": model.get_buffer("1.running_mean").sum().item()})
+            die(after=state.num_batches, config=config)
+
+
+def test_running_statistics_of_a_sharded_model_differ_between_ranks_too(tmp_path: Path) -> None:
+    same_when_killed(tmp_path, buffers_of_a_sharded_model, num_workers=2, after=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+import headway.data
 from headway import train
 from headway.storage.record import Record
 from headway.train.torch import TorchTrainer, prepare_data_loader, prepare_model
@@ -581,3 +583,64 @@ def test_what_a_restart_could_not_go_on_with_is_said(tmp_path: Path, capfd: pyte
     said = capfd.readouterr().err
     assert said.count("a restart from this checkpoint fails, because it does not hold the tracked state") == 1
     assert said.count("a shuffled loader is not named in train.track(...)") == 1
+
+
+@pytest.mark.parametrize("kind", ["loader", "dataset"])
+def test_ranks_that_report_in_other_steps_never_mix_their_states(
+    kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Rank 0 reports in each step, rank 1 in every second: their reports of one number belong to other steps."""
+
+    def train_func() -> None:
+        rank = train.get_context().get_world_rank()
+        loader: Any
+        if kind == "loader":
+            loader = rows_loader()
+            state = train.track(loader=loader)
+        else:
+            loader = train.get_dataset_shard("rows").iter_batches(batch_size=4)
+            state = train.track()
+        for _ in state.epochs(1):
+            for step, _batch in enumerate(loader, 1):
+                torch.distributed.barrier()
+                if rank == 0 or step % 2 == 0:
+                    train.report({"step": step})
+
+    config = train.RunConfig(
+        name="run", storage_path=tmp_path, checkpoint_config=train.CheckpointConfig(every_reports=2)
+    )
+    workers = train.ScalingConfig(num_workers=2)
+    datasets = {"rows": headway.data.range(32)}
+    TorchTrainer(train_func, scaling_config=workers, run_config=config, datasets=datasets).fit()
+    for checkpoint in tmp_path.glob("run/checkpoints/checkpoint_*"):  # of rank 0, when rank 1 had finished
+        assert len({place.read_text() for place in checkpoint.glob("tracked/places/rank-*/*")}) == 1
+    told = " ".join(capfd.readouterr().err.split())
+    assert "the checkpoint of report 1 would hold rank 0's state at epoch 0, " in told
+    assert "let all ranks report in the same steps, equally often" in told
+
+
+def test_a_checkpoint_that_mixes_steps_is_refused(tmp_path: Path) -> None:
+    """However it came to be: it may have been put together from what a killed driver had left."""
+
+    def train_func() -> None:
+        loader = rows_loader()
+        state = train.track(loader=loader)
+        for _ in state.epochs(1):
+            for _batch in loader:
+                train.report({})
+
+    def fit(name: str, **options: Any) -> train.Result:
+        checkpoints = train.CheckpointConfig(every_reports=1, num_to_keep=3)
+        config = train.RunConfig(name=name, storage_path=tmp_path, checkpoint_config=checkpoints)
+        workers = train.ScalingConfig(num_workers=2)
+        return TorchTrainer(train_func, scaling_config=workers, run_config=config, **options).fit()
+
+    fit("run")
+    *_, older, newer = sorted(tmp_path.glob("run/checkpoints/checkpoint_*"))
+    mixed = tmp_path / "mixed"
+    shutil.copytree(newer, mixed)
+    for part in ("places/rank-1", "rank-1"):
+        shutil.rmtree(mixed / "tracked" / part)
+        shutil.copytree(older / "tracked" / part, mixed / "tracked" / part)
+    with pytest.raises(train.TrainingFailedError, match="mixes the states of different steps"):
+        fit("other", resume_from_checkpoint=train.Checkpoint.from_directory(mixed))

@@ -6,11 +6,13 @@ import os
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+import headway.data
 from headway import train
 from headway.storage.record import Record
 from headway.train.torch import TorchTrainer, prepare_data_loader
@@ -97,3 +99,126 @@ def test_a_stop_while_validating_saves_at_once_and_each_loader_goes_on_where_it_
     told = [row["metrics"] for row in Record.at(tmp_path / "run").reports()]
     assert [x for metrics in told for x in metrics.get("train", ())] == list(range(8))
     assert [x for metrics in told for x in metrics.get("validation", ())] == list(range(4000))
+
+
+@pytest.mark.parametrize("kind", ["loader", "dataset"])
+@pytest.mark.parametrize("held", ["beside", "after"])
+def test_an_iterator_that_outlives_its_epoch_is_not_gone_on_with_after_a_restart(
+    tmp_path: Path, held: str, kind: str
+) -> None:
+    """Another epoch begins a pass of its own; only then is it known that the one before was left."""
+
+    def train_func(config: dict[str, Any]) -> None:
+        tracked = {}
+        if kind == "dataset":
+            learning, validation = (train.get_dataset_shard(n).iter_batches(batch_size=4) for n in ("learning", "more"))
+        else:
+            learning, validation = (prepare_data_loader(DataLoader(Numbers(n), batch_size=4)) for n in (12, 24))
+            tracked = {"learning": learning, "validation": validation}
+        state = train.track(**tracked)
+        made = 0
+        for epoch in state.epochs(4):
+            if held == "beside":
+                others = iter(validation)
+            for batch in learning:
+                beside = numbers(next(others)) if held == "beside" else []
+                train.report({"epoch": epoch, "rows": [numbers(batch), beside]})
+                made += 1
+                if made == config["death"] and not Path(config["mark"]).exists():
+                    train.get_all_reported_checkpoints(train.CheckpointConsistencyMode.COMMITTED)
+                    Path(config["mark"]).touch()
+                    os._exit(9)
+            if held == "after":
+                others = iter(validation)
+                for _ in range(2):
+                    train.report({"epoch": epoch, "rows": numbers(next(others))})
+
+    told = []
+    for death in (0, 3, 4, 5, 6, 7):
+        name = f"death-{death}"
+        checkpoints = train.CheckpointConfig(every_reports=1)
+        TorchTrainer(
+            train_func,
+            train_loop_config={"death": death, "mark": str(tmp_path / f"{name}.mark")},
+            datasets={"learning": headway.data.range(12), "more": headway.data.range(24)},
+            run_config=train.RunConfig(
+                name=name,
+                storage_path=tmp_path,
+                failure_config=train.FailureConfig(1),
+                checkpoint_config=checkpoints,
+            ),
+        ).fit()
+        assert (tmp_path / f"{name}.mark").exists() == bool(death)
+        told.append([report["metrics"] for report in Record.at(tmp_path / name).reports(0)])
+    assert all(each == told[0] for each in told)
+
+
+class Numbers(Dataset[int]):
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __len__(self) -> int:
+        return self._number
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def numbers(batch: Any) -> list[int]:
+    found: list[int] = (batch["id"] if isinstance(batch, dict) else batch).tolist()
+    return found
+
+
+@pytest.mark.parametrize("kind", ["loader", "dataset"])
+def test_an_iterator_that_is_held_and_never_used_again_delays_saves_for_an_epoch_only(
+    tmp_path: Path, kind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def train_func() -> None:
+        tracked = {}
+        if kind == "dataset":
+            learning, validation = (train.get_dataset_shard(n).iter_batches(batch_size=4) for n in ("learning", "more"))
+        else:
+            learning, validation = (prepare_data_loader(DataLoader(Numbers(n), batch_size=4)) for n in (12, 24))
+            tracked = {"learning": learning, "validation": validation}
+        state = train.track(**tracked)
+        held: Any = None
+        for epoch in state.epochs(4):
+            for _ in learning:
+                train.report({"epoch": epoch})
+            if epoch == 0:
+                held = iter(validation)
+                next(held)
+
+    checkpoints = train.CheckpointConfig(every_reports=1)
+    TorchTrainer(
+        train_func,
+        datasets={"learning": headway.data.range(12), "more": headway.data.range(24)},
+        run_config=train.RunConfig(name="run", storage_path=tmp_path, checkpoint_config=checkpoints),
+    ).fit()
+    saved = [event["seq"] for event in Record.at(tmp_path / "run").events() if event["event"] == "checkpoint"]
+    assert [seq for seq in saved if seq >= 6] == list(range(6, 12))
+    assert "nothing is saved in epoch " in capfd.readouterr().err
+
+
+def test_ranks_that_throw_away_other_rows_save_in_the_same_reports(tmp_path: Path) -> None:
+    """A rank alone cannot know whether a batch is the last one: rows that are left may all be thrown away."""
+
+    def train_func() -> None:
+        state = train.track()
+        learning, beside = (train.get_dataset_shard(n).iter_batches(batch_size=4) for n in ("train", "beside"))
+        for epoch in state.epochs(2):
+            for _ in zip(learning, beside, strict=False):
+                train.report({"epoch": epoch})
+
+    checkpoints = train.CheckpointConfig(every_reports=1)
+    run = TorchTrainer(
+        train_func,
+        datasets={
+            "train": headway.data.range(31).filter(lambda row: row["id"] % 5 != 3),
+            "beside": headway.data.range(99),
+        },
+        scaling_config=train.ScalingConfig(num_workers=2),
+        run_config=train.RunConfig(name="run", storage_path=tmp_path, checkpoint_config=checkpoints),
+    ).fit()
+    assert run.metrics == {"epoch": 1}
+    assert list(tmp_path.glob("run/checkpoints/checkpoint_*"))

@@ -158,9 +158,14 @@ class Chronicle:
 
     def dropped(self, closed: Closed) -> None:
         missing = closed.partial or closed.behind
-        who = words.ranks(missing)
-        why = f"lacks the files of {who}" if closed.partial else f"is ahead of the batches that {who} had taken"
-        text = f"the checkpoint of report {closed.round.seq} {why} and is dropped"
+        if not missing:
+            places = " and ".join(f"rank {rank}'s state at {place}" for rank, place in closed.apart)
+            why, remedy = f"would hold {places}", ": let all ranks report in the same steps, equally often"
+        elif closed.partial:
+            why, remedy = f"lacks the files of {words.ranks(missing)}", ""
+        else:
+            why, remedy = f"is ahead of the batches that {words.ranks(missing)} had taken", ""
+        text = f"the checkpoint of report {closed.round.seq} {why} and is dropped{remedy}"
         self.tell("partial", text, "WARNING", seq=closed.round.seq, missing=missing)
 
     def finishing(self, rank: int, seq: int) -> None:

@@ -108,8 +108,8 @@ def told(run: Run, news: tuple[News, ...], *actions: Action) -> Step:
     crossed = [item for item in news if isinstance(item, Crossed)]
     for item in news:
         match item:
-            case Closed(round=closing, partial=partial, behind=behind):
-                commit = bool(closing.givers) and not partial and not behind
+            case Closed(round=closing, partial=partial, behind=behind, apart=apart):
+                commit = bool(closing.givers) and not partial and not behind and not apart
                 actions = (*actions, Close(run.attempt, item, commit))
                 run = changed(run, num_commits=run.num_commits + commit)
             case Late(round=late):

@@ -213,8 +213,8 @@ def _heard(run: Run, event: FromWorker) -> Step:
     match message:
         case Report():
             return _reported(run, rank, message)
-        case Saving(taken=taken):
-            return changed(run, rounds=run.rounds.begin_save(rank, taken)), ()
+        case Saving(taken=taken, place=place):
+            return changed(run, rounds=run.rounds.begin_save(rank, taken, place)), ()
         case Tracking():
             return approached(changed(run, trackers=run.trackers | {rank}, rounds=run.rounds.begin_tracking(rank)))
         case At(index=index, seq=seq):

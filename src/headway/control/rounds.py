@@ -16,6 +16,8 @@ Files of different rounds are never merged. What would be a lie is said instead:
 - *behind*: a round closed without a rank that had not come as far as those who gave files, in the datasets that are
   split among the ranks. It does not stay away, it comes later: it is waited for, and its rows are not passed over. A
   rank that is ahead of them in one dataset uses the others in its own way, and is not behind.
+- *apart*: ranks gave state that saves itself, of different places in training, under one number: some report more often
+  than others. Together they would be the state of no step.
 - *Crossed*: one save under two numbers (see :mod:`headway.control.saves`).
 """
 
@@ -44,6 +46,7 @@ class Round:
     seq: int
     reports: tuple[Report | None, ...]
     taken: Taken = ()  # how far those who gave files had come in the datasets
+    places: tuple[tuple[int, str], ...] = ()  # where state that saves itself stood, by rank
 
     @property
     def givers(self) -> tuple[int, ...]:
@@ -52,11 +55,15 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """This round is over. ``partial`` names ranks that give files and are missing, ``behind`` those that lag."""
+    """This round is over. ``partial`` names ranks that give files and are missing, ``behind`` those that lag.
+
+    ``apart``: where two ranks stood whose files do not fit together.
+    """
 
     round: Round
     partial: tuple[int, ...] = ()
     behind: tuple[int, ...] = ()
+    apart: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +102,7 @@ class Rounds:
     saves: Saves = NO_SAVES
     owed: frozenset[tuple[int, int]] = frozenset()  # (rank, seq): files that a report has promised
     taken: tuple[Taken, ...] = ()  # how far each rank has come in the datasets, as far as we know
+    places: tuple[str, ...] = ()  # where each rank's state that saves itself stood at its newest save; "" if unknown
     excused: frozenset[int] = frozenset()  # however few they take: nobody can wait for them for ever
 
     @classmethod
@@ -103,7 +111,15 @@ class Rounds:
         passed = (first_seq,) * num_workers
         saves = Saves(nothing)
         taken: tuple[Taken, ...] = ((),) * num_workers
-        return cls(first_seq, passed, missed=habits.stay_away, expected=habits.give, saves=saves, taken=taken)
+        return cls(
+            first_seq,
+            passed,
+            missed=habits.stay_away,
+            expected=habits.give,
+            saves=saves,
+            taken=taken,
+            places=("",) * num_workers,
+        )
 
     @property
     def oldest_files(self) -> int | None:
@@ -118,10 +134,11 @@ class Rounds:
         waiting = self._waiting_for(seq)
         return waiting & (self.gave | self.expected | self._lagging(self.open[seq - self.first], waiting))
 
-    def begin_save(self, rank: int, taken: Taken = ()) -> Rounds:
+    def begin_save(self, rank: int, taken: Taken = (), place: str | None = None) -> Rounds:
         """This rank has begun to lay down files: it is one that gives some, and will report."""
         known = _put(self.taken, rank, _furthest(taken, self.taken[rank]))
-        return self._with(gave=self.gave | {rank}, missed=self.missed - {rank}, taken=known)
+        places = self.places if place is None else _put(self.places, rank, place)
+        return self._with(gave=self.gave | {rank}, missed=self.missed - {rank}, taken=known, places=places)
 
     def begin_tracking(self, rank: int) -> Rounds:
         """This rank's state saves itself: it gives files, and so will all others, the first time included."""
@@ -156,6 +173,7 @@ class Rounds:
             saves,
             owed,
             self.taken,
+            self.places,
             self.excused,
         )
         if crossed is not None:
@@ -213,7 +231,8 @@ class Rounds:
         fresh = report.staged and not old.givers
         gives = old.reports[rank] is None and (report.staged or report.pending)
         taken = _furthest(old.taken, self.taken[rank]) if gives else old.taken
-        return _put(opened, index, Round(old.seq, _put(old.reports, rank, report), taken)), int(fresh)
+        places = (*old.places, (rank, self.places[rank])) if gives and self.places[rank] else old.places
+        return _put(opened, index, Round(old.seq, _put(old.reports, rank, report), taken, places)), int(fresh)
 
     def _closed(self, *, all_of_them: bool = False) -> tuple[Rounds, tuple[News, ...]]:
         """Close from the oldest on what is complete, and what the windows no longer hold open."""
@@ -262,10 +281,11 @@ class Rounds:
             self.saves,
             self.owed,
             self.taken,
+            self.places,
             self.excused,
         )
         partial = tuple(sorted((absent | lagging) & (self.gave | self.expected)))
-        return rounds, Closed(oldest, partial, tuple(sorted(lagging)))
+        return rounds, Closed(oldest, partial, tuple(sorted(lagging)), _apart(oldest.places))
 
 
 def _furthest(one: Taken, other: Taken) -> Taken:
@@ -282,6 +302,12 @@ def _is_behind(rank: Taken, others: Taken) -> bool:
     known, told = dict(rank), dict(others)
     ahead = any(far > told.get(name, 0) for name, far in known.items())
     return not ahead and any(far > known.get(name, 0) for name, far in told.items())
+
+
+def _apart(places: tuple[tuple[int, str], ...]) -> tuple[tuple[int, str], ...]:
+    """The first rank and one that stood elsewhere."""
+    first, *others = sorted(places) or [(0, "")]
+    return next(((first, other) for other in others if other[1] != first[1]), ())
 
 
 def _put(items: tuple[T, ...], index: int, item: T) -> tuple[T, ...]:

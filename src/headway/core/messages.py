@@ -159,9 +159,13 @@ class Report(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saving:
-    """This rank begins to lay files into staging; its report follows when they are all there. ``taken``: see Pulse."""
+    """This rank begins to lay files into staging; its report follows when they are all there. ``taken``: see Pulse.
+
+    ``place``: where state that saves itself stands, in words. It is the same on all ranks, or the files do not fit.
+    """
 
     taken: Taken = ()
+    place: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

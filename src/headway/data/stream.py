@@ -98,6 +98,9 @@ class Stream:
     _key: Hashable = None
     _later: Order | None = None  # the order of the next epoch, where this one is another's
     num_finished: int = 0  # epochs that this process has come to the end of
+    at_boundary: bool = False  # this pass was running when an epoch of the function ended
+    running: bool = False  # in this process
+    crosses: bool | None = None  # whether such a pass goes on in the next epoch, as far as is known
 
     # --- what is known before ---
 
@@ -123,6 +126,26 @@ class Stream:
         if self.order.num_rows < self.place.world_size:
             return sum(1 for _ in schedule.steps(0))
         return schedule.num_steps
+
+    @property
+    def told(self) -> Position:
+        """Where whoever goes on shall begin: behind a pass that is running still, and that nobody will go on with."""
+        left = self.at_boundary and self.crosses is False
+        return Position(self.position.epoch, done=True) if left else self.position
+
+    def end_epoch(self) -> bool:
+        """An epoch of the function ends. False if its code holds an iterator, and may use it in the next one or not."""
+        self.num_to_skip = 0
+        if not (self.position.done or self.running) and self.crosses is False:  # the resumed epoch has not come to it
+            self.position = Position(self.position.epoch, done=True)
+        if self.undecided:  # it was not touched for an epoch: it stays where it is
+            self.crosses = True
+        self.at_boundary = not self.position.done
+        return self.position.done or self.crosses is not None
+
+    @property
+    def undecided(self) -> bool:
+        return self.at_boundary and self.crosses is None
 
     def coming(self) -> Position:
         """Where the next iteration begins."""
@@ -180,13 +203,15 @@ class Stream:
         if not begin.rows and not begin.skip:
             self.before_first_batch()
         self.watcher.begin(self.key)
+        self.running = True
         try:
-            for batch in batches if self.progress is None else counted(batches, self.progress):
+            for number, batch in enumerate(batches if self.progress is None else counted(batches, self.progress), 1):
                 self.before_first_batch()
                 self.position = batch.after
                 yield batch.value
                 self.count_as_taken()
-                self.watcher.ask(self.key, last=self._is_last(wanted))
+                self._leave_boundary(crossed=True)
+                self.watcher.ask(self.key, last=self._is_last(wanted, begin.epoch, number))
             self.before_first_batch()  # if nothing was left, training is resumed behind the loop
         except Closed:
             raise DataError(
@@ -195,9 +220,11 @@ class Stream:
         except BaseException:
             # GeneratorExit, too: the loop was left by break, and for it this epoch is over; or it was left by an
             # exception, and its rows were not trained with. Which of the two is known when it reports or goes on.
+            self._leave_boundary(crossed=False)
             pipeline.close()
             raise
         finally:
+            self.running = False
             if not self.position.done:
                 self.position = Position(begin.epoch, done=True)
                 self.num_finished += 1
@@ -205,6 +232,10 @@ class Stream:
             if pipeline.coming == begin.epoch:  # the others have no more rows, and we have: what is left is left
                 pipeline.close()
         self.count_as_taken()
+
+    def _leave_boundary(self, *, crossed: bool) -> None:
+        if self.at_boundary:
+            self.at_boundary, self.crosses = False, crossed
 
     def count_as_taken(self) -> None:
         """The loop is through with the rows that it was given: it asks for more, or reports.
@@ -215,8 +246,10 @@ class Stream:
             epoch, rows, _, done = self.position
             self.progress.taken[self.name] = (epoch + done) * self.order.num_rows + (0 if done else rows)
 
-    def _is_last(self, wanted: Wanted) -> bool:
-        """Whether no batch follows in this epoch, as far as that is known."""
+    def _is_last(self, wanted: Wanted, epoch: int, number: int) -> bool:
+        """Whether no batch follows these in this epoch, as far as that is known: all ranks must think the same."""
+        if self.agreement is not None and not self.plan.keeps_rows:
+            return not self.agreement.may(epoch, number)
         schedule, left = self.schedule(wanted), self.order.num_rows - self.position.rows
         return not next_step(left, schedule.global_batch, schedule.world_size, drop_last=schedule.drop_last)
 

@@ -234,6 +234,7 @@ def _go_on(session: Session, name: str, stream: Stream) -> None:
         _check_same_workers(name, stream.place.world_size, cursor)
     position = _own_position(session, name, cursor)
     stream.position = Position(position["epoch"], position["rows"], position["skip"], position["done"])
+    stream.crosses = position.get("crosses")
     if not position["done"]:
         stream.hold(position["lanes"], position["window"], position["local"])
 
@@ -273,11 +274,12 @@ def _all_positions(feeds: Mapping[str, Feed], shards: Mapping[str, DataIterator]
         if stream.position.epoch >= 0:
             stream.count_as_taken()
             found[name] = {
-                **stream.position._asdict(),
+                **stream.told._asdict(),
                 "lanes": stream.lanes,
                 "window": stream.order.window,
                 "local": stream.local,
                 "files": feeds[name].fingerprint,
+                **({} if stream.crosses is None else {"crosses": stream.crosses}),
             }
     return found
 

@@ -47,6 +47,7 @@ class Wish:
     scratch: bool = False  # the folder itself is of no use afterwards
     cursor: dict[str, Any] = field(default_factory=dict)  # where in the data we are, in words for people
     positions: dict[str, Any] = field(default_factory=dict)  # and in numbers, for each dataset
+    place: str = ""  # where state that saves itself stands: the same on all ranks
 
     @property
     def may_take(self) -> bool:

@@ -250,7 +250,7 @@ class Session:
                 f"checkpoint must be a Checkpoint, got {kind}: use Checkpoint.from_directory(path) or from_dict(data)"
             )
         self._say_if_unread()
-        self._link.send(Saving(taken=self.progress.how_far()))
+        self._link.send(Saving(taken=self.progress.how_far(), place=wish.place))
         heed()
         note = Note(self.run.num_workers, json.loads(metrics), validation=validation, cursor=_noted(wish))
         with self.progress.phase("saving a checkpoint"):

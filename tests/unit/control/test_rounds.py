@@ -306,3 +306,13 @@ def test_a_window_that_is_full_drops_what_is_ahead_of_a_rank() -> None:
     for number in range(FILES_WINDOW + 1):
         rounds, news = say(rounds, 0, files=True, taken=number + 1)
     assert dropped(news) == [(0, (1,))]
+
+
+def test_states_of_different_places_are_not_made_one_checkpoint() -> None:
+    def save(rounds: Rounds, rank: int, place: str) -> tuple[Rounds, tuple[News, ...]]:
+        return rounds.begin_save(rank, place=place).report(rank, Report(0, 0.0, b"{}", staged=True))
+
+    for second, apart in (("batch 2", ()), ("batch 4", ((0, "batch 2"), (1, "batch 4"))), ("", ())):
+        rounds, _ = save(Rounds.begin(2), 0, "batch 2")
+        _, news = save(rounds, 1, second)
+        assert [item.apart for item in news if isinstance(item, Closed)] == [apart]

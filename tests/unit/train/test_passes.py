@@ -99,3 +99,18 @@ def test_without_data_no_better_place_will_come() -> None:
     after.end_epochs()
     assert not after.expects_more
     assert after.resumable
+
+
+def test_a_pass_that_the_epoch_before_has_left_is_not_one_of_this_epoch() -> None:
+    passes = Passes()
+    passes.begin_epoch()
+    for name in ("learning", "validation"):
+        passes.begin(name)
+        passes.ask(name)
+    passes.end("learning")
+    passes.begin_epoch()
+    passes.end("validation")  # another one takes its place, and its variable
+    assert passes.finished == ()
+    passes.begin("validation")
+    passes.end("validation")
+    assert passes.finished == ("validation",)

@@ -25,6 +25,7 @@ class Passes:
         self._known: set[Hashable] = set()
         self._running: set[Hashable] = set()
         self._finished: list[Hashable] = []  # in this epoch, in their order
+        self._left: set[Hashable] = set()  # running since an earlier epoch, and not asked in this one
         self._inner: set[Hashable] = set()  # begun since the leading pass has handed out its last batch
         self._leading: Hashable | None = None
         self._leading_over = False
@@ -39,6 +40,7 @@ class Passes:
 
     def begin_epoch(self) -> None:
         self._in_epochs, self.all_over = True, False
+        self._left = set(self._running)
         self._reset()
 
     def end_epochs(self) -> None:
@@ -59,6 +61,7 @@ class Passes:
 
     def ask(self, name: Hashable, *, last: bool = False) -> bool:
         """The next batch is asked for; ``last``: and there is none. True if training can be resumed from here."""
+        self._left.discard(name)
         if self._leading is None:  # this pass began in the epoch before
             self._leading = name
             return False
@@ -70,6 +73,9 @@ class Passes:
 
     def end(self, name: Hashable) -> None:
         self._running.discard(name)
+        if name in self._left:  # it was dropped: a pass of the epoch before
+            self._left.discard(name)
+            return
         self._finished.append(name)
         self._leading_over |= name == self._leading
 
@@ -105,6 +111,11 @@ class Passes:
         if not self._leading_over:
             return not self._inner & self._running
         return not self._in_epochs or (not self._running and self._known <= set(self._finished))
+
+    @property
+    def accompanied(self) -> bool:
+        """Whether other passes are advanced together with the leading one, whose last batch this may be."""
+        return self._leading in self._running and len(self._running) > 1
 
     def _reset(self) -> None:
         self._leading, self._leading_over = None, False

@@ -66,6 +66,7 @@ class Cursor:
         self._position = 0
         self._rows = 0
         self._finished = True
+        self._running = False  # in this process
         self.num_finished = 0  # epochs, in this process
         self.first = 0  # rows of the coming epoch that were handed out before
         self.num_to_skip = 0  # passes that the resumed epoch has had already: they give nothing
@@ -86,8 +87,18 @@ class Cursor:
 
     def at_boundary(self) -> bool:
         """An epoch of the function ends. False if its code holds an iterator, and may use it in the next one or not."""
+        self.num_to_skip = 0
+        if not (self._finished or self._running) and self._crosses is False:  # the resumed epoch has not come to it
+            self._position, self._rows, self._finished, self.first = 0, 0, True, 0
+            self.sampler.go_on(self._epoch + 1)
+        if self.undecided:  # it was not touched for an epoch: it stays where it is
+            self._crosses = True
         self._at_boundary = not self._finished
         return self._finished or self._crosses is not None
+
+    @property
+    def undecided(self) -> bool:
+        return self._at_boundary and self._crosses is None
 
     def go_on(self, state: dict[str, Any], *, same_world: bool) -> None:
         self._epoch, self._finished = state["epoch"], state["finished"]
@@ -130,7 +141,7 @@ class Cursor:
         if not self.first:
             self._before_first_batch()
             self._position = 0
-        self._epoch, self._rows, self._finished = self.sampler.epoch, self.first, False
+        self._epoch, self._rows, self._finished, self._running = self.sampler.epoch, self.first, False, True
         try:
             for batch in begin():
                 self._before_first_batch()
@@ -149,7 +160,7 @@ class Cursor:
         self._finish()
 
     def _finish(self) -> None:
-        self._position, self._rows, self._finished = 0, 0, True
+        self._position, self._rows, self._finished, self._running = 0, 0, True, False
         self.num_finished += 1
         self._watcher.end(self.key)
 

@@ -49,7 +49,7 @@ class ShardedState:
 
     def __init__(self, model: nn.Module, others: dict[str, Any]) -> None:
         owned = set(model.parameters())
-        self._model = model
+        self.model = model
         self._optimizers = {
             name: thing
             for name, thing in others.items()
@@ -64,13 +64,13 @@ class ShardedState:
     def save(self, folder: Path) -> None:
         """All ranks at once."""
         folder.mkdir(parents=True)
-        if gradients.held_unsharded(self._model) and dist.get_rank() == 0:
+        if gradients.held_unsharded(self.model) and dist.get_rank() == 0:
             print(
                 "headway: this checkpoint lacks the gradients that FSDP has accumulated without synchronising them: "
                 "report after optimizer.step(), or leave out set_requires_gradient_sync(False)",
                 file=sys.stderr,
             )
-        grads = {name: parameter.grad for name, parameter in gradients.pending(self._model)}
+        grads = {name: parameter.grad for name, parameter in gradients.pending(self.model)}
         stepped = not grads or any(optimizer.state for optimizer in self._optimizers.values())
         save(
             {**self._state(optimizers=stepped), **({GRADIENTS: grads} if grads else {})},
@@ -82,23 +82,23 @@ class ShardedState:
         saved = FileSystemReader(folder).read_metadata().state_dict_metadata
         grads = {
             name: torch.zeros_like(each)
-            for name, each in self._model.named_parameters()
+            for name, each in self.model.named_parameters()
             if f"{GRADIENTS}.{name}" in saved
         }
         stepped = any(key.startswith("optimizers.") for key in saved)
         state = {**self._state(optimizers=stepped), **({GRADIENTS: grads} if grads else {})}
         load(state, storage_reader=FileSystemReader(folder))
         set_state_dict(
-            self._model,
+            self.model,
             list(self._optimizers.values()) if stepped else [],
             model_state_dict=state["model"],
             optim_state_dict=state["optimizers"],
         )
-        for name, parameter in self._model.named_parameters():
+        for name, parameter in self.model.named_parameters():
             parameter.grad = grads.get(name, parameter.grad)
 
     def _state(self, *, optimizers: bool) -> dict[str, Any]:
         """``optimizers``: not where gradients are accumulated for their first step, since they have no state yet."""
         chosen = list(self._optimizers.values()) if optimizers else []
-        model, state = get_state_dict(self._model, chosen)
+        model, state = get_state_dict(self.model, chosen)
         return {"model": model, "optimizers": state}

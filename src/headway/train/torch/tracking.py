@@ -12,6 +12,7 @@ or the epoch is over (see :mod:`headway.train.torch.passes`), and belongs to the
 
     tracked/shared/      what all ranks have in common, written by rank 0
     tracked/sharded-…/   a sharded model and its optimizers, written by all
+    tracked/places/…     where each was: all at the same place, else they saved different steps
     tracked/rank-0/ …    what each has of its own: its random states, and where its loaders are
 """
 
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 # These are the same on all ranks; a meter, say, or a buffer of experience, is each rank's own.
 _COMMON = (nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 
-FOLDER, SHARED, SHARDED = "tracked", "shared", "sharded"
+FOLDER, SHARED, SHARDED, PLACES = "tracked", "shared", "sharded", "places"
 
 
 def track(**things: Any) -> Tracked:
@@ -75,6 +76,8 @@ class Tracked:
         self._session = session
         self._passes = Passes()
         self._owed = False  # a save that is due, but training could not have been resumed from where it was due
+        self._said_held = False
+        self._leaves = False  # all ranks do, after what is saved next
         self._thread: int | None = None  # the one that takes batches
         self._loaders: dict[str, Cursor] = {}
         self._others: dict[str, Any] = {}
@@ -110,6 +113,7 @@ class Tracked:
                 self._set_states_of_epoch()
                 yield epoch
                 known = [cursor.at_boundary() for cursor in self._loaders.values()]
+                known += [stream.end_epoch() for stream in self._streams]
                 if all(known):
                     self._resumable(done=True)
                 else:  # the next epoch will show; a later report saves what this one should have
@@ -165,8 +169,29 @@ class Tracked:
 
     def _resumable(self, *, done: bool) -> None:
         """Training can be resumed from here: what the last report is to save, is saved now."""
-        if self._session.holds_report:
+        if not self._session.holds_report:
+            return
+        if not self._leaves and (held := self._undecided):  # a later report saves what this one should have
+            self._say_what_is_held(held)
+            self._session.settle(None)
+        else:
             self._session.settle(self._saved(done=done))
+
+    def _say_what_is_held(self, held: list[str]) -> None:
+        if self._session.rank == 0 and not self._said_held:
+            print(
+                f"headway: nothing is saved in epoch {self._epoch} until it uses {', '.join(held)}: the epoch before "
+                "has left an iterator with batches to give, and may go on with it or not; del the iterator to have "
+                "state saved meanwhile",
+                file=sys.stderr,
+            )
+        self._said_held = True
+
+    @property
+    def _undecided(self) -> list[str]:
+        """Whose pass the epoch before has left running: this one may go on with it, or begin another."""
+        loaders = [name for name, cursor in self._loaders.items() if cursor.undecided]
+        return loaders + [stream.name for stream in self._streams if stream.undecided]
 
     # --- saving ---
 
@@ -178,14 +203,22 @@ class Tracked:
         self._owed |= must or (every is not None and (seq + 1) % every == 0)
         if not self._owed:
             return None
+        self._leaves = leave
         if leave and not self._passes.resumable:
             return self._left_amid()
+        if leave and self._session.rank == 0 and (held := self._undecided):
+            print(
+                f"headway: stopping in epoch {self._epoch} while {', '.join(held)} has an iterator that the epoch "
+                "before has left with batches to give: the next iterator will go on with those batches",
+                file=sys.stderr,
+            )
         if self._passes.expects_more and self._thread in (None, threading.get_ident()):
             return Later()
         return self._saved(done=self._passes.epoch_over)
 
     def on_demand(self) -> tuple[Checkpoint, Wish] | None:
-        return self._saved(done=self._passes.epoch_over) if self._passes.resumable else None
+        exact = self._passes.resumable and not self._passes.accompanied and not self._undecided
+        return self._saved(done=self._passes.epoch_over) if exact else None
 
     def _left_amid(self) -> tuple[Checkpoint, Wish]:
         """All ranks leave, and cannot wait for a better place."""
@@ -206,7 +239,9 @@ class Tracked:
         for name, sharded in self._sharded.items():
             sharded.save(folder / FOLDER / f"{SHARDED}-{name}")
         self._write(folder, f"rank-{self._session.rank}", self._own(done, finished) | self._of_rank())
-        return Checkpoint(folder), Wish(delete_local=True, scratch=True, cursor=self._position(done))
+        place = self._place(done)
+        self._write(folder, f"{PLACES}/rank-{self._session.rank}", {"place": place})
+        return Checkpoint(folder), Wish(delete_local=True, scratch=True, cursor=self._position(done), place=place)
 
     def _warn_without_a_loader(self) -> None:
         """Where nothing tells how far an epoch has come, a checkpoint counts as its end: that must be said."""
@@ -241,6 +276,20 @@ class Tracked:
         batches = {name: cursor.state()["position"] for name, cursor in self._loaders.items()}
         return {"epoch": self._epoch, **({"batches": batches} if batches else {})}
 
+    def _place(self, done: bool) -> str:
+        """In words; the same on all ranks, or what they save does not fit together."""
+        epoch = f"epoch {self._epoch}"
+        if done and self._begun:
+            return f"the end of {epoch}"
+        for name, cursor in self._loaders.items():
+            if cursor.key == self._passes.leading:
+                state = cursor.state()
+                return f"{epoch}, batch {state['position']} of pass {state['epoch']} over {name}"
+        for stream in self._streams:
+            if stream.key == self._passes.leading and stream.plan.keeps_rows:
+                return f"{epoch}, row {stream.told.rows:,} of pass {stream.told.epoch} over {stream.name}"
+        return epoch
+
     def _own(self, done: bool, finished: Sequence[Hashable]) -> dict[str, Any]:
         loaders = {name: cursor.saved() for name, cursor in self._loaders.items()}
         done = done and self._begun
@@ -259,7 +308,7 @@ class Tracked:
         pending = {name: gradients.saved(model) for name, model in self._models.items()}
         return {
             "gradients": {name: found for name, found in pending.items() if found},
-            "buffers": {name: _buffers(model) for name, model in self._models.items()} if self._session.rank else {},
+            "buffers": {name: _buffers(model) for name, model in self._models_with_own_buffers.items()},
             "things": own if self._session.rank else {},
             "scaler": self._scaler.state_dict() if self._scaler is not None else None,
         }
@@ -273,6 +322,11 @@ class Tracked:
     def _models(self) -> dict[str, nn.Module]:
         found = {name: _unwrapped(thing) for name, thing in self._others.items()}
         return {name: thing for name, thing in found.items() if isinstance(thing, nn.Module)}
+
+    @property
+    def _models_with_own_buffers(self) -> dict[str, nn.Module]:
+        """Rank 0's are with the rest of the model, unless it is sharded: then any rank's are."""
+        return {**(self._models if self._session.rank else {}), **{n: each.model for n, each in self._sharded.items()}}
 
     def _write(self, folder: Path, part: str, data: dict[str, Any]) -> None:
         place = folder / FOLDER / part
@@ -302,6 +356,7 @@ class Tracked:
                     f"{path} was not made by train.track(): load it yourself, or give the run a new name"
                 )
             proof = checkpoint.proof(Path(path))
+            _check_places(folder, proof)
             shared = read_dict(folder / SHARED, proof)
             same_world = len(list(folder.glob("rank-*"))) == self._session.run.num_workers
             mine = folder / f"rank-{self._session.rank if same_world else 0}"
@@ -339,8 +394,10 @@ class Tracked:
         """``ranks``: what was written by this rank, or by all where there was another number of them."""
         for name, model in self._models.items():
             gradients.load(model, gradients.mean([own.get("gradients", {}).get(name, {}) for own in ranks]))
-            for part, value in ranks[0].get("buffers", {}).get(name, {}).items():
-                model.get_buffer(part).copy_(value)
+        for name, buffers in ranks[0].get("buffers", {}).items():
+            if (found := self._sharded[name].model if name in self._sharded else self._models.get(name)) is not None:
+                for part, value in buffers.items():
+                    found.get_buffer(part).copy_(value)
         if self._scaler is not None and ranks[0].get("scaler"):
             self._scaler.load_state_dict(ranks[0]["scaler"])
 
@@ -374,6 +431,17 @@ def _check_options(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         if missing := sorted(optimizer.defaults.keys() - group.keys()):
             raise ValueError(f"it was saved without {', '.join(missing)}, by another class of optimizer")
+
+
+def _check_places(folder: Path, proof: Proof) -> None:
+    """StorageError where the ranks have saved at different places; older checkpoints do not say."""
+    places = {each.name: read_dict(each, proof)["place"] for each in sorted(folder.glob(f"{PLACES}/rank-*"))}
+    if len(set(places.values())) > 1:
+        told = ", ".join(f"{rank} at {place}" for rank, place in places.items())
+        raise StorageError(
+            f"{folder.parent} mixes the states of different steps ({told}): let all ranks report in the same steps, "
+            "equally often, and give the run a new name"
+        )
 
 
 def _unwrapped(thing: Any) -> Any:
