@@ -21,7 +21,7 @@ import pytest
 from headway import train
 from headway.control import hooks
 from headway.engine import nurseries
-from headway.storage import disk
+from headway.storage import commit, disk, merging, staging
 from headway.storage.record import Record
 from support import Driver, alive, fit, plain_trainer, wait_until, write_script
 
@@ -335,6 +335,31 @@ def test_a_worker_that_is_killed_during_a_commit_loses_nothing_that_was_complete
     assert steps(run.path) == list(range(10))
     names = [saved.path.name for saved in Record.at(run.path).checkpoints()]
     assert len(names) == len(set(names)) >= 4
+
+
+def test_storage_that_is_slow_to_read_holds_up_commits_and_nothing_else(tmp_path: Path) -> None:
+    read, delays = staging.read_note, [5.0]
+
+    def read_slowly(slot: staging.Slot) -> staging.Note | None:
+        time.sleep(delays.pop() if delays else 0)
+        return read(slot)
+
+    def train_func() -> None:
+        train.report({"step": 0}, train.Checkpoint.from_dict({"step": 0}))
+        train.report({"died": time.time()})
+        time.sleep(0.3)  # so that the report is read before
+        os._exit(9)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (commit, merging, staging):
+            patch.setattr(module, "read_note", read_slowly)
+        run = plain_trainer(train_func, name="run", storage_path=tmp_path).start()
+        died = next(report.metrics["died"] for report in run.reports() if "died" in report.metrics)
+        with pytest.raises(train.TrainingFailedError):
+            run.result(timeout_s=60)
+    heard = next(event["time"] for event in events(run.path) if event.get("state") == "STOPPING")
+    assert not delays
+    assert heard - died < 4
 
 
 # --- the nursery ---
