@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import tempfile
 import time
@@ -92,6 +93,21 @@ def test_its_result_is_read_from_anywhere(s3: S3, monkeypatch: pytest.MonkeyPatc
     assert train.Checkpoint(f"{s3.url}/runs/read/checkpoints/checkpoint_000001").get_metadata() == {"kind": "best"}
     with pytest.raises(train.StorageError, match="is not a run"):
         train.Result.from_path(f"{s3.url}/runs/none")
+
+
+def test_a_result_can_be_pickled_and_says_nothing_of_the_key(s3: S3, tmp_path: Path) -> None:
+    def train_func() -> None:
+        context = train.get_context()
+        checkpoint = train.Checkpoint.from_dict({"n": 1}) if context.get_world_rank() == 0 else None
+        train.report({"n": 1}, checkpoint)
+
+    for path in (f"{s3.url}/runs", tmp_path):
+        result = fit(train_func, name="pickled", storage_path=path)
+        data = pickle.dumps(result)
+        again = pickle.loads(data)
+        assert again.metrics == {"n": 1}
+        assert again.checkpoint.to_dict() == {"n": 1}
+        assert b"secret" not in data
 
 
 def test_the_command_line_reads_logs_stops_and_removes(s3: S3, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,9 @@ class Vault(Protocol):
     def url(self) -> str:
         """Where the run is, for people."""
 
+    def read_only(self) -> Vault:
+        """The same place for those who only look: without a key and without a lock, so that it can be pickled."""
+
     def fence(self) -> None:
         """StorageError where the run is not ours any more: then nothing may be written."""
 
@@ -74,15 +77,19 @@ class FolderVault:
 
     root: Path
     signer: Signer | None = None  # None: nothing will be committed here
-    check_lock: Callable[[], None] = field(default=lambda: None, compare=False)
+    check_lock: Callable[[], None] | None = field(default=None, compare=False)
 
     @property
     def url(self) -> str:
         return str(self.root)
 
+    def read_only(self) -> FolderVault:
+        return FolderVault(self.root)
+
     def fence(self) -> None:
         """LeaseLost where the folder is another run's by now."""
-        self.check_lock()
+        if self.check_lock is not None:
+            self.check_lock()
 
     def commit(self, what: Commitment) -> Saved:
         self.fence()

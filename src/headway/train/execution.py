@@ -100,7 +100,7 @@ class Execution:
             outcome = self._controller.run()
         if self._rundir.complaint:
             self._console.say(self._rundir.complaint, level="WARNING")
-        result = _result(Record(self.path, self._rundir.kept_vault, self._rundir.memory), outcome)
+        result = _result(_record(self.path, self._rundir), outcome)
         self._console.say(_farewell(outcome, result, time.monotonic() - began))
         match outcome.state:
             case State.FINISHED | State.STOPPED:
@@ -309,6 +309,12 @@ def _farewell(outcome: Outcome, result: Result, seconds: float) -> str:
     verb = verbs.get(outcome.state, "was told to leave, and left")
     cause = f": {sentence(outcome.failures)}" if outcome.state is State.FAILED else ""
     return f"{verb} after {words.duration(seconds)}{cause} ({', '.join(filter(None, reached))})"
+
+
+def _record(path: Path, rundir: RunDir) -> Record:
+    """What remains to be read, without what only the owner of the run needs: its lock and its key."""
+    memory = rundir.memory
+    return Record(path, rundir.kept_vault.read_only(), memory.read_only() if memory is not None else None)
 
 
 def _result(record: Record, outcome: Outcome) -> Result:

@@ -33,14 +33,18 @@ class StoreVault:
     """``store`` begins at the run."""
 
     store: Store
-    check_lease: Callable[[], None] = field(default=lambda: None, compare=False)
+    check_lease: Callable[[], None] | None = field(default=None, compare=False)
     contested: bool = False  # whether a former owner may not know yet that it is one
     signer: Signer | None = None  # None: nothing will be committed here
     home: Path | None = None  # on the machine of the driver, where its workers leave what is to be uploaded
 
+    def read_only(self) -> StoreVault:
+        return StoreVault(self.store)
+
     def fence(self) -> None:
         """LeaseLost where the run is in other hands."""
-        self.check_lease()
+        if self.check_lease is not None:
+            self.check_lease()
 
     @property
     def url(self) -> str:
