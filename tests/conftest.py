@@ -7,6 +7,7 @@ own, so that another suite, or any other program, may run beside it.
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import re
 import shutil
@@ -42,7 +43,8 @@ def pytest_configure() -> None:
     os.environ["TMPDIR"] = tempfile.tempdir = str(_PRIVATE)
     os.environ["HEADWAY_MEMORY_DIR"] = str(_MEMORY)
     os.environ["HEADWAY_KEY_FILE"] = str(_PRIVATE / "key")
-    for number in (signal.SIGINT, signal.SIGHUP):  # a shell has a background job ignore them, and children inherit it
+    # A shell, or nohup, has a background job ignore these, and children inherit it.
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     # Orphans become our children instead of init's: so they are seen.
@@ -83,6 +85,8 @@ def nothing_is_left_behind(tmp_path: Path) -> Iterator[None]:
 
 def _settled(look: Callable[[], set[str]], before: set[str], patience_s: float = 3.0) -> set[str]:
     until = time.monotonic() + patience_s
+    if look() - before:
+        gc.collect()  # a temporary directory goes with its last reference, which may be part of a cycle
     while (left := look() - before) and time.monotonic() < until:
         time.sleep(0.02)
     return left

@@ -275,6 +275,7 @@ def test_restore_goes_on_with_what_was_asked_for(tmp_path: Path) -> None:
         start = checkpoint.to_dict()["step"] + 1 if checkpoint else 0
         train.report({}, checkpoint=train.Checkpoint.from_dict({"step": start}))
         if start == 0:
+            train.get_all_reported_checkpoints()  # once it is committed
             raise ValueError("the first time")
         return start, config, train.get_context().get_world_size()
 
