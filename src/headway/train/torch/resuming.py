@@ -188,7 +188,12 @@ class _Tagged:
 
 
 class _Seeded(Dataset[Any]):
-    """Every row is fetched with randomness of its own; in the training process nobody else notices."""
+    """Every row is fetched with randomness of its own; in the training process nobody else notices.
+
+    To the user's code it is the dataset that it wraps: it can be indexed, and its attributes can be read and set.
+    """
+
+    _OWN = frozenset({"_dataset", "_seed", "_last", "__getitems__"})
 
     def __init__(self, dataset: Any, seed: int) -> None:
         self._dataset = dataset
@@ -197,19 +202,33 @@ class _Seeded(Dataset[Any]):
         if hasattr(dataset, "__getitems__"):
             self.__getitems__ = self._getitems
 
-    def __getitem__(self, row: Row) -> Any:
+    def __getitem__(self, row: Any) -> Any:
+        if not isinstance(row, Row):  # the user's code asks, not the loader
+            return self._dataset[row]
         return self._fetched(row, lambda: self._dataset[row.number])
 
-    def _getitems(self, rows: list[Row]) -> Any:
+    def _getitems(self, rows: list[Any]) -> Any:
+        if not isinstance(rows[0], Row):
+            return self._dataset.__getitems__(rows)
         return self._fetched(rows[0], lambda: self._dataset.__getitems__([row.number for row in rows]))
 
     def __len__(self) -> int:
         return len(self._dataset)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
+        if name.startswith("__") or "_dataset" not in self.__dict__:  # copy and pickle ask before there is one
             raise AttributeError(name)
         return getattr(self.__dict__["_dataset"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """``loader.dataset.transform = ...`` must reach the dataset that rows come from."""
+        if name in self._OWN:
+            super().__setattr__(name, value)
+        else:
+            setattr(self._dataset, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._dataset, name)
 
     def collated(self, collate: Callable[[], Any]) -> Any:
         """What is drawn to make a batch of the rows that were fetched last (mixing them, say) depends on them alone."""
