@@ -433,7 +433,7 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> 
     torch takes the state of another class of optimizer without a word, and the first step misses what it lacks.
     Torch also converts state to the dtype of its parameter: float32 master weights would be rounded to bfloat16.
     """
-    options = set(optimizer.defaults)  # torch adds "differentiable" while loading, also where the class does not have it
+    options = set(optimizer.defaults)  # while it loads, torch adds "differentiable" to those of any class
     optimizer.load_state_dict(saved)
     for group in optimizer.param_groups:
         if missing := sorted(options - group.keys()):
