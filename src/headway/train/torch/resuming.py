@@ -70,6 +70,8 @@ class Cursor:
         self.num_finished = 0  # epochs, in this process
         self.first = 0  # rows of the coming epoch that were handed out before
         self.num_to_skip = 0  # passes that the resumed epoch has had already: they give nothing
+        self._num_begun = 0  # passes, in this process
+        self.overlaps = False  # two passes were running at once, and both were used
 
     def state(self) -> dict[str, Any]:
         left = self._at_boundary and self._crosses is False  # whoever holds its iterator will drop it
@@ -142,12 +144,15 @@ class Cursor:
             self._before_first_batch()
             self._position = 0
         self._epoch, self._rows, self._finished, self._running = self.sampler.epoch, self.first, False, True
+        self._num_begun += 1
+        number = self._num_begun
         try:
             for batch in begin():
                 self._before_first_batch()
                 self._position += 1
                 self._rows = self.sampler.rows_after(self._rows)
                 yield batch
+                self.overlaps |= number != self._num_begun
                 if self._at_boundary:
                     self._at_boundary, self._crosses = False, True
                 self._watcher.ask(self.key, last=self.sampler.rows_after(self._rows) == self._rows)
