@@ -43,6 +43,7 @@ from headway.train.torch import gradients
 from headway.train.torch.buckets import fix_buckets
 from headway.train.torch.loader import USE
 from headway.train.torch.omissions import Omissions
+from headway.train.torch.optimizers import load_optimizer
 from headway.train.torch.passes import Passes
 from headway.train.torch.resuming import Cursor, follow
 from headway.train.torch.sharded import ShardedState, check_sharded, is_sharded
@@ -407,7 +408,7 @@ class Tracked:
         for name, thing in self._others.items():
             try:
                 if isinstance(thing, torch.optim.Optimizer):
-                    _load_optimizer(thing, shared[name])
+                    load_optimizer(thing, shared[name])
                 else:
                     _unwrapped(thing).load_state_dict(shared[name])
             except Exception as error:  # of torch, or of the user's own class
@@ -451,39 +452,6 @@ def _checked(name: str, thing: Any) -> Any:
     if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
         raise ConfigError(f"train.track({name}=...) must have state_dict() and load_state_dict(), got {thing!r}")
     return thing
-
-
-def _load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    """Load exactly what was saved, or raise.
-
-    torch takes the state of another class of optimizer without a word, and the first step misses what it lacks.
-    Torch also converts state to the dtype of its parameter: float32 master weights would be rounded to bfloat16.
-    """
-    options = set(optimizer.defaults)  # while it loads, torch adds "differentiable" to those of any class
-    optimizer.load_state_dict(saved)
-    for group in optimizer.param_groups:
-        if missing := sorted(options - group.keys()):
-            raise ValueError(f"it was saved without {', '.join(missing)}, by another class of optimizer")
-    _restore_dtypes(optimizer, saved)
-
-
-def _restore_dtypes(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
-        for parameter, number in zip(group["params"], saved_group["params"], strict=True):
-            if parameter in optimizer.state and number in saved["state"]:
-                optimizer.state[parameter] = _in_dtypes_of(saved["state"][number], optimizer.state[parameter])
-
-
-def _in_dtypes_of(saved: Any, loaded: Any) -> Any:
-    """``loaded``, with the tensors of ``saved`` where their dtype was changed."""
-    match saved, loaded:
-        case torch.Tensor(), torch.Tensor():
-            return loaded if loaded.dtype == saved.dtype else saved.to(device=loaded.device, copy=True)
-        case dict(), dict() if saved.keys() == loaded.keys():
-            loaded.update({key: _in_dtypes_of(saved[key], value) for key, value in loaded.items()})
-        case list(), list() if len(saved) == len(loaded):
-            loaded[:] = [_in_dtypes_of(*pair) for pair in zip(saved, loaded, strict=True)]
-    return loaded
 
 
 def _check_places(folder: Path, proof: Proof) -> list[str]:
