@@ -101,6 +101,41 @@ def test_accumulated_gradients_of_a_sharded_model(tmp_path: Path) -> None:
     same_when_killed(tmp_path, fsdp_accumulation, num_workers=2, after=2)
 
 
+class MasterWeights(torch.optim.Optimizer):
+    """Float32 copies of bfloat16 parameters."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.003})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            state.setdefault("weights", parameter.float().clone())
+            state["weights"] -= self.param_groups[0]["lr"] * parameter.grad.float()
+            parameter.copy_(state["weights"])
+
+
+def fsdp_with_master_weights(config: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model = prepare_model(nn.Linear(8, 1).bfloat16(), parallel_strategy="fsdp")
+    optimizer = MasterWeights(model.parameters())
+    loader = prepare_data_loader(DataLoader(rows(16), batch_size=2))
+    state = train.track(model=model, optimizer=optimizer, loader=loader)
+    for _ in state.epochs(1):
+        for inputs, _ in loader:
+            optimizer.zero_grad()
+            model(inputs.bfloat16()).float().square().mean().backward()
+            optimizer.step()
+            weights = [each["weights"].to_local().double().sum().item() for each in optimizer.state.values()]
+            train.report({"number": sum(weights)})
+            die(after=state.num_batches, config=config)
+
+
+def test_float32_state_of_an_optimizer_of_a_sharded_bfloat16_model(tmp_path: Path) -> None:
+    same_when_killed(tmp_path, fsdp_with_master_weights, num_workers=2, after=2)
+
+
 def buffers_of_their_own(config: dict[str, Any]) -> None:
     """Running statistics of each rank's own rows, which nobody aligns."""
     torch.manual_seed(0)

@@ -394,6 +394,63 @@ def test_state_that_does_not_fit_is_named_with_its_checkpoint(tmp_path: Path) ->
         assert "give the run a new name" in str(caught.value)
 
 
+class MasterWeights(torch.optim.Optimizer):
+    """Float32 copies of bfloat16 parameters; without the option "differentiable", as many classes of optimizer are."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 1e-4})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            if not state:
+                state.update(weights=[parameter.float()], extra={"sum": torch.zeros((), dtype=torch.float64)})
+            state["weights"][0] -= 1e-4 * parameter.grad
+            state["extra"]["sum"] += 1e-12
+            parameter.copy_(state["weights"][0])
+
+
+def test_state_of_an_optimizer_keeps_its_dtype(tmp_path: Path) -> None:
+    def train_func() -> list[Any]:
+        network = torch.nn.Linear(2, 1).bfloat16()
+        optimizer = MasterWeights(network.parameters())
+        state = train.track(network=network, optimizer=optimizer)
+        for _ in state.epochs(1):
+            network(torch.ones(1, 2, dtype=torch.bfloat16)).sum().backward()
+            optimizer.step()
+            train.report({"loss": 1.0})
+        return [
+            (each["weights"][0].tolist(), each["weights"][0].dtype, each["extra"]["sum"].item())
+            for each in optimizer.state.values()
+        ]
+
+    saved, loaded = (run_tracked(train_func, tmp_path).return_value for _ in range(2))
+    assert [dtype for _, dtype, _ in saved] == [torch.float32] * 2
+    assert loaded == saved
+
+
+def test_an_optimizer_without_the_options_of_torchs_newer_ones_is_restored(tmp_path: Path) -> None:
+    def train_func() -> tuple[float, int]:
+        network = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.LBFGS(network.parameters())
+        state = train.track(network=network, optimizer=optimizer)
+        for _ in state.epochs(1):
+            optimizer.step(lambda: network(torch.ones(1, 1)).pow(2).sum())
+            train.report({"loss": 1.0})
+        return network.weight.item(), optimizer.state[network.weight]["n_iter"]
+
+    saved, loaded = (run_tracked(train_func, tmp_path).return_value for _ in range(2))
+    assert loaded == saved
+
+
+def run_tracked(function: Any, folder: Path) -> train.Result:
+    """Runs or resumes one run that saves in every report."""
+    saves = train.CheckpointConfig(every_reports=1)
+    config = train.RunConfig(name="run", storage_path=folder, checkpoint_config=saves)
+    return TorchTrainer(function, run_config=config).fit()
+
+
 @pytest.mark.parametrize("every", [{"every_reports": 2}, {"every_s": 60}])
 def test_an_interval_of_saving_that_nothing_follows_is_told_of_once(
     every: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]

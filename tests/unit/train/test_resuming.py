@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, SubsetRandomSampler
+from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler
 
 from headway.core.errors import ConfigError
 from headway.core.messages import Place
@@ -165,3 +167,52 @@ class TestStatesWithoutRows:
 def test_a_loader_that_was_not_prepared_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"needs a loader from prepare_data_loader\(\)"):
         follow(DataLoader(range(4)), 7, before_first_batch=lambda: None)  # type: ignore[arg-type]
+
+
+class Scaled(Dataset[Any]):
+    """Rows that depend on an attribute, which code changes between epochs."""
+
+    def __init__(self) -> None:
+        self.factor = 1
+        self._secret = "mine"
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, row: int) -> int:
+        return row * self.factor
+
+
+class ScaledBatches(Scaled):
+    def __getitems__(self, rows: list[int]) -> list[int]:
+        return [row * self.factor for row in rows]
+
+
+@pytest.mark.parametrize("kind", [Scaled, ScaledBatches])
+def test_attributes_that_are_set_on_a_followed_dataset_reach_the_rows(kind: type[Scaled]) -> None:
+    dataset = kind()
+    group = Group(1, dataset=dataset, batch_size=2)
+    (loader,) = group.loaders
+    assert rows_in(list(group.epoch())) == [0, 1, 2, 3]
+    loader.dataset.factor = 10
+    assert dataset.factor == loader.dataset.factor == 10
+    assert rows_in(list(group.epoch())) == [0, 10, 20, 30]
+    del loader.dataset.factor
+    assert not hasattr(dataset, "factor")
+
+
+@pytest.mark.parametrize("kind", [Scaled, ScaledBatches])
+def test_a_followed_dataset_can_be_indexed_by_the_users_code(kind: type[Scaled]) -> None:
+    (loader,) = Group(1, dataset=kind(), batch_size=2).loaders
+    assert loader.dataset[3] == 3
+    assert loader.dataset._secret == "mine"
+    if kind is ScaledBatches:
+        assert loader.dataset.__getitems__([1, 2]) == [1, 2]
+
+
+def test_a_followed_dataset_goes_into_another_process() -> None:
+    (loader,) = Group(1, dataset=Scaled(), batch_size=2).loaders
+    copied = pickle.loads(pickle.dumps(loader.dataset))
+    copied.factor = 3
+    assert copied[2] == 6
+    assert copy.deepcopy(loader.dataset)[2] == 2

@@ -49,15 +49,22 @@ class Steps:
     def __init__(self) -> None:
         self._steppers: weakref.WeakKeyDictionary[Any, _Stepper] = weakref.WeakKeyDictionary()
         self._hook = register_optimizer_step_post_hook(self._after_step)
+        self.total = 0  # steps of all optimizers
 
     def close(self) -> None:
         self._hook.remove()
+
+    @property
+    def optimizers(self) -> list[Any]:
+        """All that have taken a step."""
+        return list(self._steppers)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if torch.compiler.is_compiling():
             return  # a compiled step must not trace this; its gradients count as pending
         stepper = self._steppers.setdefault(optimizer, _Stepper())
         stepper.num_steps += 1
+        self.total += 1
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:

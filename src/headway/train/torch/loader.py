@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,8 +18,8 @@ from headway.core.errors import ConfigError
 from headway.data.counting import Progress, counted
 from headway.data.devices import one_ahead, one_by_one
 from headway.frameworks.torch import device_of
-from headway.train.torch.sharing import DealtSampler, share
-from headway.worker.session import current
+from headway.train.torch.sharing import LONE, DealtBatches, DealtSampler, share
+from headway.worker.session import Session, current
 
 
 def prepare_data_loader(
@@ -56,7 +57,45 @@ def prepare_data_loader(
     if move_to_device and device.type != "cpu":
         _deliver_to(prepared, device, ahead=auto_transfer)
     _count(prepared, session.progress)
+    _watch(prepared, session)
     return prepared
+
+
+USE = "_headway_use"  # on a prepared loader: its Use
+
+
+@dataclass
+class Use:
+    """Whether a prepared loader is in the middle of a pass.
+
+    Code that takes one batch to look at it, and keeps the iterator, is not.
+    """
+
+    dataset: str
+    can_be_tracked: bool
+    num_amid: int = 0
+
+    @property
+    def is_amid(self) -> bool:
+        return self.num_amid > 0
+
+    def watched(self, batches: Iterator[Any]) -> Iterator[Any]:
+        amid = False
+        try:
+            for number, batch in enumerate(batches, 1):
+                if number == 2:
+                    self.num_amid, amid = self.num_amid + 1, True
+                yield batch
+        finally:
+            self.num_amid -= amid
+
+
+def _watch(loader: Any, session: Session) -> None:
+    can_be_tracked = LONE in vars(loader) or isinstance(loader.batch_sampler, DealtBatches)
+    use = Use(type(loader.dataset).__name__, can_be_tracked)
+    vars(loader)[USE] = use
+    session.extras.setdefault("uses", []).append(use)
+    _iterate(loader, lambda batches: use.watched(iter(batches)))
 
 
 def _count(loader: Any, progress: Progress) -> None:

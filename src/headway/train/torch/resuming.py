@@ -70,6 +70,8 @@ class Cursor:
         self.num_finished = 0  # epochs, in this process
         self.first = 0  # rows of the coming epoch that were handed out before
         self.num_to_skip = 0  # passes that the resumed epoch has had already: they give nothing
+        self._num_begun = 0  # passes, in this process
+        self.overlaps = False  # two passes were running at once, and both were used
 
     def state(self) -> dict[str, Any]:
         left = self._at_boundary and self._crosses is False  # whoever holds its iterator will drop it
@@ -142,12 +144,15 @@ class Cursor:
             self._before_first_batch()
             self._position = 0
         self._epoch, self._rows, self._finished, self._running = self.sampler.epoch, self.first, False, True
+        self._num_begun += 1
+        number = self._num_begun
         try:
             for batch in begin():
                 self._before_first_batch()
                 self._position += 1
                 self._rows = self.sampler.rows_after(self._rows)
                 yield batch
+                self.overlaps |= number != self._num_begun
                 if self._at_boundary:
                     self._at_boundary, self._crosses = False, True
                 self._watcher.ask(self.key, last=self.sampler.rows_after(self._rows) == self._rows)
@@ -188,7 +193,12 @@ class _Tagged:
 
 
 class _Seeded(Dataset[Any]):
-    """Every row is fetched with randomness of its own; in the training process nobody else notices."""
+    """Every row is fetched with randomness of its own; in the training process nobody else notices.
+
+    To the user's code it is the dataset that it wraps: it can be indexed, and its attributes can be read and set.
+    """
+
+    _OWN = frozenset({"_dataset", "_seed", "_last", "__getitems__"})
 
     def __init__(self, dataset: Any, seed: int) -> None:
         self._dataset = dataset
@@ -197,19 +207,33 @@ class _Seeded(Dataset[Any]):
         if hasattr(dataset, "__getitems__"):
             self.__getitems__ = self._getitems
 
-    def __getitem__(self, row: Row) -> Any:
+    def __getitem__(self, row: Any) -> Any:
+        if not isinstance(row, Row):  # the user's code asks, not the loader
+            return self._dataset[row]
         return self._fetched(row, lambda: self._dataset[row.number])
 
-    def _getitems(self, rows: list[Row]) -> Any:
+    def _getitems(self, rows: list[Any]) -> Any:
+        if not isinstance(rows[0], Row):
+            return self._dataset.__getitems__(rows)
         return self._fetched(rows[0], lambda: self._dataset.__getitems__([row.number for row in rows]))
 
     def __len__(self) -> int:
         return len(self._dataset)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
+        if name.startswith("__") or "_dataset" not in self.__dict__:  # copy and pickle ask before there is one
             raise AttributeError(name)
         return getattr(self.__dict__["_dataset"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """``loader.dataset.transform = ...`` must reach the dataset that rows come from."""
+        if name in self._OWN:
+            super().__setattr__(name, value)
+        else:
+            setattr(self._dataset, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._dataset, name)
 
     def collated(self, collate: Callable[[], Any]) -> Any:
         """What is drawn to make a batch of the rows that were fetched last (mixing them, say) depends on them alone."""

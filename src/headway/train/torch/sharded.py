@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from headway.core.errors import StorageError
 from headway.storage.proof import Proof
 from headway.train.torch import gradients
+from headway.train.torch.optimizers import restore_dtypes
 
 GRADIENTS = "gradients"
 
@@ -94,6 +95,9 @@ class ShardedState:
             model_state_dict=state["model"],
             optim_state_dict=state["optimizers"],
         )
+        parameters = dict(self.model.named_parameters())
+        for optimizer in self._optimizers.values():
+            restore_dtypes(optimizer, parameters, state["optimizers"].get("state", {}))
         for name, parameter in self.model.named_parameters():
             parameter.grad = grads.get(name, parameter.grad)
 

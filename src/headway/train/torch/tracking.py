@@ -18,6 +18,7 @@ or the epoch is over (see :mod:`headway.train.torch.passes`), and belongs to the
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import sys
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 from torch.utils.data import DataLoader
 
 from headway.core.errors import ConfigError, StorageError
@@ -39,6 +41,9 @@ from headway.storage.proof import Proof
 from headway.storage.staging import scratch
 from headway.train.torch import gradients
 from headway.train.torch.buckets import fix_buckets
+from headway.train.torch.loader import USE
+from headway.train.torch.omissions import Omissions
+from headway.train.torch.optimizers import load_optimizer
 from headway.train.torch.passes import Passes
 from headway.train.torch.resuming import Cursor, follow
 from headway.train.torch.sharded import ShardedState, check_sharded, is_sharded
@@ -81,6 +86,8 @@ class Tracked:
         self._thread: int | None = None  # the one that takes batches
         self._loaders: dict[str, Cursor] = {}
         self._others: dict[str, Any] = {}
+        named = [vars(thing).get(USE) for thing in things.values() if isinstance(thing, DataLoader)]
+        self._named_uses = [use for use in named if use is not None]
         for name, thing in things.items():
             if isinstance(thing, DataLoader):
                 cursor = follow(thing, session.run.seed, self._set_random_states, name=name, watcher=self)
@@ -88,12 +95,13 @@ class Tracked:
                 self._passes.know(cursor.key)
             else:
                 self._others[name] = _checked(name, thing)
+        steps = gradients.Steps()
+        session.at_end.append(steps.close)
+        self._omissions = Omissions(self._others, steps, audible=session.rank == 0)
         self._sharded = {name: ShardedState(t, self._others) for name, t in self._others.items() if is_sharded(t)}
         for name, state in self._sharded.items():
             for part in {name} | state.optimizers:
                 del self._others[part]
-        steps = gradients.Steps()
-        session.at_end.append(steps.close)
         self._epoch = 0
         self._begun = False  # whether epochs are counted by us
         self._reports_of_epoch = 0
@@ -130,6 +138,8 @@ class Tracked:
 
         For whatever happens in every n-th of them: ``if state.num_batches % 4 == 0: optimizer.step()``.
         """
+        if self._passes.leading is None:
+            self._omissions.guard()
         if not self._loaders:
             raise ConfigError("num_batches counts the batches of a prepared loader: name it in train.track(loader=...)")
         cursors = list(self._loaders.values())
@@ -142,6 +152,7 @@ class Tracked:
         _set_states(self._random_first)
         self._random_first = None
         self._began_with = _random_states()
+        self._omissions.begin_epoch()
 
     @property
     def _streams(self) -> list[Stream]:
@@ -156,6 +167,8 @@ class Tracked:
     # --- how loops use their data ---
 
     def begin(self, name: Hashable) -> None:
+        if self._passes.leading is None:
+            self._omissions.begin_first_loop()
         if self._passes.begin(name):
             self._resumable(done=False)
 
@@ -232,6 +245,7 @@ class Tracked:
 
     def _saved(self, *, done: bool, finished: Sequence[Hashable] = ()) -> tuple[Checkpoint, Wish]:
         self._owed = False
+        self._check_omissions(done=done)
         run = self._session.run
         folder = scratch(Path(run.root or run.path), run.attempt)
         if self._session.rank == 0:
@@ -240,8 +254,15 @@ class Tracked:
             sharded.save(folder / FOLDER / f"{SHARDED}-{name}")
         self._write(folder, f"rank-{self._session.rank}", self._own(done, finished) | self._of_rank())
         place = self._place(done)
-        self._write(folder, f"{PLACES}/rank-{self._session.rank}", {"place": place})
+        weights = {name: _sample_of_weights(model) for name, model in self._models.items()}
+        self._write(folder, f"{PLACES}/rank-{self._session.rank}", {"place": place, "weights": weights})
         return Checkpoint(folder), Wish(delete_local=True, scratch=True, cursor=self._position(done), place=place)
+
+    def _check_omissions(self, *, done: bool) -> None:
+        uses = self._session.extras.get("uses", ())
+        unnamed = [use for use in uses if not any(use is each for each in self._named_uses)]
+        overlapping = [name for name, cursor in self._loaders.items() if cursor.overlaps]
+        self._omissions.check(unnamed, overlapping, epoch=self._epoch if self._begun and not done else None)
 
     def _warn_without_a_loader(self) -> None:
         """Where nothing tells how far an epoch has come, a checkpoint counts as its end: that must be said."""
@@ -356,7 +377,13 @@ class Tracked:
                     f"{path} was not made by train.track(): load it yourself, or give the run a new name"
                 )
             proof = checkpoint.proof(Path(path))
-            _check_places(folder, proof)
+            differing = _check_places(folder, proof)
+            if differing and self._session.rank == 0:
+                print(
+                    f"headway: the ranks had other weights of {', '.join(differing)} when {path} was saved: now all "
+                    "ranks take those of rank 0; prepare_model() has them train one model",
+                    file=sys.stderr,
+                )
             shared = read_dict(folder / SHARED, proof)
             same_world = len(list(folder.glob("rank-*"))) == self._session.run.num_workers
             mine = folder / f"rank-{self._session.rank if same_world else 0}"
@@ -380,9 +407,10 @@ class Tracked:
             raise StorageError(f"{path} does not hold {', '.join(sorted(missing))}: it holds {', '.join(shared)}")
         for name, thing in self._others.items():
             try:
-                _unwrapped(thing).load_state_dict(shared[name])
                 if isinstance(thing, torch.optim.Optimizer):
-                    _check_options(thing)
+                    load_optimizer(thing, shared[name])
+                else:
+                    _unwrapped(thing).load_state_dict(shared[name])
             except Exception as error:  # of torch, or of the user's own class
                 reason = words.shortened(" ".join(f"{type(error).__name__}: {error}".split()), 300)
                 raise StorageError(
@@ -426,22 +454,31 @@ def _checked(name: str, thing: Any) -> Any:
     return thing
 
 
-def _check_options(optimizer: torch.optim.Optimizer) -> None:
-    """What another class of optimizer has saved is taken without a word, and missed in the first step."""
-    for group in optimizer.param_groups:
-        if missing := sorted(optimizer.defaults.keys() - group.keys()):
-            raise ValueError(f"it was saved without {', '.join(missing)}, by another class of optimizer")
+def _check_places(folder: Path, proof: Proof) -> list[str]:
+    """StorageError where the ranks have saved at different places; older checkpoints do not say.
 
-
-def _check_places(folder: Path, proof: Proof) -> None:
-    """StorageError where the ranks have saved at different places; older checkpoints do not say."""
-    places = {each.name: read_dict(each, proof)["place"] for each in sorted(folder.glob(f"{PLACES}/rank-*"))}
+    Returns:
+        The names of models whose weights were not the same on all ranks.
+    """
+    found = {each.name: read_dict(each, proof) for each in sorted(folder.glob(f"{PLACES}/rank-*"))}
+    places = {name: each["place"] for name, each in found.items()}
     if len(set(places.values())) > 1:
         told = ", ".join(f"{rank} at {place}" for rank, place in places.items())
         raise StorageError(
             f"{folder.parent} mixes the states of different steps ({told}): let all ranks report in the same steps, "
             "equally often, and give the run a new name"
         )
+    weights = [each.get("weights", {}) for each in found.values()]
+    return sorted({name for one in weights for name in one if any(one[name] != other.get(name) for other in weights)})
+
+
+def _sample_of_weights(model: nn.Module) -> str:
+    """A few numbers of every parameter: enough to tell models that were trained apart."""
+    found = hashlib.sha256()
+    for parameter in model.parameters():
+        if parameter.layout is torch.strided and not isinstance(parameter, UninitializedParameter):
+            found.update(repr(parameter.detach().reshape(-1)[:4].tolist()).encode())
+    return found.hexdigest()[:16]
 
 
 def _unwrapped(thing: Any) -> Any:

@@ -1,0 +1,51 @@
+"""Optimizers take on exactly the state that was saved, or raise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+    """Load what ``state_dict()`` of an optimizer gave.
+
+    torch takes the state of another class of optimizer without a word, and the first step misses what it lacks.
+    """
+    options = set(optimizer.defaults)  # while it loads, torch adds "differentiable" to those of any class
+    optimizer.load_state_dict(saved)
+    for group in optimizer.param_groups:
+        if missing := sorted(options - group.keys()):
+            raise ValueError(f"it was saved without {', '.join(missing)}, by another class of optimizer")
+    parameters = {
+        number: parameter
+        for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True)
+        for parameter, number in zip(group["params"], saved_group["params"], strict=True)
+    }
+    restore_dtypes(optimizer, parameters, saved["state"])
+
+
+def restore_dtypes(optimizer: torch.optim.Optimizer, parameters: Mapping[Any, Any], saved: Mapping[Any, Any]) -> None:
+    """Undo a conversion: torch loads state in the dtype of its parameter, which rounds float32 master weights.
+
+    Args:
+        optimizer: It has loaded its state.
+        parameters: By the keys of ``saved``.
+        saved: The state of each parameter, as it was saved.
+    """
+    for key, parameter in parameters.items():
+        if key in saved and parameter in optimizer.state:
+            optimizer.state[parameter] = _in_dtypes_of(saved[key], optimizer.state[parameter])
+
+
+def _in_dtypes_of(saved: Any, loaded: Any) -> Any:
+    """``loaded``, with the tensors of ``saved`` where their dtype was changed."""
+    match saved, loaded:
+        case torch.Tensor(), torch.Tensor():
+            return loaded if loaded.dtype == saved.dtype else saved.to(device=loaded.device, copy=True)
+        case dict(), dict() if saved.keys() == loaded.keys():
+            loaded.update({key: _in_dtypes_of(saved[key], value) for key, value in loaded.items()})
+        case list(), list() if len(saved) == len(loaded):
+            loaded[:] = [_in_dtypes_of(*pair) for pair in zip(saved, loaded, strict=True)]
+    return loaded
