@@ -221,6 +221,24 @@ def test_a_callback_that_raises_is_named_and_the_run_goes_on(tmp_path: Path) -> 
 # --- processes ---
 
 
+def test_a_working_directory_that_is_removed_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers of a later attempt begin where the driver is, although that has no path any more."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+
+    def train_func() -> bool:
+        if work.exists():
+            work.rmdir()
+            os._exit(9)
+        return os.stat(".").st_nlink == 0
+
+    assert fit(train_func, max_failures=1, name="run", storage_path=tmp_path).return_value is True
+    assert fit(train_func, name="next", storage_path=tmp_path).return_value is True
+
+
 @pytest.mark.parametrize("how", ["returns", "raises", "dies"])
 def test_children_that_a_worker_has_left_behind_end_with_the_attempt(how: str, tmp_path: Path) -> None:
     """Even those that have a session of their own, which no signal to its group reaches."""

@@ -215,6 +215,15 @@ def test_ls_and_show_read_run_directories(tmp_path: Path, capsys: pytest.Capture
     assert "no runs in" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["ls", "show", "logs"])
+def test_what_the_terminal_cannot_show_is_escaped(command: str, tmp_path: Path) -> None:
+    fit(lambda: print("größer"), name="läuft", storage_path=tmp_path)
+    where = tmp_path if command == "ls" else tmp_path / "läuft"
+    done = python("-m", "headway", command, where, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (r"gr\xf6\xdfer" if command == "logs" else r"l\xe4uft") in done.stdout
+
+
 def test_ls_tells_who_was_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(fit(lambda: None, storage_path=tmp_path, name="cut").path)
     events = (path / "events.jsonl").read_text().splitlines()

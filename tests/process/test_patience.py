@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 import threading
@@ -184,6 +185,26 @@ def test_for_what_a_rank_has_started_and_others_wait(case: str, tmp_path: Path) 
     """The long form is benchmarks/false_alarms.py."""
     false_alarms.drive(case, 0, LONG_S, tmp_path, warn_s=0.7)
     assert false_alarms.alarms(tmp_path) == []
+
+
+def test_for_a_download_while_another_rank_waits(tmp_path: Path) -> None:
+    def train_func() -> None:
+        if train.get_context().get_world_rank() == 0:
+            source, sink = os.pipe()
+
+            def send() -> None:
+                with os.fdopen(sink, "wb", buffering=0) as file:
+                    for _ in range(70):
+                        file.write(bytes(20_000))
+                        time.sleep(LONG_S / 70)
+
+            threading.Thread(target=send).start()
+            with os.fdopen(source, "rb", buffering=0) as file:
+                while file.read(10_000):
+                    pass
+        train.collective.barrier()
+
+    assert stalls_of(train_func, tmp_path) == []
 
 
 def test_for_a_machine_that_was_suspended() -> None:

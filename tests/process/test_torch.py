@@ -457,11 +457,14 @@ def test_reproducible_runs_repeat() -> None:
 # --- the neighbours ---
 
 
-def test_accelerate_the_library_feels_at_home() -> None:
+@pytest.mark.parametrize("said", [{}, {"cpu": True}])
+def test_accelerate_the_library_feels_at_home(said: dict[str, bool]) -> None:
+    """Also where nothing is said: by itself it sees no GPU, and trains alone."""
+
     def train_func() -> None:
         from accelerate import Accelerator
 
-        accelerator = Accelerator(cpu=True)
+        accelerator = Accelerator(**said)
         model, optimizer, loader = nn.Linear(1, 1), None, DataLoader(numbers(8), batch_size=2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         model, optimizer, loader = accelerator.prepare(model, optimizer, loader)

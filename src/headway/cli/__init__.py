@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -17,6 +18,9 @@ from headway.observe.terminal import plain
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit status. Errors of ours are one sentence, without a traceback."""
     hold_standard_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names of runs, metrics: what the terminal cannot show is escaped
+            stream.reconfigure(errors="backslashreplace")
     args = _parser().parse_args(argv)
     try:
         status: int = args.command(args)

@@ -8,6 +8,7 @@ Silence alone is no stall. These are left in peace, however long it takes:
 
 - a rank that computes, as long as nobody waits for it and nobody leaves it behind (see ``Rank.left_behind``);
 - a rank whose main thread waits while its other threads, or processes that it has started, compute (``Rank.alive``);
+- a rank that does not compute, and reads or writes files (``Rank.transfers``): a download, a slow disk;
 - a rank that compiles, imports modules, reads a checkpoint, or has said what it is about (``Rank.phase``).
 
 Whoever could run but is not let (a crowded machine) computes, too; and the time for which it was not let is not counted
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 from headway.control.activity import Doing, doing, is_compiling, is_importing
@@ -42,6 +44,7 @@ Fault = Literal[
 
 BUSY = 0.2  # of a core that a thread has, or would have if it were let
 SPINS = 0.8  # of a core: it does nothing else
+TRANSFERS = 64 * 1024  # bytes a second, in files and pipes: more than anything writes that reports or logs
 OWN_WORK = "waiting for threads or processes of its own, which compute"
 
 
@@ -59,6 +62,7 @@ class Sample:
         delay_s: For how long its main thread has waited for a CPU so far.
         tree_s: For how long threads of all its processes ran or waited for a CPU so far.
         phase: What another thread does that its loader waits for, and that may take its time.
+        moved_bytes: What all its processes have read from files and pipes, and written to them, so far.
     """
 
     state: str = ""
@@ -70,6 +74,7 @@ class Sample:
     delay_s: float = 0.0
     tree_s: float = 0.0
     phase: str = ""
+    moved_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -142,13 +147,19 @@ class Rank:
         return _share(last.tree_s - first.tree_s, passed_s) > BUSY
 
     @property
+    def transfers(self) -> bool:
+        """Whether it, or a process that it has started, reads or writes files all the time, and does not compute."""
+        moved = [after.moved_bytes - before.moved_bytes for before, after in pairwise(self.samples)]
+        return bool(moved) and not self.computes and min(moved) > 0 and sum(moved) > TRANSFERS * self._passed_s
+
+    @property
     def _passed_s(self) -> float:
         return self.last.time_s - self.samples[0].time_s
 
     @property
     def stands(self) -> bool:
         """Whether it does nothing at all, seen from outside and by its stack."""
-        return not self.moves and not self.computes and not self.alive
+        return not self.moves and not self.computes and not self.alive and not self.transfers
 
     @property
     def moves(self) -> bool:
@@ -174,7 +185,9 @@ class Rank:
         reads_disk = any(sample.state == "D" for sample in self.samples)
         if any(is_importing(sample.main) for sample in self.samples) and (reads_disk or not self.stands):
             return "importing modules"
-        return OWN_WORK if self.alive and not self.waits else ""
+        if self.waits:
+            return ""
+        return OWN_WORK if self.alive else "reading or writing files" if self.transfers else ""
 
     @property
     def waits(self) -> bool:

@@ -222,7 +222,15 @@ class Watch:
     def _sample(self, rank: int, now: float, main: tuple[Frame, ...] = (), *, answered: bool = False) -> Sample:
         vital = self._patients.vital(rank) or Vital()
         return Sample(
-            vital.state, vital.cpu_s, vital.all_s, now, main, answered, vital.delay_s, max(vital.tree_s, vital.all_s)
+            vital.state,
+            vital.cpu_s,
+            vital.all_s,
+            now,
+            main,
+            answered,
+            vital.delay_s,
+            max(vital.tree_s, vital.all_s),
+            moved_bytes=vital.moved_bytes,
         )
 
     def _silent_since(self) -> float | None:
@@ -257,7 +265,7 @@ class Watch:
             self._mention([rank for rank in ranks if rank.samples and not rank.over], now)
         self.current = found
         for rank in ranks:
-            if rank.samples and (rank.alive or rank.computes):
+            if rank.samples and (rank.alive or rank.computes or rank.transfers):
                 self._ranks[rank.rank].alive = now
         self._rest(now)
         again_s = self._config.stall_timeout_s

@@ -82,8 +82,16 @@ def surroundings(env: dict[str, str]) -> Surroundings:
     """This process as it is now: the nursery was started long ago."""
     env = {**ARROW, **os.environ, **env}
     return Surroundings(
-        env=env, cwd=os.getcwd(), sys_path=tuple(sys.path), argv=tuple(sys.argv), logging=current_settings()
+        env=env, cwd=_directory(), sys_path=tuple(sys.path), argv=tuple(sys.argv), logging=current_settings()
     )
+
+
+def _directory() -> str:
+    """The working directory. One that has been removed has no path any more, and is reached through the process."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return f"/proc/{os.getpid()}/cwd"
 
 
 def _global_workers(scaling: ScalingConfig) -> int | None:

@@ -40,6 +40,7 @@ class Vital:
         all_s: For how long its threads ran or waited for a CPU, our own ones left out.
         tree_s: The same of all its processes.
         waits_in: The kernel function that it sleeps in, where the kernel tells.
+        moved_bytes: What all its processes have read from files and pipes, and written to them.
     """
 
     state: str = ""
@@ -48,6 +49,7 @@ class Vital:
     all_s: float = 0.0
     tree_s: float = 0.0
     waits_in: str = ""
+    moved_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,7 @@ class _Seen:
 
     runnable_s: float
     reaped_s: float
+    moved_bytes: int = 0
 
 
 @dataclass
@@ -134,6 +137,7 @@ class ProcessTree:
     _seen: dict[int, _Seen] = field(default_factory=dict)
     _all_s: float = 0.0
     _tree_s: float = 0.0
+    _moved_bytes: int = 0
 
     def look(self, table: ProcessTable) -> Vital | None:
         """None where there is no such process."""
@@ -143,10 +147,11 @@ class ProcessTree:
         first = not self._seen
         now = {pid: _seen(entries[pid]) for pid in members(self.pid, entries, self._known)}
         for pid, seen in now.items():
-            before = self._seen.get(pid) or _Seen(seen.runnable_s if first else 0.0, seen.reaped_s)
+            before = self._seen.get(pid) or (seen if first else _Seen(0.0, seen.reaped_s))
             grown = max(0.0, seen.runnable_s - before.runnable_s)
             self._tree_s += grown + max(0.0, seen.reaped_s - before.reaped_s)
             self._all_s += grown if pid == self.pid else 0.0
+            self._moved_bytes += max(0, seen.moved_bytes - before.moved_bytes)
         self._seen = now
         self._known = {pid: entries[pid].started for pid in now}
         try:
@@ -155,7 +160,7 @@ class ProcessTree:
             waits_in = _waits_in(self.pid)
         except (OSError, IndexError, ValueError):
             return None
-        return Vital(state, cpu_s, delay_s, self._all_s, self._tree_s, waits_in)
+        return Vital(state, cpu_s, delay_s, self._all_s, self._tree_s, waits_in, self._moved_bytes)
 
 
 def _waits_in(pid: int) -> str:
@@ -174,7 +179,16 @@ def _seen(entry: Entry) -> _Seen:
                 folder = f"/proc/{entry.pid}/task/{thread}"
                 cpu_s, delay_s = _times(folder)
                 runnable_s += -cpu_s if _read(f"{folder}/comm").startswith(OWN_THREADS) else delay_s
-    return _Seen(runnable_s, entry.reaped_s)
+    return _Seen(runnable_s, entry.reaped_s, _moved_bytes(entry.pid))
+
+
+def _moved_bytes(pid: int) -> int:
+    """Without what goes through sockets, which the kernel does not count."""
+    try:
+        counts = dict(line.split(": ") for line in _read(f"/proc/{pid}/io").splitlines())
+        return int(counts["rchar"]) + int(counts["wchar"])
+    except (OSError, KeyError, ValueError):
+        return 0
 
 
 def _times(folder: str) -> tuple[float, float]:

@@ -121,6 +121,8 @@ def _environment(place: Place) -> None:
     if place.world_size > 1:
         for name, value in _lightning_defaults(place).items():
             os.environ.setdefault(f"PL_TRAINER_{name}", value)
+        if not place.gpus:  # without it, Accelerator() sees no GPU and trains alone
+            os.environ.setdefault("ACCELERATE_USE_CPU", "true")
     if place.gpus:
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if place.num_nodes == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -230,6 +231,15 @@ def test_who_computes_does_not_wait_for_what_its_line_names() -> None:
     found = diagnose([rank(0, IN_BACKWARD), rank(1, at("spin", "io"), cpu=0.9)])
     assert found is not None
     assert found.fault == "busy"
+
+
+@pytest.mark.parametrize(("bytes_per_s", "fault"), [(1_000_000, None), (1_000, "io")])
+def test_who_fills_a_file_does_not_stand_still(bytes_per_s: int, fault: str | None) -> None:
+    """A download on rank 0, say, while the others wait in a barrier; a few lines of a log are none."""
+    stuck = rank(0, at("recv_into", "io"))
+    looks = tuple(replace(sample, moved_bytes=int(bytes_per_s * sample.time_s)) for sample in stuck.samples)
+    found = diagnose([replace(stuck, samples=looks), rank(1, (TRAIN, MEET))])
+    assert (found and found.fault) == fault
 
 
 def test_a_module_that_stands_still_while_it_is_imported_is_named() -> None:

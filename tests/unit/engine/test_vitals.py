@@ -79,6 +79,12 @@ def test_children_that_come_and_go_count() -> None:
         grows(tree, lambda vital: vital.tree_s - vital.all_s)
 
 
+def test_what_a_child_writes_to_a_file_counts() -> None:
+    write = "import time; f = open('/dev/null', 'wb', 0)\nwhile True: f.write(bytes(100_000)); time.sleep(0.01)"
+    with started(START.format(write, True, "time.sleep(1000)")) as tree:
+        wait_until(lambda: tree.look(ProcessTable()).moved_bytes > 1_000_000)
+
+
 def test_threads_of_ours_are_no_sign_of_life() -> None:
     over = threading.Event()
 

@@ -24,9 +24,10 @@ PLACE = Place(rank=RANK, world_size=SIZE, local_rank=RANK, local_world_size=SIZE
 @pytest.fixture
 def group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # torch sets it when DDP takes its first step
-    of_torch = ("ACCELERATE_TORCH_DEVICE", "TORCHELASTIC_RUN_ID", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    of_torch = ("TORCHELASTIC_RUN_ID", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    of_accelerate = ("ACCELERATE_TORCH_DEVICE", "ACCELERATE_USE_CPU")
     of_lightning = ("PL_TRAINER_ACCELERATOR", "PL_TRAINER_DEVICES", "PL_TRAINER_NUM_NODES")
-    for name in (*of_torch, *of_lightning):
+    for name in (*of_torch, *of_accelerate, *of_lightning):
         monkeypatch.setenv(name, "")  # it sets them, and whoever is replayed does not care
     with join(LonelyConfig(), PLACE, None, lasting=True):
         yield
