@@ -226,7 +226,8 @@ def adopt(source: Path, slot: Slot, note: Note, key: Key | None = None) -> None:
         raise StorageError(f"{source} is a checkpoint already: write the next one into another folder")
     given = inventory_of(source, slot, note)
     check_any(given, source)
-    files = {name: Stored(state.size) for name, state in given.files.items() if not given.may_lack(name)}
+    names = [name for name in given.files if not given.may_lack(name) and name not in layout.BESIDE]
+    files = {name: Stored(given.files[name].size) for name in names}
     _stage(lambda: disk.make_folder(slot.part), slot, replace(note, adopted=source.name, files=files), key)
 
 
