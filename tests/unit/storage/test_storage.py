@@ -51,6 +51,14 @@ def test_a_commit_merges_describes_and_renames(tmp_path: Path) -> None:
     assert [found.manifest for found in committed(tmp_path)] == [saved.manifest]
 
 
+def test_a_commit_leaves_no_file_out_whose_name_only_begins_like_one_of_ours(tmp_path: Path) -> None:
+    names = {f"{ours}{ending}" for ours in (layout.MANIFEST, layout.VALIDATION) for ending in (".bak", ".gz", ".new.1")}
+    staged(tmp_path, 0, **dict.fromkeys(names, "mine"))
+    saved = commit(tmp_path, commitment(0))
+    assert saved.manifest.files.keys() == names
+    assert {(saved.path / name).read_text() for name in names} == {"mine"}
+
+
 def test_a_clash_is_told_and_the_lowest_rank_wins(tmp_path: Path) -> None:
     staged(tmp_path, 0, only="0")
     staged(tmp_path, 1, model="one")
