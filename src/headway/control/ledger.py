@@ -62,7 +62,7 @@ class Ledger:
         self._config = config
         self._lines: list[bytes] = []
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._unwanted: list[PurePath] = []  # the committer's: checkpoints that may go when nobody reads them
+        self._unwanted: dict[PurePath, str] = {}  # the committer's: checkpoints to be removed -> what was said of it
         self._asked: set[int] = set()  # of this attempt: seqs that were handed to the committer
         self._paths: dict[int, PurePath] = {}  # the committer's: seq of this attempt -> its checkpoint
         self._held: PurePath | None = None  # what this attempt began with, while a rank may not have read it
@@ -283,13 +283,22 @@ class Ledger:
 
     def _discard(self, path: PurePath) -> None:
         """Take a checkpoint away; one that is being read later, when its readers have gone."""
-        self._unwanted.append(path)
-        self._unwanted = [path for path in self._unwanted if not self._discarded(path)]
+        self._unwanted[path] = ""
+        for each in [*self._unwanted]:
+            if self._discarded(each):
+                del self._unwanted[each]
 
     def _discarded(self, path: PurePath) -> bool:
-        if self._vault.is_read(path):
+        """One that cannot be removed does not keep the others from it."""
+        try:
+            if self._vault.is_read(path):
+                return False
+            self._vault.discard(path)
+        except Exception as error:
+            if str(error) != self._unwanted[path]:
+                self._unwanted[path] = str(error)
+                self._post(_not_removed(error))
             return False
-        self._vault.discard(path)
         return True
 
     def _finish(self, attempt: int, rank: int, seq: int) -> None:
@@ -313,7 +322,7 @@ class Ledger:
             try:
                 job()
             except Exception as error:  # tidying up must not stop what comes after it
-                self._post(Complaint(f"old checkpoint files could not be removed: {error}"))
+                self._post(_not_removed(error))
 
     def _answer(self, attempt: int, seq: int, save: Callable[[], Saved]) -> None:
         try:
@@ -324,6 +333,10 @@ class Ledger:
         else:
             self._paths[seq] = saved.path
             self._post(CommitDone(attempt, seq, saved))
+
+
+def _not_removed(error: Exception) -> Complaint:
+    return Complaint(f"old checkpoint files could not be removed: {error}")
 
 
 def cursors_of(closing: Round) -> dict[str, Any]:
