@@ -12,8 +12,8 @@ import pytest
 
 from headway.storage import layout
 from headway.storage.commit import Commitment
-from headway.storage.manifest import checksum
-from headway.storage.remote.sending import Parcel, inventory_at, send
+from headway.storage.manifest import Stored, checksum
+from headway.storage.remote.sending import Parcel, inventory_at, put_note, send
 from headway.storage.remote.vault import StoreVault
 from headway.storage.staging import Note
 
@@ -168,6 +168,18 @@ def test_every_beginning_of_a_save(tmp_path: Path, extends: bool, monkeypatch: p
             assert cut > 8
             return
     raise AssertionError("the save never came to its end")
+
+
+def test_a_save_that_cannot_be_finished_does_not_keep_the_run_from_being_opened() -> None:
+    store = MemoryStore(Bucket()).at("run")
+    store.put(f"{layout.CHECKPOINTS}/mine/a", b"changed since")
+    note = Note(1, {}, name="mine", adopted="mine", files={"a": Stored(3)})
+    put_note(store, 1, 0, 0, note, None)
+    recovered = StoreVault(store).recover(crashed=True)
+    assert recovered.kept == []
+    [said] = recovered.notes
+    assert "what was saved in report 0 when the run was cut off cannot be kept: a in mine changed" in said
+    assert StoreVault(store).recover(crashed=True).notes == []
 
 
 def _check_nothing_is_left(store: MemoryStore) -> None:

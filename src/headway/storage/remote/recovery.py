@@ -23,6 +23,7 @@ from headway.storage.commit import Commitment, Saved
 from headway.storage.manifest import Manifest, NewerFormat, in_words, parse_manifest
 from headway.storage.recovery import LOOKS, Recovered, Survey, complete_rounds, say_reading
 from headway.storage.remote.checking import SET_ASIDE, damage
+from headway.storage.remote.lease import LeaseLost
 from headway.storage.remote.sending import folder_key
 from headway.storage.remote.store import Store
 from headway.storage.staging import Note
@@ -166,7 +167,13 @@ def _commit_complete_saves(vault: Committer) -> Iterator[str]:
             metrics=first.metrics,
             name=name,
         )
-        vault.commit(what)
+        try:
+            vault.commit(what)
+        except LeaseLost:
+            raise
+        except StorageError as error:
+            yield f"what was saved in report {seq} when the run was cut off cannot be kept: {error}"
+            continue
         yield f"{name} (report {seq}) was saved when the run was cut off, and is kept"
 
 
