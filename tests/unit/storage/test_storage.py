@@ -8,6 +8,7 @@ import math
 import os
 import stat
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from headway.storage.files import Appender, read_lines, read_lines_backwards, wr
 from headway.storage.opening import create_run, is_open, open_run
 from headway.storage.record import Record, runs
 from headway.storage.recovery import committed, next_number, survey
-from headway.storage.retention import best, look_up, score, surplus
+from headway.storage.retention import best, look_up, score, surplus, why_kept
 from headway.storage.staging import Note, Slot, stage
 from headway.storage.vault import FolderVault
 from support import saved_as
@@ -248,6 +249,15 @@ def test_what_may_go_is_neither_best_nor_newest() -> None:
     assert surplus(kept, CheckpointConfig()) == []
     assert numbers(surplus(kept, CheckpointConfig(2))) == [0, 1]
     assert surplus([], CheckpointConfig(1)) == []
+
+
+def test_what_somebody_has_copied_or_renamed_is_kept_and_takes_nobodys_place() -> None:
+    kept = [saved_as(number) for number in range(4)]
+    copied = replace(kept[3], path=Path("/best-so-far"))
+    renamed = replace(kept[0], path=Path("/first"))
+    assert numbers(surplus([renamed, *kept[1:], copied], CheckpointConfig(2))) == [1]
+    assert surplus([renamed, copied], CheckpointConfig(1)) == []
+    assert why_kept([renamed, *kept[1:]], CheckpointConfig(1))[renamed.path] == "its directory was copied or renamed"
 
 
 def test_a_checkpoint_that_is_taken_away_leaves_nothing(tmp_path: Path) -> None:
