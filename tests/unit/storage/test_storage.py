@@ -18,7 +18,7 @@ from headway.core.errors import ConfigError, StorageError
 from headway.storage import layout, opening
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.commit import Commitment, Saved, commit, discard, extend
-from headway.storage.disk import exchange
+from headway.storage.disk import exchange, is_read
 from headway.storage.files import Appender, read_lines, read_lines_backwards, write_json
 from headway.storage.opening import create_run, is_open, open_run
 from headway.storage.record import Record, runs
@@ -267,6 +267,42 @@ def test_a_checkpoint_that_is_taken_away_leaves_nothing(tmp_path: Path) -> None:
     discard(saved.path)
     assert not saved.path.exists()
     assert not any(layout.staging(tmp_path).iterdir())
+
+
+def test_a_checkpoint_that_goes_while_it_is_opened_is_said_to_be_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged(tmp_path, 0, a="0")
+    saved = commit(tmp_path, commitment(0))
+    lock = fcntl.flock
+
+    def discard_first(fd: int, operation: int) -> None:
+        discard(saved.path)
+        lock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", discard_first)
+    with pytest.raises(StorageError, match="is not there"), saved.checkpoint().as_directory():
+        pass
+
+
+def test_who_opens_a_checkpoint_while_a_larger_one_takes_its_place_reads_that_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged(tmp_path, 0, a="0")
+    staged(tmp_path, 1, b="1")
+    saved = commit(tmp_path, commitment(0))
+    lock = fcntl.flock
+
+    def extend_first(fd: int, operation: int) -> None:
+        monkeypatch.undo()
+        extend(Path(saved.path), Slot(tmp_path, 1, 0, 1))
+        lock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", extend_first)
+    with saved.checkpoint().as_directory() as folder:
+        assert {"a", "b"} <= set(os.listdir(folder))
+        assert is_read(Path(folder))
+    assert not is_read(Path(saved.path))
 
 
 def test_a_number_is_never_used_twice_whatever_lies_there(tmp_path: Path) -> None:
