@@ -13,7 +13,7 @@ import json
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
@@ -67,6 +67,7 @@ class Ledger:
         self._paths: dict[int, PurePath] = {}  # the committer's: seq of this attempt -> its checkpoint
         self._held: PurePath | None = None  # what this attempt began with, while a rank may not have read it
         self._allotted: dict[int, Allotted] = {}  # of this attempt: seq -> what was said where its files go
+        self._uncommitted: set[int] = set()  # the committer's, of this attempt: seqs whose commit has failed
         self._withdrawn: set[int] = set()  # of this attempt: seqs that have no checkpoint and will have none
         self._retired: set[int] = set()  # of this attempt: seqs whose checkpoint had to make room for better ones
         self.kept = list(rundir.recovered.kept)
@@ -107,6 +108,7 @@ class Ledger:
         """Reports from ``first_seq`` on will come anew; readers drop what an earlier attempt said of them."""
         self._asked.clear()
         self._jobs.put(self._paths.clear)
+        self._jobs.put(self._uncommitted.clear)
         self._allotted.clear()
         self._withdrawn.clear()
         self._retired.clear()
@@ -253,10 +255,15 @@ class Ledger:
         for rank in closing.givers:
             self._jobs.put(functools.partial(self._vault.clear, attempt, closing.seq, rank, folder))
 
-    def end_attempt(self, attempt: int) -> None:
-        """Every worker has left, and storage has answered: what still lies in staging is of no use."""
-        names = {each.name for each in self._allotted.values() if each.name is not None}
-        self._jobs.put(functools.partial(self._vault.sweep, attempt, names - {saved.path.name for saved in self.kept}))
+    def end_attempt(self, attempt: int, *, last: bool = False) -> None:
+        """Every worker has left, and storage has answered: what still lies in staging is of no use.
+
+        ``last``: but for files that are all there and could not be committed, on a full disk, say. Nobody will save
+        them again, and the next opening of the run commits them.
+        """
+        names = {seq: each.name for seq, each in self._allotted.items() if each.name is not None}
+        kept = {saved.path.name for saved in self.kept}
+        self._jobs.put(functools.partial(self._sweep, attempt, names, kept, frozenset(self._withdrawn), last=last))
 
     # --- the committer's thread ---
 
@@ -272,7 +279,18 @@ class Ledger:
             name=name,
             cursors=cursors_of(closing),
         )
-        return self._vault.commit(what)
+        try:
+            return self._vault.commit(what)
+        except Exception:
+            self._uncommitted.add(closing.seq)
+            raise
+
+    def _sweep(
+        self, attempt: int, names: Mapping[int, str], kept: Set[str], withdrawn: Set[int], *, last: bool
+    ) -> None:
+        keep = self._uncommitted - withdrawn if last else frozenset()
+        unfinished = {name for seq, name in names.items() if seq not in keep}
+        self._vault.sweep(attempt, unfinished - kept, keep)
 
     def _extend(self, attempt: int, seq: int, rank: int) -> Saved:
         return self._vault.extend(self._paths[seq], attempt, seq, rank)

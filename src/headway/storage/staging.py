@@ -13,7 +13,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -323,9 +323,11 @@ def read_note(slot: Slot) -> Note | None:
         return None
 
 
-def sweep(run: Path, attempt: int | None = None) -> None:
-    """What still lies in staging, or what this attempt has left there, is of no use any more."""
+def sweep(run: Path, attempt: int | None = None, keep: Collection[int] = ()) -> None:
+    """What still lies in staging, or what this attempt has left there, is of no use any more, but for some reports."""
     found = sorted(layout.staging(run).glob("*" if attempt is None else f"{attempt}.*"))
+    kept = tuple(f"{attempt}.{seq}." for seq in keep)
+    found = [path for path in found if not path.name.startswith(kept)]
     for path in sorted(found, key=lambda path: path.suffix != ".json"):  # notes first, see Slot.clear
         disk.remove(path)
     if attempt is None:

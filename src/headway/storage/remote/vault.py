@@ -156,10 +156,10 @@ class StoreVault:
         if folder is not None and layout.MANIFEST not in (found := self.store.at(folder_key(folder)).sizes()):
             self.store.at(folder_key(folder)).delete(found)
 
-    def sweep(self, attempt: int, names: Collection[str]) -> None:
+    def sweep(self, attempt: int, names: Collection[str], keep: Collection[int] = ()) -> None:
         self.fence()
         self._undo(self._handoffs(attempt))
-        recovery.sweep(self.store, attempt, names)
+        recovery.sweep(self.store, attempt, names, keep)
 
     def _undo(self, handoffs: Iterable[Handoff]) -> None:
         for left in handoffs:
