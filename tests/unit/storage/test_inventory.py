@@ -18,7 +18,9 @@ from headway.core.origin import Key
 from headway.storage import disk, handoff, inventory, layout, staging
 from headway.storage.commit import Signer
 from headway.storage.inventory import Incomplete, Inventory, is_temporary
+from headway.storage.opening import open_run
 from headway.storage.recovery import recover
+from headway.storage.removal import remove_run
 from headway.storage.staging import Note, Slot, stage
 
 KEY = Key(b"of the run")
@@ -402,6 +404,15 @@ def test_who_opens_a_copy_of_a_run_takes_nothing_from_the_original(
         [kept] = recover(run, crashed=True, signer=Signer("id", KEY)).kept
         assert kept.manifest.files.keys() == {"a", "b", "deep/c"}
     assert not list(source.parent.glob(f"{handoff.PREFIX}*"))
+
+
+def test_what_a_run_had_taken_is_removed_with_it(source: Path, tmp_path: Path) -> None:
+    rundir = open_run(tmp_path / "removed", "auto")
+    assert handoff.begin(Slot(rundir.path, 1, 3, 0), source, ONE, rundir.key) is not None
+    rundir.close()
+    remove_run(rundir.path)
+    assert not list(source.parent.glob(f"{handoff.PREFIX}*"))
+    assert not rundir.path.exists()
 
 
 def test_a_copy_of_a_run_puts_nothing_back_that_the_original_has_taken(
