@@ -9,6 +9,7 @@ import resource
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from headway.control import hooks
 from headway.engine import nurseries
 from headway.storage import commit, disk, merging, staging
 from headway.storage.record import Record
-from support import Driver, alive, fit, plain_trainer, wait_until, write_script
+from support import Driver, alive, fit, plain_trainer, save, wait_until, write_script
 
 
 def counting(num_steps: int, pause_s: float = 0.02, every: int = 1) -> Callable[[], int]:
@@ -180,6 +181,31 @@ def test_a_commit_that_fails_without_a_retry_left_is_the_controllers_failure(
     with pytest.raises(train.ControllerError, match="No space left on device") as caught:
         run.result()
     assert isinstance(caught.value.controller_failure, train.StorageError)
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_what_could_not_be_committed_is_kept_and_committed_by_the_next_opening(
+    retries: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files were taken: they are the only ones. The disk has no room for the manifest."""
+
+    def train_func() -> str | None:
+        if (found := train.get_checkpoint()) is not None:
+            with found.as_directory() as folder:
+                return Path(folder, "weights").read_text()
+        folder = tempfile.mkdtemp(dir=tmp_path)
+        train.report({}, save(folder, weights="good"), checkpoint_upload_mode=train.CheckpointUploadMode.ASYNC)
+        return None
+
+    def full(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    options: dict[str, Any] = {"name": "run", "storage_path": tmp_path / "runs"}
+    with monkeypatch.context() as context:
+        context.setattr(commit, "write_manifest", full)
+        with pytest.raises(train.ControllerError, match="No space left on device"):
+            fit(train_func, 2, max_failures=retries, **options)
+    assert fit(train_func, 2, **options).return_value == "good"
 
 
 # --- callbacks ---

@@ -76,6 +76,26 @@ def test_a_run_saves_ends_and_goes_on(s3: S3, mode: Any) -> None:
     assert s3.get(f"runs/{name}/logs/rank-0.out") == b""
 
 
+def test_metadata_given_before_the_report_may_change_later(s3: S3, tmp_path: Path) -> None:
+    def train_func() -> str | None:
+        if found := train.get_checkpoint():
+            with found.as_directory() as folder:
+                return Path(folder, "a").read_text()
+        checkpoint = save(tempfile.mkdtemp(dir=tmp_path), a="weights")
+        checkpoint.set_metadata({"epoch": 3})
+        train.report({}, checkpoint)
+        return None
+
+    options = {"storage_path": f"{s3.url}/runs", "name": "metadata"}
+    checkpoint = fit(train_func, **options).checkpoint
+    assert checkpoint is not None
+    assert checkpoint.get_metadata() == {"epoch": 3}
+    checkpoint.update_metadata({"accuracy": 0.97})
+    assert fit(train_func, **options).return_value == "weights"
+    copied = train.Checkpoint(checkpoint.to_directory(tmp_path / "copy"))
+    assert copied.get_metadata() == checkpoint.get_metadata() == {"epoch": 3, "accuracy": 0.97}
+
+
 def test_its_result_is_read_from_anywhere(s3: S3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run(s3, "read")
     monkeypatch.setenv("HEADWAY_RESULTS", str(tmp_path / "another machine"))

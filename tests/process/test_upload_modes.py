@@ -329,6 +329,19 @@ def test_files_that_are_there_already_need_no_upload(tmp_path: Path) -> None:
     assert Path(result.checkpoint.path).name == "mine"
 
 
+def test_what_is_there_already_may_have_metadata(tmp_path: Path) -> None:
+    def train_func() -> None:
+        folder = train.get_context().get_storage().build_checkpoint_path_from_name("mine")
+        os.makedirs(folder)
+        checkpoint = save(folder, a="x")
+        checkpoint.set_metadata({"epoch": 3})
+        train.report({}, checkpoint, checkpoint_upload_mode=NO_UPLOAD)
+
+    checkpoint = fit(train_func, storage_path=tmp_path).checkpoint
+    assert checkpoint is not None
+    assert checkpoint.get_metadata() == {"epoch": 3}
+
+
 def test_files_elsewhere_cannot_do_without_upload(tmp_path: Path) -> None:
     def train_func() -> None:
         folder = tempfile.mkdtemp(dir=tmp_path)

@@ -501,7 +501,7 @@ class Controller:
 
     def _end(self, action: events.End) -> None:
         self._ended = action
-        self._ledger.end_attempt(self._run.attempt)
+        self._ledger.end_attempt(self._run.attempt, last=True)
         self._ledger.flush()
         if action.failures:
             self._hooks.failed(action.failures)

@@ -13,7 +13,7 @@ import json
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
@@ -62,11 +62,12 @@ class Ledger:
         self._config = config
         self._lines: list[bytes] = []
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._unwanted: list[PurePath] = []  # the committer's: checkpoints that may go when nobody reads them
+        self._unwanted: dict[PurePath, str] = {}  # the committer's: checkpoints to be removed -> what was said of it
         self._asked: set[int] = set()  # of this attempt: seqs that were handed to the committer
         self._paths: dict[int, PurePath] = {}  # the committer's: seq of this attempt -> its checkpoint
         self._held: PurePath | None = None  # what this attempt began with, while a rank may not have read it
         self._allotted: dict[int, Allotted] = {}  # of this attempt: seq -> what was said where its files go
+        self._uncommitted: set[int] = set()  # the committer's, of this attempt: seqs whose commit has failed
         self._withdrawn: set[int] = set()  # of this attempt: seqs that have no checkpoint and will have none
         self._retired: set[int] = set()  # of this attempt: seqs whose checkpoint had to make room for better ones
         self.kept = list(rundir.recovered.kept)
@@ -107,6 +108,7 @@ class Ledger:
         """Reports from ``first_seq`` on will come anew; readers drop what an earlier attempt said of them."""
         self._asked.clear()
         self._jobs.put(self._paths.clear)
+        self._jobs.put(self._uncommitted.clear)
         self._allotted.clear()
         self._withdrawn.clear()
         self._retired.clear()
@@ -253,10 +255,15 @@ class Ledger:
         for rank in closing.givers:
             self._jobs.put(functools.partial(self._vault.clear, attempt, closing.seq, rank, folder))
 
-    def end_attempt(self, attempt: int) -> None:
-        """Every worker has left, and storage has answered: what still lies in staging is of no use."""
-        names = {each.name for each in self._allotted.values() if each.name is not None}
-        self._jobs.put(functools.partial(self._vault.sweep, attempt, names - {saved.path.name for saved in self.kept}))
+    def end_attempt(self, attempt: int, *, last: bool = False) -> None:
+        """Every worker has left, and storage has answered: what still lies in staging is of no use.
+
+        ``last``: but for files that are all there and could not be committed, on a full disk, say. Nobody will save
+        them again, and the next opening of the run commits them.
+        """
+        names = {seq: each.name for seq, each in self._allotted.items() if each.name is not None}
+        kept = {saved.path.name for saved in self.kept}
+        self._jobs.put(functools.partial(self._sweep, attempt, names, kept, frozenset(self._withdrawn), last=last))
 
     # --- the committer's thread ---
 
@@ -272,7 +279,18 @@ class Ledger:
             name=name,
             cursors=cursors_of(closing),
         )
-        return self._vault.commit(what)
+        try:
+            return self._vault.commit(what)
+        except Exception:
+            self._uncommitted.add(closing.seq)
+            raise
+
+    def _sweep(
+        self, attempt: int, names: Mapping[int, str], kept: Set[str], withdrawn: Set[int], *, last: bool
+    ) -> None:
+        keep = self._uncommitted - withdrawn if last else frozenset()
+        unfinished = {name for seq, name in names.items() if seq not in keep}
+        self._vault.sweep(attempt, unfinished - kept, keep)
 
     def _extend(self, attempt: int, seq: int, rank: int) -> Saved:
         return self._vault.extend(self._paths[seq], attempt, seq, rank)
@@ -283,13 +301,22 @@ class Ledger:
 
     def _discard(self, path: PurePath) -> None:
         """Take a checkpoint away; one that is being read later, when its readers have gone."""
-        self._unwanted.append(path)
-        self._unwanted = [path for path in self._unwanted if not self._discarded(path)]
+        self._unwanted[path] = ""
+        for each in [*self._unwanted]:
+            if self._discarded(each):
+                del self._unwanted[each]
 
     def _discarded(self, path: PurePath) -> bool:
-        if self._vault.is_read(path):
+        """One that cannot be removed does not keep the others from it."""
+        try:
+            if self._vault.is_read(path):
+                return False
+            self._vault.discard(path)
+        except Exception as error:
+            if str(error) != self._unwanted[path]:
+                self._unwanted[path] = str(error)
+                self._post(_not_removed(error))
             return False
-        self._vault.discard(path)
         return True
 
     def _finish(self, attempt: int, rank: int, seq: int) -> None:
@@ -313,7 +340,7 @@ class Ledger:
             try:
                 job()
             except Exception as error:  # tidying up must not stop what comes after it
-                self._post(Complaint(f"old checkpoint files could not be removed: {error}"))
+                self._post(_not_removed(error))
 
     def _answer(self, attempt: int, seq: int, save: Callable[[], Saved]) -> None:
         try:
@@ -324,6 +351,10 @@ class Ledger:
         else:
             self._paths[seq] = saved.path
             self._post(CommitDone(attempt, seq, saved))
+
+
+def _not_removed(error: Exception) -> Complaint:
+    return Complaint(f"old checkpoint files could not be removed: {error}")
 
 
 def cursors_of(closing: Round) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from typing import Any, NoReturn
 from headway.core.errors import DataError
 from headway.data.source import digest
 
+MOVING = ".headway-moving"  # in a directory whose dataset is being replaced
+
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
@@ -106,6 +108,10 @@ def find(paths: Paths, filesystem: Any = None, suffixes: Iterable[str] | None = 
 def _local(text: str, suffixes: tuple[str, ...] | None) -> list[File]:
     path = os.path.expanduser(text)
     if os.path.isdir(path):
+        if os.path.exists(os.path.join(path, MOVING)):
+            raise DataError(
+                f"{path} holds files of two datasets: a write is under way there, or was cut off: write it again"
+            )
         found = [
             os.path.join(root, name)
             for root, _, names in os.walk(path, onerror=_unreadable)

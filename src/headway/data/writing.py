@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,6 +13,7 @@ import pyarrow as pa
 from headway.core.config import local_path, scheme_of
 from headway.core.errors import DataError
 from headway.data.chunks import joined, num_bytes, num_rows, table_of
+from headway.data.files import MOVING
 from headway.data.source import refuse_unknown
 from headway.data.tensors import PyObjects, RaggedTensor, array_of
 
@@ -96,6 +97,7 @@ class _Target:
         self.number = 0  # files so far
         self._suffix = suffix
         self._local = scheme_of(path) in ("", "file", "local")
+        self._lock = -1
         if self._local:
             from pyarrow.fs import LocalFileSystem
 
@@ -108,12 +110,36 @@ class _Target:
             self._fs, self._path = self._store.filesystem, self._store.path.rstrip("/")
 
     def __enter__(self) -> _Target:
+        if self._local:
+            self._take()
+            self._sweep()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for number in range(self.number + 1) if self._local else ():
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(self._unfinished(number))
+        if self._local:
+            self._sweep()
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process that was forked meanwhile has a copy of it
+            os.close(self._lock)
+
+    def _take(self) -> None:
+        """DataError where another write is under way: the files of both would be mixed."""
+        self._lock = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise DataError(
+                f"{self._path} is being written by another program, or by another worker: wait for it, or "
+                "give each a directory of its own"
+            ) from None
+        except OSError:  # a filesystem without locks
+            return
+
+    def _sweep(self) -> None:
+        """Remove what was not finished, now or by a program that was killed."""
+        ours = re.compile(rf"\.part-\d{{6,}}\.{self._suffix}\.part")
+        for name in filter(ours.fullmatch, os.listdir(self._path)):
+            os.remove(f"{self._path}/{name}")
 
     def write(self, table: pa.Table, write: Callable[[pa.Table, Any], None]) -> None:
         with self._fs.open_output_stream(self._unfinished(self.number)) as file:
@@ -123,12 +149,25 @@ class _Target:
     def finish(self) -> None:
         """Name what was written, and remove what an earlier, longer write has left: readers would take both."""
         if self._local:
-            for number in range(self.number):
-                os.replace(self._unfinished(number), f"{self._path}/{self._name(number)}")
-            for name in self._longer(os.listdir(self._path)):
-                os.remove(f"{self._path}/{name}")
+            self._name_all()
         else:
             self._store.delete(self._longer(self._store.sizes()))
+
+    def _name_all(self) -> None:
+        """Until all of them are named, and should we be killed, no reader takes the mixture for a dataset."""
+        marker = f"{self._path}/{MOVING}"
+        with open(marker, "w"):
+            pass
+        for number in range(self.number):
+            try:
+                os.replace(self._unfinished(number), f"{self._path}/{self._name(number)}")
+            except OSError:
+                if number == 0:  # all is as it was
+                    os.remove(marker)
+                raise
+        for name in self._longer(os.listdir(self._path)):
+            os.remove(f"{self._path}/{name}")
+        os.remove(marker)
 
     def _longer(self, names: Iterable[str]) -> list[str]:
         """Those that a write of more files than this one has given."""

@@ -201,7 +201,12 @@ class Checkpoint:
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:
         self._check()
-        with disk.shared(Path(self.path)):
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(disk.shared(Path(self.path)))
+            except FileNotFoundError:  # it was taken away at this moment
+                self._check()
+                raise
             yield
 
     def _check(self) -> None:

@@ -19,7 +19,7 @@ from headway.core.errors import StorageError
 from headway.core.origin import Key
 from headway.storage import disk, layout
 from headway.storage.checkpoint import Checkpoint
-from headway.storage.files import replace_links
+from headway.storage.files import remove_json, replace_links
 from headway.storage.manifest import Manifest, Stored, flushed, read_manifest, versions, write_manifest
 from headway.storage.merging import Clash, Given, merge
 from headway.storage.remote.store import Store
@@ -127,8 +127,7 @@ def commit(run: Path, what: Commitment, signer: Signer | None = None) -> Saved:
     whole = final if note is not None and note.adopted else slots[0].folder
     if whole.is_symlink():
         raise StorageError(f"{whole} is a link, and Headway writes only inside a run's directory: remove it")
-    for stale in whole.glob(f"{layout.MANIFEST}*"):  # of a commit that was cut off
-        disk.remove(stale)
+    remove_json(whole / layout.MANIFEST)  # of a commit that was cut off
     if whole == final:
         replace_links(whole)  # what the ranks have copied has none
     clashes = () if whole == final else tuple(merge([Given.by(slot) for slot in slots]))

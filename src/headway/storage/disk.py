@@ -137,13 +137,28 @@ def remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def shared(folder: Path) -> Iterator[None]:
-    """We read this folder: nobody may take it away meanwhile."""
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    """We read this folder: nobody may take it away meanwhile. FileNotFoundError where somebody has."""
+    fd = _open_shared(folder)
     try:
-        with contextlib.suppress(OSError):  # a filesystem without locks
-            fcntl.flock(fd, fcntl.LOCK_SH)
         yield
     finally:
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_UN)  # a process that was forked meanwhile has a copy of it
+        os.close(fd)
+
+
+def _open_shared(folder: Path) -> int:
+    """The lock of the folder that has this name now: another may have taken its place before we had the lock."""
+    while True:
+        fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with contextlib.suppress(OSError):  # a filesystem without locks
+                fcntl.flock(fd, fcntl.LOCK_SH)
+            if os.path.samestat(os.stat(folder), os.fstat(fd)):
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
         os.close(fd)
 
 

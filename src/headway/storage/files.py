@@ -222,13 +222,23 @@ def same_beginning(short: Path, long: Path) -> bool:
 
 def write_json(path: Path, value: object) -> None:
     """Whole or not at all, whatever happens in between, and on the disk when this returns."""
-    temporary = path.with_name(path.name + ".new")
+    temporary = _temporary(path)
     if os.path.lexists(temporary) and not stat.S_ISREG(os.lstat(temporary).st_mode):
         disk.remove(temporary)  # a link, say: it would lead anywhere
     disk.write(temporary, json_bytes(value))
     disk.flush(temporary)
     disk.move(temporary, path)
     disk.flush(path.parent)
+
+
+def remove_json(path: Path) -> None:
+    """Remove what :func:`write_json` has written, or was about to; no file of another name."""
+    for stale in (path, _temporary(path)):
+        disk.remove(stale)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f"{path.name}.new")
 
 
 def json_bytes(value: object) -> bytes:

@@ -6,6 +6,9 @@
 Once ``report()`` has returned, the save counts although its files are still travelling. Should the worker die now,
 whoever finds the hand-off finishes it: the controller, or the next opening of the run. A worker that dies before that
 has not reported: what it has moved is put back.
+
+A copy of a run's directory holds copies of its hand-offs. What they tell of belongs to the original, which may be live:
+the copy takes a copy of it.
 """
 
 from __future__ import annotations
@@ -47,6 +50,7 @@ _SHAPE = {
     "complete": bool,
     "upload": frozenset({dict, None}),
     "names": [str],
+    "?run": str,
 }
 
 
@@ -63,6 +67,7 @@ class Handoff:
         upload: Where in an object store they go; None where they go to a directory.
         boot: The uptime of the machine that it was written in.
         names: The relative paths of the files that were moved.
+        run: The directory of the run, or, of a run in a store, its home.
     """
 
     attempt: int
@@ -75,6 +80,7 @@ class Handoff:
     upload: dict[str, Any] | None = None
     boot: str = field(default_factory=disk.boot_id)
     names: list[str] = field(default_factory=list)
+    run: str = ""
 
     def slot(self, run: Path) -> Slot:
         return Slot(run, self.attempt, self.seq, self.rank)
@@ -82,6 +88,11 @@ class Handoff:
     def place(self, run: Path) -> Path:
         """The file in a run's directory that tells of it."""
         return layout.staging(run) / f"{self.attempt}.{self.seq}.rank-{self.rank}{SUFFIX}"
+
+    def is_copied(self, run: Path) -> bool:
+        """Whether this directory is a copy of the run's, and the hand-off of the original is still there."""
+        original = Path(self.run)
+        return bool(self.run) and self.place(original).is_file() and not original.samefile(run)
 
 
 def begin(
@@ -106,7 +117,14 @@ def begin(
     note, run, source = copied_from(note, source), slot.run, source.resolve()
     aside = _aside(slot) if inside else source.parent / f"{PREFIX}{secrets.token_hex(8)}"
     handoff = Handoff(
-        attempt=slot.attempt, seq=slot.seq, rank=slot.rank, source=source, aside=aside, note=note, upload=upload
+        attempt=slot.attempt,
+        seq=slot.seq,
+        rank=slot.rank,
+        source=source,
+        aside=aside,
+        note=note,
+        upload=upload,
+        run=str(run.resolve()),
     )
     try:
         given = inventory_of(source, slot, note)
@@ -201,7 +219,8 @@ def _check_names(handoff: Handoff, folder: Path) -> None:
 
 def end(run: Path, handoff: Handoff) -> None:
     """The files have arrived. The directory they lay in goes first: while it is there, it can be found."""
-    shutil.rmtree(handoff.aside, ignore_errors=True)
+    if not handoff.is_copied(run):
+        shutil.rmtree(handoff.aside, ignore_errors=True)
     disk.remove(handoff.place(run))
 
 
@@ -213,6 +232,9 @@ def undo(run: Path, handoff: Handoff) -> Path:
         where they cannot be put back.
     """
     slot = handoff.slot(run)
+    if handoff.is_copied(run):
+        disk.remove(handoff.place(run))
+        return handoff.source
     origin = handoff.aside
     if not origin.is_dir() and origin == _aside(slot) and slot.folder.is_dir():
         disk.remove(slot.note)

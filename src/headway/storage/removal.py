@@ -8,7 +8,8 @@ import shutil
 from pathlib import Path
 
 from headway.core.errors import StorageError
-from headway.storage import layout
+from headway.core.origin import user_key
+from headway.storage import handoff, layout
 from headway.storage.description import read_description
 from headway.storage.opening import UNFINISHED, lock_run, remove_unfinished
 from headway.storage.remote.lease import Lease
@@ -56,11 +57,19 @@ def remove_run(path: Path) -> None:
     check_removable(path)
     try:
         with lock_run(path):
+            _remove_handed_over(path)
             doomed = path.with_name(f"{UNFINISHED}{secrets.token_hex(8)}")
             path.rename(doomed)
             remove_unfinished(doomed)
     except OSError as error:
         raise StorageError(f"{path} cannot be removed: {error.strerror or error}") from None
+
+
+def _remove_handed_over(path: Path) -> None:
+    """Files that workers of this run had taken, and that lie beside the directories that they were in."""
+    run_id = read_description(path)["id"]
+    for left in handoff.found(path, user_key().for_run(run_id)):
+        handoff.end(path, left)
 
 
 def remove_remote_run(store: Store) -> None:
@@ -78,4 +87,6 @@ def remove_remote_run(store: Store) -> None:
         home = home_of(store)
         if home.is_dir() and not home.is_symlink():
             with lock_run(home):
+                with contextlib.suppress(OSError, StorageError):  # its description may be gone
+                    _remove_handed_over(home)
                 shutil.rmtree(home)

@@ -62,11 +62,19 @@ def best(kept: Sequence[Saved], config: CheckpointConfig) -> list[Saved]:
 
 
 def surplus(kept: Sequence[Saved], config: CheckpointConfig) -> list[Saved]:
-    """Those that may go: neither among the best nor the newest, and their validation, if any, is over."""
-    if not kept:
+    """Those that may go: neither among the best nor the newest, and their validation, if any, is over.
+
+    A directory that has another name than we gave it is a copy that somebody has made, or was renamed to be kept.
+    """
+    ours = [c for c in kept if not _is_renamed(c)]
+    if not ours:
         return []
-    stay = {c.path for c in best(kept, config)} | {max(kept, key=lambda c: c.manifest.seq).path}
-    return [c for c in kept if c.path not in stay and not c.awaits_validation]
+    stay = {c.path for c in best(ours, config)} | {max(ours, key=lambda c: c.manifest.seq).path}
+    return [c for c in ours if c.path not in stay and not c.awaits_validation]
+
+
+def _is_renamed(saved: Saved) -> bool:
+    return saved.path.name != saved.manifest.name
 
 
 def why_kept(kept: Sequence[Saved], config: CheckpointConfig) -> dict[PurePath, str]:
@@ -81,6 +89,7 @@ def why_kept(kept: Sequence[Saved], config: CheckpointConfig) -> dict[PurePath, 
     }
     for c in kept:
         others = "the newest" if c.path == newest else "its validation is pending" if c.awaits_validation else ""
+        others = others or ("its directory was copied or renamed" if _is_renamed(c) else "")
         reasons.setdefault(c.path, others or "not deleted yet")
     return reasons
 

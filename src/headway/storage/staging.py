@@ -13,7 +13,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -226,7 +226,8 @@ def adopt(source: Path, slot: Slot, note: Note, key: Key | None = None) -> None:
         raise StorageError(f"{source} is a checkpoint already: write the next one into another folder")
     given = inventory_of(source, slot, note)
     check_any(given, source)
-    files = {name: Stored(state.size) for name, state in given.files.items() if not given.may_lack(name)}
+    names = [name for name in given.files if not given.may_lack(name) and name not in layout.BESIDE]
+    files = {name: Stored(given.files[name].size) for name in names}
     _stage(lambda: disk.make_folder(slot.part), slot, replace(note, adopted=source.name, files=files), key)
 
 
@@ -322,9 +323,11 @@ def read_note(slot: Slot) -> Note | None:
         return None
 
 
-def sweep(run: Path, attempt: int | None = None) -> None:
-    """What still lies in staging, or what this attempt has left there, is of no use any more."""
+def sweep(run: Path, attempt: int | None = None, keep: Collection[int] = ()) -> None:
+    """What still lies in staging, or what this attempt has left there, is of no use any more, but for some reports."""
     found = sorted(layout.staging(run).glob("*" if attempt is None else f"{attempt}.*"))
+    kept = tuple(f"{attempt}.{seq}." for seq in keep)
+    found = [path for path in found if not path.name.startswith(kept)]
     for path in sorted(found, key=lambda path: path.suffix != ".json"):  # notes first, see Slot.clear
         disk.remove(path)
     if attempt is None:

@@ -17,8 +17,8 @@ from headway.core.errors import ConfigError, StorageError
 from headway.core.origin import Key
 from headway.core.schema import ShapeError, conform
 from headway.core.validation import ReportedCheckpointStatus, ValidationTaskConfig
-from headway.storage import disk, layout
-from headway.storage.files import json_bytes, parse_json, read_small, write_json
+from headway.storage import layout
+from headway.storage.files import json_bytes, parse_json, read_small, remove_json, write_json
 
 PENDING = ReportedCheckpointStatus.PENDING_VALIDATION
 _KWARGS = "validation keywords"
@@ -123,8 +123,7 @@ def validation_bytes(validation: Validation) -> bytes:
 
 def lay_down(folder: Path, asked: Mapping[str, Any] | None) -> Validation | None:
     """For a folder that is about to be a checkpoint: the wish, if there is one, and nothing of older times."""
-    for stale in folder.glob(f"{layout.VALIDATION}*"):
-        disk.remove(stale)
+    remove_json(folder / layout.VALIDATION)
     if asked is None:
         return None
     validation = wanted(asked)

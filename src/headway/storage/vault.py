@@ -52,8 +52,14 @@ class Vault(Protocol):
     def clear(self, attempt: int, seq: int, rank: int, folder: str | None) -> None:
         """A rank's files will not become a checkpoint; ``folder`` is where they lie, if that was allotted."""
 
-    def sweep(self, attempt: int, names: Collection[str]) -> None:
-        """What this attempt has left is of no use any more; ``names`` are what was allotted to it."""
+    def sweep(self, attempt: int, names: Collection[str], keep: Collection[int] = ()) -> None:
+        """What this attempt has left is of no use any more.
+
+        Args:
+            attempt: Which is over.
+            names: Of checkpoints, that were allotted to it.
+            keep: The numbers of reports whose files stay, for the next opening.
+        """
 
     def survey(self) -> Survey:
         """Look, and change nothing."""
@@ -123,11 +129,11 @@ class FolderVault:
         self.fence()
         Slot(self.root, attempt, seq, rank).clear()
 
-    def sweep(self, attempt: int, names: Collection[str]) -> None:
+    def sweep(self, attempt: int, names: Collection[str], keep: Collection[int] = ()) -> None:
         self.fence()
         for left in handoff.found(self.root, self._key, attempt):
             handoff.undo(self.root, left)
-        staging.sweep(self.root, attempt)
+        staging.sweep(self.root, attempt, keep)
 
     @property
     def _key(self) -> Key:

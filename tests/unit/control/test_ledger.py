@@ -52,6 +52,31 @@ def test_a_checkpoint_that_cannot_be_removed_is_complained_about_and_the_next_on
         rundir.close()
 
 
+def test_a_checkpoint_that_cannot_be_removed_keeps_no_other_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = vault.discard
+
+    def discard(path: Path) -> None:
+        if path.name == "checkpoint_000000":
+            raise PermissionError(f"not yours: {path.name}")
+        real(path)
+
+    monkeypatch.setattr(vault, "discard", discard)
+    rundir = open_run(tmp_path / "run", "auto")
+    ledger = Ledger(rundir, CheckpointConfig(num_to_keep=1))
+    posted: queue.Queue[Any] = queue.Queue()
+    ledger.open(posted.put)
+    for seq in range(4):
+        ledger.commit(1, a_round(rundir.path, seq))
+        ledger.committed(next(each for each in iter(posted.get, None) if isinstance(each, CommitDone)).saved)
+    ledger.close()
+    rundir.close()
+    kept = sorted(path.name for path in (rundir.path / layout.CHECKPOINTS).glob("checkpoint_*"))
+    assert kept == ["checkpoint_000000", "checkpoint_000003"]
+    assert posted.empty(), "it is complained about once"
+
+
 def test_reports_go_on_after_the_newest_checkpoint(tmp_path: Path) -> None:
     rundir = open_run(tmp_path / "run", "auto")
     ledger = Ledger(rundir, CheckpointConfig())

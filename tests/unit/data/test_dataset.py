@@ -1287,6 +1287,43 @@ def test_a_write_that_fails_leaves_what_was_there_as_it_was(tmp_path: Path, monk
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def test_two_writes_to_one_folder_are_never_mixed(tmp_path: Path) -> None:
+    def write_there(row: dict[str, Any]) -> dict[str, Any]:
+        with pytest.raises(DataError, match="is being written by another program, or by another worker"):
+            headway.data.range(3).write_parquet(tmp_path)
+        return row
+
+    headway.data.range(5).map(write_there).write_parquet(tmp_path)
+    assert [row["id"] for row in headway.data.read_parquet(tmp_path).take_all()] == [0, 1, 2, 3, 4]
+    headway.data.range(3).write_parquet(tmp_path)
+    assert headway.data.read_parquet(tmp_path).count() == 3
+
+
+def test_a_write_that_is_killed_while_it_names_its_files_leaves_no_mixture_to_readers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway.data.writing.FILE", 1)
+    headway.data.range(5000).write_parquet(tmp_path)
+    number = len(list(tmp_path.iterdir()))
+    assert number > 2
+    replace = os.replace
+
+    def replace_one(source: str, target: str) -> None:
+        if "000001" in target:
+            raise SystemExit("killed")
+        replace(source, target)
+
+    with monkeypatch.context() as context:
+        context.setattr(os, "replace", replace_one)
+        with pytest.raises(SystemExit):
+            headway.data.range(5000).write_parquet(tmp_path)
+    with pytest.raises(DataError, match="holds files of two datasets"):
+        headway.data.read_parquet(tmp_path).count()
+    headway.data.range(5000).write_parquet(tmp_path)
+    assert headway.data.read_parquet(tmp_path).count() == 5000
+    assert len(os.listdir(tmp_path)) == number
+
+
 def test_a_path_may_begin_with_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "work").mkdir()

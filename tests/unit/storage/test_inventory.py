@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import re
+import shutil
 import socket
 from collections.abc import Callable
 from contextlib import chdir
@@ -17,7 +18,9 @@ from headway.core.origin import Key
 from headway.storage import disk, handoff, inventory, layout, staging
 from headway.storage.commit import Signer
 from headway.storage.inventory import Incomplete, Inventory, is_temporary
+from headway.storage.opening import open_run
 from headway.storage.recovery import recover
+from headway.storage.removal import remove_run
 from headway.storage.staging import Note, Slot, stage
 
 KEY = Key(b"of the run")
@@ -386,6 +389,41 @@ def test_taken_files_that_cannot_be_put_back_are_not_swept(
     [place] = (slot.run / layout.RESCUED).iterdir()
     assert files(place) == {"a", "b", "deep/c"}
     assert str(place) in "".join(recovered.notes)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("links", [False, True])
+def test_who_opens_a_copy_of_a_run_takes_nothing_from_the_original(
+    inside: bool, links: bool, source: Path, slot: Slot, tmp_path: Path
+) -> None:
+    assert handoff.begin(slot, source, ONE, KEY, inside=inside) is not None
+    (slot.run / layout.CHECKPOINTS).mkdir(exist_ok=True)
+    copied = tmp_path / "copied"
+    shutil.copytree(slot.run, copied, copy_function=os.link if links else shutil.copy2)
+    for run in (copied, slot.run):
+        [kept] = recover(run, crashed=True, signer=Signer("id", KEY)).kept
+        assert kept.manifest.files.keys() == {"a", "b", "deep/c"}
+    assert not list(source.parent.glob(f"{handoff.PREFIX}*"))
+
+
+def test_what_a_run_had_taken_is_removed_with_it(source: Path, tmp_path: Path) -> None:
+    rundir = open_run(tmp_path / "removed", "auto")
+    assert handoff.begin(Slot(rundir.path, 1, 3, 0), source, ONE, rundir.key) is not None
+    rundir.close()
+    remove_run(rundir.path)
+    assert not list(source.parent.glob(f"{handoff.PREFIX}*"))
+    assert not rundir.path.exists()
+
+
+def test_a_copy_of_a_run_puts_nothing_back_that_the_original_has_taken(
+    source: Path, slot: Slot, tmp_path: Path
+) -> None:
+    handed_over = handoff.begin(slot, source, ONE, KEY)
+    assert handed_over is not None
+    copied = shutil.copytree(slot.run, tmp_path / "copied")
+    handoff.undo(Path(copied), handed_over)
+    assert files(source) == set()
+    assert files(handed_over.aside) == {"a", "b", "deep/c"}
 
 
 @pytest.mark.parametrize("how", ["hard link", "open", "mapped"])

@@ -8,6 +8,7 @@ import math
 import os
 import stat
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,12 @@ from headway.core.errors import ConfigError, StorageError
 from headway.storage import layout, opening
 from headway.storage.checkpoint import Checkpoint
 from headway.storage.commit import Commitment, Saved, commit, discard, extend
-from headway.storage.disk import exchange
+from headway.storage.disk import exchange, is_read
 from headway.storage.files import Appender, read_lines, read_lines_backwards, write_json
 from headway.storage.opening import create_run, is_open, open_run
 from headway.storage.record import Record, runs
 from headway.storage.recovery import committed, next_number, survey
-from headway.storage.retention import best, look_up, score, surplus
+from headway.storage.retention import best, look_up, score, surplus, why_kept
 from headway.storage.staging import Note, Slot, stage
 from headway.storage.vault import FolderVault
 from support import saved_as
@@ -49,6 +50,14 @@ def test_a_commit_merges_describes_and_renames(tmp_path: Path) -> None:
     assert saved.clashes == ()
     assert not any(layout.staging(tmp_path).iterdir())
     assert [found.manifest for found in committed(tmp_path)] == [saved.manifest]
+
+
+def test_a_commit_leaves_no_file_out_whose_name_only_begins_like_one_of_ours(tmp_path: Path) -> None:
+    names = {f"{ours}{ending}" for ours in (layout.MANIFEST, layout.VALIDATION) for ending in (".bak", ".gz", ".new.1")}
+    staged(tmp_path, 0, **dict.fromkeys(names, "mine"))
+    saved = commit(tmp_path, commitment(0))
+    assert saved.manifest.files.keys() == names
+    assert {(saved.path / name).read_text() for name in names} == {"mine"}
 
 
 def test_a_clash_is_told_and_the_lowest_rank_wins(tmp_path: Path) -> None:
@@ -242,6 +251,15 @@ def test_what_may_go_is_neither_best_nor_newest() -> None:
     assert surplus([], CheckpointConfig(1)) == []
 
 
+def test_what_somebody_has_copied_or_renamed_is_kept_and_takes_nobodys_place() -> None:
+    kept = [saved_as(number) for number in range(4)]
+    copied = replace(kept[3], path=Path("/best-so-far"))
+    renamed = replace(kept[0], path=Path("/first"))
+    assert numbers(surplus([renamed, *kept[1:], copied], CheckpointConfig(2))) == [1]
+    assert surplus([renamed, copied], CheckpointConfig(1)) == []
+    assert why_kept([renamed, *kept[1:]], CheckpointConfig(1))[renamed.path] == "its directory was copied or renamed"
+
+
 def test_a_checkpoint_that_is_taken_away_leaves_nothing(tmp_path: Path) -> None:
     staged(tmp_path, 0, a="0")
     saved = commit(tmp_path, commitment(0))
@@ -249,6 +267,42 @@ def test_a_checkpoint_that_is_taken_away_leaves_nothing(tmp_path: Path) -> None:
     discard(saved.path)
     assert not saved.path.exists()
     assert not any(layout.staging(tmp_path).iterdir())
+
+
+def test_a_checkpoint_that_goes_while_it_is_opened_is_said_to_be_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged(tmp_path, 0, a="0")
+    saved = commit(tmp_path, commitment(0))
+    lock = fcntl.flock
+
+    def discard_first(fd: int, operation: int) -> None:
+        discard(saved.path)
+        lock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", discard_first)
+    with pytest.raises(StorageError, match="is not there"), saved.checkpoint().as_directory():
+        pass
+
+
+def test_who_opens_a_checkpoint_while_a_larger_one_takes_its_place_reads_that_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged(tmp_path, 0, a="0")
+    staged(tmp_path, 1, b="1")
+    saved = commit(tmp_path, commitment(0))
+    lock = fcntl.flock
+
+    def extend_first(fd: int, operation: int) -> None:
+        monkeypatch.undo()
+        extend(Path(saved.path), Slot(tmp_path, 1, 0, 1))
+        lock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", extend_first)
+    with saved.checkpoint().as_directory() as folder:
+        assert {"a", "b"} <= set(os.listdir(folder))
+        assert is_read(Path(folder))
+    assert not is_read(Path(saved.path))
 
 
 def test_a_number_is_never_used_twice_whatever_lies_there(tmp_path: Path) -> None:

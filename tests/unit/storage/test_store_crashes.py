@@ -12,8 +12,8 @@ import pytest
 
 from headway.storage import layout
 from headway.storage.commit import Commitment
-from headway.storage.manifest import checksum
-from headway.storage.remote.sending import Parcel, inventory_at, send
+from headway.storage.manifest import Stored, checksum
+from headway.storage.remote.sending import Parcel, inventory_at, put_note, send
 from headway.storage.remote.vault import StoreVault
 from headway.storage.staging import Note
 
@@ -168,6 +168,33 @@ def test_every_beginning_of_a_save(tmp_path: Path, extends: bool, monkeypatch: p
             assert cut > 8
             return
     raise AssertionError("the save never came to its end")
+
+
+def test_a_save_whose_commit_has_failed_outlives_the_end_of_its_attempt(tmp_path: Path) -> None:
+    store = MemoryStore(Bucket()).at("run")
+    names = [layout.checkpoint_name(seq) for seq in (0, 1)]
+    for seq, name in enumerate(names):
+        (tmp_path / f"{seq}-0").mkdir()
+        for each in NAMES:
+            path = tmp_path / f"{seq}-0" / f"{each}-0"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(f"{seq} 0 {each}")
+        send(parcel(store, tmp_path, seq, 0, name), Note(1, {}))
+    StoreVault(store).sweep(1, names[:1], keep={1})
+    [kept] = StoreVault(store).recover(crashed=False).kept
+    assert (kept.path.name, look(store)) == (names[1], [1])
+
+
+def test_a_save_that_cannot_be_finished_does_not_keep_the_run_from_being_opened() -> None:
+    store = MemoryStore(Bucket()).at("run")
+    store.put(f"{layout.CHECKPOINTS}/mine/a", b"changed since")
+    note = Note(1, {}, name="mine", adopted="mine", files={"a": Stored(3)})
+    put_note(store, 1, 0, 0, note, None)
+    recovered = StoreVault(store).recover(crashed=True)
+    assert recovered.kept == []
+    [said] = recovered.notes
+    assert "what was saved in report 0 when the run was cut off cannot be kept: a in mine changed" in said
+    assert StoreVault(store).recover(crashed=True).notes == []
 
 
 def _check_nothing_is_left(store: MemoryStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +20,8 @@ def damage(folder: Store, manifest: Manifest, sizes: Mapping[str, int], *, conte
     """Everything that is not as it was committed; with ``contents`` every byte is read."""
     whole = []
     for name, stored in manifest.files.items():
+        if name == layout.METADATA:
+            continue  # replaced as a whole when it changes; older manifests name it
         if name not in sizes:
             yield f"{name} is missing"
         elif sizes[name] != stored.size:
@@ -54,7 +57,8 @@ def contents_of(folder: Store) -> dict[str, Stored]:
         if not all(map(layout.is_inner_path, found)):
             raise StorageError(f"checkpoint {folder.url} has files whose names lead out of its directory") from None
         return found
-    return parse_manifest(f"{folder.url}/{layout.MANIFEST}", data).files
+    files = parse_manifest(f"{folder.url}/{layout.MANIFEST}", data).files
+    return {name: stored for name, stored in files.items() if name != layout.METADATA}
 
 
 def _is_of_a_run(folder: Store) -> bool:
@@ -68,8 +72,10 @@ def _is_of_a_run(folder: Store) -> bool:
 
 
 def fetch(folder: Store, files: Mapping[str, Stored], target: Path) -> None:
-    """Bring files to a folder here, and look at every byte of them on the way."""
+    """Bring files to a folder here, and look at every byte of them on the way. Metadata come along, as they are now."""
     target.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        (target / layout.METADATA).write_bytes(folder.read(layout.METADATA))
     with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
         list(pool.map(lambda name: _fetch(folder, name, files[name], target), files))
 

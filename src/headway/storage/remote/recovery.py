@@ -23,6 +23,7 @@ from headway.storage.commit import Commitment, Saved
 from headway.storage.manifest import Manifest, NewerFormat, in_words, parse_manifest
 from headway.storage.recovery import LOOKS, Recovered, Survey, complete_rounds, say_reading
 from headway.storage.remote.checking import SET_ASIDE, damage
+from headway.storage.remote.lease import LeaseLost
 from headway.storage.remote.sending import folder_key
 from headway.storage.remote.store import Store
 from headway.storage.staging import Note
@@ -166,7 +167,13 @@ def _commit_complete_saves(vault: Committer) -> Iterator[str]:
             metrics=first.metrics,
             name=name,
         )
-        vault.commit(what)
+        try:
+            vault.commit(what)
+        except LeaseLost:
+            raise
+        except StorageError as error:
+            yield f"what was saved in report {seq} when the run was cut off cannot be kept: {error}"
+            continue
         yield f"{name} (report {seq}) was saved when the run was cut off, and is kept"
 
 
@@ -190,13 +197,14 @@ def _all_there(known: Listing, notes: Collection[Note]) -> bool:
     return True
 
 
-def sweep(store: Store, attempt: int | None = None, names: Collection[str] = ()) -> None:
-    """Folders without a manifest, and notes; of one attempt, only those of these names.
+def sweep(store: Store, attempt: int | None = None, names: Collection[str] = (), keep: Collection[int] = ()) -> None:
+    """Folders without a manifest, and notes; of one attempt, only those of these names, and not of some reports.
 
     Of those, only numbered ones: the next attempt may be writing already to one that the user has named.
     """
     known = listing(store)
-    notes = {key: place for key, place in {**known.notes, **known.begun}.items() if attempt in (None, place[0])}
+    said = {**known.notes, **known.begun}
+    notes = {key for key, place in said.items() if attempt in (None, place[0]) and place[1] not in keep}
     unfinished = [name for name, files in known.folders.items() if not {layout.MANIFEST, SET_ASIDE} & set(files)]
     if attempt is not None:
         unfinished = [name for name in unfinished if name in names and layout.number(name) is not None]

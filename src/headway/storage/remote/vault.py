@@ -52,7 +52,8 @@ class StoreVault:
 
     def commit(self, what: Commitment) -> Saved:
         notes = [(rank, get_note(self.store, what.attempt, what.seq, rank)) for rank in what.ranks]
-        files = {name: stored for _, note in notes for name, stored in note.files.items()}
+        given = {name: stored for _, note in notes for name, stored in note.files.items()}
+        files = {name: stored for name, stored in given.items() if name not in layout.BESIDE}  # which may change
         first = notes[0][1]
         if first.adopted:
             files = self._adopted(first.adopted)
@@ -88,7 +89,7 @@ class StoreVault:
             f"{name} of rank {rank} is missing: another rank was to put it there, and did not"
             for rank, note in notes
             for name in note.left
-            if name not in manifest.files
+            if name not in (*manifest.files, *layout.BESIDE)
         ]
         if wrong:
             raise StorageError(f"{folder.url} is not whole: {'; '.join(wrong)}")
@@ -104,7 +105,8 @@ class StoreVault:
         manifest = parse_manifest(folder.url, folder.read(layout.MANIFEST))
         note = get_note(self.store, attempt, seq, rank)
         known = Note(manifest.world_size, {}, files=manifest.files)
-        files = dict(sorted({**note.files, **manifest.files}.items()))
+        late = {name: stored for name, stored in note.files.items() if name not in layout.BESIDE}
+        files = dict(sorted({**late, **manifest.files}.items()))
         ranks = sorted([*manifest.ranks, rank])
         larger = replace(manifest, ranks=ranks, files=files, time=time.time(), versions=versions())
         if self.signer is not None:
@@ -158,10 +160,10 @@ class StoreVault:
         if folder is not None and layout.MANIFEST not in (found := self.store.at(folder_key(folder)).sizes()):
             self.store.at(folder_key(folder)).delete(found)
 
-    def sweep(self, attempt: int, names: Collection[str]) -> None:
+    def sweep(self, attempt: int, names: Collection[str], keep: Collection[int] = ()) -> None:
         self.fence()
         self._undo(self._handoffs(attempt))
-        recovery.sweep(self.store, attempt, names)
+        recovery.sweep(self.store, attempt, names, keep)
 
     def _undo(self, handoffs: Iterable[Handoff]) -> None:
         for left in handoffs:
