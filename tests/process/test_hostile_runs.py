@@ -922,6 +922,21 @@ def test_what_is_ours_is_opened(good: Path, sandbox: Sandbox) -> None:
     assert type(train.Checkpoint(sandbox.run / CHECKPOINT).to_dict()["odd"]).__name__ == "Odd"
 
 
+def test_a_run_that_begins_with_pickles_of_another_run_of_ours_opens_them(good: Path, sandbox: Sandbox) -> None:
+    def look() -> str:
+        checkpoint = train.get_checkpoint()
+        assert checkpoint is not None
+        return type(checkpoint.to_dict()["odd"]).__name__
+
+    result = train.DataParallelTrainer(
+        look,
+        scaling_config=train.ScalingConfig(num_workers=0),
+        run_config=train.RunConfig(name="another", storage_path=sandbox.storage),
+        resume_from_checkpoint=train.Checkpoint(good / CHECKPOINT),
+    ).fit()
+    assert result.return_value == "Odd"
+
+
 # --- the same in a store ---
 
 
