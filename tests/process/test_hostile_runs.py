@@ -937,6 +937,49 @@ def test_a_run_that_begins_with_pickles_of_another_run_of_ours_opens_them(good: 
     assert result.return_value == "Odd"
 
 
+def reported(place: Path, storage: Path, *, first: bool) -> train.Checkpoint:
+    """What a run makes of a directory that its function reports, or begins with and reports again."""
+
+    def report(config: dict[str, Any]) -> None:
+        given = train.get_checkpoint() if first else train.Checkpoint.from_directory(place)
+        train.report({}, checkpoint=given)
+
+    result = train.DataParallelTrainer(
+        report,
+        scaling_config=train.ScalingConfig(num_workers=0),
+        run_config=train.RunConfig(name="reported", storage_path=storage),
+        resume_from_checkpoint=train.Checkpoint(place) if first else None,
+    ).fit()
+    assert result.checkpoint is not None
+    return result.checkpoint
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("change", [bombs, bombs_without_a_manifest])
+def test_a_run_that_reports_pickles_of_somebody_else_does_not_prove_their_origin(
+    change: Change, first: bool, good: Path, sandbox: Sandbox
+) -> None:
+    shutil.copytree(good, sandbox.run)
+    change(sandbox.run)
+    (sandbox.run / CHECKPOINT / ".validation.json").unlink()
+    checkpoint = reported(sandbox.run / CHECKPOINT, sandbox.storage, first=first)
+    with pytest.raises(train.StorageError, match="it is not proven that your own run wrote them"):
+        checkpoint.to_dict()
+    assert not sandbox.canary.exists()
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_run_that_reports_its_users_own_pickles_proves_their_origin(
+    first: bool, good: Path, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """Also those of a checkpoint that was written as plain files, or copied from a run."""
+    written = train.Checkpoint.from_dict({"odd": Odd()}).to_directory(tmp_path / "written")
+    copied = train.Checkpoint(good / CHECKPOINT).to_directory(tmp_path / "copied")
+    for number, place in enumerate([Path(written), Path(copied), good / CHECKPOINT]):
+        found = reported(place, sandbox.storage / str(number), first=first).to_dict()
+        assert type(found["odd"]).__name__ == "Odd"
+
+
 # --- the same in a store ---
 
 
