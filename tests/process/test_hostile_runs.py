@@ -1088,6 +1088,32 @@ def test_secrets_are_not_written_down_and_nobody_else_may_read_a_run(
         train.DataParallelTrainer.restore(run, fail)
 
 
+def test_nobody_else_may_read_or_write_what_a_run_saves(tmp_path: Path) -> None:
+    """Also not after ``chmod -R g+rX``, by which a run is shared: it gives the group no right to write."""
+
+    def save() -> None:
+        (tmp_path / "mine" / "below").mkdir(parents=True)
+        (tmp_path / "mine" / "below" / "weights").write_text("weights")
+        train.report({}, train.Checkpoint.from_directory(tmp_path / "mine"))
+        train.report({}, train.Checkpoint.from_dict({"step": 1}))
+        raise ValueError
+
+    before = os.umask(0)
+    try:
+        trainer = train.DataParallelTrainer(
+            save,
+            scaling_config=train.ScalingConfig(num_workers=0),
+            run_config=train.RunConfig(name="run", storage_path=tmp_path / "runs"),
+        )
+        with pytest.raises(train.TrainingFailedError):
+            trainer.fit()
+    finally:
+        os.umask(before)
+    found = [path for path in (tmp_path / "runs" / "run").rglob("*") if path.name != ".lock"]
+    assert {"weights", "dict.json", "logs", "failures"} <= {path.name for path in found}
+    assert not [str(path) for path in found if path.stat().st_mode & 0o077]
+
+
 def test_a_directory_of_copies_that_somebody_makes_meanwhile_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
