@@ -12,6 +12,7 @@ import base64
 import contextlib
 import copy
 import dataclasses
+import fcntl
 import hashlib
 import io
 import json
@@ -263,6 +264,7 @@ def sentence(error: HeadwayError) -> str:
 
 
 def sentence_of(text: str) -> str:
+    assert not (found := FORBIDDEN.search(text)), f"{found} in {text!a}"
     assert 0 < len(text) < 2000, f"no clear sentence: {text[:200]!r}"
     return ""
 
@@ -1165,6 +1167,21 @@ def test_a_pickle_of_terabytes_is_one_sentence(name: str, good: Path, sandbox: S
     else:
         with pytest.raises(train.StorageError, match="it is not proven that your own run wrote them"):
             train.Result.from_path(sandbox.run).checkpoint.to_dict()
+
+
+def test_an_error_is_plain_text_whatever_it_quotes(good: Path, sandbox: Sandbox) -> None:
+    """Python prints it as it is, where no one catches it: the text of a lock, the names of files."""
+    shutil.copytree(good, sandbox.run)
+    (sandbox.run / ".lock").write_text(ESCAPES)
+    (sandbox.storage / ESCAPES.replace("/", "")).write_text("no Parquet")
+    with (sandbox.run / ".lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(train.StorageError, match="is open in") as held:
+            open_run(sandbox.run, "must")
+    with pytest.raises(train.DataError) as unreadable:
+        headway.data.read_parquet(sandbox.storage / ESCAPES.replace("/", "")).count()
+    for error in (held, unreadable):
+        assert not FORBIDDEN.search(str(error.value))
 
 
 def test_a_log_that_is_a_link_to_nowhere_is_one_sentence(good: Path, sandbox: Sandbox) -> None:
