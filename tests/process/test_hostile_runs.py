@@ -1169,6 +1169,26 @@ def test_a_pickle_of_terabytes_is_one_sentence(name: str, good: Path, sandbox: S
             train.Result.from_path(sandbox.run).checkpoint.to_dict()
 
 
+def test_a_copy_by_hard_links_is_not_written_through(good: Path, sandbox: Sandbox) -> None:
+    """As backups are made (``cp -al``): what continues in one must not change the other."""
+    shutil.copytree(good, sandbox.outside / "backup")
+    (sandbox.outside / "backup" / "run.json.new").write_text("of a program that was killed")
+    before = sandbox.state()
+    shutil.copytree(sandbox.outside / "backup", sandbox.run, copy_function=os.link)
+    train.DataParallelTrainer(
+        lambda: print("more"),
+        scaling_config=train.ScalingConfig(num_workers=1),
+        run_config=train.RunConfig(name="run", storage_path=sandbox.storage),
+    ).fit()
+    assert "more" in command("logs", "{run}")(sandbox)
+    assert sandbox.state() == before
+
+
+def test_a_name_that_no_file_can_have_is_one_sentence(sandbox: Sandbox) -> None:
+    for args in (["show", "x" * 300], ["rm", "--yes", "x" * 300], ["ls", "x" * 300]):
+        assert "File name too long" in command(*args)(sandbox)
+
+
 def test_an_error_is_plain_text_whatever_it_quotes(good: Path, sandbox: Sandbox) -> None:
     """Python prints it as it is, where no one catches it: the text of a lock, the names of files."""
     shutil.copytree(good, sandbox.run)

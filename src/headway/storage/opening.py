@@ -37,7 +37,7 @@ from headway.storage.vault import FolderVault, Vault
 ENDED = ("FINISHED", "STOPPED", "PREEMPTED", "FAILED", "ABORTED")
 UNFINISHED = ".headway-new-"  # a run's directory, until it is one
 _CHOOSE = "choose another name, or give RunConfig(trust=True) to continue it"
-_OWNER_LENGTH = 300  # of the text in a lock; another user may have written it
+_OWNER_LENGTH = 120  # of the text in a lock; another user may have written it
 _YOUNG_S = 60  # no program takes that long to make a directory
 _ATTEMPT = re.compile(r"attempt-(\d{1,9})\b")
 
@@ -394,6 +394,8 @@ def _lock(path: Path) -> TextIO:
         if _is_in_place(path, file):
             break
         file.close()  # the run was removed meanwhile, and the lock with it
+    if os.fstat(file.fileno()).st_nlink > 1:  # a copy made with hard links: whoever holds the other one is named there
+        return file
     file.truncate(0)
     file.write(f"process {os.getpid()} on {socket.gethostname()}")
     file.flush()
