@@ -12,6 +12,7 @@ import base64
 import contextlib
 import copy
 import dataclasses
+import fcntl
 import hashlib
 import io
 import json
@@ -263,6 +264,7 @@ def sentence(error: HeadwayError) -> str:
 
 
 def sentence_of(text: str) -> str:
+    assert not (found := FORBIDDEN.search(text)), f"{found} in {text!a}"
     assert 0 < len(text) < 2000, f"no clear sentence: {text[:200]!r}"
     return ""
 
@@ -922,6 +924,64 @@ def test_what_is_ours_is_opened(good: Path, sandbox: Sandbox) -> None:
     assert type(train.Checkpoint(sandbox.run / CHECKPOINT).to_dict()["odd"]).__name__ == "Odd"
 
 
+def test_a_run_that_begins_with_pickles_of_another_run_of_ours_opens_them(good: Path, sandbox: Sandbox) -> None:
+    def look() -> str:
+        checkpoint = train.get_checkpoint()
+        assert checkpoint is not None
+        return type(checkpoint.to_dict()["odd"]).__name__
+
+    result = train.DataParallelTrainer(
+        look,
+        scaling_config=train.ScalingConfig(num_workers=0),
+        run_config=train.RunConfig(name="another", storage_path=sandbox.storage),
+        resume_from_checkpoint=train.Checkpoint(good / CHECKPOINT),
+    ).fit()
+    assert result.return_value == "Odd"
+
+
+def reported(place: Path, storage: Path, *, first: bool) -> train.Checkpoint:
+    """What a run makes of a directory that its function reports, or begins with and reports again."""
+
+    def report(config: dict[str, Any]) -> None:
+        given = train.get_checkpoint() if first else train.Checkpoint.from_directory(place)
+        train.report({}, checkpoint=given)
+
+    result = train.DataParallelTrainer(
+        report,
+        scaling_config=train.ScalingConfig(num_workers=0),
+        run_config=train.RunConfig(name="reported", storage_path=storage),
+        resume_from_checkpoint=train.Checkpoint(place) if first else None,
+    ).fit()
+    assert result.checkpoint is not None
+    return result.checkpoint
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("change", [bombs, bombs_without_a_manifest])
+def test_a_run_that_reports_pickles_of_somebody_else_does_not_prove_their_origin(
+    change: Change, first: bool, good: Path, sandbox: Sandbox
+) -> None:
+    shutil.copytree(good, sandbox.run)
+    change(sandbox.run)
+    (sandbox.run / CHECKPOINT / ".validation.json").unlink()
+    checkpoint = reported(sandbox.run / CHECKPOINT, sandbox.storage, first=first)
+    with pytest.raises(train.StorageError, match="it is not proven that your own run wrote them"):
+        checkpoint.to_dict()
+    assert not sandbox.canary.exists()
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_run_that_reports_its_users_own_pickles_proves_their_origin(
+    first: bool, good: Path, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """Also those of a checkpoint that was written as plain files, or copied from a run."""
+    written = train.Checkpoint.from_dict({"odd": Odd()}).to_directory(tmp_path / "written")
+    copied = train.Checkpoint(good / CHECKPOINT).to_directory(tmp_path / "copied")
+    for number, place in enumerate([Path(written), Path(copied), good / CHECKPOINT]):
+        found = reported(place, sandbox.storage / str(number), first=first).to_dict()
+        assert type(found["odd"]).__name__ == "Odd"
+
+
 # --- the same in a store ---
 
 
@@ -1030,6 +1090,32 @@ def test_secrets_are_not_written_down_and_nobody_else_may_read_a_run(
         train.DataParallelTrainer.restore(run, fail)
 
 
+def test_nobody_else_may_read_or_write_what_a_run_saves(tmp_path: Path) -> None:
+    """Also not after ``chmod -R g+rX``, by which a run is shared: it gives the group no right to write."""
+
+    def save() -> None:
+        (tmp_path / "mine" / "below").mkdir(parents=True)
+        (tmp_path / "mine" / "below" / "weights").write_text("weights")
+        train.report({}, train.Checkpoint.from_directory(tmp_path / "mine"))
+        train.report({}, train.Checkpoint.from_dict({"step": 1}))
+        raise ValueError
+
+    before = os.umask(0)
+    try:
+        trainer = train.DataParallelTrainer(
+            save,
+            scaling_config=train.ScalingConfig(num_workers=0),
+            run_config=train.RunConfig(name="run", storage_path=tmp_path / "runs"),
+        )
+        with pytest.raises(train.TrainingFailedError):
+            trainer.fit()
+    finally:
+        os.umask(before)
+    found = [path for path in (tmp_path / "runs" / "run").rglob("*") if path.name != ".lock"]
+    assert {"weights", "dict.json", "logs", "failures"} <= {path.name for path in found}
+    assert not [str(path) for path in found if path.stat().st_mode & 0o077]
+
+
 def test_a_directory_of_copies_that_somebody_makes_meanwhile_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1081,6 +1167,41 @@ def test_a_pickle_of_terabytes_is_one_sentence(name: str, good: Path, sandbox: S
     else:
         with pytest.raises(train.StorageError, match="it is not proven that your own run wrote them"):
             train.Result.from_path(sandbox.run).checkpoint.to_dict()
+
+
+def test_a_copy_by_hard_links_is_not_written_through(good: Path, sandbox: Sandbox) -> None:
+    """As backups are made (``cp -al``): what continues in one must not change the other."""
+    shutil.copytree(good, sandbox.outside / "backup")
+    (sandbox.outside / "backup" / "run.json.new").write_text("of a program that was killed")
+    before = sandbox.state()
+    shutil.copytree(sandbox.outside / "backup", sandbox.run, copy_function=os.link)
+    train.DataParallelTrainer(
+        lambda: print("more"),
+        scaling_config=train.ScalingConfig(num_workers=1),
+        run_config=train.RunConfig(name="run", storage_path=sandbox.storage),
+    ).fit()
+    assert "more" in command("logs", "{run}")(sandbox)
+    assert sandbox.state() == before
+
+
+def test_a_name_that_no_file_can_have_is_one_sentence(sandbox: Sandbox) -> None:
+    for args in (["show", "x" * 300], ["rm", "--yes", "x" * 300], ["ls", "x" * 300]):
+        assert "File name too long" in command(*args)(sandbox)
+
+
+def test_an_error_is_plain_text_whatever_it_quotes(good: Path, sandbox: Sandbox) -> None:
+    """Python prints it as it is, where no one catches it: the text of a lock, the names of files."""
+    shutil.copytree(good, sandbox.run)
+    (sandbox.run / ".lock").write_text(ESCAPES)
+    (sandbox.storage / ESCAPES.replace("/", "")).write_text("no Parquet")
+    with (sandbox.run / ".lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(train.StorageError, match="is open in") as held:
+            open_run(sandbox.run, "must")
+    with pytest.raises(train.DataError) as unreadable:
+        headway.data.read_parquet(sandbox.storage / ESCAPES.replace("/", "")).count()
+    for error in (held, unreadable):
+        assert not FORBIDDEN.search(str(error.value))
 
 
 def test_a_log_that_is_a_link_to_nowhere_is_one_sentence(good: Path, sandbox: Sandbox) -> None:

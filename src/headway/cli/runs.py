@@ -115,7 +115,7 @@ def find(run: str, storage_path: str | None) -> Record:
     for path in (expanded(run), _storage(storage_path) / run):
         try:
             is_there = path.is_dir()
-        except PermissionError as error:
+        except OSError as error:  # no right to enter a directory above it, or too long a name
             raise StorageError(f"{path} cannot be read: {error.strerror}") from None
         if is_there:
             return Record.at(path)

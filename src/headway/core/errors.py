@@ -24,9 +24,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from headway.core.text import plain
+
 
 class HeadwayError(Exception):
-    """The root of all errors that Headway raises on purpose."""
+    """The root of all errors that Headway raises on purpose.
+
+    Its text has no control characters: names of files and what stands in them may be anybody's, and Python prints what
+    nobody catches.
+    """
+
+    def __str__(self) -> str:
+        return plain(super().__str__(), lines=True)
 
 
 class ConfigError(HeadwayError, ValueError):

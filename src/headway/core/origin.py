@@ -92,7 +92,8 @@ def _read(path: Path) -> bytes | None:
 
 def _make(path: Path) -> bytes:
     """Whole or not at all; if another process makes one now, theirs counts."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for folder in reversed(path.parents):
+        folder.mkdir(exist_ok=True, mode=0o700)
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(secrets.token_bytes(KEY_BYTES))

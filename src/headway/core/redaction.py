@@ -16,12 +16,12 @@ MASK = "***"
 
 # Names in snake case; see _words. Of the first kind everything is a secret, of the second only text.
 _ALWAYS = re.compile(
-    r"passw|passphrase|passcode|(^|_)(pass|pwd|pw)$|(^|_)(jwt|otp)($|_)|secret|credential|(^|_)creds?($|_)|private_?key"
+    r"passw|pass_?phrase|pass_?code|(^|_)(pass|pwd|pw)$|(^|_)(jwt|otp)($|_)|secret|credential|(^|_)creds?($|_)|private_?key"
 )
 _TEXT_ONLY = re.compile(
     r"(api|access|account|auth|client|consumer|encryption|license|master|service|session|shared|signing|ssh|storage|"
     r"subscription|webhook|wandb|openai|anthropic|hf)_?key(_id)?s?$|^key_id$|(^|_)(tokens?_)?auth$|authorization|bearer|"
-    r"cookie|(^|_)(sas|csrf|xsrf|sessionid|session_id|connection_string|conn_str)($|_)|(^|_)token$"
+    r"cookie|(^|_)(sas|csrf|xsrf|sessionid|session_id|connection_string|conn_str)($|_)|(^|_|api|auth|access)token$"
 )
 _NO_SECRET = re.compile(
     r"(^|_)(pad|eos|bos|unk|mask|cls|sep|special|prompt|image|audio|video|vision|text|next|last|first|start|end|stop|"
@@ -32,7 +32,7 @@ _LONGEST = 200  # of a name: what counts stands at its end
 _SHORTEST = 4  # of a text that could be a secret: "yes", "<s>"
 
 _IN_TEXT = [
-    (re.compile(r"(?<![a-z0-9+.\-])([a-z][a-z0-9+.\-]*+://[^\s/:@]*):[^\s/@]+@", re.I), rf"\1:{MASK}@"),
+    (re.compile(r"""(?<![a-z0-9+.\-])([a-z][a-z0-9+.\-]*+://[^\s/:@]*):[^\s/"']+@""", re.I), rf"\1:{MASK}@"),
     (re.compile(r"(?<![a-z0-9+.\-])([a-z][a-z0-9+.\-]*+://)[^\s/:@]{16,}@", re.I), rf"\1{MASK}@"),
     (re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=\-]{8,}"), rf"\1 {MASK}"),
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|$)", re.S), MASK),
@@ -50,6 +50,9 @@ _PARAMETER = re.compile(r"([?&])([\w.\-]+)=([^&\s'\"]+)")
 _SIGNATURE = re.compile(r"^(sig|signature|x_(amz|goog)_(signature|credential|security_token))$")  # of a signed address
 _NAME = re.compile(r"""(?<![\w.])(?<![\w.]-)([A-Za-z_][\w.\-]{0,200}+)['"]?\s*[=:]\s*""")
 _VALUE = re.compile(r""""[^"]*"|'[^']*'|[^\s,;&)\]}]+""")
+_FLAG = re.compile(
+    r"""(?<![\w\-])(--[A-Za-z][\w.\-]{0,200}+)(['"]?,?\s{1,8}+)("[^"]*"|'[^']*'|[^\s,;&)\]}\-][^\s,;&)\]}]*+)"""
+)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -97,7 +100,7 @@ def redact_assignments(text: str) -> str:
     >>> redact_assignments("Config(lr=0.1, api_key='abcdefgh')")
     'Config(lr=0.1, api_key=***)'
     """
-    text = redact_text(text)
+    text = _FLAG.sub(_redact_flag, redact_text(text))
     parts, done, position = [], 0, 0
     while (named := _NAME.search(text, position)) is not None:
         position = named.end()  # what follows may be the next name: "refused: password=x"
@@ -106,6 +109,11 @@ def redact_assignments(text: str) -> str:
             parts += [text[done:position], MASK]
             done = position = value.end()
     return "".join([*parts, text[done:]])
+
+
+def _redact_flag(found: re.Match[str]) -> str:
+    flag, between, value = found.groups()
+    return f"{flag}{between}{MASK if is_secret(flag, value) else value}"
 
 
 def redact(value: Any, name: object = "") -> Any:
@@ -117,7 +125,8 @@ def redact(value: Any, name: object = "") -> Any:
     if is_secret(name, value) and not isinstance(value, Mapping | list | tuple):
         return MASK
     if isinstance(value, Mapping):
-        return {key: redact(item, key) for key, item in value.items()}
+        whole = is_secret(name)  # {"credentials": {"me": "hunter2"}}: what it is, only the outer name says
+        return {key: redact(item, name if whole else key) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return list(redact_arguments([redact(item, name) for item in value]))
     return redact_assignments(value) if isinstance(value, str) else value

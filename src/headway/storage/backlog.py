@@ -47,7 +47,7 @@ class Backlog:
         self.close()
         name = f"{self._attempt}.backlog-{self._num_files % 2}.rank-{self._rank}.jsonl"
         folder = layout.staging(self._run)
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         self._fd = open_to_append(folder / name)
         os.ftruncate(self._fd, 0)
         self._num_files += 1

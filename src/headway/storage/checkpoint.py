@@ -14,7 +14,7 @@ from headway.core.config import local_path, scheme_of
 from headway.core.errors import ConfigError, StorageError
 from headway.core.origin import Key
 from headway.storage import disk, layout
-from headway.storage.dicts import read_dict, write_dict
+from headway.storage.dicts import foreign_pickles, read_dict, write_dict
 from headway.storage.files import copy_tree, json_bytes, parse_json, read_json, write_json
 from headway.storage.manifest import Manifest, parse_manifest, read_manifest
 from headway.storage.proof import Proof, proof_of, trusted
@@ -115,6 +115,20 @@ class Checkpoint:
     def proof(self, folder: Path) -> Proof:
         """What is proven of its files, which :meth:`as_directory` has laid into ``folder``."""
         return trusted(folder) if self._trusted else proof_of(folder, self._manifest(), self._key)
+
+    def may_be_signed(self) -> bool:
+        """Whether a run that is given these files may say that it has written them.
+
+        Not those of another user's checkpoint, nor a dict with pickles that this user's Headway has not written: a run
+        that reports them would prove the origin of code that it has only copied.
+        """
+        if self._data is not None or (self._store is None and not os.path.isdir(self.path)):
+            return True
+        with contextlib.suppress(StorageError), self.as_directory() as folder:
+            proof = self.proof(Path(folder))
+            committed_by_others = bool(proof.doubt) and self._manifest() is not None
+            return not committed_by_others and all(map(proof.covers_file, foreign_pickles(Path(folder))))
+        return False
 
     def _manifest(self) -> Manifest | None:
         try:

@@ -8,21 +8,25 @@ pickled.pkl            what only pickle can hold; opening it runs code, so it mu
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import math
 import pickle
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from headway.core.errors import StorageError
-from headway.storage.files import open_regular, read_json
+from headway.core.origin import user_key
+from headway.storage.files import open_regular, read_json, walk
+from headway.storage.manifest import checksum
 from headway.storage.proof import Proof
 
 TREE, TENSORS, ARRAYS, PICKLED = "dict.json", "tensors.safetensors", "arrays.safetensors", "pickled.pkl"
 MARK = "$"
+SIGNATURE = "signature"  # of pickled.pkl, by the key of the user who wrote it
 # What arrays.safetensors holds; arrays of other types, and of subclasses (masked ones, say), are pickled.
 _ARRAY_TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
 
@@ -31,7 +35,12 @@ def write_dict(folder: Path, data: Mapping[Any, Any]) -> None:
     """Lay a dict down as files."""
     parts = _Parts()
     tree = parts.encode(dict(data) if type(data) is not OrderedDict else data)
-    (folder / TREE).write_text(json.dumps({"format": 1, "tree": tree}, indent=1))
+    content = {"format": 1, "tree": tree}
+    if parts.pickled:
+        pickled = pickle.dumps(parts.pickled, protocol=5)
+        (folder / PICKLED).write_bytes(pickled)
+        content[SIGNATURE] = _sign(hashlib.sha256(pickled).hexdigest())
+    (folder / TREE).write_text(json.dumps(content, indent=1))
     if parts.tensors:
         import safetensors.torch
 
@@ -40,8 +49,26 @@ def write_dict(folder: Path, data: Mapping[Any, Any]) -> None:
         import safetensors.numpy
 
         safetensors.numpy.save_file(parts.arrays, folder / ARRAYS)
-    if parts.pickled:
-        (folder / PICKLED).write_bytes(pickle.dumps(parts.pickled, protocol=5))
+
+
+def _sign(digest: str) -> str:
+    return user_key().sign("dict", digest.encode())
+
+
+def foreign_pickles(folder: Path) -> Iterator[Path]:
+    """The pickles of dicts below a directory that this user's Headway has not written."""
+    for _, path in walk(folder, leave_out=folder):
+        if path.name == PICKLED and path.is_file() and is_dict(path.parent) and not _is_ours(path):
+            yield path
+
+
+def _is_ours(pickled: Path) -> bool:
+    try:
+        content = read_json(pickled.with_name(TREE))
+        signature = content.get(SIGNATURE) if isinstance(content, dict) else None
+        return user_key().verify("dict", checksum(pickled).encode(), signature)
+    except (OSError, StorageError):
+        return False
 
 
 def is_dict(folder: Path) -> bool:

@@ -13,6 +13,7 @@ import fcntl
 import os
 import shutil
 import signal
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,8 +26,19 @@ _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe that has taken a fi
 
 
 def make_folder(path: Path) -> None:
-    """With all folders above it; it may be there already."""
-    path.mkdir(parents=True, exist_ok=True)
+    """With all folders above it; it may be there already. Only its owner may enter those that are new."""
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+    except FileNotFoundError:
+        make_folder(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
+
+
+def make_private(path: Path) -> None:
+    """Take away what others may do with a file or folder, as far as the filesystem knows of permissions."""
+    with contextlib.suppress(OSError):
+        if (mode := stat.S_IMODE(os.stat(path).st_mode)) & 0o077:
+            os.chmod(path, mode & 0o700)
 
 
 def write(path: Path, data: bytes) -> None:

@@ -95,7 +95,8 @@ def write(run: Path, bundle: Bundle) -> Path:
     place = folder_of(run, bundle.name)
     fresh = place.with_name(f".{bundle.name}.new")
     disk.remove(fresh)
-    fresh.parent.mkdir(exist_ok=True)  # and not the run's own folder: if that is away, it must not be put there anew
+    # and not the run's own folder: if that is away, it must not be put there anew
+    fresh.parent.mkdir(mode=0o700, exist_ok=True)
     fresh.mkdir(mode=0o700)
     for rank, text in bundle.stacks.items():
         _write_privately(fresh / f"rank-{rank}.stacks.txt", text.encode(errors="backslashreplace"))

@@ -192,6 +192,8 @@ def open_to_append(path: Path) -> int:
     if path.is_symlink():
         raise StorageError(f"{path} is a link, and Headway does not write through links: remove it")
     try:
+        if _has_other_names(path):  # a copy made with hard links: the other one must not grow, too
+            _replace(path, functools.partial(disk.copy, path))
         fd = os.open(path, flags, PRIVATE)
     except PermissionError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
@@ -199,6 +201,15 @@ def open_to_append(path: Path) -> int:
         os.close(fd)
         raise StorageError(f"{path} is not a file: remove it")
     return fd
+
+
+def _has_other_names(path: Path) -> bool:
+    """Whether a file is there by several names (hard links): what is written to it is written to all of them."""
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_nlink > 1
 
 
 def same_content(a: Path, b: Path) -> bool:
@@ -223,7 +234,7 @@ def same_beginning(short: Path, long: Path) -> bool:
 def write_json(path: Path, value: object) -> None:
     """Whole or not at all, whatever happens in between, and on the disk when this returns."""
     temporary = _temporary(path)
-    if os.path.lexists(temporary) and not stat.S_ISREG(os.lstat(temporary).st_mode):
+    if os.path.lexists(temporary) and (not stat.S_ISREG(os.lstat(temporary).st_mode) or _has_other_names(temporary)):
         disk.remove(temporary)  # a link, say: it would lead anywhere
     disk.write(temporary, json_bytes(value))
     disk.flush(temporary)

@@ -129,7 +129,7 @@ def begin(
     try:
         given = inventory_of(source, slot, note)
         check_any(given, source)
-        layout.staging(run).mkdir(parents=True, exist_ok=True)
+        disk.make_folder(layout.staging(run))
         _write(run, handoff, key)
         aside.mkdir(mode=0o700)
         _keep_links(source, aside / _NEW_LINK)

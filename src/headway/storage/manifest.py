@@ -98,16 +98,18 @@ def versions() -> dict[str, str]:
 
 
 def flushed(folder: Path) -> dict[str, Stored]:
-    """Put every file below on the disk itself, and say what it holds."""
+    """Put every file below on the disk itself, for its owner alone to read, and say what it holds."""
     names = [name for name in sizes(folder) if name not in layout.BESIDE[1:]]  # which may change
     with concurrent.futures.ThreadPoolExecutor(max(1, min(HASHERS, len(names)))) as pool:
         stored = list(pool.map(lambda name: _flushed(folder / name), names))
     for root, _, _ in os.walk(folder):
+        disk.make_private(Path(root))
         disk.flush(Path(root))
     return dict(zip(names, stored, strict=True))
 
 
 def _flushed(path: Path) -> Stored:
+    disk.make_private(path)
     disk.flush(path)
     return Stored(path.stat().st_size, checksum(path))
 

@@ -37,7 +37,7 @@ from headway.storage.vault import FolderVault, Vault
 ENDED = ("FINISHED", "STOPPED", "PREEMPTED", "FAILED", "ABORTED")
 UNFINISHED = ".headway-new-"  # a run's directory, until it is one
 _CHOOSE = "choose another name, or give RunConfig(trust=True) to continue it"
-_OWNER_LENGTH = 300  # of the text in a lock; another user may have written it
+_OWNER_LENGTH = 120  # of the text in a lock; another user may have written it
 _YOUNG_S = 60  # no program takes that long to make a directory
 _ATTEMPT = re.compile(r"attempt-(\d{1,9})\b")
 
@@ -85,7 +85,7 @@ def _enter(path: Path, *, trust: bool) -> TextIO:
     if not trust and _is_foreign(path):
         raise StorageError(f"run {path} belongs to {_user_name(os.lstat(path).st_uid)}: {_CHOOSE}")
     for folder in (layout.LOGS, layout.CHECKPOINTS):
-        (path / folder).mkdir(exist_ok=True)
+        (path / folder).mkdir(mode=0o700, exist_ok=True)
     lock = _lock(path)
     try:
         if not os.path.lexists(path / layout.DESCRIPTION):
@@ -122,7 +122,7 @@ def _create(path: Path) -> TextIO | None:
     _sweep_unfinished(fresh)
     try:
         for folder in (layout.LOGS, layout.CHECKPOINTS):
-            (fresh / folder).mkdir()
+            (fresh / folder).mkdir(mode=0o700)
         write_json(fresh / layout.DESCRIPTION, _fresh(path.name))
         fresh.rename(path)
     except OSError as error:
@@ -300,7 +300,7 @@ def open_remote_run(store: Store, resume: Resume) -> RunDir:
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     check_layout(home)
     for folder in (layout.LOGS, layout.CHECKPOINTS):
-        (home / folder).mkdir(exist_ok=True)
+        (home / folder).mkdir(mode=0o700, exist_ok=True)
     with contextlib.ExitStack() as undo:
         lock = undo.enter_context(_lock(home))
         lease = Lease(store)
@@ -394,6 +394,8 @@ def _lock(path: Path) -> TextIO:
         if _is_in_place(path, file):
             break
         file.close()  # the run was removed meanwhile, and the lock with it
+    if os.fstat(file.fileno()).st_nlink > 1:  # a copy made with hard links: whoever holds the other one is named there
+        return file
     file.truncate(0)
     file.write(f"process {os.getpid()} on {socket.gethostname()}")
     file.flush()

@@ -53,11 +53,15 @@ def trusted(root: Path) -> Proof:
 
 
 def proof_of(root: Path, manifest: Manifest | None, key: Key | None = None) -> Proof:
-    """What the manifest of a checkpoint proves, by the key of its run; None: by this user's own."""
+    """What the manifest of a checkpoint proves, by this user's own key.
+
+    ``key``, that of the run which hands it out, counts as well: it is there where the user's own is not.
+    """
     if manifest is None:
         return Proof(root, doubt="it has no manifest")
     if not manifest.signature:
         return Proof(root, doubt="it is not signed")
-    if not manifest.is_signed(key or user_key().for_run(manifest.run)):
+    by_run = key is not None and manifest.is_signed(key)
+    if not by_run and not manifest.is_signed(user_key().for_run(manifest.run)):
         return Proof(root, doubt=f"it is not signed by your key ({key_file()})")
     return Proof(root, {name: stored.sha256 for name, stored in manifest.files.items()})

@@ -166,7 +166,10 @@ def runs_in_store(storage: Store) -> Runs:
 
 def runs(storage: Path) -> Runs:
     """All runs in a directory."""
-    paths = [path.parent for path in sorted(storage.glob(f"*/{layout.DESCRIPTION}"))]
+    try:
+        paths = [path.parent for path in sorted(storage.glob(f"*/{layout.DESCRIPTION}"))]
+    except OSError as error:  # too long a name, say
+        raise StorageError(f"{storage} cannot be read: {error.strerror}") from None
     return _sorted_out({path.name: functools.partial(Record, path, FolderVault(path)) for path in paths})
 
 

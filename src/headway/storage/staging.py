@@ -72,6 +72,7 @@ class Note:
     files: dict[str, Stored] = field(default_factory=dict)  # in a store, or if adopted: what this rank has put there
     left: dict[str, Stored] = field(default_factory=dict)  # and what it has not, because another rank puts it there
     seconds: float = 0.0  # how long that took
+    unproven: bool = False  # the files are not the run's own: it has been given a checkpoint of somebody else
     signature: str = ""  # by the run's key: a worker of the run has written it
 
     @property
@@ -81,7 +82,9 @@ class Note:
 
     def signed(self, key: Key | None, attempt: int, seq: int, rank: int) -> Note:
         """The same, signed for this place."""
-        return self if key is None else replace(self, signature=key.sign("note", self._signable(attempt, seq, rank)))
+        if key is None or self.unproven:
+            return self
+        return replace(self, signature=key.sign("note", self._signable(attempt, seq, rank)))
 
     def is_signed(self, key: Key, attempt: int, seq: int, rank: int) -> bool:
         return key.verify("note", self._signable(attempt, seq, rank), self.signature)
@@ -126,6 +129,7 @@ _NOTE = {
     "files": _FILES,
     "left": _FILES,
     "seconds": NUMBER,
+    "?unproven": bool,
     "?signature": str,
 }
 

@@ -252,8 +252,14 @@ class Session:
         self._say_if_unread()
         self._link.send(Saving(taken=self.progress.how_far(), place=wish.place))
         heed()
-        note = Note(self.run.num_workers, json.loads(metrics), validation=validation, cursor=_noted(wish))
         with self.progress.phase("saving a checkpoint"):
+            note = Note(
+                self.run.num_workers,
+                json.loads(metrics),
+                validation=validation,
+                cursor=_noted(wish),
+                unproven=not (wish.scratch or checkpoint.may_be_signed()),
+            )
             self._link.wait(lambda: len(self._pending) < IN_FLIGHT, THROTTLE_S)
             there = self._saver.save(checkpoint, seq, note, wish)
         self._pending.add(seq)

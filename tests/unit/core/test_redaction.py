@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from headway.core.redaction import MASK, is_secret, masked, redact, redact_arguments, redact_text
+from headway.core.redaction import MASK, is_secret, masked, redact, redact_arguments, redact_assignments, redact_text
 
 SECRET = """
     password passwd db_password pwd user_pwd passphrase ssh-passphrase passcode pass secret client_secret SECRET_KEY
@@ -14,7 +14,7 @@ SECRET = """
     wandb_api_key openai_key hf_token HF_TOKEN token authToken access_token refresh_token id_token github.token
     Authorization auth http_auth bearer bearer_token cookie Set-Cookie session_cookie jwt jwt_token credentials
     gcp_credential creds private_key privateKey ssh_key account_key storage_key sas sas_token connection_string otp
-    csrf_token sessionid
+    csrf_token sessionid pass_phrase passCode apitoken
 """.split()
 
 HARMLESS = """
@@ -48,6 +48,8 @@ def test_numbers_and_switches_are_no_secrets_unless_they_are_passwords() -> None
     ("text", "shown"),
     [
         ("postgres://user:hunter2@db:5432/x", f"postgres://user:{MASK}@db:5432/x"),
+        ("postgres://user:hunt@er2@db/x", f"postgres://user:{MASK}@db/x"),
+        ('{"url": "http://host:80", "mail": "me@example.org"}', '{"url": "http://host:80", "mail": "me@example.org"}'),
         ("redis://:hunter2@host", f"redis://:{MASK}@host"),
         ("https://x-access-token-12345@github.com/a", f"https://{MASK}@github.com/a"),
         ("https://host/p?token=abcdef&x=1", f"https://host/p?token={MASK}&x=1"),
@@ -66,6 +68,34 @@ def test_secrets_are_known_by_their_form(text: str, shown: str) -> None:
     assert redact_text(text) == shown
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("tool --password hunter2 --lr 1", f"tool --password {MASK} --lr 1"),
+        (
+            "Command '['tool', '--api-key', 'hunter2', '-x']' failed",
+            f"Command '['tool', '--api-key', {MASK}, '-x']' failed",
+        ),
+        ("tool --token --flag --num-workers 2", "tool --token --flag --num-workers 2"),
+    ],
+)
+def test_a_text_may_hold_a_command_line(text: str, shown: str) -> None:
+    assert redact_assignments(text) == shown
+
+
+def test_what_lies_below_the_name_of_a_secret_is_one() -> None:
+    asked = {
+        "credentials": {"me": "hunter2", "on": True},
+        "api_keys": {"hub": ["abcdef", {"x": "ghijkl"}]},
+        "lr": {"a": 1},
+    }
+    assert redact(asked) == {
+        "credentials": {"me": MASK, "on": True},
+        "api_keys": {"hub": [MASK, {"x": MASK}]},
+        "lr": {"a": 1},
+    }
+
+
 def test_nested_values_and_command_lines() -> None:
     asked = {"db": {"password": "p", "url": "pg://u:p@h"}, "args": ["--token", "abcd", "--lr", "0.1"], "n": [1, 2]}
     assert redact(asked) == {
@@ -79,7 +109,8 @@ def test_nested_values_and_command_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["x", "a.", "a--", "-a", "eyJ-", "eyJaaaaaaaa.", "a://", "a://b", "?a", "-----BEGIN ", "a='"]
+    "part",
+    ["x", "a.", "a--", "-a", "eyJ-", "eyJaaaaaaaa.", "a://", "a://b", "?a", "-----BEGIN ", "a='", "--a '", "--a "],
 )
 def test_masking_a_long_text_takes_time_in_proportion(part: str) -> None:
     """Whoever chooses a text must not choose how long we look at it: compared with one of a tenth of its length."""

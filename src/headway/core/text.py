@@ -1,0 +1,30 @@
+"""Text without control characters: whatever it is printed to, it can do nothing but appear there."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+_SUSPECT = re.compile(r"[^\x20-\x7e\xa0-\xac\xae-\u0600]")  # whatever needs a closer look
+_HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # controls, formats (bidirectional marks among them), surrogates, separators
+_HARMLESS = "\t\u200c\u200d"  # joiners belong to scripts and to emoji
+
+
+def plain(text: str, *, lines: bool = False) -> str:
+    """Every control character as an escape that can be read. ``lines``: it may have several lines.
+
+    >>> plain("loss \\x1b[2J\\rfake")
+    'loss \\\\x1b[2J\\\\rfake'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    if lines:
+        return "\n".join(plain(line) for line in text.split("\n"))
+    return _SUSPECT.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    character = found[0]
+    if character in _HARMLESS or unicodedata.category(character) not in _HIDDEN:
+        return character
+    return repr(character)[1:-1]
