@@ -516,7 +516,7 @@ def test_a_rank_that_is_late_finds_the_checkpoint_that_its_attempt_began_with(tm
         rank = train.get_context().get_world_rank()
         checkpoints = Path(tmp_path, "run/checkpoints")
         if rank == 1:
-            wait_until((checkpoints / "checkpoint_000003").is_dir, 20)
+            wait_until((checkpoints / "checkpoint_000004").is_dir, 20)
         found = train.get_checkpoint()
         assert found is not None
         step = found.to_dict()["step"]
