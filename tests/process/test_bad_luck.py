@@ -24,7 +24,7 @@ from headway.control import hooks
 from headway.engine import nurseries
 from headway.storage import commit, disk, merging, staging
 from headway.storage.record import Record
-from support import Driver, alive, fit, plain_trainer, save, wait_until, write_script
+from support import Driver, alive, fit, plain_trainer, python, save, wait_until, write_script
 
 
 def counting(num_steps: int, pause_s: float = 0.02, every: int = 1) -> Callable[[], int]:
@@ -247,22 +247,35 @@ def test_a_callback_that_raises_is_named_and_the_run_goes_on(tmp_path: Path) -> 
 # --- processes ---
 
 
-def test_a_working_directory_that_is_removed_does_not_end_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Workers of a later attempt begin where the driver is, although that has no path any more."""
+def test_a_working_directory_that_is_removed_does_not_end_the_run(tmp_path: Path) -> None:
+    """Later workers, and those of a later program, begin in the root directory: torch needs one that is there."""
+    script = write_script(
+        tmp_path,
+        """
+        import os, sys
+        from headway import train
+
+        def train_func():
+            import torch
+            if os.path.isdir(work):
+                os.rmdir(work)
+                os._exit(9)
+            (torch.ones(64, 64) @ torch.ones(64, 64)).sum().item()
+            return os.getcwd()
+
+        work = sys.argv[1]
+        config = train.RunConfig(name=sys.argv[2], failure_config=train.FailureConfig(max_failures=1))
+        os.chdir(work)
+        if sys.argv[2] == "later":
+            os.rmdir(work)
+        print(train.DataParallelTrainer(train_func, run_config=config).fit().return_value)
+        """,
+    )
     work = tmp_path / "work"
-    work.mkdir()
-    monkeypatch.chdir(work)
-
-    def train_func() -> bool:
-        if work.exists():
-            work.rmdir()
-            os._exit(9)
-        return os.stat(".").st_nlink == 0
-
-    assert fit(train_func, max_failures=1, name="run", storage_path=tmp_path).return_value is True
-    assert fit(train_func, name="next", storage_path=tmp_path).return_value is True
+    for name in ("sooner", "later"):
+        work.mkdir()
+        done = python(script, work, name)
+        assert done.stdout == "/\n", done.stderr
 
 
 @pytest.mark.parametrize("how", ["returns", "raises", "dies"])

@@ -13,7 +13,7 @@ import cloudpickle
 from headway.control import ranks
 from headway.control.plan import Plan
 from headway.core.config import ScalingConfig
-from headway.core.environment import outer_ranks
+from headway.core.environment import outer_ranks, working_directory
 from headway.core.messages import Place, Ready, RunInfo, Start, Surroundings
 from headway.observe.logging_config import current_settings
 from headway.storage.checkpoint import Checkpoint
@@ -82,16 +82,8 @@ def surroundings(env: dict[str, str]) -> Surroundings:
     """This process as it is now: the nursery was started long ago."""
     env = {**ARROW, **os.environ, **env}
     return Surroundings(
-        env=env, cwd=_directory(), sys_path=tuple(sys.path), argv=tuple(sys.argv), logging=current_settings()
+        env=env, cwd=working_directory(), sys_path=tuple(sys.path), argv=tuple(sys.argv), logging=current_settings()
     )
-
-
-def _directory() -> str:
-    """The working directory. One that has been removed has no path any more, and is reached through the process."""
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return f"/proc/{os.getpid()}/cwd"
 
 
 def _global_workers(scaling: ScalingConfig) -> int | None:

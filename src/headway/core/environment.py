@@ -32,6 +32,14 @@ def expanded(path: str, variable: str = "") -> Path:
         raise ConfigError(f"{path} cannot be resolved: there is no such home directory{hint}") from None
 
 
+def working_directory() -> str:
+    """The root directory where ours has been removed: libraries, torch for one, need one that has a path."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return "/"
+
+
 def memory_folder() -> str | None:
     """Where checkpoints are kept in memory: ``HEADWAY_MEMORY_DIR``, else ``/dev/shm``; None where that is missing."""
     chosen = os.environ.get("HEADWAY_MEMORY_DIR") or "/dev/shm"

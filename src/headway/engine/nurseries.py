@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from headway.core import temporary
-from headway.core.environment import in_worker
+from headway.core.environment import in_worker, working_directory
 from headway.core.temporary import OwnedDirectory
 from headway.engine.channel import shut
 from headway.engine.nursery import born_in_nursery
@@ -47,6 +47,7 @@ class NurseryProcess:
                 [sys.executable, "-c", code, json.dumps(boot)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                cwd=working_directory(),
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
