@@ -14,6 +14,18 @@ import rich.live
 import rich.text
 
 
+class _Console(rich.console.Console):
+    """Prints for one thread at a time.
+
+    A line is printed by going up over the live lines first: as many as there were when that was decided. Where another
+    thread draws more or fewer of them in between, a line that had been printed is erased.
+    """
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        with _changing:
+            super().print(*args, **kwargs)
+
+
 class LiveLine:
     """The lines of one run on the screen."""
 
@@ -25,7 +37,7 @@ class LiveLine:
         with _changing:
             screen = _screens[0] if _screens else None
             if screen is None:
-                console = rich.console.Console(stderr=True)
+                console = _Console(stderr=True)
                 if not console.is_terminal or console.is_dumb_terminal:
                     return None
                 screen = _Screen(console)

@@ -1,0 +1,53 @@
+"""Lines that several threads print above the live lines: none is lost, however many live lines there are meanwhile."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+
+import pyte
+
+from headway.observe import live
+
+
+class SlowTerminal(io.StringIO):
+    """Threads take turns where one of them writes."""
+
+    def write(self, text: str) -> int:
+        time.sleep(0.0005)
+        return super().write(text)
+
+
+def test_no_line_is_lost_while_the_number_of_live_lines_changes() -> None:
+    terminal = SlowTerminal()
+    screen = live._Screen(live._Console(file=terminal, force_terminal=True, width=80, height=24))
+    line = live.LiveLine(screen)
+    screen.lines[line] = []
+    live._screens.append(screen)
+    over = threading.Event()
+
+    def draw() -> None:
+        count = 0
+        while not over.is_set():
+            line.show("status", [f"bar {number}" for number in range(count % 4)])
+            count += 1
+
+    def write(number: int) -> None:
+        for step in range(40):
+            line.print(f"thread {number} step {step}")
+
+    drawing = threading.Thread(target=draw)
+    writing = [threading.Thread(target=write, args=(number,)) for number in range(3)]
+    for thread in (drawing, *writing):
+        thread.start()
+    for thread in writing:
+        thread.join()
+    over.set()
+    drawing.join()
+    line.close()
+    shown = pyte.HistoryScreen(80, 24, history=1000)
+    pyte.Stream(shown).feed(terminal.getvalue().replace("\n", "\r\n"))
+    above = ["".join(row[x].data for x in range(80)) for row in shown.history.top]
+    seen = {text.rstrip() for text in (*above, *shown.display)}
+    assert {f"thread {number} step {step}" for number in range(3) for step in range(40)} <= seen
