@@ -28,11 +28,11 @@ if shutil.which("py-spy") is None:
 
 @pytest.fixture(autouse=True)
 def short_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stalls, "BETWEEN_S", 0.4)
+    monkeypatch.setattr(stalls, "BETWEEN_S", 0.7)
 
 
 def trainer(fault: str, folder: Path, reporter: float = 0.0, **options: Any) -> TorchTrainer:
-    limits = train.FailureConfig(**{"stall_warn_s": 1.5, **options})
+    limits = train.FailureConfig(**{"stall_warn_s": 2.0, **options})
     return TorchTrainer(
         faults.run,
         train_loop_config={"fault": fault, "marker": str(folder / "marker"), "reporter": reporter},
