@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from headway.storage import layout
 from headway.storage.commit import Commitment
 from headway.storage.manifest import Stored, checksum
+from headway.storage.remote.lease import LeaseLost
 from headway.storage.remote.sending import Parcel, inventory_at, put_note, send
 from headway.storage.remote.vault import StoreVault
 from headway.storage.staging import Note
@@ -224,3 +225,17 @@ def test_what_nobody_made_a_checkpoint_of_is_made_one(tmp_path: Path) -> None:
     assert note == "checkpoint_000001 (report 1) was saved when the run was cut off, and is kept"
     assert look(store) == [0, 1]
     assert StoreVault(store).next_number() == 2
+
+
+def test_files_that_the_next_owner_has_swept_are_not_called_missing() -> None:
+    """Who slept for long, and wakes up in the middle of a commit, is told what has happened meanwhile."""
+
+    def check_lease() -> None:
+        raise LeaseLost("host has taken this run over")
+
+    vault = StoreVault(MemoryStore(Bucket()), check_lease)
+    what = Commitment(number=0, seq=0, attempt=1, world_size=1, ranks=(0,), metrics={}, name="checkpoint_000000")
+    with pytest.raises(LeaseLost, match="has taken this run over"):
+        vault.commit(what)
+    with pytest.raises(LeaseLost, match="has taken this run over"):
+        vault.extend(PurePath("checkpoint_000000"), 1, 0, 1)

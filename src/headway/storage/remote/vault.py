@@ -46,11 +46,24 @@ class StoreVault:
         if self.check_lease is not None:
             self.check_lease()
 
+    @contextlib.contextmanager
+    def _as_owner(self) -> Iterator[None]:
+        """LeaseLost for whatever fails because the run is in other hands: files that its new owner has swept, say."""
+        try:
+            yield
+        except (OSError, StorageError):
+            self.fence()
+            raise
+
     @property
     def url(self) -> str:
         return self.store.url
 
     def commit(self, what: Commitment) -> Saved:
+        with self._as_owner():
+            return self._commit(what)
+
+    def _commit(self, what: Commitment) -> Saved:
         notes = [(rank, get_note(self.store, what.attempt, what.seq, rank)) for rank in what.ranks]
         given = {name: stored for _, note in notes for name, stored in note.files.items()}
         files = {name: stored for name, stored in given.items() if name not in layout.BESIDE}  # which may change
@@ -101,6 +114,10 @@ class StoreVault:
 
     def extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> Saved:
         """A larger manifest takes the place of the smaller one; no file that this one names was touched."""
+        with self._as_owner():
+            return self._extend(path, attempt, seq, rank)
+
+    def _extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> Saved:
         folder = self.store.at(folder_key(path.name))
         manifest = parse_manifest(folder.url, folder.read(layout.MANIFEST))
         note = get_note(self.store, attempt, seq, rank)
