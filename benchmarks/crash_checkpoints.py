@@ -29,11 +29,11 @@ from crash_driver import check
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from headway.core.errors import StorageError
-from headway.storage import layout
-from headway.storage.remote.recovery import listing
-from headway.storage.remote.store import open_store
-from headway.storage.remote.vault import StoreVault
-from headway.storage.vault import FolderVault, Vault
+from headway.storage.checkpoint.backend import FolderVault, Vault
+from headway.storage.object_store.base import open_store
+from headway.storage.object_store.checkpoint_backend import StoreVault
+from headway.storage.object_store.recovery import listing
+from headway.storage.run import layout
 from s3 import S3
 
 

@@ -16,8 +16,8 @@ from typing import Any
 from common import publish
 
 from headway import train
-from headway.storage.opening import open_run
-from headway.storage.record import Record
+from headway.storage.run.opening import open_run
+from headway.storage.run.reader import Record
 from headway.train.torch import TorchTrainer, enable_reproducibility, get_device, prepare_data_loader, prepare_model
 
 

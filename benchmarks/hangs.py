@@ -28,7 +28,7 @@ from faults import BAD_RANK, FAULTS
 from torch import nn
 
 from headway import train
-from headway.storage import failures
+from headway.storage.run import failure_bundle
 from headway.train.torch import TorchTrainer, prepare_model
 
 LIMIT_S = 30.0
@@ -74,7 +74,7 @@ def _found(run: Path, *, stall: bool) -> dict[str, Any] | None:
         for each in events(run, "stall"):
             return {"fault": each["fault"], "ranks": each["ranks"], "text": each["text"].replace(f"{run}/", "")}
         return None
-    summary = next(map(failures.summary, failures.bundles(run)), None)
+    summary = next(map(failure_bundle.summary, failure_bundle.bundles(run)), None)
     return summary and {"fault": summary["fault"], "ranks": [summary["rank"]], "text": summary["cause"]}
 
 

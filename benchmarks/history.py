@@ -1,6 +1,6 @@
 """What a run has written down of itself, read line by line; and whether it says the same as another, to the last bit.
 
-Not ``headway.storage.record``: that shows a run as its owner wants to see it, this one with all that was done twice.
+Not ``storage.run.reader``: that shows a run as its owner wants to see it, this one with all that was done twice.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headway.storage.files import read_lines
-from headway.storage.opening import open_run
+from headway.storage.fs_ops import read_lines
+from headway.storage.run.opening import open_run
 
 Numbers = tuple[str, ...]  # as text, to the last bit
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from common import PROGRAMS, publish
 
-from headway.storage.record import Record
+from headway.storage.run.reader import Record
 
 sys.path.insert(0, str(PROGRAMS))
 

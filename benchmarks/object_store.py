@@ -27,13 +27,13 @@ from xml.etree import ElementTree
 from common import at_most, median, publish
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from headway.storage import layout
-from headway.storage.commit import Commitment
-from headway.storage.remote.checking import contents_of, fetch
-from headway.storage.remote.sending import Parcel, folder_key, names_in, send
-from headway.storage.remote.store import CONCURRENCY, PART, open_store
-from headway.storage.remote.vault import StoreVault
-from headway.storage.staging import Note
+from headway.storage.checkpoint.commit import Commitment
+from headway.storage.checkpoint.staging import Note
+from headway.storage.object_store.base import CONCURRENCY, PART, open_store
+from headway.storage.object_store.checkpoint_backend import StoreVault
+from headway.storage.object_store.upload import Parcel, folder_key, names_in, send
+from headway.storage.object_store.verify import contents_of, fetch
+from headway.storage.run import layout
 from s3 import BUCKET, S3
 
 

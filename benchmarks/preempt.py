@@ -29,7 +29,7 @@ from history import Attempt, Comparison, attempts, compare, events, seeded
 from training import METRICS, SEED, Hang, Training, Trouble, left_alone, stacks, training
 
 from headway.core.errors import PreemptionError
-from headway.storage.record import Record
+from headway.storage.run.reader import Record
 
 RANKS = (0, 1)
 Whom = Literal["a worker", "the program"]

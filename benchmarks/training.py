@@ -142,7 +142,7 @@ def living(process: psutil.Process) -> str | None:
 
 def _is_nursery(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
-        return any("headway: fork server" in part or "headway.engine.nursery" in part for part in process.cmdline())
+        return any("headway: fork server" in part or "headway.engine.fork_server" in part for part in process.cmdline())
     return False
 
 

@@ -23,7 +23,7 @@ import psutil
 import pytest
 from hypothesis import settings
 
-from headway.engine import nurseries
+from headway.engine import fork_server_client
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -52,7 +52,7 @@ def pytest_configure() -> None:
 
 
 def pytest_unconfigure() -> None:
-    nurseries.end_nurseries()
+    fork_server_client.end_nurseries()
     for folder in (_MEMORY, _PRIVATE):
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -94,7 +94,7 @@ def _settled(look: Callable[[], set[str]], before: set[str], patience_s: float =
 
 def _processes() -> set[str]:
     """Our descendants, nurseries excepted: they are meant to stay."""
-    ours = {pid for nursery in nurseries._nurseries.values() for pid in (nursery.pid, *nursery.reaper_pids)}
+    ours = {pid for nursery in fork_server_client._nurseries.values() for pid in (nursery.pid, *nursery.reaper_pids)}
     found = set()
     for process in psutil.Process().children(recursive=True):
         try:
@@ -126,7 +126,7 @@ def _shared_memory() -> set[str]:
 
 
 def _temporary_files() -> set[str]:
-    kept = {nursery.folder.name for nursery in nurseries._nurseries.values()}
+    kept = {nursery.folder.name for nursery in fork_server_client._nurseries.values()}
     return {name for name in os.listdir(_PRIVATE) if "headway" in name or "pymp-" in name} - kept
 
 

@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 
 from headway import train
-from headway.storage.commit import Saved
-from headway.storage.manifest import Manifest
-from headway.storage.validations import Validation
+from headway.storage.checkpoint.commit import Saved
+from headway.storage.checkpoint.manifest import Manifest
+from headway.storage.checkpoint.validation_record import Validation
 
 
 def fit(function: Any, num_workers: int = 1, **options: Any) -> train.Result:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from headway import train
-from headway.storage.opening import open_run
+from headway.storage.run.opening import open_run
 from headway.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 
 import torch

@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headway.control import events, machine
-from headway.control.events import (
+from headway.control.machine import events, transitions
+from headway.control.machine.events import (
     CommitDone,
     CommitFailed,
     CommitSkipped,
@@ -31,8 +31,8 @@ from headway.control.events import (
     State,
     ValidationDone,
 )
-from headway.control.policy import Budgets
-from headway.control.run import Run
+from headway.control.machine.retry_policy import Budgets
+from headway.control.machine.state import Run
 from headway.core.messages import (
     Abort,
     Approach,
@@ -55,9 +55,9 @@ from headway.core.messages import (
     Terminate,
     Tracking,
 )
-from headway.storage.commit import Saved
-from headway.storage.manifest import Manifest
-from headway.storage.validations import Validation
+from headway.storage.checkpoint.commit import Saved
+from headway.storage.checkpoint.manifest import Manifest
+from headway.storage.checkpoint.validation_record import Validation
 
 READY = Ready(host="here", pid=1)
 RAISED = Failed(kind="ValueError", message="bad", traceback="")
@@ -367,7 +367,7 @@ def _changed(world: World, index: int, **changes: Any) -> World:
 
 
 def _after(run: Run, world: World, event: Any) -> Node:
-    after, actions = machine.step(run, event)
+    after, actions = transitions.step(run, event)
     for action in actions:
         world = _act(after, world, action)
     return after, world
@@ -443,7 +443,7 @@ def _act(run: Run, world: World, action: Any) -> World:
 
 def _check_fences(run: Run) -> None:
     for event in _late(run.attempt):
-        if machine.step(run, event) != (run, ()):
+        if transitions.step(run, event) != (run, ()):
             raise ClaimBroken(f"what comes late changes nothing: {event}")
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from exploration import ClaimBroken, Limits, explore
 
-from headway.control import endings, events, machine
-from headway.control.events import Kill, Send, State
-from headway.control.policy import Failure, Retry
-from headway.control.run import WEIGHT, Run, Worker
+from headway.control.machine import events, shutdown, transitions
+from headway.control.machine.events import Kill, Send, State
+from headway.control.machine.retry_policy import Failure, Retry
+from headway.control.machine.state import WEIGHT, Run, Worker
 from headway.core.messages import Dismissed, Failed, SaveAt
 
 EXPLORATIONS = {
@@ -76,7 +76,7 @@ def test_every_claim_holds_in_every_state(name: str) -> None:
 
 def _patch(monkeypatch: pytest.MonkeyPatch, name: str, bug: Any) -> None:
     """In both halves of the machine."""
-    for half in (machine, endings):
+    for half in (transitions, shutdown):
         monkeypatch.setattr(half, name, bug, raising=False)
 
 
@@ -84,7 +84,7 @@ def _patch(monkeypatch: pytest.MonkeyPatch, name: str, bug: Any) -> None:
 
 
 def ends_before_the_last_exit(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    concluded = endings.concluded
+    concluded = shutdown.concluded
 
     def early(run: Run, *actions: Any) -> Any:
         if run.workers:
@@ -96,7 +96,7 @@ def ends_before_the_last_exit(monkeypatch: pytest.MonkeyPatch) -> Limits:
 
 
 def ends_before_storage_has_answered(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    concluded = endings.concluded
+    concluded = shutdown.concluded
     _patch(monkeypatch, "concluded", lambda run, *a: concluded(replace(run, num_commits=0), *a))
     return Limits(reports=1)
 
@@ -107,57 +107,57 @@ def does_not_kill_the_others(monkeypatch: pytest.MonkeyPatch) -> Limits:
 
 
 def kills_nobody_when_time_is_over(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    answered = machine._answered
+    answered = transitions._answered
 
     def deaf(run: Run, event: Any) -> Any:
         return (run, ()) if isinstance(event, events.Deadline) else answered(run, event)
 
-    monkeypatch.setattr(machine, "_answered", deaf)
+    monkeypatch.setattr(transitions, "_answered", deaf)
     return Limits(raises=1)
 
 
 def listens_to_older_attempts(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    heard = machine._heard
-    monkeypatch.setattr(machine, "_heard", lambda run, event: heard(run, replace(event, attempt=run.attempt)))
+    heard = transitions._heard
+    monkeypatch.setattr(transitions, "_heard", lambda run, event: heard(run, replace(event, attempt=run.attempt)))
     return Limits(deaths=1)
 
 
 def calls_a_stopped_run_finished(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    trained = endings.trained
+    trained = shutdown.trained
     _patch(monkeypatch, "trained", lambda run, actions=(): trained(replace(run, why="finish"), actions))
     return Limits(stops=1, reports=1)
 
 
 def calls_a_finished_run_stopped(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    trained = endings.trained
+    trained = shutdown.trained
     _patch(monkeypatch, "trained", lambda run, actions=(): trained(replace(run, why="stop"), actions))
     return Limits(reports=1)
 
 
 def never_dismisses(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    finished = machine._finished
+    finished = transitions._finished
 
     def silent(run: Run, rank: int, early: bool) -> Any:
         run, actions = finished(run, rank, early=early)
         kept = [a for a in actions if not (isinstance(a, Send) and isinstance(a.message, Dismissed))]
         return run, tuple(a for a in kept if not isinstance(a, events.SetDeadline))
 
-    monkeypatch.setattr(machine, "_finished", silent)
+    monkeypatch.setattr(transitions, "_finished", silent)
     return Limits(reports=0)
 
 
 def retries_without_end(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    monkeypatch.setattr(endings, "decide", lambda *args: Retry())
+    monkeypatch.setattr(shutdown, "decide", lambda *args: Retry())
     return Limits(deaths=2, reports=1)
 
 
 def gives_up_at_once(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    monkeypatch.setattr(endings, "decide", lambda *args: None)
+    monkeypatch.setattr(shutdown, "decide", lambda *args: None)
     return Limits(deaths=1, reports=1)
 
 
 def charges_a_death_after_the_function_returned(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    exited = machine._exited
+    exited = transitions._exited
 
     def strict(run: Run, rank: int, message: Any) -> Any:
         workers = list(run.workers or ())
@@ -165,7 +165,7 @@ def charges_a_death_after_the_function_returned(monkeypatch: pytest.MonkeyPatch)
             workers[rank] = replace(workers[rank], over=False)
         return exited(replace(run, workers=tuple(workers)), rank, message)
 
-    monkeypatch.setattr(machine, "_exited", strict)
+    monkeypatch.setattr(transitions, "_exited", strict)
     return Limits(deaths=1, max_failures=0, reports=0)
 
 
@@ -179,13 +179,13 @@ def retries_after_an_abort(monkeypatch: pytest.MonkeyPatch) -> Limits:
         again = replace(run, why="fail", failures=(Failure("died", 0, "x"),)) if run.why == "abort" else run
         return answered(again, event)
 
-    answered = machine._answered
-    monkeypatch.setattr(machine, "_answered", charged)
+    answered = transitions._answered
+    monkeypatch.setattr(transitions, "_answered", charged)
     return Limits(aborts=1, deaths=1, reports=0)
 
 
 def commits_a_round_twice(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    told = endings.told
+    told = shutdown.told
 
     def twice(run: Run, news: Any, *actions: Any) -> Any:
         return told(run, news * 2, *actions)
@@ -195,7 +195,7 @@ def commits_a_round_twice(monkeypatch: pytest.MonkeyPatch) -> Limits:
 
 
 def loses_the_round_that_a_death_completes(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    told = endings.told
+    told = shutdown.told
 
     def forgetful(run: Run, news: Any, *actions: Any) -> Any:
         return told(run, () if len(actions) == 0 else news, *actions)
@@ -205,76 +205,76 @@ def loses_the_round_that_a_death_completes(monkeypatch: pytest.MonkeyPatch) -> L
 
 
 def takes_an_interrupted_function_for_a_failure(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    heard = machine._heard
+    heard = transitions._heard
 
     def suspicious(run: Run, event: Any) -> Any:
         if isinstance(event.message, Failed) and run.why == "stop":
-            return endings.failed(run, Failure("raised", event.rank, event.message), Kill())
+            return shutdown.failed(run, Failure("raised", event.rank, event.message), Kill())
         return heard(run, event)
 
-    monkeypatch.setattr(machine, "_heard", suspicious)
+    monkeypatch.setattr(transitions, "_heard", suspicious)
     return Limits(stops=1, raises=1, max_failures=0, reports=0)
 
 
 def starts_before_all_are_ready(monkeypatch: pytest.MonkeyPatch) -> Limits:
     def eager(run: Run, rank: int) -> Any:
-        run = machine.marked(run, rank, Worker(ready=True))
+        run = transitions.marked(run, rank, Worker(ready=True))
         if run.state is State.STARTING:
             return replace(run, state=State.RUNNING), (events.StartWorkers(run.attempt),)
         return run, ()
 
-    monkeypatch.setattr(machine, "_ready", eager)
+    monkeypatch.setattr(transitions, "_ready", eager)
     return Limits(reports=0)
 
 
 def leaves_late_arrivals_alone(monkeypatch: pytest.MonkeyPatch) -> Limits:
     """An abort between Launch and Launched: whoever comes up then must be killed."""
-    launched = machine._launched
+    launched = transitions._launched
 
     def careless(run: Run, event: Any) -> Any:
         after, _ = launched(run, event)
         return after, ()
 
-    monkeypatch.setattr(machine, "_launched", careless)
+    monkeypatch.setattr(transitions, "_launched", careless)
     return Limits(aborts=1, reports=0)
 
 
 def ends_before_the_last_validation(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    concluded = endings.concluded
+    concluded = shutdown.concluded
     _patch(monkeypatch, "concluded", lambda run, *a: concluded(replace(run, validating=frozenset()), *a))
     return Limits(reports=1, validations=True)
 
 
 def forgets_validations_in_a_restart(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    begin = endings.begin
+    begin = shutdown.begin
     _patch(monkeypatch, "begin", lambda run: begin(replace(run, validating=frozenset())))
     return Limits(reports=1, deaths=1, validations=True)
 
 
 def validates_after_an_abort(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    validate = machine._validate
-    monkeypatch.setattr(machine, "_validate", lambda run, saved: validate(replace(run, hurried=False), saved))
+    validate = transitions._validate
+    monkeypatch.setattr(transitions, "_validate", lambda run, saved: validate(replace(run, hurried=False), saved))
     return Limits(reports=1, aborts=1, validations=True)
 
 
 def never_wakes_from_validating(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    monkeypatch.setattr(machine, "_awaited", lambda run: (run, ()))
+    monkeypatch.setattr(transitions, "_awaited", lambda run: (run, ()))
     return Limits(reports=1, validations=True)
 
 
 def ends_validations_when_an_attempt_fails(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    after_failure = endings._after_failure
+    after_failure = shutdown._after_failure
 
     def impatient(run: Run, actions: Any) -> Any:
-        run, ended = endings.end_validations(run)
+        run, ended = shutdown.end_validations(run)
         return after_failure(run, (*actions, *ended))
 
-    monkeypatch.setattr(endings, "_after_failure", impatient)
+    monkeypatch.setattr(shutdown, "_after_failure", impatient)
     return Limits(reports=1, deaths=1, validations=True)
 
 
 def agrees_without_asking_everybody(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    agree = endings.agree
+    agree = shutdown.agree
 
     def hasty(run: Run, **options: Any) -> Any:
         run, actions = agree(run, **options)
@@ -292,41 +292,41 @@ def waits_for_the_answer_of_one_that_is_through(monkeypatch: pytest.MonkeyPatch)
 
 def tells_a_number_that_is_being_reported(monkeypatch: pytest.MonkeyPatch) -> Limits:
     number = property(lambda self: None if self.waiting else self.furthest)
-    monkeypatch.setattr(endings.Agreement, "seq", number)
+    monkeypatch.setattr(shutdown.Agreement, "seq", number)
     return Limits(tracked=True, dues=1, reports=3)
 
 
 def charges_a_preemption_as_a_failure(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    again = endings._again
-    monkeypatch.setattr(endings, "_again", lambda run, kind, actions: again(run, "died", actions))
+    again = shutdown._again
+    monkeypatch.setattr(shutdown, "_again", lambda run, kind, actions: again(run, "died", actions))
     return Limits(notices=1, tracked=True, reports=1, max_failures=0)
 
 
 def charges_a_failed_start_as_a_failure(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    again = endings._again
-    monkeypatch.setattr(endings, "_again", lambda run, kind, actions: again(run, "died", actions))
+    again = shutdown._again
+    monkeypatch.setattr(shutdown, "_again", lambda run, kind, actions: again(run, "died", actions))
     return Limits(launch_failures=1, reports=0, max_failures=0)
 
 
 def never_wakes_from_a_pause(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    again = endings._again
+    again = shutdown._again
 
     def asleep(run: Run, kind: Any, actions: Any) -> Any:
         run, done = again(run, kind, actions)
         return run, tuple(action for action in done if not isinstance(action, events.BeginLater))
 
-    monkeypatch.setattr(endings, "_again", asleep)
+    monkeypatch.setattr(shutdown, "_again", asleep)
     return Limits(deaths=2, max_failures=2, reports=0)
 
 
 def waits_for_ever_for_one_that_never_comes_up(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    late = machine._late
-    monkeypatch.setattr(machine, "_late", lambda run: (run, ()) if run.state is State.STARTING else late(run))
+    late = transitions._late
+    monkeypatch.setattr(transitions, "_late", lambda run: (run, ()) if run.state is State.STARTING else late(run))
     return Limits(slow_starts=1, reports=0)
 
 
 def waits_for_ever_for_stacks(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    failed = endings.failed
+    failed = shutdown.failed
 
     def patient(run: Run, failure: Failure, then: Any = None) -> Any:
         run, actions = failed(run, failure, then)
@@ -337,7 +337,7 @@ def waits_for_ever_for_stacks(monkeypatch: pytest.MonkeyPatch) -> Limits:
 
 
 def waits_for_ever_for_one_that_was_to_save(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    lingered = endings.lingered
+    lingered = shutdown.lingered
 
     def trusting(run: Run) -> Any:
         run, actions = lingered(run)
@@ -348,22 +348,22 @@ def waits_for_ever_for_one_that_was_to_save(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def does_nothing_about_a_stall(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    answered = machine._answered
+    answered = transitions._answered
 
     def calm(run: Run, event: Any) -> Any:
         return (run, ()) if isinstance(event, events.Stalled) else answered(run, event)
 
-    monkeypatch.setattr(machine, "_answered", calm)
+    monkeypatch.setattr(transitions, "_answered", calm)
     return Limits(stalls=1, reports=0)
 
 
 def begins_anew_though_the_driver_must_leave(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    monkeypatch.setattr(endings, "_wanting", lambda run, why: replace(run, leaving=why))
+    monkeypatch.setattr(shutdown, "_wanting", lambda run, why: replace(run, leaving=why))
     return Limits(terminates=1, raises=1, reports=0)
 
 
 def lets_one_rank_leave_a_report_later(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    agreed = endings.agreed
+    agreed = shutdown.agreed
 
     def skewed(run: Run) -> Any:
         run, actions = agreed(run)
@@ -374,35 +374,35 @@ def lets_one_rank_leave_a_report_later(monkeypatch: pytest.MonkeyPatch) -> Limit
             for a in actions
         )
 
-    monkeypatch.setattr(machine, "agreed", skewed)
+    monkeypatch.setattr(transitions, "agreed", skewed)
     return Limits(notices=1, tracked=True, reports=4, max_failures=0)
 
 
 def interrupts_for_a_resize(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    monkeypatch.setattr(machine, "depart", lambda run, why, within_s: endings.leave(run, why))
+    monkeypatch.setattr(transitions, "depart", lambda run, why, within_s: shutdown.leave(run, why))
     return Limits(min_workers=1, changes=1, tracked=True, reports=1, max_failures=0)
 
 
 def goes_on_from_a_commit_that_failed(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    answered = machine._answered
+    answered = transitions._answered
 
     def careless(run: Run, event: Any) -> Any:
         if isinstance(event, events.CommitFailed):
-            return endings.concluded(machine._answered_by_storage(run, event.seq))
+            return shutdown.concluded(transitions._answered_by_storage(run, event.seq))
         return answered(run, event)
 
-    monkeypatch.setattr(machine, "_answered", careless)
+    monkeypatch.setattr(transitions, "_answered", careless)
     return Limits(commit_failures=1, notices=1, tracked=True, reports=2)
 
 
 def takes_leaving_for_finishing(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    finished = machine._finished
-    monkeypatch.setattr(machine, "_finished", lambda run, rank, early: finished(run, rank, early=False))
+    finished = transitions._finished
+    monkeypatch.setattr(transitions, "_finished", lambda run, rank, early: finished(run, rank, early=False))
     return Limits(notices=1, tracked=True, reports=2, max_failures=0)
 
 
 def lets_one_that_was_declared_dead_live_on(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    monkeypatch.setattr(endings, "_survivors", lambda run: ())
+    monkeypatch.setattr(shutdown, "_survivors", lambda run: ())
     return Limits(raises=1, false_deaths=1, reports=0)
 
 

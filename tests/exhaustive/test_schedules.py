@@ -11,18 +11,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headway.control import endings, machine, policy
 from headway.control.controller import Controller
-from headway.control.events import State
-from headway.control.plan import Outcome, Plan
-from headway.control.rounds import GIVER_WINDOW
+from headway.control.machine.events import State
+from headway.control.machine.report_rounds import GIVER_WINDOW
+from headway.control.machine.transitions import retry_policy, shutdown, transitions
+from headway.control.run_plan import Outcome, Plan
 from headway.core.callback import TrainRunContext
 from headway.core.config import FailureConfig, RunConfig, ScalingConfig
 from headway.core.messages import Finished, FromWorker, Report, Saving
-from headway.observe.watcher import Watchers
-from headway.storage import layout
-from headway.storage.opening import open_run
-from headway.storage.record import Record
+from headway.observe.run_observer import Watchers
+from headway.storage.run import layout
+from headway.storage.run.opening import open_run
+from headway.storage.run.reader import Record
 from headway.testing.fake import DIE, FINISH, RAISE, FakeEngine, Say, Script
 
 
@@ -30,10 +30,10 @@ from headway.testing.fake import DIE, FINISH, RAISE, FakeEngine, Say, Script
 def no_time_passes() -> Iterator[None]:
     """A scripted rank that raises is followed at once, and nobody pauses before it tries again."""
     with pytest.MonkeyPatch.context() as patch:
-        for half in (machine, endings):
+        for half in (transitions, shutdown):
             patch.setattr(half, "LINGER_S", 0.001)
-        patch.setattr(endings, "CATCH_UP_S", 0.001)
-        patch.setattr(policy, "PAUSE_S", 0.001)
+        patch.setattr(shutdown, "CATCH_UP_S", 0.001)
+        patch.setattr(retry_policy, "PAUSE_S", 0.001)
         yield
 
 

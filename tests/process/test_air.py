@@ -15,7 +15,7 @@ from headway import train
 from headway.compat import air
 from headway.compat.air import Checkpoint, session
 from headway.compat.air.callbacks import Callback, CSVLoggerCallback, JsonLoggerCallback
-from headway.train.profiling import TRACES, TorchWorkerProfiler
+from headway.compat.torch_profiler import TRACES, TorchWorkerProfiler
 from support import fit, plain_trainer
 
 FILLED_IN = """_time_this_iter_s _timestamp _training_iteration config date done episodes_total experiment_id

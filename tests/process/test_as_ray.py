@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.compat import configs
+from headway.compat import retired_options
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -196,7 +196,7 @@ def test_every_name_of_the_map_leads_somewhere(tmp_path: Path) -> None:
     import importlib
     import headway.compat.as_ray
     import headway.train.torch
-    from headway.compat.as_ray.names import FACES
+    from headway.compat.as_ray.name_map import FACES
 
     headway.compat.as_ray.install()
     for face, names in FACES.items():
@@ -281,13 +281,18 @@ def test_a_cluster_that_is_not_there_is_missed_at_once(tmp_path: Path) -> None:
 )
 def test_options_that_have_gone_are_understood_or_refused_with_a_reason(code: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=re.escape(sentence)):
-        eval(code, vars(configs))
-    understood = configs.RunConfig(local_dir="/there", verbose=0, stop=None, sync_config=None, log_to_file=False)
+        eval(code, vars(retired_options))
+    understood = retired_options.RunConfig(
+        local_dir="/there", verbose=0, stop=None, sync_config=None, log_to_file=False
+    )
     assert str(understood.storage_path) == "/there"
     assert understood.logging_config.log_level == "WARNING"
     assert replace(understood, name="a").name == "a"
-    assert configs.ScalingConfig(2, trainer_resources={"CPU": 0}).num_workers == 2
-    assert configs.CheckpointConfig(num_to_keep=1, checkpoint_frequency=0, checkpoint_at_end=False).num_to_keep == 1
+    assert retired_options.ScalingConfig(2, trainer_resources={"CPU": 0}).num_workers == 2
+    assert (
+        retired_options.CheckpointConfig(num_to_keep=1, checkpoint_frequency=0, checkpoint_at_end=False).num_to_keep
+        == 1
+    )
 
 
 def test_init_twice_is_refused_as_ever(tmp_path: Path) -> None:

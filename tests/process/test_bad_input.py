@@ -314,7 +314,7 @@ def test_training_functions_outside_a_run(call: Any) -> None:
 
 
 def test_two_runs_of_one_name_at_once(tmp_path: Path) -> None:
-    from headway.storage.opening import open_run
+    from headway.storage.run.opening import open_run
 
     held = open_run(tmp_path / "mine", "auto")
     held.describe({})

@@ -20,10 +20,11 @@ import psutil
 import pytest
 
 from headway import train
-from headway.control import hooks
-from headway.engine import nurseries
-from headway.storage import commit, disk, merging, staging
-from headway.storage.record import Record
+from headway.control.narration import callback_runner
+from headway.engine import fork_server_client
+from headway.storage import durable_fs
+from headway.storage.checkpoint import commit, merge, staging
+from headway.storage.run.reader import Record
 from support import Driver, alive, fit, plain_trainer, python, save, wait_until, write_script
 
 
@@ -52,7 +53,7 @@ def steps(run: Path) -> list[int]:
 
 
 def nursery_pids() -> list[int]:
-    return [nursery.pid for nursery in nurseries._nurseries.values() if nursery.ours]
+    return [nursery.pid for nursery in fork_server_client._nurseries.values() if nursery.ours]
 
 
 # --- storage ---
@@ -151,7 +152,7 @@ def test_a_disk_that_stays_full_says_at_the_end_what_is_missing(tmp_path: Path) 
 def test_a_commit_that_fails_is_a_failure_of_the_attempt_and_the_next_one_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flush, left = disk.flush, [3]
+    flush, left = durable_fs.flush, [3]
 
     def full(path: Path) -> None:
         left[0] -= 1
@@ -161,7 +162,7 @@ def test_a_commit_that_fails_is_a_failure_of_the_attempt_and_the_next_one_goes_o
 
     run = plain_trainer(counting(12), 2, name="run", storage_path=tmp_path, max_failures=1).start()
     next(run.reports())
-    monkeypatch.setattr(disk, "flush", full)
+    monkeypatch.setattr(durable_fs, "flush", full)
     run.result(timeout_s=60)
     assert steps(run.path) == list(range(12))
     [retry] = [event for event in events(run.path) if event["event"] == "retry"]
@@ -177,7 +178,7 @@ def test_a_commit_that_fails_without_a_retry_left_is_the_controllers_failure(
     trainer = plain_trainer(counting(12), 1, name="run", storage_path=tmp_path)
     run = trainer.start()
     next(run.reports())
-    monkeypatch.setattr(disk, "flush", full)
+    monkeypatch.setattr(durable_fs, "flush", full)
     with pytest.raises(train.ControllerError, match="No space left on device") as caught:
         run.result()
     assert isinstance(caught.value.controller_failure, train.StorageError)
@@ -214,7 +215,7 @@ def test_what_could_not_be_committed_is_kept_and_committed_by_the_next_opening(
 def test_a_callback_that_takes_its_time_is_named_and_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(hooks, "SLOW_S", 0.3)
+    monkeypatch.setattr(callback_runner, "SLOW_S", 0.3)
     heard: list[int] = []
     ended: list[float] = []
 
@@ -374,7 +375,7 @@ def test_a_failure_while_stopping_does_not_hold_it_up(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_is_killed_during_a_commit_loses_nothing_that_was_complete(tmp_path: Path) -> None:
-    slow = disk.flush
+    slow = durable_fs.flush
     began = threading.Event()
 
     def flush(path: Path) -> None:
@@ -383,7 +384,7 @@ def test_a_worker_that_is_killed_during_a_commit_loses_nothing_that_was_complete
         slow(path)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(disk, "flush", flush)
+        patch.setattr(durable_fs, "flush", flush)
         run = plain_trainer(counting(10, every=3), 2, name="run", storage_path=tmp_path, max_failures=1).start()
         pid = next(report for report in run.reports(rank=1)).metrics["pid"]
         assert began.wait(10)
@@ -408,7 +409,7 @@ def test_storage_that_is_slow_to_read_holds_up_commits_and_nothing_else(tmp_path
         os._exit(9)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (commit, merging, staging):
+        for module in (commit, merge, staging):
             patch.setattr(module, "read_note", read_slowly)
         run = plain_trainer(train_func, name="run", storage_path=tmp_path).start()
         died = next(report.metrics["died"] for report in run.reports() if "died" in report.metrics)
@@ -448,10 +449,10 @@ def test_a_nursery_that_is_stopped_while_they_come_up_is_not_waited_for_for_ever
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers that never become ready: after a while the attempt is given up, and the next one has another nursery."""
-    from headway.control import endings
+    from headway.control.machine.transitions import shutdown
 
     fit(lambda: None, name="warm-up", storage_path=tmp_path)
-    monkeypatch.setattr(endings, "START_S", 3.0)
+    monkeypatch.setattr(shutdown, "START_S", 3.0)
     stopped = [psutil.Process(pid) for pid in nursery_pids()]
     for process in stopped:
         process.suspend()

@@ -13,10 +13,10 @@ import pytest
 
 from headway import train
 from headway.cli import main
-from headway.storage.record import Record
-from headway.storage.remote.store import open_store
-from headway.storage.remote.vault import StoreVault
-from headway.storage.vault import FolderVault
+from headway.storage.checkpoint.backend import FolderVault
+from headway.storage.object_store.base import open_store
+from headway.storage.object_store.checkpoint_backend import StoreVault
+from headway.storage.run.reader import Record
 from s3 import S3
 from support import Driver, fit, python, save, wait_until, write_script
 
@@ -139,14 +139,14 @@ def test_a_save_that_the_killed_driver_had_not_heard_of_is_kept(tmp_path: Path) 
 
 def test_a_full_disk_ends_the_run_with_a_sentence_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def train_func() -> None:
-        from headway.storage import disk
+        from headway.storage import durable_fs
 
         train.report({}, checkpoint=train.Checkpoint.from_dict({"step": 0}))
 
         def full(path: Path, data: bytes) -> None:
             raise OSError(28, "No space left on device")
 
-        disk.write = full
+        durable_fs.write = full
         train.report({}, checkpoint=train.Checkpoint.from_dict({"step": 1}))
 
     with pytest.raises(train.TrainingFailedError, match="No space left on device") as caught:

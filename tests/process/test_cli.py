@@ -15,10 +15,10 @@ import pytest
 from headway import train
 from headway.cli import main
 from headway.frameworks.base import TorchScriptConfig
-from headway.storage.record import runs
-from headway.train.execution import prepare
-from headway.train.request import Request
-from headway.worker.script import run_script
+from headway.storage.run.reader import runs
+from headway.train.launch.fit import prepare
+from headway.train.launch.request import Request
+from headway.worker.torchrun_script import run_script
 from support import fit, python, save, write_script
 
 TORCHRUN_SCRIPT = """

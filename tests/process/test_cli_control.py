@@ -17,8 +17,8 @@ import pytest
 
 from headway import train
 from headway.cli import main
-from headway.storage.record import Record
-from headway.train import control_socket
+from headway.storage.run.reader import Record
+from headway.train.launch import control_socket
 from support import Driver, fit, python, wait_until, write_script
 
 LOOP = """

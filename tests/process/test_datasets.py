@@ -18,8 +18,8 @@ import pytest
 
 import headway.data
 from headway import train
-from headway.control import endings
-from headway.storage.record import Record
+from headway.control.machine.transitions import shutdown
+from headway.storage.run.reader import Record
 from headway.train.torch import TorchTrainer, prepare_model
 from support import wait_until
 
@@ -172,7 +172,7 @@ def saves_every_epoch(config: dict[str, Any]) -> None:
 def test_rows_of_a_rank_that_does_not_come_are_not_passed_over(
     tmp_path: Path, name: str, fails_after_s: float, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(endings, "CATCH_UP_S", 0.5)
+    monkeypatch.setattr(shutdown, "CATCH_UP_S", 0.5)
     config = {"late_s": 60, "fails_after_s": fails_after_s}
     fit(saves_every_epoch, tmp_path, {name: headway.data.range(100)}, max_failures=1, config=config)
     assert exact(tmp_path / "run", 100, 5)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from headway import train
-from headway.storage.record import Record
+from headway.storage.run.reader import Record
 from headway.train.torch import TorchTrainer
 from support import fit
 

@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSample
 
 from headway import train
 from headway.engine.hardware import num_cpus
-from headway.storage.record import Record
+from headway.storage.run.reader import Record
 from headway.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 
 ROWS, EPOCHS = 50, 2

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from headway import train
-from headway.control import controller, machine
-from headway.engine import nurseries
+from headway.control import controller
+from headway.control.machine import transitions
+from headway.engine import fork_server_client
 from support import fit, is_gone, plain_trainer, wait_until
 
 
@@ -235,7 +236,7 @@ def test_a_run_survives_the_death_of_the_nursery(tmp_path: Path) -> None:
 
     run = plain_trainer(train_func, 2, max_failures=1, storage_path=tmp_path / "runs").start()
     wait_until(lambda: len(list(tmp_path.glob("began-*"))) == 2)
-    os.kill(nurseries.nursery(()).pid, signal.SIGKILL)
+    os.kill(fork_server_client.nursery(()).pid, signal.SIGKILL)
     wait_until(lambda: len(list(tmp_path.glob("began-*"))) == 4)
     (tmp_path / "go").touch()
     assert run.result().return_value == "done"
@@ -253,7 +254,7 @@ def test_children_of_a_worker_end_with_it_even_without_a_nursery(tmp_path: Path)
 
     run = plain_trainer(train_func, max_failures=1, storage_path=tmp_path / "runs").start()
     wait_until(lambda: (tmp_path / "pid").exists())
-    os.kill(nurseries.nursery(()).pid, signal.SIGKILL)
+    os.kill(fork_server_client.nursery(()).pid, signal.SIGKILL)
     assert run.result().state == "FINISHED"
     pid = int((tmp_path / "pid").read_text())
     wait_until(lambda: is_gone(pid), 2)
@@ -261,7 +262,7 @@ def test_children_of_a_worker_end_with_it_even_without_a_nursery(tmp_path: Path)
 
 def test_a_nursery_that_died_between_runs_is_replaced() -> None:
     fit(lambda: None)
-    os.kill(nurseries.nursery(()).pid, signal.SIGKILL)
+    os.kill(fork_server_client.nursery(()).pid, signal.SIGKILL)
     assert fit(lambda: 1, 2).return_value == 1
 
 
@@ -301,7 +302,7 @@ def test_a_segment_that_a_killed_loader_process_left_is_swept(whose_death: str, 
 def test_who_takes_too_long_to_exit_is_named_before_it_is_killed(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(machine, "EXIT_S", 4.0)
+    monkeypatch.setattr(transitions, "EXIT_S", 4.0)
     monkeypatch.setattr(controller, "SLOW_EXIT_S", 0.3)
 
     def train_func() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from headway import train
-from headway.control import stalls
-from headway.storage import failures
+from headway.diagnosis import watchdog
+from headway.storage.run import failure_bundle
 from headway.train.torch import TorchTrainer
 from support import wait_until
 
@@ -28,7 +28,7 @@ if shutil.which("py-spy") is None:
 
 @pytest.fixture(autouse=True)
 def short_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stalls, "BETWEEN_S", 0.7)
+    monkeypatch.setattr(watchdog, "BETWEEN_S", 0.7)
 
 
 def trainer(fault: str, folder: Path, reporter: float = 0.0, **options: Any) -> TorchTrainer:
@@ -54,11 +54,11 @@ def test_a_stall_names_the_culprit_and_the_class_of_the_fault(name: str, tmp_pat
     run.result()
     [stall] = events(run.path, "stall")[:1]
     assert (stall["fault"], stall["ranks"]) == (FAULTS[name].expected[0], [BAD_RANK]), stall["text"]
-    [bundle] = failures.bundles(run.path)[:1]
-    assert failures.summary(bundle)["cause"] == stall["text"].partition(": ")[2].rpartition(" (stacks")[0]
-    assert "faults.py" in failures.stacks(bundle, 0)
+    [bundle] = failure_bundle.bundles(run.path)[:1]
+    assert failure_bundle.summary(bundle)["cause"] == stall["text"].partition(": ")[2].rpartition(" (stacks")[0]
+    assert "faults.py" in failure_bundle.stacks(bundle, 0)
     if name not in SILENT:
-        assert "faults.py" in failures.stacks(bundle, BAD_RANK), "of the one to blame, too"
+        assert "faults.py" in failure_bundle.stacks(bundle, BAD_RANK), "of the one to blame, too"
 
 
 @pytest.mark.parametrize("name", ["stopped", "busy loop", "deadlock on a lock", "different collectives", "loader"])
@@ -76,8 +76,8 @@ def test_a_failure_names_the_culprit_and_the_class_of_the_fault(name: str, tmp_p
     with pytest.raises(train.WorkerGroupError) as caught:
         trainer(name, tmp_path).fit()
     assert BAD_RANK in caught.value.worker_failures
-    [bundle] = failures.bundles(tmp_path / "run")
-    found = failures.summary(bundle)
+    [bundle] = failure_bundle.bundles(tmp_path / "run")
+    found = failure_bundle.summary(bundle)
     assert (found["fault"], found["rank"]) == (FAULTS[name].expected[0], BAD_RANK)
 
 

@@ -36,18 +36,19 @@ import headway.data
 from headway import train
 from headway.cli import main
 from headway.core.errors import HeadwayError
-from headway.core.origin import user_key
+from headway.core.security.signing import user_key
 from headway.core.validation import ReportedCheckpointStatus as Status
-from headway.storage import disk, layout
-from headway.storage.manifest import _sealed
-from headway.storage.opening import open_run
-from headway.storage.proof import Proof
-from headway.storage.remote import copies
-from headway.storage.remote.store import open_store
-from headway.storage.staging import Note
-from headway.storage.validations import Validation, read_validation, unpack
-from headway.train import control_socket
-from headway.train.torch.sharded import check_sharded
+from headway.storage import durable_fs
+from headway.storage.checkpoint.manifest import _sealed
+from headway.storage.checkpoint.signatures import Proof
+from headway.storage.checkpoint.staging import Note
+from headway.storage.checkpoint.validation_record import Validation, read_validation, unpack
+from headway.storage.object_store import download_cache
+from headway.storage.object_store.base import open_store
+from headway.storage.run import layout
+from headway.storage.run.opening import open_run
+from headway.train.launch import control_socket
+from headway.train.torch.fsdp_state import check_sharded
 
 Change = Callable[[Path], object]
 
@@ -285,7 +286,7 @@ FORBIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\
 
 def judge(box: Sandbox, good: Path, name: str, change: Change, readers: dict[str, Any] = READERS) -> None:
     """Make the case, have everybody read it, and note what went wrong."""
-    disk.remove(box.run)
+    durable_fs.remove(box.run)
     shutil.copytree(good, box.run, symlinks=True)
     change(box.run)
     before = box.state()
@@ -774,7 +775,7 @@ def foreign_handoffs(run: Path) -> None:
         "rank": 0,
         "source": str(outside_of(run)),
         "aside": str(outside_of(run) / "precious"),
-        "boot": disk.boot_id(),
+        "boot": durable_fs.boot_id(),
         "note": json.loads(Note(1, {}).to_json()),
         "complete": True,
         "upload": None,
@@ -1029,7 +1030,7 @@ def test_copies_of_a_store_are_never_made_in_a_directory_of_somebody_else(
     (tmp_path / name).symlink_to(tmp_path / "theirs")
     (tmp_path / f"{name}-2").mkdir()
     (tmp_path / f"{name}-2").chmod(0o777)
-    assert copies._copies() == tmp_path / f"{name}-3"
+    assert download_cache._copies() == tmp_path / f"{name}-3"
 
 
 # --- what is written of secrets, and who may read it ---
@@ -1125,7 +1126,7 @@ def test_a_directory_of_copies_that_somebody_makes_meanwhile_is_not_used(
     precious = tmp_path / "precious"
     precious.write_text("the user's own")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    look, store = copies._copies, open_store("memory://copies/checkpoint")
+    look, store = download_cache._copies, open_store("memory://copies/checkpoint")
 
     def look_too_early() -> Path:
         found = look()
@@ -1136,8 +1137,8 @@ def test_a_directory_of_copies_that_somebody_makes_meanwhile_is_not_used(
             found.chmod(0o777)
         return found
 
-    monkeypatch.setattr(copies, "_copies", look_too_early)
-    with copies.copy_of(store) as folder:
+    monkeypatch.setattr(download_cache, "_copies", look_too_early)
+    with download_cache.copy_of(store) as folder:
         assert folder.parent.parent.name.endswith("-2")
         assert (folder / "file").read_bytes() == b"weights"
     assert precious.read_text() == "the user's own"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from headway import train
-from headway.storage.record import Record
+from headway.storage.run.reader import Record
 from support import Driver, python, save, wait_until, write_script
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headway.storage.record import Record
+from headway.storage.run.reader import Record
 from support import Driver, alive, wait_until, write_script
 
 TRAINING = """

@@ -18,15 +18,15 @@ from headway import data as headway_data
 from headway import train
 from headway.cli import main as headway
 from headway.core.environment import results_folder
-from headway.storage.manifest import Stored
-from headway.storage.record import Record
-from headway.storage.remote import lease, objects, store
-from headway.storage.remote.copies import copy_of, is_held
-from headway.storage.remote.objects import ObjectStore
-from headway.storage.remote.vault import StoreVault
-from headway.storage.rundir import RunDir
-from headway.storage.vault import FolderVault
-from headway.worker.uploading import Uploader
+from headway.storage.checkpoint.backend import FolderVault
+from headway.storage.checkpoint.manifest import Stored
+from headway.storage.object_store import base, lease, obstore_client
+from headway.storage.object_store.checkpoint_backend import StoreVault
+from headway.storage.object_store.download_cache import copy_of, is_held
+from headway.storage.object_store.obstore_client import ObjectStore
+from headway.storage.run.reader import Record
+from headway.storage.run.run_directory import RunDir
+from headway.worker.checkpoint.object_store import Uploader
 from s3 import S3
 from support import Driver, fit, plain_trainer, python, save, wait_until, write_script
 
@@ -245,7 +245,7 @@ def test_validations_of_a_run_in_a_store(s3: S3) -> None:
 def test_how_fast_files_travel_is_told(
     s3: S3, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("headway.control.chronicle.SLOW_UPLOAD_S", 0.0)
+    monkeypatch.setattr("headway.control.narration.event_log.SLOW_UPLOAD_S", 0.0)
     result = run(s3, "speed")
     told = [line for line in capfd.readouterr().err.splitlines() if line.endswith("/s")]
     assert len(told) == 3
@@ -304,9 +304,9 @@ def test_different_contents_under_one_name_are_told(s3: S3, capfd: pytest.Captur
 
 def test_a_bad_day_of_the_server_is_survived(s3: S3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A fifth of all requests fail, a tenth of all connections are dropped, some parts come too late."""
-    monkeypatch.setattr(objects, "PART_DEADLINE_S", 2.0)
-    monkeypatch.setattr(objects, "PART", 5 << 20)
-    objects._client.cache_clear()
+    monkeypatch.setattr(obstore_client, "PART_DEADLINE_S", 2.0)
+    monkeypatch.setattr(obstore_client, "PART", 5 << 20)
+    obstore_client._client.cache_clear()
     there = ObjectStore.parse(f"{s3.url}/bad-day")
     data = os.urandom(40 << 20)
     (tmp_path / "large").write_bytes(data)
@@ -314,7 +314,7 @@ def test_a_bad_day_of_the_server_is_survived(s3: S3, monkeypatch: pytest.MonkeyP
     there.upload("large", tmp_path / "large")
     there.download("large", tmp_path / "back", len(data))
     seen = s3.seen()
-    objects._client.cache_clear()
+    obstore_client._client.cache_clear()
     assert (tmp_path / "back").read_bytes() == data
     assert min(seen["errors"], seen["drops"], seen["slow"]) > 0, seen
 
@@ -449,7 +449,9 @@ def test_who_was_taken_over_writes_no_more(s3: S3, still_held: bool, monkeypatch
 def test_a_driver_that_slept_does_not_write_over_the_next_one(s3: S3, tmp_path: Path) -> None:
     """Stopped for so long that another machine has gone on with its run; then it wakes up."""
     script = _endless(s3, tmp_path, "slept")
-    quick = "from headway.storage.remote import lease\nlease.RENEW_S, lease.SAFE_S, lease.EXPIRE_S = 0.3, 0.6, 1.5\n"
+    quick = (
+        "from headway.storage.object_store import lease\nlease.RENEW_S, lease.SAFE_S, lease.EXPIRE_S = 0.3, 0.6, 1.5\n"
+    )
     script.write_text(quick + script.read_text())
     other = tmp_path / "other.py"
     other.write_text(
@@ -514,8 +516,8 @@ def test_half_of_the_first_checkpoint_is_no_checkpoint(s3: S3, tmp_path: Path) -
             with tempfile.TemporaryDirectory() as folder:
                 Path(folder, f"of-{{rank}}").write_text("x")
                 if rank == 1:
-                    from headway.storage.remote import objects
-                    objects.ObjectStore.upload = lambda *args: time.sleep(100)
+                    from headway.storage.object_store import obstore_client
+                    obstore_client.ObjectStore.upload = lambda *args: time.sleep(100)
                 train.report({{}}, train.Checkpoint.from_directory(folder))
             time.sleep(100)
 
@@ -540,9 +542,9 @@ def test_a_file_that_another_rank_was_to_put_there_is_missed(s3: S3) -> None:
         with tempfile.TemporaryDirectory() as folder:
             checkpoint = save(folder, model="x", **{f"of-{rank}": "y"})
             if rank == 0:
-                from headway.storage.remote import sending
+                from headway.storage.object_store import upload
 
-                sending._sent = lambda target, name, source: name != "model"  # it never comes there
+                upload._sent = lambda target, name, source: name != "model"  # it never comes there
             else:
                 time.sleep(0.3)
             train.report({}, checkpoint)
@@ -661,25 +663,25 @@ def test_a_worker_that_sees_other_storage_says_so(tmp_path: Path, monkeypatch: p
 
 
 def test_retries_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "PAUSE_S", 0.0)
+    monkeypatch.setattr(base, "PAUSE_S", 0.0)
     tries = []
 
     class Broken:
         url = "x://y"
 
-        @store.patiently("written")
+        @base.patiently("written")
         def put(self, key: str) -> None:
             tries.append(key)
             raise OSError("connection reset")
 
-        @store.patiently("read")
+        @base.patiently("read")
         def read(self, key: str) -> None:
             tries.append(key)
             raise PermissionError("not yours")
 
     with pytest.raises(train.StorageError, match="x://y/a could not be written: connection reset"):
         Broken().put("a")
-    assert tries == ["a"] * store.TRIES
+    assert tries == ["a"] * base.TRIES
     with pytest.raises(train.StorageError, match="x://y/b could not be read: not yours"):
         Broken().read("b")
     assert tries.count("b") == 1, "that does not pass"

@@ -16,7 +16,7 @@ import fsspec.implementations.local
 import pytest
 
 from headway import data, train
-from headway.control import stalls
+from headway.diagnosis import watchdog
 from headway.worker import session
 from support import save
 
@@ -30,7 +30,7 @@ LONG_S = 3.5  # much longer than the controller below is patient
 
 @pytest.fixture(autouse=True)
 def short_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stalls, "BETWEEN_S", 0.4)
+    monkeypatch.setattr(watchdog, "BETWEEN_S", 0.4)
 
 
 IMPATIENT = train.FailureConfig(stall_warn_s=0.7)
@@ -217,7 +217,7 @@ def test_for_a_machine_that_was_suspended() -> None:
 def test_a_phase_is_silence_that_was_announced_and_mentioned_when_it_lasts(
     times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(stalls, "PHASE_S", 1.0)
+    monkeypatch.setattr(watchdog, "PHASE_S", 1.0)
 
     def train_func() -> None:
         train.report({})

@@ -21,13 +21,13 @@ from headway import data, train
 from headway.cli import main
 from headway.core.errors import TrainingFailedError
 from headway.frameworks.base import TorchScriptConfig
-from headway.observe import words
-from headway.storage import failures
-from headway.storage.record import Record
-from headway.train.execution import prepare
-from headway.train.request import Request
+from headway.observe import phrases
+from headway.storage.run import failure_bundle
+from headway.storage.run.reader import Record
+from headway.train.launch.fit import prepare
+from headway.train.launch.request import Request
 from headway.train.torch import TorchTrainer, prepare_data_loader, prepare_model
-from headway.worker.script import run_script
+from headway.worker.torchrun_script import run_script
 from s3 import S3
 from support import fit, plain_trainer, python
 
@@ -158,8 +158,8 @@ def test_why_reads_a_run_in_an_object_store(s3: S3, capsys: pytest.CaptureFixtur
 
 
 def test_secrets_are_not_in_the_stacks(failed: Path) -> None:
-    folder = failures.bundles(failed)[-1]
-    text = failures.stacks(folder, 1)
+    folder = failure_bundle.bundles(failed)[-1]
+    text = failure_bundle.stacks(folder, 1)
     assert "api_token = (left out)" in text
     assert f"row = {BAD_ROW}" in text
     assert not [path for path in folder.glob("*.txt") if f"hunter{BATCH}" in path.read_text()]
@@ -179,7 +179,7 @@ def test_a_replay_reproduces_the_failure_and_leaves_the_run_as_it_was(failed: Pa
     assert listing(failed) == before
     [then] = [line["metrics"] for line in Record.at(failed).reports(1) if line["seq"] == 4]
     assert then["row"] == 33
-    assert f"report 4  {words.metrics(then)}\n" in done.stdout, "the same weights, rows and randomness"
+    assert f"report 4  {phrases.metrics(then)}\n" in done.stdout, "the same weights, rows and randomness"
 
 
 def test_a_rank_that_had_not_failed_gets_further_and_is_ended(failed: Path) -> None:

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from headway import train
-from headway.engine import nurseries
-from headway.storage.record import Record
+from headway.engine import fork_server_client
+from headway.storage.run.reader import Record
 from support import Driver, fit, python, save, wait_until, write_script
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -205,7 +205,7 @@ def test_a_worker_that_is_told_before_it_listens_hears_of_it_later(tmp_path: Pat
         return first
 
     fit(lambda: None)  # the nursery is there
-    nursery = psutil.Process(nurseries.nursery(()).pid)
+    nursery = psutil.Process(fork_server_client.nursery(()).pid)
     wait_until(lambda: not nursery.children())
     run = trainer(train_func, tmp_path, 1, max_failures=0).start()
     until = time.monotonic() + 10
@@ -253,7 +253,7 @@ def test_the_exit_code_of_a_preempted_program_leaves_hooks_and_handlers_alone(tm
         """
         import atexit, sys
         from headway import train
-        from headway.train.signals import exit_as_preempted
+        from headway.train.launch.driver_signals import exit_as_preempted
 
         sys.excepthook = lambda kind, error, traceback: print("hook", kind.__name__, flush=True)
         atexit.register(print, "handler", flush=True)

@@ -15,7 +15,7 @@ import pytest
 
 from headway import train
 from headway.engine import local
-from headway.storage.record import Record
+from headway.storage.run.reader import Record
 from support import fit, plain_trainer, save
 
 

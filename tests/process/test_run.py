@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from headway import train
-from headway.storage.record import Record
+from headway.storage.run.reader import Record
 from support import fit, plain_trainer, python, save, write_script
 
 

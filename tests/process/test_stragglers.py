@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from headway import train
-from headway.control import controller, rounds
+from headway.control import controller
+from headway.control.machine.transitions import report_rounds
 from headway.worker import session
 from support import fit, save
 
@@ -18,7 +19,7 @@ from support import fit, save
 def test_files_of_a_rank_that_fell_far_behind_are_never_merged_with_those_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(rounds, "GIVER_WINDOW", 2)
+    monkeypatch.setattr(report_rounds, "GIVER_WINDOW", 2)
     dropped = range(1, session.IN_FLIGHT + 3)
     num_reports = dropped.stop + 2
 

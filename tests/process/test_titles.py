@@ -54,7 +54,7 @@ def test_a_title_is_cut_and_leaves_arguments_and_environment_alone(tmp_path: Pat
         tmp_path,
         """
         import ctypes, os, subprocess, sys
-        from headway.core.title import set_title
+        from headway.core.process.title import set_title
         libc = ctypes.CDLL(None)
         libc.getenv.restype = ctypes.c_char_p
         before = (dict(os.environ), list(sys.argv), open("/proc/self/environ").read())
@@ -77,7 +77,7 @@ def test_a_title_is_cut_and_leaves_arguments_and_environment_alone(tmp_path: Pat
 
 
 def test_a_forked_process_may_change_its_title(tmp_path: Path) -> None:
-    code = "from headway.core.title import set_title; import os, time; set_title('parent', 'p'); "
+    code = "from headway.core.process.title import set_title; import os, time; set_title('parent', 'p'); "
     code += "os.fork() or set_title('child', 'c'); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code]) as process:
         wait_until(lambda: {title(each) for each in psutil.Process(process.pid).children()} == {"child"}, 30)
@@ -88,9 +88,9 @@ def test_a_forked_process_may_change_its_title(tmp_path: Path) -> None:
 
 
 def test_without_a_place_for_it_nothing_happens() -> None:
-    code = "import headway.core.title as t; t._area = (0, 0); t.set_title('x', 'y'); "
+    code = "import headway.core.process.title as t; t._area = (0, 0); t.set_title('x', 'y'); "
     code += "print(open('/proc/self/cmdline').read())"
-    assert "headway.core.title" in python("-c", code).stdout
+    assert "headway.core.process.title" in python("-c", code).stdout
 
 
 def test_validations_and_map_processes_have_titles_too(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_validations_and_map_processes_have_titles_too(tmp_path: Path) -> None:
         """
         import time
         from headway import train
-        from headway.data.helper import Helper
+        from headway.data.execution.map_process import Helper
 
         def train_func():
             helper = Helper(())

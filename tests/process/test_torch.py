@@ -28,7 +28,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from headway import train
-from headway.storage.record import Record
+from headway.storage.run.reader import Record
 from headway.train import torch as headway_torch
 from headway.train.torch import TorchConfig, TorchTrainer, prepare_data_loader, prepare_model
 
@@ -348,7 +348,7 @@ class Packed:
 
 
 def test_nested_batches_are_moved_whatever_they_are_made_of() -> None:
-    from headway.data.devices import moved, tensors_in
+    from headway.data.frameworks.device_prefetch import moved, tensors_in
 
     batch = {"a": [torch.ones(1), Pair(torch.ones(1), None)], "b": (Packed(torch.ones(1)), "text"), "c": None}
     there = moved(batch, torch.device("meta"))

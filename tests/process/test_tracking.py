@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import headway.data
 from headway import train
-from headway.storage.record import Record
+from headway.storage.run.reader import Record
 from headway.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 
 EPOCHS = 3
@@ -101,7 +101,7 @@ def trainer(path: Path, num_workers: int, **config: Any) -> TorchTrainer:
 
 def seed_run(path: Path) -> None:
     """The same seed for every run, so that they can be compared."""
-    from headway.storage.opening import open_run
+    from headway.storage.run.opening import open_run
 
     open_run(path, "never").close()
     description = json.loads((path / "run.json").read_text())

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import headway.data
 from headway import train
-from headway.storage.record import Record
+from headway.storage.run.reader import Record
 from headway.train.torch import TorchTrainer, prepare_data_loader
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

@@ -20,9 +20,9 @@ import psutil
 import pytest
 
 from headway import train
-from headway.storage import handoff
-from headway.storage.record import Record
-from headway.worker import saving
+from headway.storage.checkpoint import background_handoff
+from headway.storage.run.reader import Record
+from headway.worker.checkpoint import local
 from support import Driver, fit, python, save, wait_until, write_script
 
 ASYNC, NO_UPLOAD = train.CheckpointUploadMode.ASYNC, train.CheckpointUploadMode.NO_UPLOAD
@@ -105,7 +105,7 @@ def test_an_error_on_the_way_fails_the_run(tmp_path: Path, elsewhere: Path) -> N
     with pytest.raises(train.TrainingFailedError, match=r"could not be saved to .*: the disk is on fire"):
         fit(train_func, storage_path=tmp_path / "runs")
     assert time.monotonic() - began < 20, "at once, not when the function ends"
-    assert [name for name in os.listdir(elsewhere) if name.startswith(handoff.PREFIX)] == []
+    assert [name for name in os.listdir(elsewhere) if name.startswith(background_handoff.PREFIX)] == []
 
 
 def test_a_file_that_vanishes_while_the_others_are_taken_costs_nothing_but_itself(
@@ -145,7 +145,7 @@ def test_a_source_that_vanishes_is_said_and_never_an_empty_checkpoint(
         folder = elsewhere / "above" / "folder"
         folder.mkdir(parents=True)
         save(folder, a="1")
-        same_filesystem = saving.same_filesystem
+        same_filesystem = local.same_filesystem
 
         def too_late(a: Path, b: Path) -> bool:
             """Somebody cleans up between our first look and the move."""
@@ -155,14 +155,14 @@ def test_a_source_that_vanishes_is_said_and_never_an_empty_checkpoint(
                 folder.mkdir()
             return answer
 
-        saving.same_filesystem = too_late
+        local.same_filesystem = too_late
         train.report({}, train.Checkpoint(folder), checkpoint_upload_mode=ASYNC)
 
     with pytest.raises(train.TrainingFailedError, match=r"holds no file|could not be moved aside|is not a directory"):
         fit(train_func, storage_path=tmp_path, name="run")
     [kept] = Record.at(tmp_path / "run").checkpoints()
     assert kept.checkpoint().to_dict() == {"good": 1}
-    assert [name for name in os.listdir(elsewhere) if name.startswith(handoff.PREFIX)] == []
+    assert [name for name in os.listdir(elsewhere) if name.startswith(background_handoff.PREFIX)] == []
 
 
 def test_a_save_whose_report_has_returned_survives_its_worker(tmp_path: Path, elsewhere: Path) -> None:
@@ -424,13 +424,13 @@ def test_files_that_need_no_upload_must_stay_until_they_are_committed(change: st
         wait_until((tmp_path / "runs/run/checkpoints/checkpoint_000000").is_dir, 10)
         folder = Path(train.get_context().get_storage().build_checkpoint_path_from_name("mine"))
         folder.mkdir()
-        adopt = saving.adopt
+        adopt = local.adopt
 
         def adopt_and_change(*args: Any) -> None:
             adopt(*args)
             (folder / "b").unlink() if change == "vanished" else (folder / "b").write_text("longer")
 
-        saving.adopt = adopt_and_change
+        local.adopt = adopt_and_change
         train.report({}, save(folder, a="1", b="2"), checkpoint_upload_mode=NO_UPLOAD)
 
     with pytest.raises(train.TrainingFailedError, match=f"checkpoint of report 1 could not be committed: b .*{change}"):
@@ -449,7 +449,7 @@ def test_a_full_disk_costs_neither_the_users_files_nor_the_checkpoint_before(
     def still_full(*args: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(handoff, "copy_aside", still_full)  # in the driver, which tries once more
+    monkeypatch.setattr(background_handoff, "copy_aside", still_full)  # in the driver, which tries once more
 
     def train_func() -> None:
         train.report({}, train.Checkpoint.from_dict({"good": 1}))
@@ -475,13 +475,13 @@ def test_files_that_are_copied_in_the_background_must_not_change_meanwhile(tmp_p
     """The popular slip: one directory for all steps, rewritten while the copy of the last step is still going on."""
 
     def train_func() -> None:
-        stage = saving.stage
+        stage = local.stage
 
         def changed_meanwhile(source: Path, *args: Any, **rest: Any) -> set[str]:
             (source / "model").write_text("of the next step")
             return stage(source, *args, **rest)
 
-        saving.stage = changed_meanwhile
+        local.stage = changed_meanwhile
         folder = tempfile.mkdtemp(dir=tmp_path)
         train.report(
             {},

@@ -17,9 +17,9 @@ import pytest
 
 from headway import train
 from headway.cli import main
-from headway.storage import layout
-from headway.storage.record import Record
-from headway.storage.validations import Validation, write_validation
+from headway.storage.checkpoint.validation_record import Validation, write_validation
+from headway.storage.run import layout
+from headway.storage.run.reader import Record
 from support import Driver, alive, is_gone, wait_until, write_script
 
 Status = train.ReportedCheckpointStatus

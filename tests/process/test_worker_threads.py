@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from headway import train
-from headway.control import stalls
-from headway.worker import link, session
+from headway.diagnosis import watchdog
+from headway.worker import connection, session
 
 
 def break_link() -> None:
@@ -22,7 +22,7 @@ def break_link() -> None:
     def refuse(self: Any, message: Any) -> None:
         raise MemoryError("no room for a message")
 
-    link.SocketLink._take = refuse  # type: ignore[method-assign]
+    connection.SocketLink._take = refuse  # type: ignore[method-assign]
 
 
 def break_pulse() -> None:
@@ -75,7 +75,7 @@ class Thing:
 def test_a_strange_object_in_a_silent_rank_does_not_make_it_deaf(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stalls, "BETWEEN_S", 0.2)
+    monkeypatch.setattr(watchdog, "BETWEEN_S", 0.2)
 
     class Blocks:
         def __getattribute__(self, name: str) -> Any:

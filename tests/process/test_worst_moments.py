@@ -19,8 +19,8 @@ import psutil
 import pytest
 
 from headway import train
-from headway.engine import local, nurseries
-from headway.storage.record import Record
+from headway.engine import fork_server_client, local
+from headway.storage.run.reader import Record
 from headway.train.torch import TorchTrainer
 from support import Driver, alive, fit, plain_trainer, python, save, wait_until, write_script
 
@@ -330,7 +330,7 @@ def test_a_nursery_that_does_not_answer_cannot_hold_up_the_end() -> None:
     """It is stopped; the workers are ended without it, and the next run gets another one."""
     run = plain_trainer(lambda: time.sleep(60), 2).start()
     wait_until(lambda: Record.at(run.path).state == "RUNNING", 10)
-    nursery = nurseries._nurseries[()]
+    nursery = fork_server_client._nurseries[()]
     workers = psutil.Process(nursery.pid).children()
     os.kill(nursery.pid, signal.SIGSTOP)
     began = time.monotonic()
@@ -345,14 +345,14 @@ def test_what_a_program_left_that_was_killed_with_its_nursery_is_swept(tmp_path:
     script = """
         import time
         from headway.core.environment import memory_folder
-        from headway.engine import nurseries
+        from headway.engine import fork_server_client
         from headway import train
 
         def train_func():
             train.report({}, checkpoint=train.Checkpoint.from_dict({"a": 1}))
             time.sleep(60)
 
-        print(nurseries.nursery(()).folder, flush=True)
+        print(fork_server_client.nursery(()).folder, flush=True)
         config = train.RunConfig(checkpoint_config=train.CheckpointConfig(num_to_keep=0))
         train.DataParallelTrainer(train_func, run_config=config).fit()
     """
@@ -366,8 +366,8 @@ def test_what_a_program_left_that_was_killed_with_its_nursery_is_swept(tmp_path:
             process.kill()
     left = Path(driver.output.splitlines()[0])
     assert left.is_dir()
-    held = nurseries.nursery(())
-    nurseries.sweep_temporary_folders()
+    held = fork_server_client.nursery(())
+    fork_server_client.sweep_temporary_folders()
     assert not left.exists()
     assert not list(memory.iterdir())
     assert held.folder.is_dir(), "that of a living one stays"
@@ -432,7 +432,7 @@ def test_a_users_directory_that_is_called_like_ours_is_never_swept(tmp_path: Pat
     storage = Path(tempfile.mkdtemp(prefix="headway-"))
     fit(lambda: train.report({}), name="precious", storage_path=storage)
     os.utime(storage, (time.time() - 3600,) * 2)
-    nurseries.sweep_temporary_folders()
+    fork_server_client.sweep_temporary_folders()
     assert (storage / "precious" / "run.json").is_file()
     shutil.rmtree(storage)
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import headway
 from headway.core.errors import HeadwayError, PreemptionError
-from headway.core.standard_streams import hold_standard_streams
-from headway.observe.terminal import plain
+from headway.core.process.standard_streams import hold_standard_streams
+from headway.observe.terminal_text import plain
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,7 +70,7 @@ def _add_quickstart(commands: argparse._SubParsersAction[argparse.ArgumentParser
 
 def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     def run(args: argparse.Namespace) -> int:
-        from headway.cli.script import run, run_as_ray
+        from headway.cli.run_script import run, run_as_ray
 
         return run_as_ray(args) if args.as_ray else run(args)
 
@@ -149,7 +149,7 @@ def _add_logs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 def _add_stop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     def stop(args: argparse.Namespace) -> int:
-        from headway.cli.control import stop
+        from headway.cli.stop_remove import stop
 
         return stop(args.run, args.storage_path, now=args.now, wait=not args.no_wait)
 
@@ -163,7 +163,7 @@ def _add_stop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 def _add_rm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     def rm(args: argparse.Namespace) -> int:
-        from headway.cli.control import rm
+        from headway.cli.stop_remove import rm
 
         return rm(args.runs, args.storage_path, yes=args.yes)
 

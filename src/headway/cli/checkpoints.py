@@ -10,14 +10,14 @@ from pathlib import PurePath
 from headway.cli.runs import find, print_table, say, shown, table
 from headway.core.errors import ConfigError, StorageError
 from headway.core.validation import ReportedCheckpointStatus
-from headway.observe import words
-from headway.observe.terminal import plain
-from headway.storage import layout
-from headway.storage.commit import Saved
-from headway.storage.opening import open_remote_run, open_run
-from headway.storage.record import Record
-from headway.storage.remote.vault import StoreVault
-from headway.storage.retention import why_kept
+from headway.observe import phrases
+from headway.observe.terminal_text import plain
+from headway.storage.checkpoint.commit import Saved
+from headway.storage.checkpoint.retention import why_kept
+from headway.storage.object_store.checkpoint_backend import StoreVault
+from headway.storage.run import layout
+from headway.storage.run.opening import open_remote_run, open_run
+from headway.storage.run.reader import Record
 
 
 def ckpt(args: argparse.Namespace) -> int:
@@ -38,16 +38,16 @@ def _ls(record: Record) -> int:
     rows = table("CHECKPOINT", "REPORT", "SAVED", "RANKS", "FILES", "SIZE", "STATUS", "METRICS")
     for saved in found.kept:
         manifest = saved.manifest
-        who = words.ranks(manifest.ranks).removeprefix("ranks ").removeprefix("rank ")
-        told = words.metrics(saved.metrics)
+        who = phrases.ranks(manifest.ranks).removeprefix("ranks ").removeprefix("rank ")
+        told = phrases.metrics(saved.metrics)
         status = saved.validation.status if saved.validation else ReportedCheckpointStatus.COMMITTED
         rows.add_row(
             shown(saved.path.name),
             str(manifest.seq),
-            words.clock(manifest.time),
+            phrases.clock(manifest.time),
             f"{who} of {manifest.world_size}",
             str(len(manifest.files)),
-            words.size(manifest.size),
+            phrases.size(manifest.size),
             status,
             shown(told or "-"),
         )
@@ -75,9 +75,11 @@ def _verify(record: Record, names: list[str]) -> int:
             say(f"✗ {name}: {'; '.join(wrong)}")
         else:
             speed = manifest.size / max(time.monotonic() - began, 1e-9)
-            count = words.count(len(manifest.files), "file")
-            say(f"✓ {name}: {count}, {words.size(manifest.size)}, every byte as committed ({words.size(speed)}/s)")
-    print(f"{words.count(bad, 'checkpoint')} damaged" if bad else f"{words.count(len(chosen), 'checkpoint')} verified")
+            count = phrases.count(len(manifest.files), "file")
+            say(f"✓ {name}: {count}, {phrases.size(manifest.size)}, every byte as committed ({phrases.size(speed)}/s)")
+    print(
+        f"{phrases.count(bad, 'checkpoint')} damaged" if bad else f"{phrases.count(len(chosen), 'checkpoint')} verified"
+    )
     return 1 if bad else 0
 
 

@@ -22,8 +22,8 @@ from headway.core.config import LoggingConfig, RunConfig, ScalingConfig
 from headway.core.environment import expanded, results_folder
 from headway.core.errors import HeadwayError
 from headway.engine import hardware
-from headway.observe import words
-from headway.observe.terminal import plain
+from headway.observe import phrases
+from headway.observe.terminal_text import plain
 from headway.train.trainer import DataParallelTrainer
 
 Verdict = Literal["ok", "note", "bad"]
@@ -46,7 +46,7 @@ def doctor(storage_path: str | None) -> int:
     for finding in findings(storage):
         print(f"{MARKS[finding.verdict]} {finding.what:<14}{plain(finding.detail)}", flush=True)
         bad += finding.verdict == "bad"
-    print(f"\n{words.count(bad, 'problem')} found" if bad else "\nEverything that Headway needs works here.")
+    print(f"\n{phrases.count(bad, 'problem')} found" if bad else "\nEverything that Headway needs works here.")
     return 1 if bad else 0
 
 
@@ -87,12 +87,12 @@ def _torch() -> Finding:
 
 def _devices() -> Finding:
     cards = hardware.gpus()
-    return Finding("ok", "devices", f"{words.count(len(cards), 'GPU')} ({', '.join(cards)})" if cards else "CPU only")
+    return Finding("ok", "devices", f"{phrases.count(len(cards), 'GPU')} ({', '.join(cards)})" if cards else "CPU only")
 
 
 def _memory() -> Finding:
     memory = psutil.virtual_memory()
-    text = f"{words.size(memory.available)} of {words.size(memory.total)} free"
+    text = f"{phrases.size(memory.available)} of {phrases.size(memory.total)} free"
     return Finding("ok" if memory.available > 1e9 else "note", "memory", text)
 
 
@@ -104,9 +104,9 @@ def _shared_memory() -> Finding:
             "bad", "shared memory", f"/dev/shm cannot be used ({error.strerror}): DataLoader processes need it"
         )
     if free < 64e6:
-        text = f"only {words.size(free)} in /dev/shm: DataLoader processes may die of it (docker run --shm-size=1g)"
+        text = f"only {phrases.size(free)} in /dev/shm: DataLoader processes may die of it (docker run --shm-size=1g)"
         return Finding("bad", "shared memory", text)
-    return Finding("ok", "shared memory", f"{words.size(free)} free in /dev/shm")
+    return Finding("ok", "shared memory", f"{phrases.size(free)} free in /dev/shm")
 
 
 def _limits() -> Finding:
@@ -150,7 +150,7 @@ def _storage(storage: Path) -> Finding:
     except OSError as error:
         return Finding("bad", "storage", f"{storage} cannot be written ({error.strerror}): set HEADWAY_RESULTS")
     free = shutil.disk_usage(parent).free
-    text = f"{storage}: {words.size(free)} free, writes {words.size(speed)}/s"
+    text = f"{storage}: {phrases.size(free)} free, writes {phrases.size(speed)}/s"
     return Finding("ok" if free > 1e9 else "note", "storage", text)
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from headway.cli.runs import find
 from headway.core.errors import StorageError
-from headway.observe import words
-from headway.observe.terminal import colored, plain
-from headway.storage import layout
-from headway.storage.files import entries, open_regular
-from headway.storage.record import Record
-from headway.storage.remote.store import Store
-from headway.storage.remote.vault import StoreVault
+from headway.observe import phrases
+from headway.observe.terminal_text import colored, plain
+from headway.storage.fs_ops import entries, open_regular
+from headway.storage.object_store.base import Store
+from headway.storage.object_store.checkpoint_backend import StoreVault
+from headway.storage.run import layout
+from headway.storage.run.reader import Record
 
 _NAME = re.compile(r"rank-(\d{1,9})\.(out|err)")
 _CHUNK_BYTES = 1 << 16  # also the longest piece of a line that is printed at once
@@ -51,7 +51,7 @@ def logs(run: str, storage_path: str | None, *, rank: int | None, follow: bool) 
 def _missing(record: Record, rank: int | None) -> str:
     known = _ranks(record.path / layout.LOGS)
     which = f"rank {rank} of run {record.name}" if rank is not None else f"run {record.name}"
-    there = f": there are logs of {words.ranks(known)}" if known else ""
+    there = f": there are logs of {phrases.ranks(known)}" if known else ""
     return f"{which} has written no log{there}"
 
 

@@ -8,18 +8,19 @@ import sys
 from pathlib import PurePath
 
 from headway.cli.runs import find
-from headway.observe.terminal import plain
+from headway.observe.terminal_text import plain
 from headway.observe.tracebacks import folded
-from headway.train import replaying
-from headway.train.replaying import Ending, Replay
+from headway.train.replay import Ending, Replay
+from headway.train.replay import find as find_replay
+from headway.train.replay import run as run_replay
 
 
 def replay(args: argparse.Namespace) -> int:
-    again = replaying.find(find(args.run, args.storage_path), args.rank, args.attempt, trust=args.trust)
+    again = find_replay(find(args.run, args.storage_path), args.rank, args.attempt, trust=args.trust)
     for line in _announced(again):
         _say(line)
     try:
-        ending = replaying.run(again, trust=args.trust, tell=_say, examine=_debug if args.debug else _nothing)
+        ending = run_replay(again, trust=args.trust, tell=_say, examine=_debug if args.debug else _nothing)
     except KeyboardInterrupt as interrupt:
         _say(f"interrupted here:\n{folded(interrupt).rstrip()}")
         raise

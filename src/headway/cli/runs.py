@@ -11,11 +11,11 @@ from rich.text import Text
 
 from headway.core.environment import expanded, results_folder
 from headway.core.errors import StorageError
-from headway.core.redaction import redact
-from headway.observe import words
-from headway.observe.terminal import plain
-from headway.storage.record import Record, runs, runs_in_store
-from headway.storage.remote.store import is_remote, open_store
+from headway.core.security.redaction import redact
+from headway.observe import phrases
+from headway.observe.terminal_text import plain
+from headway.storage.object_store.base import is_remote, open_store
+from headway.storage.run.reader import Record, runs, runs_in_store
 
 
 def ls(storage_path: str | None) -> int:
@@ -44,10 +44,10 @@ def _row(record: Record) -> list[Text]:
     return [
         shown(record.name),
         shown(record.state),
-        shown(words.clock(record.description["created"])),
+        shown(phrases.clock(record.description["created"])),
         shown(str(len(_launches(record)))),
         shown(str(len(record.checkpoints()))),
-        shown(words.metrics(metrics) if metrics else "-"),
+        shown(phrases.metrics(metrics) if metrics else "-"),
     ]
 
 
@@ -58,12 +58,12 @@ def show(run: str, storage_path: str | None) -> int:
     say(f"run          {record.name}")
     say(f"state        {record.state}")
     say(f"path         {record.url}")
-    say(f"began        {words.clock(record.description['created'])}")
+    say(f"began        {phrases.clock(record.description['created'])}")
     say(f"function     {opening.get('function', '-')}")
     say(f"config       {redact(opening.get('train_loop_config')) or '-'}")
     say(f"reports      {len(reports)}")
     if reports:
-        say(f"newest       {words.metrics(reports[-1]['metrics'], limit=12)}")
+        say(f"newest       {phrases.metrics(reports[-1]['metrics'], limit=12)}")
     for wrong in record.damage():
         say(f"damaged      {wrong}")
     _print_attempts(record)
@@ -84,7 +84,7 @@ def _print_attempts(record: Record) -> None:
         ending = endings.get(attempt, "")
         rows.add_row(
             str(attempt),
-            words.clock(launch["time"]),
+            phrases.clock(launch["time"]),
             str(launch["num_workers"]),
             str(launch["first_seq"]),
             shown(ending or "-"),
@@ -100,9 +100,9 @@ def _print_checkpoints(record: Record) -> None:
     rows = table("CHECKPOINT", "REPORT", "SAVED", "SIZE", "METRICS")
     for saved in kept:
         manifest = saved.manifest
-        size = words.size(manifest.size)
-        metrics = words.metrics(saved.metrics)
-        rows.add_row(shown(saved.path.name), str(manifest.seq), words.clock(manifest.time), size, shown(metrics))
+        size = phrases.size(manifest.size)
+        metrics = phrases.metrics(saved.metrics)
+        rows.add_row(shown(saved.path.name), str(manifest.seq), phrases.clock(manifest.time), size, shown(metrics))
     print()
     print_table(rows)
 

@@ -12,26 +12,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
-from headway.control import events, machine, ranks
-from headway.control.chronicle import Chronicle, stillness
-from headway.control.diagnosis import Diagnosis
-from headway.control.endings import GRACE_S
-from headway.control.exits import QUESTION, SLOW_EXIT_S, Exits
-from headway.control.failures import exception, ordered, sentence
-from headway.control.feeding import Feeding
-from headway.control.hooks import Hooks
-from headway.control.horizons import Horizons
-from headway.control.ledger import Complaint, Ledger
-from headway.control.plan import Outcome, Plan
-from headway.control.policy import Budgets
-from headway.control.postmortem import Witness
-from headway.control.rounds import Closed, Round
-from headway.control.run import Run, all_have_reported, present, tracks
-from headway.control.scene import noted
-from headway.control.stalls import Watch
-from headway.control.starting import starts, surroundings
+from headway.control.checkpoints.committer import Complaint, Ledger
+from headway.control.checkpoints.validation_runner import Validations
+from headway.control.machine import events, transitions
+from headway.control.machine.epoch_end import Horizons
+from headway.control.machine.report_rounds import Closed, Round
+from headway.control.machine.retry_policy import Budgets
+from headway.control.machine.shutdown import GRACE_S
+from headway.control.machine.state import Run, all_have_reported, present, tracks
+from headway.control.narration.callback_runner import Hooks
+from headway.control.narration.data_log import Feeding
+from headway.control.narration.event_log import Chronicle, stillness
+from headway.control.narration.failure_recorder import Witness
+from headway.control.narration.failure_text import exception, ordered, sentence
+from headway.control.run_plan import Outcome, Plan
 from headway.control.timers import SlowExit, SlowStart, Timers
-from headway.control.validations import Validations
+from headway.control.workers import ranks
+from headway.control.workers.slow_exits import QUESTION, SLOW_EXIT_S, Exits
+from headway.control.workers.start_message import starts, surroundings
 from headway.core.errors import ConfigError, EngineError, PreemptionInfo, StorageError
 from headway.core.messages import (
     Checkpoints,
@@ -49,12 +47,15 @@ from headway.core.messages import (
     Steps,
     Tracking,
 )
+from headway.diagnosis.replay_info import noted
+from headway.diagnosis.verdict import Diagnosis
+from headway.diagnosis.watchdog import Watch
 from headway.engine.base import Engine
-from headway.engine.vitals import Outside, Vital
-from headway.observe.watcher import Glance, Watcher
-from headway.storage.commit import Saved
-from headway.storage.remote.lease import LeaseLost
-from headway.storage.rundir import RunDir
+from headway.engine.process_stats import Outside, Vital
+from headway.observe.run_observer import Glance, Watcher
+from headway.storage.checkpoint.commit import Saved
+from headway.storage.object_store.lease import LeaseLost
+from headway.storage.run.run_directory import RunDir
 
 SLOW_START_S = 10.0  # from here on a person wants to know who it is that does not come up
 
@@ -237,7 +238,7 @@ class Controller:
             case Complaint(text=text, about=about):
                 return self._tell(about, text, "WARNING")
         before = self._run
-        self._run, actions = machine.step(before, event)
+        self._run, actions = transitions.step(before, event)
         if isinstance(event, events.Deadline) and self._run.killed and not before.killed:
             self._tell_of_killed(before)
         if self._run.state is not before.state:
@@ -476,7 +477,7 @@ class Controller:
         ranks = [rank for rank, _ in present(run)]
         if run.state is events.State.STOPPING and run.why != "fail" and ranks and self.index_of:
             returned = all(worker.over for worker in run.workers or ())
-            seconds = machine.EXIT_S if returned else GRACE_S
+            seconds = transitions.EXIT_S if returned else GRACE_S
             self._tell("killed", self._exits.killed(ranks, seconds, returned=returned), "WARNING", ranks=ranks)
 
     def _announce(self, told: frozenset[int], within_s: float) -> None:

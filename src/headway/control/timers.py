@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-from headway.control.events import Answer, Begin, Overdue, SaveDue
+from headway.control.machine.events import Answer, Begin, Overdue, SaveDue
 
 OVERDUE_S = 2.0  # how long files wait for ranks that never gave any
 LONG_OVERDUE_S = 60.0  # and for those that did in an earlier attempt, and do not in this one

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headway.core.text import plain
+from headway.core.security.printable_text import plain
 
 
 class HeadwayError(Exception):

@@ -445,7 +445,7 @@ class Examine:
     logs: tuple[str, str]  # where its output goes, and its errors
     task: bytes
     checkpoint: bytes  # pickled
-    kwargs: dict[str, Any]  # packed: see headway.storage.validations
+    kwargs: dict[str, Any]  # packed: see headway.storage.checkpoint.validation_record
     key: bytes  # of the run
     trust: bool = False
 

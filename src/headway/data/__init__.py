@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from headway.data.collate import ArrowBatchCollateFn, NumpyBatchCollateFn, PandasBatchCollateFn
     from headway.data.context import DataContext, ExecutionOptions
     from headway.data.dataset import Dataset
-    from headway.data.grouping import GroupedData
     from headway.data.iterator import DataIterator
-    from headway.data.sources import (
+    from headway.data.operations.groupby import GroupedData
+    from headway.data.read_api import (
         from_arrow,
         from_huggingface,
         from_items,
@@ -75,15 +75,15 @@ _ELSEWHERE = {
     "DataContext": "headway.data.context",
     "ExecutionOptions": "headway.data.context",
     "Dataset": "headway.data.dataset",
-    "GroupedData": "headway.data.grouping",
+    "GroupedData": "headway.data.operations.groupby",
     "DataIterator": "headway.data.iterator",
-}  # where a name lives that is not in headway.data.sources
+}  # where a name lives that is not in headway.data.read_api
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_ELSEWHERE.get(name, "headway.data.sources")), name)
+    value = getattr(importlib.import_module(_ELSEWHERE.get(name, "headway.data.read_api")), name)
     globals()[name] = value
     return value
 

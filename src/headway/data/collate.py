@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.data.chunks import Chunk, arrays_of, frame_of, table_of
+from headway.data.blocks.chunk import Chunk, arrays_of, frame_of, table_of
 
 
 class Collate:

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from headway.core.errors import DataError
-from headway.data.arranging import Arranging
-from headway.data.consuming import Consuming
 from headway.data.context import DataContext
-from headway.data.grouping import GroupedData
-from headway.data.ops import Op
+from headway.data.execution.epochs import Stream
+from headway.data.operations.base import Op
+from headway.data.operations.consumption import Consuming
+from headway.data.operations.groupby import GroupedData
+from headway.data.operations.ordering import Arranging
+from headway.data.operations.transforms import Transforming
+from headway.data.operations.write import Writing
 from headway.data.plan import Plan
-from headway.data.stream import Stream
-from headway.data.transforming import Transforming
-from headway.data.writing import Writing
 
 
 class Dataset(Consuming, Transforming, Arranging, Writing):
@@ -59,7 +59,7 @@ class Dataset(Consuming, Transforming, Arranging, Writing):
         return parts(self, n)
 
     def stats(self) -> str:
-        from headway.data.statistics import told
+        from headway.data.execution.stats import told
 
         return told(self._last) if self._last is not None else "nothing has been read yet"
 

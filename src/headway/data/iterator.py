@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headway.data.iterating import Iterating
-from headway.data.statistics import told
-from headway.data.stream import Place, Stream
+from headway.data.execution.epochs import Place, Stream
+from headway.data.execution.stats import told
+from headway.data.operations.iteration import Iterating
 
 if TYPE_CHECKING:
     from headway.data.dataset import Dataset

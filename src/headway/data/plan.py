@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headway.core.errors import DataError
-from headway.data.chunks import Chunk
-from headway.data.columns import Select
-from headway.data.derived import Arranged, Mapped
-from headway.data.ops import Chain, Op, Tell
-from headway.data.order import Order, Shuffle
-from headway.data.source import Source, digest
+from headway.data.blocks.chunk import Chunk
+from headway.data.datasource.base import Source, digest
+from headway.data.datasource.views import Arranged, Mapped
+from headway.data.operations.base import Chain, Op, Tell
+from headway.data.operations.columns import Select
+from headway.data.sharding.row_order import Order, Shuffle
 
 WINDOW = 16 << 20  # bytes of rows that are shuffled together
 FEWEST = 1024  # rows of a window, at least
@@ -57,7 +57,7 @@ class Plan:
         """Columns that are asked for and not there are missed now, not in a worker."""
         schema = self.source.schema
         if self.columns is not None and schema is not None:
-            from headway.data.parquet import no_column
+            from headway.data.datasource.parquet import no_column
 
             for name in self.columns:
                 if name not in schema.names:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from headway.core.config import ScalingConfig
 from headway.core.messages import ToWorker
-from headway.engine.vitals import Outside, Vital
+from headway.engine.process_stats import Outside, Vital
 
 Deliver = Callable[[Sequence[Any]], None]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from headway.core.messages import Report
 from headway.core.wire import Frames, encode
-from headway.engine.vitals import ProcessTree
+from headway.engine.process_stats import ProcessTree
 
 READ_BYTES = 1 << 18
 FEW = 64  # messages at a time: a socket holds a few hundred of them, however small they are

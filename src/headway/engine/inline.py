@@ -23,8 +23,8 @@ from headway.core.messages import Abort, Exited, FromWorker, Place, Ready, Repor
 from headway.core.task import Task
 from headway.engine import hardware
 from headway.engine.base import Deliver, worker_entry
-from headway.engine.gpus import GpuClaim
-from headway.engine.vitals import Outside, Vital
+from headway.engine.gpu_locks import GpuClaim
+from headway.engine.process_stats import Outside, Vital
 
 
 class InlineEngine:

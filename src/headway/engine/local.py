@@ -21,10 +21,10 @@ from headway.core.wire import WireError
 from headway.engine import hardware
 from headway.engine.base import Deliver
 from headway.engine.channel import Channel, shut
-from headway.engine.gpus import GpuClaim
-from headway.engine.nurseries import NurseryProcess, end_groups, open_session
-from headway.engine.nursery import MESSAGE_BYTES
-from headway.engine.vitals import Outside, ProcessTable, ProcessTree, Vital
+from headway.engine.fork_server import MESSAGE_BYTES
+from headway.engine.fork_server_client import NurseryProcess, end_groups, open_session
+from headway.engine.gpu_locks import GpuClaim
+from headway.engine.process_stats import Outside, ProcessTable, ProcessTree, Vital
 
 REST_S = 0.05
 PATIENCE_S = 0.5

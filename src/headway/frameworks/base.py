@@ -46,7 +46,7 @@ TORCH_WARM = (
     "torch._dynamo",
     "safetensors.torch",
     "headway.train.torch",
-    "headway.train.torch.tracking",
+    "headway.train.torch.autosave",
 )
 
 
@@ -93,7 +93,7 @@ class LonelyConfig(BackendConfig):
 
     by_script: bool = False
 
-    entry: ClassVar[str | None] = "headway.frameworks.lonely:joined"
+    entry: ClassVar[str | None] = "headway.frameworks.torch_single_process:joined"
 
 
 def alone(config: BackendConfig | None) -> BackendConfig | None:

@@ -21,7 +21,7 @@ from torch.distributed.rendezvous import _rendezvous_handlers
 
 from headway.core.messages import Place
 from headway.frameworks.base import TorchConfig, TorchScriptConfig
-from headway.frameworks.synchronization import notice_separate_models
+from headway.frameworks.torch_sync_check import notice_separate_models
 
 # Every group that was ever made, until the process ends: one that is destroyed, and then collected while a DDP model
 # still lives, hangs about one worker in ten.

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.config import LEVELS
-from headway.observe import words
-from headway.observe.tail import Line, Tail
-from headway.observe.terminal import colored, plain
-from headway.observe.watcher import Glance
-from headway.storage import layout
+from headway.observe import phrases
+from headway.observe.log_tail import Line, Tail
+from headway.observe.run_observer import Glance
+from headway.observe.terminal_text import colored, plain
+from headway.storage.run import layout
 
 TICK_S = 0.1
 
@@ -92,15 +92,15 @@ class Console:
 
     def _status(self, glance: Glance) -> str:
         seconds = time.monotonic() - self._began
-        parts = [glance.state, words.count(glance.num_workers, "worker"), words.count(glance.num_reports, "report")]
+        parts = [glance.state, phrases.count(glance.num_workers, "worker"), phrases.count(glance.num_reports, "report")]
         if glance.attempt > 1:
             parts.insert(1, f"attempt {glance.attempt}")
         if glance.newest is not None:
-            parts.append(words.metrics(json.loads(glance.newest.metrics)))
+            parts.append(phrases.metrics(json.loads(glance.newest.metrics)))
             parts.append(f"{glance.num_reports / seconds:.3g} reports/s")
         if self._shares:
             parts.insert(0, self._run.name)
-        return plain(" · ".join([*parts, words.duration(seconds)]))
+        return plain(" · ".join([*parts, phrases.duration(seconds)]))
 
     def _show_lines(self) -> None:
         for (rank, stream), tail in self._tails.items():
@@ -132,6 +132,6 @@ def _live_line() -> Any:
     """A live line where stderr is a terminal that can do it, else None. Only then is rich imported."""
     if sys.stderr is None or not sys.stderr.isatty():
         return None
-    from headway.observe.live import LiveLine
+    from headway.observe.status_line import LiveLine
 
     return LiveLine.on_terminal()

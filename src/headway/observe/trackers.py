@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.errors import ConfigError
-from headway.observe import words
+from headway.observe import phrases
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """All that is a number in there, nested ones by their path."""
-    flat = words.flat(dict(metrics))
-    found = {words.encodable(key): float(value) for key, value in flat.items() if isinstance(value, int | float)}
+    flat = phrases.flat(dict(metrics))
+    found = {phrases.encodable(key): float(value) for key, value in flat.items() if isinstance(value, int | float)}
     return {key: value for key, value in found.items() if not math.isnan(value)}
 
 
@@ -39,7 +39,7 @@ class Csv:
         self._columns: list[str] | None = None
 
     def log(self, metrics: Mapping[str, Any]) -> None:
-        row = words.flat(dict(metrics))
+        row = phrases.flat(dict(metrics))
         with self._path.open(
             "a" if self._columns else "w", newline="", encoding="utf-8", errors="backslashreplace"
         ) as file:
@@ -126,7 +126,7 @@ class MLflow(Tracker):
     def _start(self, name: str, config: Mapping[str, Any], folder: str) -> None:
         run = self._client.create_run(self._experiment, run_name=name, tags=self._tags)
         self._run, self._folder = run.info.run_id, folder
-        for key, value in words.flat(dict(config)).items():
+        for key, value in phrases.flat(dict(config)).items():
             self._client.log_param(self._run, key, value)
 
     def _log(self, metrics: Mapping[str, Any], step: int) -> None:

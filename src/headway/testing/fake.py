@@ -30,8 +30,8 @@ from headway.core.messages import (
     ToWorker,
 )
 from headway.engine.base import Deliver
-from headway.engine.vitals import Outside, Vital
-from headway.storage.staging import Slot
+from headway.engine.process_stats import Outside, Vital
+from headway.storage.checkpoint.staging import Slot
 
 SLOW_S = 5.0
 

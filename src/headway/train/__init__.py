@@ -43,9 +43,11 @@ from headway.core.validation import (
     ValidationTaskConfig,
 )
 from headway.frameworks.base import BackendConfig
-from headway.storage.checkpoint import Checkpoint
+from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.train import collective
 from headway.train.context import TrainContext
+from headway.train.datasets import DataConfig
+from headway.train.early_stopping import EarlyStopping
 from headway.train.functions import (
     get_all_reported_checkpoints,
     get_checkpoint,
@@ -56,11 +58,9 @@ from headway.train.functions import (
     report,
     track,
 )
-from headway.train.handle import Run
-from headway.train.ingest import DataConfig
 from headway.train.reported import ReportedCheckpoint
 from headway.train.result import Result
-from headway.train.stopping import EarlyStopping
+from headway.train.run_handle import Run
 from headway.train.trainer import DataParallelTrainer
 
 __all__ = [

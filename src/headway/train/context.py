@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headway.core.messages import Place, RunInfo
-from headway.storage import layout
-from headway.storage.remote.store import Store
+from headway.storage.object_store.base import Store
+from headway.storage.run import layout
 
 
 @dataclass(frozen=True)

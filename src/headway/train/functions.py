@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 from headway.core.config import CheckpointUploadMode
 from headway.core.errors import ConfigError, PreemptionInfo
 from headway.core.validation import CheckpointConsistencyMode, ReportedCheckpointStatus, ValidationTaskConfig
-from headway.storage import layout
-from headway.storage.checkpoint import Checkpoint
-from headway.storage.validations import wish as validation_wish
+from headway.storage.checkpoint.checkpoint import Checkpoint
+from headway.storage.checkpoint.validation_record import wish as validation_wish
+from headway.storage.run import layout
 from headway.train.context import TrainContext
 from headway.train.reported import ReportedCheckpoint
-from headway.worker.saving import Wish
+from headway.worker.checkpoint.local import Wish
 from headway.worker.session import Session, current
 
 if TYPE_CHECKING:
     from headway.data.iterator import DataIterator
-    from headway.train.torch.tracking import Tracked
+    from headway.train.torch.autosave import Tracked
 
 
 def report(
@@ -128,7 +128,7 @@ def track(**things: Any) -> Tracked:
     Another number of workers can go on too, in the middle of an epoch: the rows that are left are dealt out among those
     there are now, so that each comes once per epoch however often the number changes. Only random states are new then.
     """
-    from headway.train.torch.tracking import track
+    from headway.train.torch.autosave import track
 
     return track(**things)
 
@@ -156,7 +156,7 @@ def get_dataset_shard(name: str | None = None) -> DataIterator:
     >>> train.DataParallelTrainer(train_func, datasets=datasets, scaling_config=train.ScalingConfig(2)).fit().metrics
     {'rows': 5}
     """
-    from headway.train.ingest import shard
+    from headway.train.datasets import shard
 
     return shard(current("headway.train.get_dataset_shard"), name)
 

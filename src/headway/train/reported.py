@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.core.validation import ReportedCheckpointStatus
-from headway.storage.checkpoint import Checkpoint
+from headway.storage.checkpoint.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headway.core.config import CheckpointConfig
 from headway.core.errors import ConfigError, RemoteError
-from headway.observe import words
-from headway.observe.terminal import plain
-from headway.storage.checkpoint import Checkpoint
-from headway.storage.commit import Saved
-from headway.storage.record import Record
-from headway.storage.remote.vault import StoreVault
-from headway.storage.retention import best, ranked, value_of
+from headway.observe import phrases
+from headway.observe.terminal_text import plain
+from headway.storage.checkpoint.checkpoint import Checkpoint
+from headway.storage.checkpoint.commit import Saved
+from headway.storage.checkpoint.retention import best, ranked, value_of
+from headway.storage.object_store.checkpoint_backend import StoreVault
+from headway.storage.run.reader import Record
 
 if TYPE_CHECKING:
     import pandas
@@ -81,7 +81,7 @@ class Result:
         import pandas
 
         rows = self._record.reports()
-        return pandas.DataFrame([_encodable(words.flat(row["metrics"])) for row in rows]) if rows else None
+        return pandas.DataFrame([_encodable(phrases.flat(row["metrics"])) for row in rows]) if rows else None
 
     @property
     def checkpoint(self) -> Checkpoint | None:
@@ -101,7 +101,7 @@ class Result:
             raise ConfigError(f"mode must be 'max' or 'min', got {mode!r}")
         having = [saved for saved in self._kept if value_of(saved, metric) is not None]
         if self._kept and not having:
-            known = sorted({key for saved in self._kept for key in words.flat(saved.metrics)})
+            known = sorted({key for saved in self._kept for key in phrases.flat(saved.metrics)})
             raise ConfigError(f"no checkpoint has a metric {metric!r}: there are {', '.join(known) or 'none at all'}")
         wanted = CheckpointConfig(checkpoint_score_attribute=metric, checkpoint_score_order=mode)
         return ranked(having, wanted)[-1].checkpoint() if having else None
@@ -133,21 +133,22 @@ class Result:
         kept = self._kept
         rows = {
             "state": self.state,
-            "metrics": words.metrics(self.metrics, limit=12) if self.metrics is not None else "none",
+            "metrics": phrases.metrics(self.metrics, limit=12) if self.metrics is not None else "none",
             "checkpoint": f"{kept[-1].path.name} of {len(kept)} kept" if kept else "none",
             "path": self._record.url,
         }
         if self.error is not None:
             rows["error"] = f"{type(self.error).__name__}: {self.error}".split("\n")[0]
         if self.return_value is not None:
-            rows["returned"] = words.shortened(repr(self.return_value), 100)
+            rows["returned"] = phrases.shortened(repr(self.return_value), 100)
         return "Result(\n" + "".join(f"  {key:<11}{plain(value)}\n" for key, value in rows.items()) + ")"
 
 
 def _encodable(row: dict[str, Any]) -> dict[str, Any]:
     """The row with text that Arrow can hold: a file name that is not UTF-8 reaches Python with lone surrogates."""
     return {
-        words.encodable(key): words.encodable(value) if isinstance(value, str) else value for key, value in row.items()
+        phrases.encodable(key): phrases.encodable(value) if isinstance(value, str) else value
+        for key, value in row.items()
     }
 
 

@@ -13,16 +13,16 @@ from typing import Any, Self
 
 from headway.core.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, refuse_unknown_keywords
 from headway.core.errors import ConfigError, StorageError
-from headway.core.redaction import masked
+from headway.core.security.redaction import masked
 from headway.core.validation import ValidationConfig
 from headway.frameworks.base import BackendConfig
-from headway.storage.checkpoint import Checkpoint
-from headway.storage.description import config_of
-from headway.storage.record import Record
-from headway.train.handle import Run
-from headway.train.ingest import DataConfig
-from headway.train.request import Request
+from headway.storage.checkpoint.checkpoint import Checkpoint
+from headway.storage.run.description import config_of
+from headway.storage.run.reader import Record
+from headway.train.datasets import DataConfig
+from headway.train.launch.request import Request
 from headway.train.result import Result
+from headway.train.run_handle import Run
 
 
 class DataParallelTrainer:
@@ -124,7 +124,7 @@ class DataParallelTrainer:
 
     def fit(self) -> Result:
         """Run to the end. A failed run raises TrainingFailedError; Ctrl-C ends it in order, as ABORTED."""
-        from headway.train.execution import prepare
+        from headway.train.launch.fit import prepare
 
         return prepare(self._request).run()
 

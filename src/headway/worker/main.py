@@ -39,23 +39,23 @@ from headway.core.messages import (
     Start,
     Surroundings,
 )
-from headway.core.redaction import redact_assignments
+from headway.core.process.title import set_title, worker_title
+from headway.core.security.redaction import redact_assignments
 from headway.core.task import Task
-from headway.core.title import set_title, worker_title
-from headway.engine.vitals import STACKS_SIGNAL
+from headway.diagnosis.stacks import all_threads, of_error
+from headway.engine.process_stats import STACKS_SIGNAL
 from headway.frameworks.base import join
 from headway.observe import logging_config
-from headway.observe.stacks import all_threads, of_error
-from headway.observe.tail import TRACEBACK_FOLLOWS
+from headway.observe.log_tail import TRACEBACK_FOLLOWS
 from headway.observe.tracebacks import folded, full
-from headway.storage import layout
-from headway.storage.files import open_to_append
-from headway.worker.interrupts import look_after_interrupts
-from headway.worker.link import SocketLink
-from headway.worker.metrics import refuse_tensors
-from headway.worker.notices import look_after_notices
-from headway.worker.pulse import beat
+from headway.storage.fs_ops import open_to_append
+from headway.storage.run import layout
+from headway.worker.connection import SocketLink
+from headway.worker.heartbeat import beat
+from headway.worker.interrupt_guard import look_after_interrupts
+from headway.worker.metrics_json import refuse_tensors
 from headway.worker.session import Leave, Session, active
+from headway.worker.sigterm import look_after_notices
 
 
 def main(wire: socket.socket, bell: int, gpus: list[str], rendezvous: str | None) -> None:

@@ -43,21 +43,21 @@ from headway.core.messages import (
     ToWorker,
     Tracking,
 )
-from headway.core.origin import Key
-from headway.storage import layout
-from headway.storage.backlog import Backlog
-from headway.storage.checkpoint import Checkpoint
-from headway.storage.remote.sending import folder_key
-from headway.storage.remote.store import Store
-from headway.storage.staging import Note, lock_of
-from headway.worker.background import Background
-from headway.worker.interrupts import heed, speaking
-from headway.worker.link import Link
-from headway.worker.metrics import encode_metrics
-from headway.worker.observer import Observer
-from headway.worker.pulse import Progress
-from headway.worker.saving import Saver, Wish
-from headway.worker.uploading import Uploader
+from headway.core.security.signing import Key
+from headway.storage.checkpoint.checkpoint import Checkpoint
+from headway.storage.checkpoint.staging import Note, lock_of
+from headway.storage.object_store.base import Store
+from headway.storage.object_store.upload import folder_key
+from headway.storage.run import layout
+from headway.storage.run.report_backlog import Backlog
+from headway.worker.checkpoint.background import Background
+from headway.worker.checkpoint.local import Saver, Wish
+from headway.worker.checkpoint.object_store import Uploader
+from headway.worker.connection import Link
+from headway.worker.heartbeat import Progress
+from headway.worker.interrupt_guard import heed, speaking
+from headway.worker.metrics_json import encode_metrics
+from headway.worker.stack_reporter import Observer
 
 UNREAD = (
     "headway: a checkpoint was saved, and the one that the run goes on from was never read: without "
@@ -402,7 +402,7 @@ class Session:
             return self._asked(left_s, validated=True)
 
     def _all_saved(self, timeout_s: float | None) -> tuple[Known, ...]:
-        """Who is in here waits for other ranks: that is how :mod:`headway.control.activity` knows."""
+        """Who is in here waits for other ranks: that is how :mod:`headway.diagnosis.activity` knows."""
         return self._asked(timeout_s)
 
     def _asked(self, timeout_s: float | None, *, validated: bool = False) -> tuple[Known, ...]:

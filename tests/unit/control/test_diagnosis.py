@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headway.control.activity import MEETINGS, doing, is_compiling
-from headway.control.diagnosis import Rank, Sample, diagnose
 from headway.core.messages import Frame, Pulse
+from headway.diagnosis.activity import MEETINGS, doing, is_compiling
+from headway.diagnosis.verdict import Rank, Sample, diagnose
 from headway.worker.session import Session
 
 TRAIN = Frame("/home/you/train.py", 31, "train_func")
@@ -20,7 +20,7 @@ BROADCAST = Frame("/site/torch/distributed/distributed_c10d.py", 2900, "broadcas
 MEET = Frame("/src/headway/worker/session.py", 260, "meet", users=False)
 
 ALL_HAVE = Frame("/src/headway/worker/session.py", 330, "all_have_batch", users=False)
-FETCH = Frame("/src/headway/storage/remote/copies.py", 40, "fetch", users=False)
+FETCH = Frame("/src/headway/storage/object_store/download_cache.py", 40, "fetch", users=False)
 LOCK = Frame("/lib/python3.11/threading.py", 355, "wait", users=False, hint="lock")
 
 CONVERT = Frame("/site/torch/_dynamo/convert_frame.py", 1300, "__call__", users=False)

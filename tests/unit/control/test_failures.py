@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headway.control.endings import weightiest
-from headway.control.failures import exception, ordered, sentence, traceback_text
-from headway.control.policy import Budgets, Failure, GiveUp, History, Retry, decide, was_taken
-from headway.control.run import Run
+from headway.control.machine.retry_policy import Budgets, Failure, GiveUp, History, Retry, decide, was_taken
+from headway.control.machine.shutdown import weightiest
+from headway.control.machine.state import Run
+from headway.control.narration.failure_text import exception, ordered, sentence, traceback_text
 from headway.core.errors import RemoteError, StorageError, WorkerDied
 from headway.core.messages import Exited, Failed
 

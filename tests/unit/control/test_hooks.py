@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from headway.control.controller import Controller
-from headway.control.plan import Plan
+from headway.control.run_plan import Plan
 from headway.core.callback import TrainRunContext, UserCallback
 from headway.core.config import RunConfig, ScalingConfig
-from headway.observe.watcher import Watchers
-from headway.storage.opening import open_run
+from headway.observe.run_observer import Watchers
+from headway.storage.run.opening import open_run
 from headway.testing.fake import FINISH, FakeEngine, Say, Script
 
 

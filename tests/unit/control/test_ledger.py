@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from headway.control.events import CommitDone, CommitFailed
-from headway.control.ledger import Complaint, Ledger
-from headway.control.rounds import Round
+from headway.control.checkpoints.committer import Complaint, Ledger
+from headway.control.machine.events import CommitDone, CommitFailed
+from headway.control.machine.report_rounds import Round
 from headway.core.config import CheckpointConfig
 from headway.core.messages import Report
-from headway.storage import layout, vault
-from headway.storage.opening import open_run
-from headway.storage.staging import Slot
+from headway.storage.checkpoint import backend
+from headway.storage.checkpoint.staging import Slot
+from headway.storage.run import layout
+from headway.storage.run.opening import open_run
 
 
 def a_round(run: Path, seq: int, *, files: bool = True) -> Round:
@@ -32,7 +33,7 @@ def test_a_checkpoint_that_cannot_be_removed_is_complained_about_and_the_next_on
     def discard(path: Path) -> None:
         raise PermissionError(f"not yours: {path.name}")
 
-    monkeypatch.setattr(vault, "discard", discard)
+    monkeypatch.setattr(backend, "discard", discard)
     rundir = open_run(tmp_path / "run", "auto")
     ledger = Ledger(rundir, CheckpointConfig(num_to_keep=1))
     posted: queue.Queue[Any] = queue.Queue()
@@ -55,14 +56,14 @@ def test_a_checkpoint_that_cannot_be_removed_is_complained_about_and_the_next_on
 def test_a_checkpoint_that_cannot_be_removed_keeps_no_other_from_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = vault.discard
+    real = backend.discard
 
     def discard(path: Path) -> None:
         if path.name == "checkpoint_000000":
             raise PermissionError(f"not yours: {path.name}")
         real(path)
 
-    monkeypatch.setattr(vault, "discard", discard)
+    monkeypatch.setattr(backend, "discard", discard)
     rundir = open_run(tmp_path / "run", "auto")
     ledger = Ledger(rundir, CheckpointConfig(num_to_keep=1))
     posted: queue.Queue[Any] = queue.Queue()

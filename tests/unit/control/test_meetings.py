@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway.control.meetings import Meetings, Met, Missed
+from headway.control.machine.barrier import Meetings, Met, Missed
 from headway.core.messages import Arrive
 
 BARRIER = Arrive(index=0, kind="barrier()")

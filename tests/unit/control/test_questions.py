@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.control.questions import Questions
+from headway.control.machine.checkpoint_queries import Questions
 from headway.core.messages import AskCheckpoints
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway.control.ranks import environment, order, places
+from headway.control.workers.ranks import environment, order, places
 from headway.core.messages import Place, Ready
 
 

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from headway.control.rounds import FILES_WINDOW, GIVER_WINDOW, ROUND_WINDOW, Closed, Habits, Late, News, Rounds
-from headway.control.saves import MEMORY, Crossed, Saves
+from headway.control.machine.report_rounds import (
+    FILES_WINDOW,
+    GIVER_WINDOW,
+    ROUND_WINDOW,
+    Closed,
+    Habits,
+    Late,
+    News,
+    Rounds,
+)
+from headway.control.machine.save_consistency import MEMORY, Crossed, Saves
 from headway.core.messages import Report, Taken
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from headway.control.diagnosis import Diagnosis
-from headway.control.stalls import AWAY_S, Watch
 from headway.core.config import FailureConfig
 from headway.core.messages import Frame, Pulse, Report, Stacks
-from headway.engine.vitals import Outside, Vital
+from headway.diagnosis.verdict import Diagnosis
+from headway.diagnosis.watchdog import AWAY_S, Watch
+from headway.engine.process_stats import Outside, Vital
 
 LOCK = (Frame("/home/you/train.py", 31, "train_func", hint="lock"),)
 SPIN = (Frame("/home/you/train.py", 40, "train_func"),)

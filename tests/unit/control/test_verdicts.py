@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from headway.control.validations import verdict
+from headway.control.checkpoints.validation_runner import verdict
 from headway.core.messages import Examined, Exited, Failed
 from headway.core.validation import ReportedCheckpointStatus as Status
-from headway.engine.errand import TooLong
-from headway.storage.validations import Validation
+from headway.engine.one_shot_process import TooLong
+from headway.storage.checkpoint.validation_record import Validation
 
 ASKED = Validation(kwargs={"json": {"split": "test"}}, timeout_s=2.5)
 

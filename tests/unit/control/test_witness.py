@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headway.control.postmortem import Witness
+from headway.control.narration.failure_recorder import Witness
 from headway.core.messages import Failed, Pulse, Stacks
-from headway.core.origin import Key
+from headway.core.security.signing import Key
 
 
 def test_where_a_rank_raised_counts_not_what_it_did_while_it_left(tmp_path: Path) -> None:

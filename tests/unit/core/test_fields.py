@@ -15,7 +15,7 @@ import attrs
 import pydantic
 import pytest
 
-from headway.core.fields import describe, fields_of
+from headway.core.config_fields import describe, fields_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.core.origin import Key, user_key
+from headway.core.security.signing import Key, user_key
 
 
 @pytest.fixture
@@ -37,14 +37,14 @@ def test_the_key_is_made_once_and_only_its_owner_can_read_it(key_file: Path) -> 
     assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
     assert stat.S_IMODE(key_file.parent.stat().st_mode) == 0o700
     assert key_file.read_bytes() == secret
-    code = "from headway.core.origin import user_key; print(user_key().secret.hex())"
+    code = "from headway.core.security.signing import user_key; print(user_key().secret.hex())"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert found.strip() == secret.hex()
     assert [path.name for path in key_file.parent.iterdir()] == ["key"]
 
 
 def test_processes_that_make_it_at_the_same_time_agree(key_file: Path) -> None:
-    code = "from headway.core.origin import user_key; print(user_key().secret.hex())"
+    code = "from headway.core.security.signing import user_key; print(user_key().secret.hex())"
     command = [sys.executable, "-c", code]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     assert len({process.communicate()[0] for process in processes}) == 1

@@ -6,7 +6,15 @@ import time
 
 import pytest
 
-from headway.core.redaction import MASK, is_secret, masked, redact, redact_arguments, redact_assignments, redact_text
+from headway.core.security.redaction import (
+    MASK,
+    is_secret,
+    masked,
+    redact,
+    redact_arguments,
+    redact_assignments,
+    redact_text,
+)
 
 SECRET = """
     password passwd db_password pwd user_pwd passphrase ssh-passphrase passcode pass secret client_secret SECRET_KEY

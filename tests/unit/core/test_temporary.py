@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from headway.core import temporary
-from headway.core.owner import Owner
-from headway.core.temporary import MARKER, OwnedDirectory, sweep
+from headway.core.process import temp_directories
+from headway.core.process.identity import Owner
+from headway.core.process.temp_directories import MARKER, OwnedDirectory, sweep
 
 
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(temporary, "_bases", lambda: [tmp_path])
+    monkeypatch.setattr(temp_directories, "_bases", lambda: [tmp_path])
     return tmp_path
 
 
@@ -32,7 +32,7 @@ def left_by_a_killed_process(base: Path) -> Path:
     """A directory whose process has been killed."""
     code = f"""
         import time
-        from headway.core.temporary import OwnedDirectory
+        from headway.core.process.temp_directories import OwnedDirectory
         print(OwnedDirectory("test", {str(base)!r}).path, flush=True)
         time.sleep(60)
     """

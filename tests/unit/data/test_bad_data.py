@@ -23,7 +23,8 @@ import torch
 from pyarrow import csv
 
 import headway.data
-from headway.data import DataContext, DataError, Dataset, lines
+from headway.data import DataContext, DataError, Dataset
+from headway.data.datasource import csv_json_text
 
 NOISE = b"\xff" * 24
 
@@ -250,7 +251,7 @@ def test_a_quoted_line_break_is_refused_wherever_a_file_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
     """Also where every line break in quotes is the end of a piece."""
-    monkeypatch.setattr(lines, "PIECE", piece)
+    monkeypatch.setattr(csv_json_text, "PIECE", piece)
     (tmp_path / "a.csv").write_text('s\n"two\nlines"\n"one"\n"three\n\nlines"\nend\n')
     with pytest.raises(DataError, match=r"a\.csv"):
         headway.data.read_csv(tmp_path).take_all()
@@ -259,7 +260,7 @@ def test_a_quoted_line_break_is_refused_wherever_a_file_is_cut(
 def test_values_that_do_not_fit_the_first_rows_are_named_and_types_help(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "PIECE", 8)
+    monkeypatch.setattr(csv_json_text, "PIECE", 8)
     (tmp_path / "a.csv").write_text("x\n1\n2\n3\n4\n5.5\n6\n")
     with pytest.raises(DataError, match=r"a\.csv, lines \d to \d cannot be read: its columns have other types"):
         headway.data.read_csv(tmp_path).take_all()

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import headway.data
-from headway.data import executing, progress
-from headway.data.chunks import Chunk
+from headway.data.blocks.chunk import Chunk
 from headway.data.context import DataContext
-from headway.data.executing import Mapper
-from headway.data.mapping import MapRows
-from headway.data.ops import Function, Tally
+from headway.data.execution import map_executor, progress_bar
+from headway.data.execution.map_executor import Mapper
+from headway.data.operations.base import Function, Tally
+from headway.data.operations.map_functions import MapRows
 
 
 class FakeHelper:
@@ -46,10 +46,10 @@ def mapped(monkeypatch: pytest.MonkeyPatch, row_s: float, num_spare: int = 1, **
     """After enough chunks to decide."""
     monkeypatch.setattr(FakeHelper, "row_s", row_s)
     monkeypatch.setattr(FakeHelper, "closed", False)
-    monkeypatch.setattr(executing, "Helper", FakeHelper)
-    monkeypatch.setattr(executing, "CONSIDER_S", 0.01)
+    monkeypatch.setattr(map_executor, "Helper", FakeHelper)
+    monkeypatch.setattr(map_executor, "CONSIDER_S", 0.01)
     mapper = Mapper([MapRows(function=Function(call=slow), **options)], [Tally("map(slow)")], num_spare)
-    for _ in range(executing.TRIAL + 4):
+    for _ in range(map_executor.TRIAL + 4):
         mapper({"id": np.arange(20)}, str)
     return mapper
 
@@ -81,7 +81,7 @@ def test_what_takes_long_has_a_bar_on_a_terminal(
 ) -> None:
     screen = Terminal() if terminal else io.StringIO()
     monkeypatch.setattr("sys.stderr", screen)
-    monkeypatch.setattr(progress, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(progress_bar, "PATIENCE_S", 0.0)
     monkeypatch.setattr(DataContext.get_current(), "enable_progress_bars", enabled)
     assert len(headway.data.range(5000).map(lambda row: row).take_all()) == 5000
     assert ("taking all" in screen.getvalue()) == (terminal and enabled)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.data.order import Order, permutation
-from headway.data.schedule import Schedule
+from headway.data.sharding.row_order import Order, permutation
+from headway.data.sharding.step_schedule import Schedule
 
 SHUFFLES = st.sampled_from(["no", "local", "blocks", "window", "full"])
 COUNTS = st.lists(st.integers(1, 30), min_size=1, max_size=12).map(tuple)

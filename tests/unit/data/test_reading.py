@@ -13,9 +13,9 @@ import pytest
 
 import headway.data
 from headway.data.context import DataContext, ExecutionOptions
-from headway.data.parquet import ParquetFiles
-from headway.data.pipeline import Position
-from headway.data.stream import Place, Stream, Wanted
+from headway.data.datasource.parquet import ParquetFiles
+from headway.data.execution.epochs import Place, Stream, Wanted
+from headway.data.execution.pipeline import Position
 
 GROUPS, ROWS = 20, 100  # row groups, and rows of each
 

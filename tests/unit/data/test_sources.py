@@ -27,7 +27,8 @@ from pyarrow import csv
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 import headway.data
-from headway.data import DataError, Dataset, lines, whole
+from headway.data import DataError, Dataset
+from headway.data.datasource import csv_json_text, whole_files
 from s3 import S3
 
 
@@ -458,7 +459,7 @@ CSV = {
 def test_a_csv_file_is_read_however_its_lines_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, piece: int
 ) -> None:
-    monkeypatch.setattr(lines, "PIECE", piece)
+    monkeypatch.setattr(csv_json_text, "PIECE", piece)
     file = tmp_path / "a.csv"
     file.write_bytes(CSV[how].encode())
     dataset = headway.data.read_csv(file)
@@ -476,7 +477,7 @@ def test_a_csv_file_whose_lines_end_with_cr_only_is_read_or_refused(tmp_path: Pa
 
 
 def test_many_pieces_of_a_csv_file_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "PIECE", 1000)
+    monkeypatch.setattr(csv_json_text, "PIECE", 1000)
     rows = [{"n": n, "s": "x" * (n % 50), "f": n / 2} for n in range(2000)]
     pd.DataFrame(rows).to_csv(tmp_path / "a.csv", index=False)
     dataset = headway.data.read_csv(tmp_path / "a.csv")
@@ -488,7 +489,7 @@ def test_many_pieces_of_a_csv_file_lose_nothing(tmp_path: Path, monkeypatch: pyt
 @given(st.lists(st.text("ab ,\"'ü;\t", max_size=12), max_size=30), st.integers(1, 40), st.booleans())
 def test_any_csv_file_in_pieces_of_any_size_has_its_rows(texts: list[str], piece: int, ends: bool) -> None:
     with pytest.MonkeyPatch.context() as patch, Folder() as folder:
-        patch.setattr(lines, "PIECE", piece)
+        patch.setattr(csv_json_text, "PIECE", piece)
         out = io.StringIO()
         writer = stdlib_csv.writer(out, quoting=stdlib_csv.QUOTE_ALL, lineterminator="\n")
         writer.writerow(["n", "s"])
@@ -565,7 +566,7 @@ JSON = "\n".join(map(json.dumps, ROWS))
 def test_json_lines_are_read_however_they_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, piece: int
 ) -> None:
-    monkeypatch.setattr(lines, "PIECE", piece)
+    monkeypatch.setattr(csv_json_text, "PIECE", piece)
     (tmp_path / "a.jsonl").write_bytes(text.encode())
     dataset = headway.data.read_json(tmp_path / "a.jsonl")
     assert dataset.take_all() == ROWS
@@ -582,7 +583,7 @@ def test_json_lines_may_be_compressed_and_in_a_folder(tmp_path: Path) -> None:
 def test_a_key_that_later_lines_lack_is_null_in_pieces_of_any_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "PIECE", 20)
+    monkeypatch.setattr(csv_json_text, "PIECE", 20)
     (tmp_path / "a.json").write_text('{"a": 1, "b": 2}\n{"a": 2}\n{"a": 3}\n')
     assert [row["b"] for row in headway.data.read_json(tmp_path).take_all()] == [2, None, None]
 
@@ -607,7 +608,7 @@ def test_a_key_that_later_lines_lack_is_null_in_pieces_of_any_size(
 def test_text_is_a_row_per_line_that_is_not_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, piece: int
 ) -> None:
-    monkeypatch.setattr(lines, "PIECE", piece)
+    monkeypatch.setattr(csv_json_text, "PIECE", piece)
     (tmp_path / "a.txt").write_bytes(text.encode())
     dataset = headway.data.read_text(tmp_path / "a.txt")
     assert [line for line in values(dataset, "text") if line.strip()] == ["one", "two", "  three "]
@@ -628,7 +629,7 @@ def test_text_may_be_in_another_encoding(tmp_path: Path, encoding: str) -> None:
 @given(st.lists(st.text("ab ü\t", max_size=8), max_size=20), st.integers(1, 30), st.sampled_from(["\n", "\r\n"]))
 def test_any_text_in_pieces_of_any_size_has_its_lines(texts: list[str], piece: int, end: str) -> None:
     with pytest.MonkeyPatch.context() as patch, Folder() as folder:
-        patch.setattr(lines, "PIECE", piece)
+        patch.setattr(csv_json_text, "PIECE", piece)
         (folder / "a.txt").write_bytes(end.join(texts).encode())
         expected = [text for text in texts if text.strip()]
         assert values(headway.data.read_text(folder / "a.txt"), "text") == expected
@@ -665,7 +666,7 @@ def test_an_npy_file_is_read_as_numpy_reads_it(tmp_path: Path, dtype: str, shape
 
 
 def test_a_large_npy_file_is_read_in_slabs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole, "BYTES", 1000)
+    monkeypatch.setattr(whole_files, "BYTES", 1000)
     array = np.arange(3000, dtype=np.float32).reshape(500, 3, 2)
     np.save(tmp_path / "a.npy", array)
     np.save(tmp_path / "b.npy", array[:7] + 0.5)
@@ -710,7 +711,7 @@ def test_images_of_one_size_are_one_array(tmp_path: Path) -> None:
 def test_images_of_different_sizes_are_an_array_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int
 ) -> None:
-    monkeypatch.setattr(whole, "FILES", files)
+    monkeypatch.setattr(whole_files, "FILES", files)
     arrays = [picture(tmp_path / f"{n}.png", 4 + n // 3, 5) for n in range(8)]
     dataset = headway.data.read_images(tmp_path, include_paths=True)
     (batch,) = dataset.iter_batches()
@@ -836,7 +837,7 @@ def test_a_dataset_is_written_to_an_object_store_and_read_from_it(s3: S3) -> Non
 def test_a_shorter_dataset_takes_the_place_of_a_longer_one_in_an_object_store(
     s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.data.writing.FILE", 1)
+    monkeypatch.setattr("headway.data.operations.write.FILE", 1)
     headway.data.range(5000).write_parquet(f"{s3.url}/some/rows")
     assert len(s3.keys("some/rows/")) > 1
     headway.data.range(3).write_parquet(f"{s3.url}/some/rows")

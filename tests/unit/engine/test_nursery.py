@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import headway.data
-from headway.engine import nurseries, nursery
+from headway.engine import fork_server, fork_server_client
 
 
-def made(monkeypatch: pytest.MonkeyPatch, **state: Any) -> nursery.Nursery:
+def made(monkeypatch: pytest.MonkeyPatch, **state: Any) -> fork_server.Nursery:
     """One that has just imported, on a machine all of whose cores are busy."""
-    monkeypatch.setattr(nursery, "_some_core_is_idle", lambda: False)
-    found = nursery.Nursery.__new__(nursery.Nursery)
+    monkeypatch.setattr(fork_server, "_some_core_is_idle", lambda: False)
+    found = fork_server.Nursery.__new__(fork_server.Nursery)
     vars(found).update({"_workers": {}, "_sparing": False, "_imported": time.monotonic(), **state})
     return found
 
@@ -41,13 +41,13 @@ def test_only_workers_with_data_are_left_their_cores(
 
 def test_a_program_with_datasets_says_so() -> None:
     headway.data.range(1)
-    assert "headway.data.iterator" in nurseries._also, "so that nurseries are sparing"
+    assert "headway.data.iterator" in fork_server_client._also, "so that nurseries are sparing"
 
 
 def test_a_fork_server_whose_driver_was_killed_before_it_came_up_says_nothing() -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
-    code = "import sys; from headway.engine.nursery import main; main()"
+    code = "import sys; from headway.engine.fork_server import main; main()"
     arguments = [sys.executable, "-c", code, json.dumps({"driver": ended.pid})]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")

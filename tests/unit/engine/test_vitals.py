@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from headway.engine import vitals
-from headway.engine.vitals import Entry, ProcessTable, ProcessTree, Vital, members
+from headway.engine import process_stats
+from headway.engine.process_stats import Entry, ProcessTable, ProcessTree, Vital, members
 from support import wait_until
 
 COMPUTE = "while True: pass"
@@ -50,7 +50,7 @@ def started(code: str) -> Iterator[ProcessTree]:
 def grows(tree: ProcessTree, by: Callable[[Vital], float]) -> None:
     """Waits until something has grown."""
     table = ProcessTable()
-    table_of = vars(vitals)["TABLE_LASTS_S"]
+    table_of = vars(process_stats)["TABLE_LASTS_S"]
     first = tree.look(table)
     assert first is not None
 
@@ -88,13 +88,15 @@ def test_what_a_child_writes_to_a_file_counts() -> None:
 def test_threads_of_ours_are_no_sign_of_life() -> None:
     """In a process of its own: one that looks at itself shares the interpreter's lock with what it looks at."""
     spin = "name_this_thread('hw-test')\n    while True: sum(range(10_000))"
-    code = f"import threading, time\nfrom headway.engine.vitals import name_this_thread\ndef spin():\n    {spin}\n"
+    code = (
+        f"import threading, time\nfrom headway.engine.process_stats import name_this_thread\ndef spin():\n    {spin}\n"
+    )
     with started(code + "threading.Thread(target=spin).start()\ntime.sleep(1000)") as tree:
         pid, table = tree.pid, ProcessTable()
         wait_until(lambda: any(is_ours(thread) for thread in Path(f"/proc/{pid}/task").glob("*")), 60)
         first, used = tree.look(table), cpu_s(pid)
         wait_until(lambda: cpu_s(pid) > used + 2, 60)
-        time.sleep(vars(vitals)["TABLE_LASTS_S"])
+        time.sleep(vars(process_stats)["TABLE_LASTS_S"])
         last = tree.look(table)
     assert first is not None
     assert last is not None
@@ -103,7 +105,7 @@ def test_threads_of_ours_are_no_sign_of_life() -> None:
 
 def is_ours(thread: Path) -> bool:
     with suppress(OSError):
-        return (thread / "comm").read_text().startswith(vitals.OWN_THREADS)
+        return (thread / "comm").read_text().startswith(process_stats.OWN_THREADS)
     return False
 
 

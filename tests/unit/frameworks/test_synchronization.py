@@ -9,13 +9,13 @@ import pytest
 from torch.optim.optimizer import _global_optimizer_post_hooks as hooks
 
 from headway.core.messages import Place
-from headway.frameworks import synchronization
-from headway.frameworks.synchronization import ENOUGH, notice_separate_models
+from headway.frameworks import torch_sync_check
+from headway.frameworks.torch_sync_check import ENOUGH, notice_separate_models
 
 
 @pytest.fixture(autouse=True)
 def nobody_has_imported_lightning(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(synchronization, "_has_lightning", lambda: False)
+    monkeypatch.setattr(torch_sync_check, "_has_lightning", lambda: False)
     before = dict(hooks)
     yield
     assert dict(hooks) == before, "no hook is left behind"

@@ -6,10 +6,19 @@ from typing import Any, get_args
 
 import pytest
 
-from headway.control.diagnosis import Fault
-from headway.control.policy import FailureKind
-from headway.observe.explanation import Case, after_stall, aftermath, begun, explained, grown_memory, state, whereabouts
-from headway.observe.remedies import REMEDIES, remedies
+from headway.control.machine.retry_policy import FailureKind
+from headway.diagnosis.explanation import (
+    Case,
+    after_stall,
+    aftermath,
+    begun,
+    explained,
+    grown_memory,
+    state,
+    whereabouts,
+)
+from headway.diagnosis.remedies import REMEDIES, remedies
+from headway.diagnosis.verdict import Fault
 
 SUMMARY: dict[str, Any] = {
     "time": 1000.0,

@@ -8,7 +8,7 @@ import time
 
 import pyte
 
-from headway.observe import live
+from headway.observe import status_line
 
 
 class SlowTerminal(io.StringIO):
@@ -21,10 +21,10 @@ class SlowTerminal(io.StringIO):
 
 def test_no_line_is_lost_while_the_number_of_live_lines_changes() -> None:
     terminal = SlowTerminal()
-    screen = live._Screen(live._Console(file=terminal, force_terminal=True, width=80, height=24))
-    line = live.LiveLine(screen)
+    screen = status_line._Screen(status_line._Console(file=terminal, force_terminal=True, width=80, height=24))
+    line = status_line.LiveLine(screen)
     screen.lines[line] = []
-    live._screens.append(screen)
+    status_line._screens.append(screen)
     over = threading.Event()
 
     def draw() -> None:

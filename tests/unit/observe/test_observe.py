@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.observe import words
-from headway.observe.tail import SHOW_BYTES, TRACEBACK_FOLLOWS, Tail
+from headway.observe import phrases
+from headway.observe.log_tail import SHOW_BYTES, TRACEBACK_FOLLOWS, Tail
 from headway.observe.tracebacks import folded, full
 
 
@@ -102,18 +102,18 @@ def test_an_error_that_no_line_of_the_users_led_to_is_shown_whole() -> None:
 
 
 def test_numbers_in_words() -> None:
-    assert words.ranks([3]) == "rank 3"
-    assert words.ranks([1, 0]) == "ranks 0 and 1"
-    assert words.ranks([0, 1, 2, 3, 6, 7]) == "ranks 0-3, 6 and 7"
-    assert words.ranks([0, 1, 2]) == "ranks 0-2"
-    assert words.ranks_are([3]) == "rank 3 is"
-    assert words.ranks_are([1, 0]) == "ranks 0 and 1 are"
-    assert words.duration(2.345) == "2.3 s"
-    assert words.duration(125) == "2 min 05 s"
-    assert words.duration(7265) == "2 h 01 min"
-    assert words.size(999) == "999 B"
-    assert words.size(1536) == "1.5 KB"
-    assert words.size(5e15) == "5000.0 TB"
-    assert words.count(1, "worker") == "1 worker"
-    assert words.count(1500, "report") == "1,500 reports"
-    assert words.metrics({"a": 0.123456, "b": "x" * 30, "c": [1], "d": 2}) == f"a=0.1235 b={'x' * 19}… d=2"
+    assert phrases.ranks([3]) == "rank 3"
+    assert phrases.ranks([1, 0]) == "ranks 0 and 1"
+    assert phrases.ranks([0, 1, 2, 3, 6, 7]) == "ranks 0-3, 6 and 7"
+    assert phrases.ranks([0, 1, 2]) == "ranks 0-2"
+    assert phrases.ranks_are([3]) == "rank 3 is"
+    assert phrases.ranks_are([1, 0]) == "ranks 0 and 1 are"
+    assert phrases.duration(2.345) == "2.3 s"
+    assert phrases.duration(125) == "2 min 05 s"
+    assert phrases.duration(7265) == "2 h 01 min"
+    assert phrases.size(999) == "999 B"
+    assert phrases.size(1536) == "1.5 KB"
+    assert phrases.size(5e15) == "5000.0 TB"
+    assert phrases.count(1, "worker") == "1 worker"
+    assert phrases.count(1500, "report") == "1,500 reports"
+    assert phrases.metrics({"a": 0.123456, "b": "x" * 30, "c": [1], "d": 2}) == f"a=0.1235 b={'x' * 19}… d=2"

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from headway.observe import hints, stacks
-from headway.observe.stacks import all_threads, described, from_faulthandler, of_error
+from headway.diagnosis import hints, stacks
+from headway.diagnosis.stacks import all_threads, described, from_faulthandler, of_error
 
 
 class Strange:

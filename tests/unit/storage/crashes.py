@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from headway.storage import disk
+from headway.storage import durable_fs
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Tape:
 
     def record(self, patch: pytest.MonkeyPatch) -> None:
         for name in ("make_folder", "write", "copy", "move", "link", "exchange", "flush", "remove"):
-            patch.setattr(disk, name, self._recorded(name, getattr(disk, name)))
+            patch.setattr(durable_fs, name, self._recorded(name, getattr(durable_fs, name)))
 
     def _recorded(self, name: str, step: Callable[..., None]) -> Callable[..., None]:
         def recorded(*args: Any) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from headway.storage import backlog, layout
-from headway.storage.backlog import Backlog, restore
-from headway.storage.opening import open_run
-from headway.storage.record import Record
+from headway.storage.run import layout, report_backlog
+from headway.storage.run.opening import open_run
+from headway.storage.run.reader import Record
+from headway.storage.run.report_backlog import Backlog, restore
 
 
 def report(log: Backlog, *seqs: int) -> None:
@@ -40,7 +40,7 @@ def test_reports_before_a_kept_checkpoint_are_restored_and_later_ones_are_not(ru
 
 
 def test_the_newest_reports_survive_when_the_files_are_replaced(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backlog, "FILE_BYTES", 1000)
+    monkeypatch.setattr(report_backlog, "FILE_BYTES", 1000)
     report(Backlog(run, 1, 0), *range(200))
     assert restore(run, newest_seq=199) > 10
     assert steps(run)[-10:] == list(range(190, 200))

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.errors import ConfigError, StorageError
-from headway.storage.checkpoint import Checkpoint
-from headway.storage.dicts import PICKLED, scalars
+from headway.storage.checkpoint.checkpoint import Checkpoint
+from headway.storage.checkpoint.dict_files import PICKLED, scalars
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),

@@ -14,14 +14,16 @@ from pathlib import Path
 import pytest
 
 from headway.core.errors import StorageError
-from headway.core.origin import Key
-from headway.storage import disk, handoff, inventory, layout, staging
-from headway.storage.commit import Signer
-from headway.storage.inventory import Incomplete, Inventory, is_temporary
-from headway.storage.opening import open_run
-from headway.storage.recovery import recover
-from headway.storage.removal import remove_run
-from headway.storage.staging import Note, Slot, stage
+from headway.core.security.signing import Key
+from headway.storage import durable_fs
+from headway.storage.checkpoint import background_handoff, file_inventory, staging
+from headway.storage.checkpoint.commit import Signer
+from headway.storage.checkpoint.file_inventory import Incomplete, Inventory, is_temporary
+from headway.storage.checkpoint.recovery import recover
+from headway.storage.checkpoint.staging import Note, Slot, stage
+from headway.storage.run import layout
+from headway.storage.run.opening import open_run
+from headway.storage.run.removal import remove_run
 
 KEY = Key(b"of the run")
 ONE, TWO = Note(1, {}), Note(2, {})
@@ -48,7 +50,7 @@ def files(folder: Path) -> set[str]:
 
 def when_copying(patch: pytest.MonkeyPatch, name: str, act: Callable[[], object], *, after: bool = False) -> None:
     """Do something once, before or after the file of this name is copied."""
-    copy, acts = disk.copy, [act]
+    copy, acts = durable_fs.copy, [act]
 
     def copying(source: Path, target: Path) -> None:
         if source.name == name and acts and not after:
@@ -57,14 +59,14 @@ def when_copying(patch: pytest.MonkeyPatch, name: str, act: Callable[[], object]
         if source.name == name and acts and after:
             acts.pop()()
 
-    patch.setattr(disk, "copy", copying)
+    patch.setattr(durable_fs, "copy", copying)
 
 
 @pytest.mark.parametrize("gone", ["b", "deep"])
 def test_a_file_that_vanishes_fails_the_save_and_is_named(
     gone: str, source: Path, slot: Slot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    when_copying(monkeypatch, "a", lambda: disk.remove(source / gone))
+    when_copying(monkeypatch, "a", lambda: durable_fs.remove(source / gone))
     name = re.escape(str(source / ("deep/c" if gone == "deep" else "b")))
     with pytest.raises(StorageError, match=rf"checkpoint of report 3 could not be saved .*{name} vanished"):
         stage(source, slot, ONE)
@@ -101,9 +103,9 @@ def test_a_new_file_of_another_rank_may_vanish_from_a_directory_that_ranks_share
 ) -> None:
     os.utime(source / "b", (1, 1))
     (source / "of-the-other").write_text("x")
-    when_copying(monkeypatch, "a", lambda: disk.remove(source / "of-the-other"))
+    when_copying(monkeypatch, "a", lambda: durable_fs.remove(source / "of-the-other"))
     stage(source, slot, TWO)
-    when_copying(monkeypatch, "a", lambda: disk.remove(source / "b"))
+    when_copying(monkeypatch, "a", lambda: durable_fs.remove(source / "b"))
     with pytest.raises(StorageError, match="b vanished"):
         stage(source, slot, TWO)
 
@@ -121,7 +123,7 @@ def test_a_mapped_file_that_changes_unseen_is_copied_again(
     frozen: bool, source: Path, slot: Slot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (source / "a").write_bytes(b"old" * 1000)
-    copy, torn = disk.copy, []
+    copy, torn = durable_fs.copy, []
     with (source / "a").open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
         content[:3] = b"old"  # its time of change stays what it is now
 
@@ -134,7 +136,7 @@ def test_a_mapped_file_that_changes_unseen_is_copied_again(
                 os.utime(source, ns=(state.st_atime_ns, state.st_mtime_ns))  # some filesystems note it sooner
                 target.write_bytes(b"old" * 500 + b"new" * 500)
 
-        monkeypatch.setattr(disk, "copy", copying)
+        monkeypatch.setattr(durable_fs, "copy", copying)
         stage(source, slot, ONE, given=staging.inventory_of(source, slot, ONE) if frozen else None)
     assert torn
     assert (slot.folder / "a").read_bytes() == b"new" * 1000
@@ -143,27 +145,27 @@ def test_a_mapped_file_that_changes_unseen_is_copied_again(
 def test_a_file_that_grows_is_in_it_as_far_as_it_was_reported(
     source: Path, slot: Slot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy = disk.copy
+    copy = durable_fs.copy
 
     def growing(path: Path, target: Path) -> None:
         copy(path, target)
         with path.open("a") as file:
             file.write("a line\n")
 
-    monkeypatch.setattr(disk, "copy", growing)
+    monkeypatch.setattr(durable_fs, "copy", growing)
     stage(source, slot, ONE)
     assert (slot.folder / "a").read_text() == "content of a"
 
 
 def test_a_file_that_always_changes_is_said(source: Path, slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
-    copy, number = disk.copy, iter(range(1_000_000))
+    copy, number = durable_fs.copy, iter(range(1_000_000))
 
     def changing(path: Path, target: Path) -> None:
         copy(path, target)
         path.write_text(f"{next(number)}")
 
-    monkeypatch.setattr(disk, "copy", changing)
-    monkeypatch.setattr(inventory, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(durable_fs, "copy", changing)
+    monkeypatch.setattr(file_inventory, "PATIENCE_S", 0.05)
     with pytest.raises(StorageError, match=r"source/a changes whenever it is copied"):
         stage(source, slot, ONE)
 
@@ -197,7 +199,7 @@ def test_a_file_that_cannot_be_written_is_named(source: Path, slot: Slot, monkey
     def full(source: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(disk, "copy", full)
+    monkeypatch.setattr(durable_fs, "copy", full)
     with pytest.raises(StorageError, match=r"report 3 .*No space left on device: '.*source/a'"):
         stage(source, slot, ONE)
 
@@ -260,9 +262,9 @@ def outside(tmp_path: Path, source: Path) -> Path:
 
 
 def take(source: Path, slot: Slot, note: Note = ONE) -> None:
-    handed_over = handoff.begin(slot, source, note, KEY, inside=True)
+    handed_over = background_handoff.begin(slot, source, note, KEY, inside=True)
     assert handed_over is not None
-    handoff.settle_inside(slot, handed_over, KEY)
+    background_handoff.settle_inside(slot, handed_over, KEY)
 
 
 def test_what_is_taken_leaves_the_directory_empty_and_what_links_lead_to_alone(
@@ -280,7 +282,7 @@ def test_what_is_taken_leaves_the_directory_empty_and_what_links_lead_to_alone(
 
 
 def test_what_was_copied_is_removed_without_following_links(source: Path, slot: Slot, outside: Path) -> None:
-    inventory.remove(source, stage(source, slot, ONE))
+    file_inventory.remove(source, stage(source, slot, ONE))
     assert os.listdir(source) == []
     assert (outside / "x").read_text() == "precious"
 
@@ -304,7 +306,7 @@ def until_killed(act: Callable[[], object], num_steps: int, patch: pytest.Monkey
     with patch.context() as context:
         for name in ("rename", "mkdir", "unlink", "symlink", "link", "rmdir"):
             context.setattr(os, name, counted(getattr(os, name)))
-        context.setattr(handoff, "undo", lambda *args: None)  # who is killed puts nothing back
+        context.setattr(background_handoff, "undo", lambda *args: None)  # who is killed puts nothing back
         try:
             act()
         except Killed:
@@ -320,13 +322,13 @@ def test_whoever_is_killed_while_files_are_taken_loses_none(
 
     def act() -> None:
         slot, source = Slot(home / "run", 1, 3, 0), home / "source"
-        handed_over = handoff.begin(slot, source, ONE, KEY, inside=inside)
+        handed_over = background_handoff.begin(slot, source, ONE, KEY, inside=inside)
         assert handed_over is not None
         if inside:
-            handoff.settle_inside(slot, handed_over, KEY)
+            background_handoff.settle_inside(slot, handed_over, KEY)
         else:
-            handoff.copy_aside(handed_over.aside, slot.part, slot.run)
-            handoff.settle_copy(slot, handed_over, KEY)
+            background_handoff.copy_aside(handed_over.aside, slot.part, slot.run)
+            background_handoff.settle_copy(slot, handed_over, KEY)
 
     def prepare(number: int) -> Path:
         where = tmp_path / str(number)
@@ -355,21 +357,21 @@ def test_whoever_is_killed_while_files_are_taken_loses_none(
 
 
 def test_what_is_put_back_does_not_replace_what_is_newer(source: Path, slot: Slot) -> None:
-    handed_over = handoff.begin(slot, source, ONE, KEY)
+    handed_over = background_handoff.begin(slot, source, ONE, KEY)
     assert handed_over is not None
     (source / "a").write_text("of the next step")
-    handoff.undo(slot.run, handed_over)
+    background_handoff.undo(slot.run, handed_over)
     assert (source / "a").read_text() == "of the next step"
     assert (source.with_name("source.report-3") / "a").read_text() == "content of a"
 
 
 def test_what_is_put_back_twice_replaces_nothing(source: Path, slot: Slot) -> None:
-    handed_over = handoff.begin(slot, source, ONE, KEY, inside=True)
+    handed_over = background_handoff.begin(slot, source, ONE, KEY, inside=True)
     assert handed_over is not None
     for place in (source, source.with_name("source.report-3")):
         (place / "deep").mkdir(parents=True)
         (place / "deep/c").write_text("newer")
-    where = handoff.undo(slot.run, handed_over)
+    where = background_handoff.undo(slot.run, handed_over)
     assert where == source.with_name("source.report-3-2")
     assert files(where) == {"a", "b", "deep/c"}
     assert (source.with_name("source.report-3") / "deep/c").read_text() == "newer"
@@ -379,10 +381,10 @@ def test_what_is_put_back_twice_replaces_nothing(source: Path, slot: Slot) -> No
 def test_taken_files_that_cannot_be_put_back_are_not_swept(
     why: str, source: Path, slot: Slot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert handoff.begin(slot, source, ONE, KEY, inside=True) is not None
+    assert background_handoff.begin(slot, source, ONE, KEY, inside=True) is not None
     key = Key(b"another") if why == "another key" else KEY
     if why == "no way back":
-        monkeypatch.setattr(disk, "boot_id", lambda: "another")
+        monkeypatch.setattr(durable_fs, "boot_id", lambda: "another")
         source.rmdir()
         source.write_text("a file now")
     recovered = recover(slot.run, crashed=True, signer=Signer("id", key))
@@ -396,32 +398,32 @@ def test_taken_files_that_cannot_be_put_back_are_not_swept(
 def test_who_opens_a_copy_of_a_run_takes_nothing_from_the_original(
     inside: bool, links: bool, source: Path, slot: Slot, tmp_path: Path
 ) -> None:
-    assert handoff.begin(slot, source, ONE, KEY, inside=inside) is not None
+    assert background_handoff.begin(slot, source, ONE, KEY, inside=inside) is not None
     (slot.run / layout.CHECKPOINTS).mkdir(exist_ok=True)
     copied = tmp_path / "copied"
     shutil.copytree(slot.run, copied, copy_function=os.link if links else shutil.copy2)
     for run in (copied, slot.run):
         [kept] = recover(run, crashed=True, signer=Signer("id", KEY)).kept
         assert kept.manifest.files.keys() == {"a", "b", "deep/c"}
-    assert not list(source.parent.glob(f"{handoff.PREFIX}*"))
+    assert not list(source.parent.glob(f"{background_handoff.PREFIX}*"))
 
 
 def test_what_a_run_had_taken_is_removed_with_it(source: Path, tmp_path: Path) -> None:
     rundir = open_run(tmp_path / "removed", "auto")
-    assert handoff.begin(Slot(rundir.path, 1, 3, 0), source, ONE, rundir.key) is not None
+    assert background_handoff.begin(Slot(rundir.path, 1, 3, 0), source, ONE, rundir.key) is not None
     rundir.close()
     remove_run(rundir.path)
-    assert not list(source.parent.glob(f"{handoff.PREFIX}*"))
+    assert not list(source.parent.glob(f"{background_handoff.PREFIX}*"))
     assert not rundir.path.exists()
 
 
 def test_a_copy_of_a_run_puts_nothing_back_that_the_original_has_taken(
     source: Path, slot: Slot, tmp_path: Path
 ) -> None:
-    handed_over = handoff.begin(slot, source, ONE, KEY)
+    handed_over = background_handoff.begin(slot, source, ONE, KEY)
     assert handed_over is not None
     copied = shutil.copytree(slot.run, tmp_path / "copied")
-    handoff.undo(Path(copied), handed_over)
+    background_handoff.undo(Path(copied), handed_over)
     assert files(source) == set()
     assert files(handed_over.aside) == {"a", "b", "deep/c"}
 
@@ -456,10 +458,10 @@ def test_names_of_one_file_inside_a_directory_are_taken_without_a_copy(source: P
 
 
 def test_what_is_put_back_finds_its_directory_gone_and_makes_it_again(source: Path, slot: Slot) -> None:
-    handed_over = handoff.begin(slot, source, ONE, KEY)
+    handed_over = background_handoff.begin(slot, source, ONE, KEY)
     assert handed_over is not None
     source.rmdir()
-    handoff.undo(slot.run, handed_over)
+    background_handoff.undo(slot.run, handed_over)
     assert files(source) == {"a", "b", "deep/c"}
 
 
@@ -485,18 +487,18 @@ def test_files_that_cannot_be_moved_are_where_they_were(
         rename(a, b)
 
     monkeypatch.setattr(os, "rename", refused)
-    assert handoff.begin(slot, source, ONE, KEY) is None
+    assert background_handoff.begin(slot, source, ONE, KEY) is None
     assert files(source) == {"a", "b", "deep/c"}
-    assert [path.name for path in source.parent.iterdir() if path.name.startswith(handoff.PREFIX)] == []
+    assert [path.name for path in source.parent.iterdir() if path.name.startswith(background_handoff.PREFIX)] == []
 
 
 def test_what_a_link_led_to_has_vanished_before_it_was_copied(source: Path, slot: Slot, outside: Path) -> None:
-    handed_over = handoff.begin(slot, source, ONE, KEY)
+    handed_over = background_handoff.begin(slot, source, ONE, KEY)
     assert handed_over is not None
     (outside / "x").unlink()
-    handoff.copy_aside(handed_over.aside, slot.part, slot.run)
+    background_handoff.copy_aside(handed_over.aside, slot.part, slot.run)
     with pytest.raises(StorageError, match="link/x vanished before it was saved"):
-        handoff.settle_copy(slot, handed_over, KEY)
+        background_handoff.settle_copy(slot, handed_over, KEY)
     assert not slot.folder.exists()
 
 

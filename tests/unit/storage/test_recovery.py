@@ -20,15 +20,17 @@ from crashes import Tape, after_every_crash
 from headway.cli import main
 from headway.core.environment import memory_folder
 from headway.core.errors import StorageError
-from headway.storage import disk, files, layout, opening, recovery
-from headway.storage.commit import Commitment, Saved, commit, discard, extend
-from headway.storage.files import write_json
-from headway.storage.manifest import Manifest, damage, read_manifest, write_manifest
-from headway.storage.opening import open_run
-from headway.storage.recovery import committed, recover
-from headway.storage.removal import remove_run
-from headway.storage.rundir import RunDir
-from headway.storage.staging import Note, Slot, is_kept, stage
+from headway.storage import durable_fs, fs_ops
+from headway.storage.checkpoint import recovery
+from headway.storage.checkpoint.commit import Commitment, Saved, commit, discard, extend
+from headway.storage.checkpoint.manifest import Manifest, damage, read_manifest, write_manifest
+from headway.storage.checkpoint.recovery import committed, recover
+from headway.storage.checkpoint.staging import Note, Slot, is_kept, stage
+from headway.storage.fs_ops import write_json
+from headway.storage.run import layout, opening
+from headway.storage.run.opening import open_run
+from headway.storage.run.removal import remove_run
+from headway.storage.run.run_directory import RunDir
 
 
 @pytest.fixture
@@ -85,14 +87,14 @@ def test_a_crash_at_any_step_of_a_save_loses_nothing_and_offers_nothing_broken(
     with pytest.MonkeyPatch.context() as patch:
         tape.record(patch)
         run = tmp_path / "run"
-        disk.make_folder(run / layout.CHECKPOINTS)
+        durable_fs.make_folder(run / layout.CHECKPOINTS)
         reached = []
         for seq in range(3):
             make(run, seq)
             reached.append(len(tape.steps))
         discard(layout.checkpoint(run, 0))
     if reboots:
-        monkeypatch.setattr(disk, "boot_id", lambda: "another life")
+        monkeypatch.setattr(durable_fs, "boot_id", lambda: "another life")
     crashes = 0
     for done, names in after_every_crash(tape, tmp_path / "disk", reboots=reboots):
         crashes += 1
@@ -119,7 +121,7 @@ def test_where_some_ranks_give_no_files_the_data_decides_whether_a_save_may_be_u
         ("both", {"datasets": {"train": {"position": {"epoch": 1}}}}, (0, 1), [3]),
     ]:
         run = tmp_path / name
-        disk.make_folder(run / layout.CHECKPOINTS)
+        durable_fs.make_folder(run / layout.CHECKPOINTS)
         for rank in givers:
             save(run, 3, rank, **cursor)
         assert [saved.manifest.seq for saved in recover(run, crashed=True).kept] == kept, name
@@ -130,7 +132,7 @@ def test_a_crash_at_any_step_of_an_extension_leaves_the_smaller_or_the_larger(tm
     with pytest.MonkeyPatch.context() as patch:
         tape.record(patch)
         run = tmp_path / "run"
-        disk.make_folder(run / layout.CHECKPOINTS)
+        durable_fs.make_folder(run / layout.CHECKPOINTS)
         save(run, 0, 0)
         what = Commitment(number=0, seq=0, attempt=1, world_size=2, ranks=(0,), metrics={"seq": 0})
         first = commit(run, what)
@@ -191,7 +193,7 @@ def test_saves_of_another_life_of_the_machine_are_not_trusted(tmp_path: Path, mo
     make(run, 0)
     for rank in (0, 1):
         save(run, 1, rank)
-    monkeypatch.setattr(disk, "boot_id", lambda: "another life")
+    monkeypatch.setattr(durable_fs, "boot_id", lambda: "another life")
     assert [saved.manifest.seq for saved in recover(run, crashed=True).kept] == [0]
 
 
@@ -254,7 +256,7 @@ def test_reading_what_is_large_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make(tmp_path / "run", 0)
-    monkeypatch.setattr("headway.storage.recovery.LARGE", 0)
+    monkeypatch.setattr("headway.storage.checkpoint.recovery.LARGE", 0)
     recover(tmp_path / "run", crashed=True)
     assert "the run was cut off; reading every byte of checkpoint_000000" in capsys.readouterr().err
 
@@ -319,7 +321,7 @@ def test_a_full_disk_in_the_middle_of_a_save_says_so_and_leaves_nothing(
 
     (tmp_path / "source").mkdir()
     (tmp_path / "source/a").write_text("x")
-    monkeypatch.setattr(disk, "copy", full)
+    monkeypatch.setattr(durable_fs, "copy", full)
     slot = Slot(tmp_path / "run", 1, 0, 0)
     with pytest.raises(StorageError, match=r"could not be saved to .*: .*No space left on device"):
         stage(tmp_path / "source", slot, Note(1, {}))
@@ -348,7 +350,7 @@ def test_what_was_set_aside_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_manifest_that_no_reader_would_accept_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MAX_JSON_BYTES", 1000)
+    monkeypatch.setattr(fs_ops, "MAX_JSON_BYTES", 1000)
     with pytest.raises(StorageError, match="report less metrics"):
         make(tmp_path, 0)
     assert committed(tmp_path) == []
@@ -450,7 +452,7 @@ def test_a_disk_without_room_for_the_journal_is_said(tmp_path: Path, monkeypatch
     def full(path: Path) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    monkeypatch.setattr(files, "open_to_append", full)
+    monkeypatch.setattr(fs_ops, "open_to_append", full)
     with pytest.raises(StorageError, match=r"events.jsonl: No space left on device: free space"):
         open_run(tmp_path / "run", "auto")
 

@@ -15,17 +15,17 @@ import pytest
 
 from headway.core.config import CheckpointConfig
 from headway.core.errors import ConfigError, StorageError
-from headway.storage import layout, opening
-from headway.storage.checkpoint import Checkpoint
-from headway.storage.commit import Commitment, Saved, commit, discard, extend
-from headway.storage.disk import exchange, is_read
-from headway.storage.files import Appender, read_lines, read_lines_backwards, write_json
-from headway.storage.opening import create_run, is_open, open_run
-from headway.storage.record import Record, runs
-from headway.storage.recovery import committed, next_number, survey
-from headway.storage.retention import best, look_up, score, surplus, why_kept
-from headway.storage.staging import Note, Slot, stage
-from headway.storage.vault import FolderVault
+from headway.storage.checkpoint.backend import FolderVault
+from headway.storage.checkpoint.checkpoint import Checkpoint
+from headway.storage.checkpoint.commit import Commitment, Saved, commit, discard, extend
+from headway.storage.checkpoint.recovery import committed, next_number, survey
+from headway.storage.checkpoint.retention import best, look_up, score, surplus, why_kept
+from headway.storage.checkpoint.staging import Note, Slot, stage
+from headway.storage.durable_fs import exchange, is_read
+from headway.storage.fs_ops import Appender, read_lines, read_lines_backwards, write_json
+from headway.storage.run import layout, opening
+from headway.storage.run.opening import create_run, is_open, open_run
+from headway.storage.run.reader import Record, runs
 from support import saved_as
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from headway.storage import layout
-from headway.storage.commit import Commitment
-from headway.storage.manifest import Stored, checksum
-from headway.storage.remote.lease import LeaseLost
-from headway.storage.remote.sending import Parcel, inventory_at, put_note, send
-from headway.storage.remote.vault import StoreVault
-from headway.storage.staging import Note
+from headway.storage.checkpoint.commit import Commitment
+from headway.storage.checkpoint.manifest import Stored, checksum
+from headway.storage.checkpoint.staging import Note
+from headway.storage.object_store.checkpoint_backend import StoreVault
+from headway.storage.object_store.lease import LeaseLost
+from headway.storage.object_store.upload import Parcel, inventory_at, put_note, send
+from headway.storage.run import layout
 
 
 class Crash(BaseException):
@@ -39,7 +39,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class MemoryStore:
-    """See :class:`headway.storage.remote.store.Store`; every put is whole or absent."""
+    """See :class:`headway.storage.object_store.base.Store`; every put is whole or absent."""
 
     bucket: Bucket
     prefix: str = ""
@@ -145,7 +145,7 @@ def look(store: MemoryStore) -> list[int]:
 
 @pytest.mark.parametrize("extends", [False, True], ids=["together", "late"])
 def test_every_beginning_of_a_save(tmp_path: Path, extends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.storage.remote.sending.FILES_AT_ONCE", 1)  # one after the other, to be counted
+    monkeypatch.setattr("headway.storage.object_store.upload.FILES_AT_ONCE", 1)  # one after the other, to be counted
     for cut in range(200):
         store = MemoryStore(Bucket()).at("run")
         for seq in (0, 1):

@@ -13,17 +13,25 @@ from crashes import Tape, after_every_crash
 
 from headway.core.config import CheckpointConfig
 from headway.core.errors import ConfigError, StorageError
-from headway.core.origin import Key
+from headway.core.security.signing import Key
 from headway.core.validation import ReportedCheckpointStatus as Status
 from headway.core.validation import ValidationTaskConfig
-from headway.storage import disk, layout
-from headway.storage.checkpoint import Checkpoint
-from headway.storage.commit import Commitment, Saved, commit, extend
-from headway.storage.manifest import damage
-from headway.storage.recovery import committed, recover
-from headway.storage.retention import best, surplus, value_of, why_kept
-from headway.storage.staging import Note, Slot, check_source, stage
-from headway.storage.validations import Validation, pack, read_validation, unpack, wish, write_validation
+from headway.storage import durable_fs
+from headway.storage.checkpoint.checkpoint import Checkpoint
+from headway.storage.checkpoint.commit import Commitment, Saved, commit, extend
+from headway.storage.checkpoint.manifest import damage
+from headway.storage.checkpoint.recovery import committed, recover
+from headway.storage.checkpoint.retention import best, surplus, value_of, why_kept
+from headway.storage.checkpoint.staging import Note, Slot, check_source, stage
+from headway.storage.checkpoint.validation_record import (
+    Validation,
+    pack,
+    read_validation,
+    unpack,
+    wish,
+    write_validation,
+)
+from headway.storage.run import layout
 from support import saved_as
 
 KEY = Key(b"of the run")
@@ -160,7 +168,7 @@ def test_no_crash_loses_a_wish_or_a_result(tmp_path: Path, monkeypatch: pytest.M
     with pytest.MonkeyPatch.context() as patch:
         tape.record(patch)
         run = tmp_path / "run"
-        disk.make_folder(run / layout.CHECKPOINTS)
+        durable_fs.make_folder(run / layout.CHECKPOINTS)
         save(run, 0, 0, wish(ValidationTaskConfig({"a": 1}), KEY))
         saved = made(run, 0, 0)
         promised = len(tape.steps)
@@ -168,7 +176,7 @@ def test_no_crash_loses_a_wish_or_a_result(tmp_path: Path, monkeypatch: pytest.M
         write_validation(saved.path, Validation(status=VALIDATED, metrics={"accuracy": 1}))
         validated = len(tape.steps)
     if reboots:
-        monkeypatch.setattr(disk, "boot_id", lambda: "another life")
+        monkeypatch.setattr(durable_fs, "boot_id", lambda: "another life")
     for done, _ in after_every_crash(tape, tmp_path / "disk", reboots=reboots):
         if not (tmp_path / "disk/run" / layout.CHECKPOINTS).is_dir():
             continue

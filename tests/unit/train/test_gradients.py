@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from headway.train.torch import gradients
+from headway.train.torch import gradient_accumulation
 
 torch.optim.SGD([torch.zeros(1)]).zero_grad()  # what torch imports for this sets environment variables, once
 
 
 @pytest.fixture(autouse=True)
 def steps() -> Iterator[None]:
-    watching = gradients.Steps()
+    watching = gradient_accumulation.Steps()
     yield
     watching.close()
 
@@ -31,7 +31,7 @@ def backward(model: nn.Module) -> None:
 
 
 def names(model: nn.Module) -> list[str]:
-    return sorted(gradients.saved(model))
+    return sorted(gradient_accumulation.saved(model))
 
 
 def test_a_gradient_is_pending_until_an_optimizer_has_stepped() -> None:
@@ -69,10 +69,10 @@ def test_zeros_are_named_but_take_no_room() -> None:
         backward(model)
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
-    saved = gradients.saved(model)
+    saved = gradient_accumulation.saved(model)
     assert saved == {"weight": None, "bias": None}
     other, _ = model_and_optimizer()
-    gradients.load(other, saved)
+    gradient_accumulation.load(other, saved)
     assert other.weight.grad is not None
     assert not other.weight.grad.any(), "a step with zeros is not the same as no step"
 
@@ -112,7 +112,7 @@ def test_what_was_saved_is_what_comes_back(layout: str) -> None:
     model, other = make(), make()
     inputs: Any = torch.tensor([1, 3, 3]) if layout == "sparse" else torch.randn(1, 2, 5, 5)
     model(inputs).square().sum().backward()
-    gradients.load(other, gradients.saved(model))
+    gradient_accumulation.load(other, gradient_accumulation.saved(model))
     for ours, theirs in zip(model.parameters(), other.parameters(), strict=True):
         assert ours.grad is not None
         assert theirs.grad is not None
@@ -121,7 +121,10 @@ def test_what_was_saved_is_what_comes_back(layout: str) -> None:
 
 
 def test_another_number_of_ranks_takes_over_the_average() -> None:
-    ranks: list[gradients.Saved] = [{"a": torch.tensor([1.0, 2.0]), "b": None}, {"a": torch.tensor([3.0, 2.0])}]
-    found = gradients.mean(ranks)
+    ranks: list[gradient_accumulation.Saved] = [
+        {"a": torch.tensor([1.0, 2.0]), "b": None},
+        {"a": torch.tensor([3.0, 2.0])},
+    ]
+    found = gradient_accumulation.mean(ranks)
     assert torch.equal(found["a"], torch.tensor([2.0, 2.0]))  # type: ignore[arg-type]
     assert found["b"] is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headway.train.torch.passes import Passes
+from headway.train.torch.resume_points import Passes
 
 
 def in_an_epoch(*names: str) -> Passes:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from headway.control import scene
 from headway.core.errors import StorageError
 from headway.core.messages import Place, RunInfo, Start, Surroundings
-from headway.train.replaying import _on_this_machine, begin_with
+from headway.diagnosis import replay_info
+from headway.train.replay import _on_this_machine, begin_with
 from support import saved_as
 
 RUN = Path("/runs/a")
@@ -56,12 +56,12 @@ def test_a_scene_survives_json() -> None:
     starts = [
         Start(rank=rank, place=replace(PLACE, rank=rank), run=INFO, surroundings=looks, task=b"") for rank in (0, 1)
     ]
-    text = json.dumps(scene.noted(starts, ["torch"], {"SECRET": "x"}))
+    text = json.dumps(replay_info.noted(starts, ["torch"], {"SECRET": "x"}))
     assert '"x"' not in text
     noted = json.loads(text)
-    assert scene.place(noted, 1) == PLACE
+    assert replay_info.place(noted, 1) == PLACE
     description = {"id": "i", "name": "a", "seed": 7}
-    assert scene.run_info(noted, description, attempt=2, path="/scratch") == replace(INFO, path="/scratch")
+    assert replay_info.run_info(noted, description, attempt=2, path="/scratch") == replace(INFO, path="/scratch")
 
 
 def test_cards_are_those_of_then_or_whatever_there_is() -> None:

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler
 
 from headway.core.errors import ConfigError
 from headway.core.messages import Place
-from headway.train.torch.resuming import Cursor, follow
-from headway.train.torch.sharing import share
+from headway.train.torch.resumable_loader import Cursor, follow
+from headway.train.torch.sampler import share
 
 State = dict[str, Any]
 

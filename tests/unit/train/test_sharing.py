@@ -12,7 +12,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 
 from headway.core.errors import ConfigError
 from headway.core.messages import Place
-from headway.train.torch.sharing import share
+from headway.train.torch.sampler import share
 
 
 def shared(rank: int, world_size: int, global_workers: int | None, **options: Any) -> Any:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.errors import MetricsError
-from headway.worker.metrics import encode_metrics, refuse_tensors
+from headway.worker.metrics_json import encode_metrics, refuse_tensors
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 VALUES = st.recursive(
@@ -128,7 +128,7 @@ def test_mappings_of_other_kinds_are_dicts() -> None:
 def test_metrics_that_a_reader_would_take_for_damage_are_refused_with_the_largest_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("headway.worker.metrics.MAX_BYTES", 2 << 20)
+    monkeypatch.setattr("headway.worker.metrics_json.MAX_BYTES", 2 << 20)
     with pytest.raises(
         MetricsError, match=r"the metrics are 3 MiB of text, at most 2 are kept: save metrics\['text'\]"
     ):

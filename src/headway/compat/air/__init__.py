@@ -12,7 +12,7 @@
 from headway.compat.air import session
 from headway.compat.air.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from headway.compat.air.trainers import DataParallelTrainer
-from headway.storage.checkpoint import Checkpoint
+from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.train.result import Result
 
 __all__ = [

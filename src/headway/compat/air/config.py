@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from headway.compat import configs
-from headway.compat.configs import CheckpointConfig, FailureConfig
+from headway.compat import retired_options
+from headway.compat.retired_options import CheckpointConfig, FailureConfig
 
 __all__ = ["CheckpointConfig", "FailureConfig", "RunConfig", "ScalingConfig"]
 
 
-class ScalingConfig(configs.ScalingConfig):
+class ScalingConfig(retired_options.ScalingConfig):
     """See :class:`headway.train.ScalingConfig`."""
 
 
-class RunConfig(configs.RunConfig):
+class RunConfig(retired_options.RunConfig):
     """See :class:`headway.train.RunConfig`."""

@@ -8,9 +8,9 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from headway.compat.air.trials import filled_in, is_trial, trial_id, trial_name
-from headway.compat.filling import Iterations, iterations
+from headway.compat.autofilled_metrics import Iterations, iterations
 from headway.core.errors import StorageError
-from headway.storage.checkpoint import Checkpoint
+from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.train import functions
 from headway.worker.session import current
 

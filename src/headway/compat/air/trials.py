@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from headway.compat.filling import Iterations, date, details
+from headway.compat.autofilled_metrics import Iterations, date, details
 from headway.core.callback import TrainRunContext
-from headway.core.fields import fields_of
+from headway.core.config_fields import fields_of
 
 _NAMED = re.compile(r"_([0-9a-f]{5}_00000)_0_")
 

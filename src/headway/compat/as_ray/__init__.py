@@ -15,9 +15,9 @@ from __future__ import annotations
 import os
 import sys
 
-from headway.compat.as_ray.core import Core
-from headway.compat.as_ray.finder import Finder
-from headway.compat.as_ray.names import FACES, REPLACED
+from headway.compat.as_ray.import_finder import Finder
+from headway.compat.as_ray.name_map import FACES, REPLACED
+from headway.compat.as_ray.ray_core import Core
 from headway.core.environment import in_worker, ray_session
 
 PREAMBLE = f"{__name__}:install"

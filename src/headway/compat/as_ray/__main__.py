@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from headway.compat.as_ray import install
-from headway.worker.script import run_script
+from headway.worker.torchrun_script import run_script
 
 
 def main() -> None:

@@ -25,6 +25,7 @@ from headway.compat.sgd.callbacks import (
     TorchTensorboardProfilerCallback,
     WandbCallback,
 )
+from headway.compat.sgd.checkpoint_strategy import CheckpointStrategy
 from headway.compat.sgd.iterator import SGDIterator
 from headway.compat.sgd.session import (
     get_data_shard,
@@ -37,7 +38,6 @@ from headway.compat.sgd.session import (
     world_rank,
     world_size,
 )
-from headway.compat.sgd.strategy import CheckpointStrategy
 from headway.compat.sgd.trainer import Trainer
 from headway.frameworks.base import BackendConfig, TorchConfig
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from headway.compat.sgd.rounds import Round, results_of
+from headway.compat.torch_profiler import TRACES
 from headway.core.callback import TrainRunContext, UserCallback
-from headway.core.fields import fields_of
+from headway.core.config_fields import fields_of
 from headway.observe.trackers import Csv, MLflow, TensorBoard, Tracker, Wandb
-from headway.train.profiling import TRACES
 
 
 class SGDCallback(UserCallback):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headway.compat.filling import Iterations, details, iterations
+from headway.compat.autofilled_metrics import Iterations, details, iterations
 from headway.core.environment import wants_detailed_metrics
 from headway.core.errors import SessionError
-from headway.storage.checkpoint import Checkpoint
+from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.train import functions
 from headway.worker.session import current
 

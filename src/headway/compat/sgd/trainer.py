@@ -8,22 +8,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from headway.compat.sgd.checkpoint_strategy import CheckpointStrategy
 from headway.compat.sgd.iterator import SGDIterator, Stream
-from headway.compat.sgd.strategy import CheckpointStrategy
+from headway.compat.worker_group import Crew
 from headway.core.callback import UserCallback
 from headway.core.config import FailureConfig, RunConfig, ScalingConfig
 from headway.core.environment import results_folder
 from headway.core.errors import ConfigError, HeadwayError, TrainingFailedError, WorkerDied
 from headway.frameworks.base import BackendConfig, TorchConfig
-from headway.storage.checkpoint import Checkpoint
-from headway.storage.record import Record
-from headway.train.crew import Crew
-from headway.train.handle import Run
-from headway.train.request import Request
+from headway.storage.checkpoint.checkpoint import Checkpoint
+from headway.storage.run.reader import Record
+from headway.train.launch.request import Request
 from headway.train.result import Result
+from headway.train.run_handle import Run
 
 if TYPE_CHECKING:
-    from headway.engine.staying import StayingEngine
+    from headway.engine.persistent_workers import StayingEngine
 
 BACKENDS: dict[str, type[BackendConfig]] = {"torch": TorchConfig}
 LATER = ("tensorflow", "horovod")
@@ -66,7 +66,7 @@ class Trainer:
 
     def start(self, initialization_hook: Callable[[], Any] | None = None) -> None:
         """Bring up the workers; each calls ``initialization_hook`` before anything else it is asked for."""
-        from headway.engine.staying import StayingEngine  # the machinery is imported when it is needed
+        from headway.engine.persistent_workers import StayingEngine  # the machinery is imported when it is needed
 
         if self._engine is not None:
             raise RuntimeError("this trainer has been started already")

@@ -4,7 +4,7 @@ Importing this starts the process that workers are forked from, so that torch is
 still imports the rest: import it before torch itself, and both load at the same time.
 """
 
-from headway.engine.nurseries import warm_up, without_garbage_collection
+from headway.engine.fork_server_client import warm_up, without_garbage_collection
 from headway.frameworks.base import TorchConfig
 
 warm_up(TorchConfig.preload, TorchConfig.warm)

@@ -8,7 +8,7 @@ from typing import Any, Self
 from torch import nn
 
 from headway.core.errors import ConfigError
-from headway.storage.checkpoint import Checkpoint
+from headway.storage.checkpoint.checkpoint import Checkpoint
 
 STATE, MODEL = "state_dict", "model"
 

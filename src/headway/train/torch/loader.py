@@ -15,10 +15,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from headway.core.errors import ConfigError
-from headway.data.counting import Progress, counted
-from headway.data.devices import one_ahead, one_by_one
+from headway.data.execution.batch_counter import Progress, counted
+from headway.data.frameworks.device_prefetch import one_ahead, one_by_one
 from headway.frameworks.torch import device_of
-from headway.train.torch.sharing import LONE, DealtBatches, DealtSampler, share
+from headway.train.torch.sampler import LONE, DealtBatches, DealtSampler, share
 from headway.worker.session import Session, current
 
 

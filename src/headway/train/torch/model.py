@@ -12,7 +12,7 @@ from torch import nn
 from headway.core.errors import ConfigError
 from headway.frameworks.torch import device_of
 from headway.train.torch.amp import autocast_forward
-from headway.train.torch.buckets import fix_buckets
+from headway.train.torch.ddp_buckets import fix_buckets
 from headway.worker.session import current
 
 Strategy = Literal["ddp", "fsdp"]

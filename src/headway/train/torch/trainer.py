@@ -9,8 +9,8 @@ from headway.core.config import RunConfig, ScalingConfig, refuse_unknown_keyword
 from headway.core.errors import ConfigError
 from headway.core.validation import ValidationConfig
 from headway.frameworks.base import TorchConfig
-from headway.storage.checkpoint import Checkpoint
-from headway.train.ingest import DataConfig
+from headway.storage.checkpoint.checkpoint import Checkpoint
+from headway.train.datasets import DataConfig
 from headway.train.trainer import DataParallelTrainer
 
 

@@ -1,0 +1,87 @@
+"""``headway stop`` and ``headway rm``: commands that end a live run, and that remove a run."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+from headway.cli.runs import find, say
+from headway.core.errors import ConfigError, StorageError
+from headway.observe import phrases
+from headway.observe.terminal_text import plain
+from headway.storage.object_store.checkpoint_backend import StoreVault
+from headway.storage.run.reader import Record
+from headway.storage.run.removal import check_removable, foreign_entries, remove_remote_run, remove_run
+from headway.train.launch.control_socket import ControlError, ask
+
+
+def stop(run: str, storage_path: str | None, *, now: bool, wait: bool) -> int:
+    """Ask a run that another process holds to stop; wait until it has."""
+    record = find(run, storage_path)
+    if not record.is_open:
+        raise StorageError(f"run {record.name} is not running: it is {record.state}")
+    try:
+        pid, connection = ask(record.description["id"], record.url, "abort" if now else "stop")
+    except ControlError as error:
+        raise StorageError(f"run {record.name} cannot be stopped: {error}{_whereabouts(record)}") from None
+    with connection:
+        then = (
+            "its workers are interrupted, and killed if that takes long; it ends as ABORTED"
+            if now
+            else "ranks whose state saves itself save it and leave, others are interrupted; it ends as STOPPED"
+        )
+        say(f"asked run {record.name} (process {pid}) to {'abort' if now else 'stop'}: {then}")
+        if not wait:
+            return 0
+        connection.recv(1)  # nothing comes but the end
+    say(f"run {record.name} is {find(run, storage_path).state}")  # looked up again: of a store, we have but a copy
+    return 0
+
+
+def _whereabouts(record: Record) -> str:
+    """Who has it open, as far as it has said so."""
+    host, pid = record.opening.get("host"), record.opening.get("pid")
+    if host is None:
+        return ""
+    if host != socket.gethostname():
+        return f"; it was opened by process {pid} on host {host}: run headway stop there"
+    return f"; process {pid} of this host opened it, perhaps in a container: kill -TERM {pid} there ends it in order"
+
+
+def rm(runs: list[str], storage_path: str | None, *, yes: bool) -> int:
+    """Remove runs with everything in them."""
+    for run in runs:
+        record = find(run, storage_path)
+        remote = record.vault.store if isinstance(record.vault, StoreVault) else None
+        if remote is None:
+            check_removable(record.path)
+        if record.is_open:
+            raise StorageError(f"run {record.name} is running and is not removed: headway stop {record.url} first")
+        if not yes and not _confirmed(record):
+            print("headway: nothing is removed", file=sys.stderr)
+            return 1
+        remove_remote_run(remote) if remote is not None else remove_run(record.path)
+        say(f"removed {record.url}")
+    return 0
+
+
+def _confirmed(record: Record) -> bool:
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise ConfigError(f"run {record.name} is not removed: without a terminal to ask on, give --yes")
+    remote = isinstance(record.vault, StoreVault)
+    others = [] if remote else foreign_entries(record.path)
+    also = f", and files that are not the run's own ({', '.join(others[:5])})" if others else ""
+    kept = phrases.count(len(record.checkpoints()), "checkpoint")
+    question = f"Remove run {record.name} ({record.state}, {kept}, {_size(record)}){also} from {record.url}? [y/N] "
+    print(plain(question), end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _size(record: Record) -> str:
+    if isinstance(record.vault, StoreVault):
+        return phrases.size(sum(record.vault.store.sizes().values()))
+    return phrases.size(
+        sum(Path(base, name).lstat().st_size for base, _, names in os.walk(record.path) for name in names)
+    )

@@ -1,0 +1,1 @@
+"""Executes the checkpoint decisions of the state machine: commits, retention, validations."""

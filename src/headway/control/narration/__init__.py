@@ -1,0 +1,1 @@
+"""Records what happens to a run: journal, console lines, callbacks, failure bundles."""

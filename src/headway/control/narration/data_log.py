@@ -1,0 +1,68 @@
+"""What the ranks tell of their data pipelines: written down in ``data.jsonl``, and said when training starves."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from headway.observe import phrases
+from headway.storage.run.run_directory import RunDir
+
+STARVED = 0.3  # of the time since the last look, which loops may wait for data
+LONG_ENOUGH_S = 4.0  # to judge
+AGAIN_S = 60.0  # before it is said again
+
+
+class Feeding:
+    """Belongs to the controller's thread."""
+
+    def __init__(self, rundir: RunDir, tell: Callable[[str], None]) -> None:
+        self._rundir = rundir
+        self._tell = tell
+        self._attempt = 0
+        self._before: dict[tuple[int, str], dict[str, Any]] = {}
+        self._said = -AGAIN_S
+
+    def begin(self, attempt: int) -> None:
+        self._attempt = attempt
+        self._before.clear()
+
+    def heard(self, rank: int, text: bytes) -> None:
+        figures = json.loads(text)
+        line = {"time": time.time(), "attempt": self._attempt, "rank": rank, "datasets": figures}
+        self._rundir.append_data(json.dumps(line).encode() + b"\n")
+        for name, now in figures.items():
+            self._look(rank, name, now)
+
+    def _look(self, rank: int, name: str, now: dict[str, Any]) -> None:
+        before = self._before.get((rank, name))
+        if before is None or now["elapsed_s"] < before["elapsed_s"]:
+            self._before[rank, name] = now
+            return
+        elapsed, waited = (now[key] - before[key] for key in ("elapsed_s", "waited_s"))
+        if elapsed < LONG_ENOUGH_S:
+            return
+        self._before[rank, name] = now
+        if (
+            waited > STARVED * elapsed
+            and now["batches"] > before["batches"]
+            and time.monotonic() - self._said > AGAIN_S
+        ):
+            self._said = time.monotonic()
+            self._tell(
+                f"{phrases.ranks([rank])} waits for data {waited / elapsed:.0%} of its time (dataset {name!r}): "
+                f"{_blamed(before, now)}"
+            )
+
+
+def _blamed(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """The operator that took the most time since then."""
+    spent = [
+        (after["seconds"] - then["seconds"], after["rows"] - then["rows"], after["name"])
+        for then, after in zip(before["operators"], now["operators"], strict=False)
+    ]
+    seconds, rows, name = max(spent, default=(0.0, 0, "nothing"))
+    rate = f", {rows / seconds:,.0f} rows/s" if seconds else ""
+    return f"{name} takes the longest ({phrases.duration(seconds)}{rate})"

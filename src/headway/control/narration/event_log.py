@@ -1,0 +1,225 @@
+"""What happens to a run, told: a line in the journal, and one sentence for the person who watches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from headway.control.checkpoints.committer import Ledger
+from headway.control.machine.events import Retried
+from headway.control.machine.report_rounds import Closed, Round
+from headway.control.machine.state import Leaving
+from headway.control.narration.failure_text import sentence, traceback_text
+from headway.core.config import CheckpointConfig
+from headway.diagnosis.verdict import Diagnosis
+from headway.observe import phrases
+from headway.observe.run_observer import Watcher
+from headway.storage.checkpoint.commit import Saved
+from headway.storage.checkpoint.manifest import Manifest
+from headway.storage.checkpoint.retention import value_of
+from headway.storage.checkpoint.validation_record import Validation
+from headway.storage.run import layout
+from headway.storage.run.run_directory import RunDir
+
+SLOW_UPLOAD_S = 2.0  # from here on a person wants to know how fast files travel
+
+
+class Chronicle:
+    def __init__(self, rundir: RunDir, ledger: Ledger, watcher: Watcher, config: CheckpointConfig) -> None:
+        self._rundir = rundir
+        self._ledger = ledger
+        self._watcher = watcher
+        self._score = config.checkpoint_score_attribute
+        self._every = {"every_reports": config.every_reports, "every_s": config.every_s}
+        self._saves_regularly = any(self._every.values())
+        self._told_untracked = False
+        self._missed_score = False  # whether we have said that a checkpoint lacks the metric to rank it by
+        self._num_workers: int | None = None  # of the attempt before
+
+    def tell(self, event: str, text: str, level: str = "INFO", **fields: Any) -> None:
+        self._rundir.note(event, text=text, **fields)
+        self._watcher.say(text, level=level)
+
+    # --- attempts ---
+
+    def launched(self, attempt: int, num_workers: int, first_seq: int, *, inline: bool) -> None:
+        self._rundir.note("launched", attempt=attempt, num_workers=num_workers, first_seq=first_seq)
+        before, self._num_workers = self._num_workers, num_workers
+        if before is None:
+            self._watcher.say(self._greeting(num_workers, inline=inline))
+        elif before != num_workers:
+            text = f"going on with {phrases.count(num_workers, 'worker')} (there were {before})"
+            self.tell("resized", text, attempt=attempt, num_workers=num_workers)
+
+    def _greeting(self, num_workers: int, *, inline: bool) -> str:
+        rundir, kept = self._rundir, self._ledger.kept
+        where = "in this process" if inline else f"with {phrases.count(num_workers, 'worker')}"
+        begins = "goes on" if rundir.resumed else "begins"
+        source = f" from {kept[-1].path.name} (report {_position(kept[-1].manifest)})" if kept else ""
+        return f"run {rundir.path.name} {begins} {where}{source}; its files: {rundir.url}"
+
+    def tracking(self) -> None:
+        """State that saves itself is followed; by default nobody has said how often it is saved."""
+        if not self._saves_regularly:
+            text = "tracked state is saved before a stop only: CheckpointConfig(every_reports=...) or (every_s=...)"
+            self.tell("tracking", f"{text} saves it regularly, so that a crash costs little")
+
+    def untracked(self, seq: int) -> None:
+        """Rank 0 has reported so often, and nothing saves itself, although it was said how often it should."""
+        first = self._every["every_reports"] or 2
+        if self._saves_regularly and not self._told_untracked and seq + 1 >= first:
+            self._told_untracked = True
+            asked = ", ".join(f"{name}={value:g}" for name, value in self._every.items() if value)
+            text = (
+                f"CheckpointConfig({asked}) saves nothing: it says how often what train.track() follows is saved, and"
+            )
+            self.tell("tracking", f"{text} the function has not called it", "WARNING")
+
+    def slow_start(self, attempt: int, missing: Collection[int]) -> None:
+        text = f"still waiting for {phrases.ranks(missing)} to come up" if missing else "still waiting for a launch"
+        self.tell("starting", text, "WARNING", attempt=attempt)
+
+    def told_to_leave(self, ranks: Collection[int], within_s: float, *, program: bool, at_once: bool) -> None:
+        """``program``: the driver was. ``at_once``: state saves itself, and nobody waits for a checkpoint."""
+        who = "this program was" if program else f"{phrases.ranks(ranks)} {'were' if len(ranks) > 1 else 'was'}"
+        then = "" if at_once else f"; going on until the next checkpoint, {within_s:.0f} s at most"
+        self.tell("preemption", f"{who} told to leave{then}", "WARNING", ranks=sorted(ranks), within_s=within_s)
+
+    def departing(self, leaving: Leaving | None, seq: int | None) -> None:
+        """All ranks have agreed on the report in which they leave."""
+        why = {
+            "terminate": "this program is told to leave: ",
+            "preempt": "workers are told to leave: ",
+            "resize": "the number of workers changes: ",
+        }.get(leaving or "", "")
+        self.tell("stopping", f"{why}stopping after report {seq}")
+
+    def retried(self, attempt: int, retried: Retried) -> None:
+        kept, newest = self._ledger.kept, self._ledger.newest_report
+        source = f"from {kept[-1].path.name}" if kept else "from the beginning: there is no checkpoint yet"
+        where = f"after report {newest.seq}" if newest else "before the first report"
+        if retried.why == "resize":
+            return self.tell("resize", f"attempt {attempt} left {where}; going on {source}", attempt=attempt)
+        cause = sentence(retried.failures)
+        pause = f" in {phrases.duration(retried.after_s)}" if retried.after_s else ""
+        text = f"attempt {attempt} ended {where}: {cause}; restarting{pause} {source}{self._lost()}"
+        level = "INFO" if retried.why == "preempt" else "WARNING"
+        fields = {"cause": cause, "why": retried.why, "after_s": retried.after_s}
+        fields["checkpoint"] = kept[-1].path.name if kept else None
+        self.tell("retry", text, level, attempt=attempt, **fields)
+        if traceback := traceback_text(retried.failures):
+            self._watcher.say(traceback, level="WARNING")
+
+    def _lost(self) -> str:
+        """How much work must be done again: the time since the newest checkpoint."""
+        kept, newest = self._ledger.kept, self._ledger.newest_report
+        if not kept or newest is None or newest.seq <= kept[-1].manifest.seq:
+            return ""
+        return f", {phrases.duration(max(0.0, time.time() - kept[-1].manifest.time))} of work lost"
+
+    # --- stalls ---
+
+    def stalled(self, attempt: int, diagnosis: Diagnosis, silent_s: float, stacks: Path) -> None:
+        fields = {"fault": diagnosis.fault, "ranks": diagnosis.ranks, "silent_s": round(silent_s, 1)}
+        self.tell("stall", f"{stillness(diagnosis, silent_s)} (stacks: {stacks})", "WARNING", attempt=attempt, **fields)
+
+    def got_on(self, ranks: Collection[int] | None, silent_s: float) -> None:
+        who = "the run" if ranks is None else phrases.ranks(ranks)
+        self.tell("stall", f"{who} got on after {phrases.duration(silent_s)}", ranks=ranks)
+
+    def lasts(self, phase: str, ranks: Collection[int], seconds: float) -> None:
+        text = f"{phrases.ranks_are(ranks)} still in the phase “{phase}”, for {phrases.duration(seconds)}"
+        self.tell("phase", text, ranks=ranks)
+
+    # --- checkpoints ---
+
+    def saved(self, seq: int, attempt: int, saved: Saved) -> None:
+        speed = {"seconds": round(saved.seconds, 3), "bytes": saved.manifest.size} if saved.seconds else {}
+        self._rundir.note("checkpoint", path=saved.path.name, seq=seq, attempt=attempt, **speed)
+        if saved.seconds >= SLOW_UPLOAD_S:
+            size, took = phrases.size(saved.manifest.size), phrases.duration(saved.seconds)
+            text = f"{saved.path.name}: {size} in {took}, {phrases.size(saved.manifest.size / saved.seconds)}/s"
+            self.tell("upload", text)
+        for clash in saved.clashes:
+            kept = f"rank {clash.ranks[0]}'s was kept"
+            text = f"{saved.path.name}: {phrases.ranks(clash.ranks)} gave different contents for {clash.file}; {kept}"
+            if clash.shared:
+                text += f". All saved into {clash.shared}, each while another may have copied it: let one rank save, "
+                text += "or give each rank a folder of its own"
+            self.tell("clash", text, "WARNING", file=clash.file, ranks=clash.ranks)
+        if not saved.awaits_validation:
+            self._look_for_score(saved)
+
+    def awaiting(self, ranks: Collection[int], within_s: float | None) -> None:
+        text = f"a rank has failed; waiting up to {within_s:g} s for {phrases.ranks(ranks)} to complete its checkpoint"
+        self.tell("awaiting", text, ranks=sorted(ranks))
+
+    def dropped(self, closed: Closed) -> None:
+        missing = closed.partial or closed.behind
+        if not missing:
+            places = " and ".join(f"rank {rank}'s state at {place}" for rank, place in closed.apart)
+            why, remedy = f"would hold {places}", ": let all ranks report in the same steps, equally often"
+        elif closed.partial:
+            why, remedy = f"lacks the files of {phrases.ranks(missing)}", ""
+        else:
+            why, remedy = f"is ahead of the batches that {phrases.ranks(missing)} had taken", ""
+        text = f"the checkpoint of report {closed.round.seq} {why} and is dropped{remedy}"
+        self.tell("partial", text, "WARNING", seq=closed.round.seq, missing=missing)
+
+    def finishing(self, rank: int, seq: int) -> None:
+        text = f"rank {rank} has gone while its files for report {seq} were on their way: bringing them to storage"
+        self.tell("finishing", text, rank=rank, seq=seq)
+
+    def too_late(self, late: Round) -> None:
+        text = f"files of {phrases.ranks(late.givers)} for report {late.seq} came too late: its checkpoint is gone"
+        self.tell("late", text, "WARNING", seq=late.seq)
+
+    def withdrawn(self, seq: int, reason: str) -> None:
+        self.tell("withdrawn", f"the checkpoint of report {seq} is withdrawn: {reason}", "WARNING", seq=seq)
+
+    # --- validations ---
+
+    def awaits_validation(self, name: str, *, in_vain: bool) -> None:
+        """An earlier opening of the run has left it pending; ``in_vain``: there is no function for it any more."""
+        if in_vain:
+            text = f"{name} awaits a validation and stays: this trainer has no validation_config"
+            self.tell("validation", text, "WARNING", path=name)
+        else:
+            self.tell("validation", f"{name} still awaits its validation", path=name)
+
+    def validating(self, number: int) -> None:
+        self.tell("waiting", f"training is over; waiting for {phrases.count(number, 'validation')}")
+
+    def validated(self, name: str, validation: Validation, saved: Saved | None) -> None:
+        fields: dict[str, Any] = {"path": name, "status": validation.status, "metrics": validation.metrics}
+        if validation.error:
+            log = layout.validation_log(self._rundir.path, name, "err")
+            text = f"the validation of {name} failed: {validation.error}; its output: {log}"
+            self.tell("validated", text, "WARNING", error=validation.error, **fields)
+        else:
+            told = phrases.metrics(validation.metrics)
+            self.tell("validated", f"{name} is validated{f': {told}' if told else ''}", **fields)
+        if saved is not None:
+            self._look_for_score(saved)
+
+    def _look_for_score(self, saved: Saved) -> None:
+        """Say it once where a checkpoint lacks what it should be ranked by."""
+        if self._score is not None and value_of(saved, self._score) is None and not self._missed_score:
+            self._missed_score = True
+            known = ", ".join(phrases.flat(saved.metrics)) or "none at all"
+            ranked = f"has no metric {self._score!r} to be ranked by: it counts as the worst (it has {known})"
+            self.tell("score", f"{saved.path.name} {ranked}", "WARNING")
+
+
+def stillness(diagnosis: Diagnosis, silent_s: float) -> str:
+    return f"no progress for {phrases.duration(silent_s)}: {diagnosis.text}"
+
+
+def _position(manifest: Manifest) -> str:
+    """``5``, or where in the data that was: ``5, epoch 1, 7 batches of loader``, or ``5, after epoch 1``."""
+    cursor = manifest.cursor
+    epoch = [f"{'after ' if cursor.get('over') else ''}epoch {cursor['epoch']}"] if "epoch" in cursor else []
+    batches = [f"{phrases.count(n, 'batch', 'batches')} of {name}" for name, n in cursor.get("batches", {}).items()]
+    return ", ".join([str(manifest.seq), *epoch, *batches])

@@ -1,0 +1,138 @@
+"""Remembers what will be asked when an attempt has failed, and writes it down then, in a thread of its own."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import headway
+from headway.control.job_thread import Aside
+from headway.control.machine.retry_policy import Failure
+from headway.control.narration.failure_text import fault, ordered, sentence
+from headway.core.messages import Failed, Pulse, Report, Stacks, Start, ToController
+from headway.core.security.signing import Key
+from headway.diagnosis.verdict import Diagnosis
+from headway.storage.checkpoint.checkpoint import Checkpoint
+from headway.storage.run import failure_bundle as bundles
+from headway.storage.run.failure_bundle import Bundle
+
+MEMORY_SAMPLES = 300
+PACKAGES = ("torch", "numpy", "pyarrow", "cloudpickle")
+
+
+class Witness:
+    """Belongs to the controller's thread, all of it but the writing."""
+
+    def __init__(self, run: Path, task: bytes, key: Key, complain: Callable[[str], None]) -> None:
+        self._run = run
+        self._key = key
+        self._task = task
+        self._complain = complain
+        self._aside = Aside("headway-postmortem")
+        self._num_stalls = 0
+        self._attempt: dict[str, Any] = {"attempt": 0, "num_workers": 0}
+        self._stacks: dict[int, str] = {}
+        self._raised: set[int] = set()
+        self._pulses: dict[int, Pulse] = {}
+        self._reports: dict[int, int] = {}
+        self._memory: dict[int, deque[tuple[float, int]]] = {}
+
+    def begin(self, start: Start, checkpoint: Checkpoint | None, scene: dict[str, Any]) -> None:
+        """Workers are told to start: from here, with this, in these surroundings."""
+        self._attempt = {
+            "attempt": start.run.attempt,
+            "num_workers": start.run.num_workers,
+            "first_seq": start.first_seq,
+            "checkpoint": checkpoint.get_internal_representation()[1] if checkpoint is not None else None,
+            "scene": scene,
+        }
+        self._num_stalls = 0
+        for known in (self._stacks, self._raised, self._pulses, self._reports, self._memory):
+            known.clear()
+
+    def heard(self, rank: int, message: ToController) -> None:
+        match message:
+            case Report(seq=seq):
+                self._reports[rank] = seq
+            case Pulse():
+                self._note(rank, message)
+            case Stacks(text=text, pulse=pulse):
+                if rank not in self._raised:  # where it raised counts, not what it did afterwards
+                    self._stacks[rank] = text
+                self._note(rank, pulse)
+            case Failed(stacks=stacks):
+                self._stacks[rank] = stacks
+                self._raised.add(rank)
+
+    def _note(self, rank: int, pulse: Pulse) -> None:
+        self._pulses[rank] = pulse
+        history = self._memory.setdefault(rank, deque(maxlen=MEMORY_SAMPLES))
+        history.append((round(time.time(), 1), pulse.rss_bytes))
+
+    def stalled(self, diagnosis: Diagnosis, stacks: Mapping[int, str]) -> Path:
+        """A stall is written down like a failure; where. ``stacks``: those of ranks that could not tell them, too."""
+        self._num_stalls += 1
+        self._stacks.update(stacks)
+        name = f"attempt-{self._attempt['attempt']:03d}-stall-{self._num_stalls}"
+        found = {"kind": "stalled", "fault": diagnosis.fault, "rank": diagnosis.ranks[0], "ranks": diagnosis.ranks}
+        self._write(name, {**found, "cause": diagnosis.text})
+        return bundles.folder_of(self._run, name)
+
+    def failed(self, attempt: int, failures: Sequence[Failure]) -> None:
+        first, *_ = ordered(failures)
+        if attempt != self._attempt["attempt"]:  # it never came up
+            self._attempt = {"attempt": attempt, "num_workers": 0, "first_seq": None, "checkpoint": None}
+        found = {
+            "kind": first.kind,
+            "fault": fault(first),
+            "rank": first.rank,
+            "cause": sentence(failures),
+            "failures": [_failure(failure) for failure in ordered(failures)],
+        }
+        self._write(f"attempt-{attempt:03d}", found, self._task)
+
+    def _write(self, name: str, found: dict[str, Any], task: bytes = b"") -> None:
+        summary = {
+            "time": time.time(),
+            **self._attempt,
+            **found,
+            "reports": {str(rank): seq for rank, seq in sorted(self._reports.items())},
+            "batches": {str(rank): pulse.batches for rank, pulse in sorted(self._pulses.items())},
+            "phases": {str(rank): pulse.phase for rank, pulse in sorted(self._pulses.items()) if pulse.phase},
+            "memory": {str(rank): list(history) for rank, history in sorted(self._memory.items())},
+            "versions": versions(),
+        }
+        bundle = Bundle(name, summary, dict(self._stacks), task, self._key)
+        self._aside.do(name, lambda: self._written(bundle))
+
+    def _written(self, bundle: Bundle) -> None:
+        try:
+            bundles.write(self._run, bundle)
+        except OSError as error:
+            self._complain(f"what is known of {bundle.name} could not be written down: {error}")
+
+    def close(self) -> None:
+        self._aside.close()
+
+
+def _failure(failure: Failure) -> dict[str, Any]:
+    traceback = failure.cause.traceback if isinstance(failure.cause, Failed) else ""
+    return {"rank": failure.rank, "kind": failure.kind, "cause": sentence([failure]), "traceback": traceback}
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Of what a failure may depend on."""
+    found = {"python": platform.python_version(), "headway": headway.__version__}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,142 @@
+"""From failures to words and exceptions: first the rank that failed first, equal errors as one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import cloudpickle
+
+from headway.control.machine.retry_policy import Failure
+from headway.core.errors import (
+    EngineError,
+    HeadwayError,
+    PreemptionError,
+    RemoteError,
+    StorageError,
+    WorkerDied,
+    WorkerStalled,
+)
+from headway.core.messages import Exited, Failed
+from headway.observe import phrases
+
+
+def ordered(failures: Sequence[Failure]) -> list[Failure]:
+    """As they came; but who lost its connection to others comes after whatever became of those."""
+    return sorted(failures, key=_is_consequence)
+
+
+def sentence(failures: Sequence[Failure]) -> str:
+    """What went wrong, in one line: ``ranks 0 and 1 raised ValueError: bad input``."""
+    first, *others = _folded(failures)
+    parts = [_said(first), *(_lost(group) if _is_consequence(group[0]) else _said(group) for group in others)]
+    return parts[0] if len(parts) == 1 else f"{parts[0]}; then {', '.join(parts[1:])}"
+
+
+def traceback_text(failures: Sequence[Failure]) -> str:
+    """The user's own traceback of the rank that failed first; empty where nothing has failed."""
+    if not failures:
+        return ""
+    first = _folded(failures)[0]
+    cause = first[0].cause
+    if not isinstance(cause, Failed) or not cause.traceback:
+        return ""
+    others = [failure.rank for failure in first[1:] if failure.rank is not None]
+    also = f" ({phrases.ranks(others)} the same)" if others else ""
+    return f"on rank {first[0].rank}{also}:\n{cause.traceback.rstrip()}"
+
+
+def exception(failure: Failure) -> BaseException:
+    """The failure as an exception: the user's own, in its own type, wherever that comes back to life here."""
+    match failure.cause:
+        case Failed(kind=kind, message=message, error=error):
+            return _revived(error) or RemoteError(f"{kind}: {message}")
+        case Exited():
+            return WorkerDied(_said([failure]))
+        case str(reason):
+            return _OURS[failure.kind](reason)
+
+
+_MEMORY = re.compile(r"out of memory|can't allocate memory|cannot allocate memory", re.IGNORECASE)
+
+
+def fault(failure: Failure) -> str:
+    """The class of a failure, in a word or three."""
+    match failure.cause:
+        case Failed(kind=kind, message=message):
+            return "out of memory" if kind == "MemoryError" or _MEMORY.search(message) else "exception"
+        case Exited(out_of_memory=True):
+            return "out of memory"
+        case Exited():
+            return "dead"
+        case _:
+            return failure.kind
+
+
+_OURS: dict[str, type[HeadwayError]] = {
+    "storage": StorageError,
+    "lost": StorageError,
+    "start": EngineError,
+    "stalled": WorkerStalled,
+    "preempted": PreemptionError,
+    "program": HeadwayError,
+    "died": WorkerDied,
+    "raised": RemoteError,
+    "misuse": RemoteError,
+}
+
+
+def _revived(error: bytes | None) -> BaseException | None:
+    if error is None:
+        return None
+    try:
+        revived = cloudpickle.loads(error)
+    except Exception:  # the user's class, in a process that may lack its module
+        return None
+    return revived if isinstance(revived, BaseException) else None
+
+
+def _folded(failures: Sequence[Failure]) -> list[list[Failure]]:
+    """Groups of equal failures, numbers in the text aside, in the order in which they came."""
+    groups: dict[object, list[Failure]] = {}
+    for failure in ordered(failures):
+        groups.setdefault(_key(failure), []).append(failure)
+    return list(groups.values())
+
+
+def _key(failure: Failure) -> object:
+    cause = failure.cause
+    if isinstance(cause, Failed):
+        return cause.kind, re.sub(r"\d+", "#", cause.message)
+    return failure.kind, cause
+
+
+_CONNECTION = re.compile(r"gloo|nccl|connection (reset|closed|refused)|broken pipe", re.IGNORECASE)
+
+
+def _is_consequence(failure: Failure) -> bool:
+    """Whether a rank raised only because another one was gone."""
+    cause = failure.cause
+    return isinstance(cause, Failed) and _CONNECTION.search(cause.message) is not None
+
+
+def _lost(group: Sequence[Failure]) -> str:
+    ranks = [failure.rank for failure in group if failure.rank is not None]
+    return f"{phrases.ranks(ranks)} lost {'its connection' if len(ranks) == 1 else 'their connections'}"
+
+
+def _said(group: Sequence[Failure]) -> str:
+    cause = group[0].cause
+    who = (
+        phrases.ranks(failure.rank for failure in group if failure.rank is not None)
+        if group[0].rank is not None
+        else ""
+    )
+    match cause:
+        case Failed(kind=kind, message=message):
+            first = message.strip().split("\n")[0]
+            return f"{who} raised {kind}" + (f": {first}" if first else "")
+        case Exited():
+            return f"{who} {phrases.death(cause, several=len(group) > 1)}"
+        case str(reason):
+            return reason

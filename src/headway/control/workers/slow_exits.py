@@ -1,0 +1,61 @@
+"""Exits that take long: workers whose functions have returned, and whose processes run exit handlers and threads.
+
+A process has EXIT_S for that, then it is killed. After a few seconds a person hears who is still at it, and with what;
+and when somebody is killed, who it was.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from pathlib import PurePath
+
+from headway.core.messages import Stacks, ToController
+from headway.observe import phrases
+
+SLOW_EXIT_S = 5.0  # from here on a person wants to know
+QUESTION = -2  # the index of our Dump: its answer is not for those who look for stalls
+_THREAD = re.compile(r"^thread (.*):$", re.MULTILINE)
+
+
+class Exits:
+    """What the workers of one attempt were doing when they were asked."""
+
+    def __init__(self) -> None:
+        self._doing: dict[int, str] = {}
+
+    def begin(self) -> None:
+        """Another attempt."""
+        self._doing.clear()
+
+    def heard(self, rank: int, message: ToController) -> str | None:
+        """The answer to our question, as a sentence; None for everything else."""
+        if not isinstance(message, Stacks) or message.index != QUESTION:
+            return None
+        self._doing[rank] = doing(message)
+        return f"rank {rank} has returned, and {self._doing[rank]}"
+
+    def killed(self, ranks: Collection[int], after_s: float, *, returned: bool) -> str:
+        """What to say when these are killed: their functions have ``returned``, or were interrupted."""
+        since = "its function returned" if returned else "it was interrupted"
+        each = (
+            f"rank {rank} is killed: {phrases.duration(after_s)} after {since} its process is still running"
+            f"{': it ' + self._doing[rank] if rank in self._doing else ''}"
+            for rank in sorted(ranks)
+        )
+        return "; ".join(each)
+
+
+def doing(stacks: Stacks) -> str:
+    """What keeps a process that is about to end, in words."""
+    calls = stacks.main
+    if any(call.function == "_shutdown" and PurePath(call.file).name == "threading.py" for call in calls):
+        return f"waits for {_threads(_THREAD.findall(stacks.text))} to end"
+    users = [call for call in calls if call.users] or list(calls)
+    where = f" in {users[-1].function}() ({PurePath(users[-1].file).name}:{users[-1].line})" if users else ""
+    return f"runs exit handlers{where}"
+
+
+def _threads(names: Iterable[str]) -> str:
+    others = [name for name in names if name != "MainThread"]
+    return f"its threads ({', '.join(others[:5])})" if others else "its threads"

@@ -1,0 +1,99 @@
+"""What each worker is told when all are there: its place, its function, and where to go on."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import cloudpickle
+
+from headway.control.run_plan import Plan
+from headway.control.workers import ranks
+from headway.core.config import ScalingConfig
+from headway.core.environment import outer_ranks, working_directory
+from headway.core.messages import Place, Ready, RunInfo, Start, Surroundings
+from headway.observe.logging_config import current_settings
+from headway.storage.checkpoint.checkpoint import Checkpoint
+from headway.storage.run.run_directory import RunDir
+
+# Arrow's allocator: a huge page is zeroed as a whole when it is first touched, which takes long on a virtual machine;
+# blocks of a few megabytes gain nothing by it.
+ARROW = {"MIMALLOC_ALLOW_THP": "0"}
+
+
+def starts(
+    plan: Plan,
+    rundir: RunDir,
+    ready: Sequence[Ready],
+    *,
+    attempt: int,
+    first_seq: int,
+    checkpoint: Checkpoint | None,
+    cursors: dict[str, Any],
+    num_threads: int | None,
+) -> list[Start]:
+    """One per rank; ``ready`` stands in rank order already."""
+    info = RunInfo(
+        id=rundir.id,
+        name=rundir.path.name,
+        path=str(rundir.path),
+        seed=rundir.seed,
+        root=str(rundir.root),
+        store=cloudpickle.dumps(rundir.store) if rundir.store is not None else b"",
+        validates=plan.validator is not None,
+        every_reports=plan.config.checkpoint_config.every_reports,
+        attempt=attempt,
+        num_workers=len(ready),
+        global_workers=_global_workers(plan.scaling),
+        resources=plan.scaling.worker_resources,
+        key=rundir.key.secret,
+        trust=plan.config.trust,
+    )
+    packed = cloudpickle.dumps(checkpoint) if checkpoint is not None else None
+    return [
+        Start(
+            rank=rank,
+            place=place,
+            run=info,
+            surroundings=surroundings({**_environment(plan, rundir, place, attempt), **plan.config.env_vars}),
+            task=plan.task,
+            checkpoint=packed,
+            first_seq=first_seq,
+            cursors=cursors,
+            stays=plan.stays,
+        )
+        for rank, place in enumerate(ranks.places(ready, num_threads=num_threads, master_port=_free_port()))
+    ]
+
+
+def _environment(plan: Plan, rundir: RunDir, place: Place, attempt: int) -> dict[str, str]:
+    env = ranks.environment(place)
+    if outer_ranks() is not None:  # a torchrun around us has set these, and its agent keeps a store
+        return env
+    restarts = attempt - rundir.past_attempts - 1
+    limit = plan.config.failure_config.max_failures
+    return env | ranks.torchrun_environment(place, run=rundir.path.name, restarts=restarts, max_restarts=limit)
+
+
+def surroundings(env: dict[str, str]) -> Surroundings:
+    """This process as it is now: the nursery was started long ago."""
+    env = {**ARROW, **os.environ, **env}
+    return Surroundings(
+        env=env, cwd=working_directory(), sys_path=tuple(sys.path), argv=tuple(sys.argv), logging=current_settings()
+    )
+
+
+def _global_workers(scaling: ScalingConfig) -> int | None:
+    """How many workers a step is made for, if it shall be the same step for any number of them."""
+    return scaling.max_workers if scaling.keep_global_batch and scaling.elasticity_enabled else None
+
+
+def _free_port() -> int:
+    """A port nobody uses now. Nothing of ours listens there: it is for code that insists on MASTER_PORT."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

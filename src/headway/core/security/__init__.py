@@ -1,0 +1,1 @@
+"""Signatures of files, redaction of secrets, text that is safe to print."""

@@ -1,0 +1,1 @@
+"""Rows in memory: chunks of columns, and tensors as columns."""

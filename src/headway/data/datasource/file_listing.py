@@ -1,0 +1,186 @@
+"""From what the user names (files, folders, patterns, URIs) to a list of files, in an order that does not change."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import glob
+import os
+import posixpath
+import stat
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from headway.core.errors import DataError
+from headway.data.datasource.base import digest
+
+MOVING = ".headway-moving"  # in a directory whose dataset is being replaced
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+@dataclass(frozen=True)
+class File:
+    path: str
+    size: int
+    below: str  # the path as seen from what the user named: what it is known by on another machine, too
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files of one filesystem; ``filesystem`` is of pyarrow, None for this machine's own."""
+
+    files: tuple[File, ...]
+    filesystem: Any = None
+
+    def open(self, number: int) -> Any:
+        """To be read anywhere in it."""
+        file = self.files[number]
+        try:
+            if self.filesystem is None and not is_utf8(file.path):
+                return _python_file(file.path)
+            return self.fs.open_input_file(file.path)
+        except FileNotFoundError as error:
+            raise gone(file.path) from error
+
+    def open_decompressed(self, number: int) -> Any:
+        """To be read from the beginning, decompressed as its suffix says."""
+        path = self.files[number].path
+        if self.filesystem is not None or is_utf8(path):
+            return self.fs.open_input_stream(path)
+        from pyarrow import CompressedInputStream
+
+        file, suffix = _python_file(path), os.path.splitext(path)[1]
+        codec = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".br": "brotli"}.get(suffix)
+        return CompressedInputStream(file, codec) if codec else file
+
+    def read(self, number: int) -> bytes:
+        with self.open(number) as file:
+            data: bytes = file.read()
+            return data
+
+    @functools.cached_property
+    def fs(self) -> Any:
+        from pyarrow.fs import LocalFileSystem
+
+        return self.filesystem or LocalFileSystem()
+
+    def fingerprint(self) -> str:
+        return digest([(file.below, file.size) for file in self.files])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"files": self.files, "filesystem": self.filesystem}
+
+
+def is_utf8(path: str) -> bool:
+    """Whether Arrow can be given this name; names of files are bytes, and may be in any encoding."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _python_file(path: str) -> Any:
+    import pyarrow
+
+    return pyarrow.PythonFile(open(path, "rb"), "r")
+
+
+def gone(path: str) -> DataError:
+    return DataError(f"{path} is gone: it was there when the dataset was made")
+
+
+def find(paths: Paths, filesystem: Any = None, suffixes: Iterable[str] | None = None) -> Files:
+    """The files that are meant. In folders only those with one of these suffixes, and none that are hidden."""
+    wanted = tuple(suffixes) if suffixes is not None else None
+    named = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not named:
+        raise DataError("no paths were given")
+    texts = [os.fspath(path) for path in named]
+    if filesystem is None and not any("://" in text for text in texts):
+        found = [file for text in texts for file in _local(text, wanted)]
+        return Files(tuple(found))
+    return _remote(texts, filesystem, wanted)
+
+
+def _local(text: str, suffixes: tuple[str, ...] | None) -> list[File]:
+    path = os.path.expanduser(text)
+    if os.path.isdir(path):
+        if os.path.exists(os.path.join(path, MOVING)):
+            raise DataError(
+                f"{path} holds files of two datasets: a write is under way there, or was cut off: write it again"
+            )
+        found = [
+            os.path.join(root, name)
+            for root, _, names in os.walk(path, onerror=_unreadable)
+            for name in names
+            if _is_data(os.path.relpath(os.path.join(root, name), path), suffixes)
+        ]
+        return [_file(each, os.path.relpath(each, path)) for each in _some(sorted(found), text)]
+    if os.path.exists(path):
+        return [_file(path, os.path.basename(path))]
+    if glob.has_magic(path):
+        found = sorted(each for each in glob.glob(path, recursive=True) if os.path.isfile(each))
+        fixed = path[: min(path.index(each) for each in "*?[" if each in path)].rpartition("/")[0]
+        return [_file(each, os.path.relpath(each, fixed or ".")) for each in _some(found, text)]
+    raise DataError(f"there is no file or folder {text}")
+
+
+def _file(path: str, below: str) -> File:
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(status.st_mode):  # to open a pipe could take forever
+        raise DataError(f"{path} is not a file: remove it, or name the files to read")
+    return File(os.path.abspath(path), status.st_size, below)
+
+
+def _unreadable(error: OSError) -> NoReturn:
+    """To leave a directory out would be to train on other data."""
+    raise DataError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+
+def _some(found: list[str], text: str) -> list[str]:
+    if not found:
+        raise DataError(f"{text} has no files to read")
+    return found
+
+
+def _is_data(below: str, suffixes: tuple[str, ...] | None) -> bool:
+    """Names with a dot or an underscore in front are for programs, as everywhere in this field."""
+    if any(part.startswith((".", "_")) for part in below.split(os.sep)):
+        return False
+    return suffixes is None or below.lower().endswith(suffixes)
+
+
+def _remote(texts: list[str], filesystem: Any, suffixes: tuple[str, ...] | None) -> Files:
+    from headway.storage.object_store.base import open_store
+
+    fs, found = None, []
+    for text in texts:
+        magic = glob.has_magic(text)
+        base = text.split("*")[0].rsplit("/", 1)[0] if magic else text
+        store = open_store(base, filesystem)
+        fs = fs or store.filesystem
+        found += _listed(fs, store.path.rstrip("/"), text if magic else None, base, suffixes)
+    return Files(tuple(found), fs)
+
+
+def _listed(fs: Any, path: str, pattern: str | None, base: str, suffixes: tuple[str, ...] | None) -> list[File]:
+    from pyarrow.fs import FileSelector, FileType
+
+    info = fs.get_file_info(path)
+    if info.type == FileType.File:
+        return [File(info.path, info.size, posixpath.basename(path))]
+    below = path + "/"
+    infos = sorted(fs.get_file_info(FileSelector(path, recursive=True, allow_not_found=True)), key=lambda i: i.path)
+    files = [File(i.path, i.size, i.path.removeprefix(below)) for i in infos if i.type == FileType.File]
+    if pattern is not None:
+        files = [file for file in files if fnmatch.fnmatch(f"{base}/{file.below}", pattern)]
+    else:
+        files = [file for file in files if _is_data(file.below, suffixes)]
+    _some([file.path for file in files], pattern or base)
+    return files

@@ -1,0 +1,1 @@
+"""Runs data pipelines: epochs, block readers, map processes, statistics."""

@@ -1,0 +1,221 @@
+"""A process that maps chunks for us: Python that does not let go of the interpreter can then use another core.
+
+    worker ──socket: what, where──▶ helper          arrays lie in two memory files that both have mapped:
+           ◀──socket: what, where──                 they are copied once on each way, and never pickled
+
+A fresh interpreter, not a fork: the worker holds process groups, cards and threads. It ends when the socket does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import pickle
+import re
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import traceback
+from typing import Any
+
+import cloudpickle
+
+from headway.core.errors import DataError
+from headway.core.process import title
+from headway.data.blocks.chunk import Chunk
+from headway.data.operations.base import Chain, Op, Tell, annotate
+
+_LENGTH = struct.Struct("!Q")
+_PR_SET_PDEATHSIG = 1
+_RAISED = "headway: it was raised in a process of its own"
+_ROW = re.compile(r"@row (\d+)@")
+PATIENCE_S = 2.0  # for a helper that was told to end
+
+
+class Shelf:
+    """A memory file that one side writes and the other reads; it grows as it must."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._map: mmap.mmap | None = None
+
+    def lay(self, buffers: list[Any]) -> list[tuple[int, int]]:
+        """Copy these into the file, and say where they lie."""
+        places, end = [], 0
+        for buffer in buffers:
+            places.append((end, buffer.nbytes))
+            end += -(-buffer.nbytes // 64) * 64
+        if self._map is None or len(self._map) < end:
+            os.ftruncate(self.fd, max(1 << 20, end * 3 // 2))
+            self._map = mmap.mmap(self.fd, 0)
+        for (first, size), buffer in zip(places, buffers, strict=True):
+            self._map[first : first + size] = buffer
+        return places
+
+    def take(self, places: list[tuple[int, int]]) -> list[bytearray]:
+        """Copies of what the other side has laid there, which will lie there only until it lays something else."""
+        need = max((first + size for first, size in places), default=0)
+        if need and (self._map is None or len(self._map) < need):
+            self._map = mmap.mmap(self.fd, 0)
+        return [bytearray(memoryview(self._map)[a : a + size]) for a, size in places] if self._map else []
+
+
+class Line:
+    """One end of the conversation."""
+
+    def __init__(self, wire: socket.socket, out: Shelf, back: Shelf) -> None:
+        self.wire = wire
+        self._out = out
+        self._in = back
+
+    def send(self, thing: Any) -> None:
+        buffers: list[Any] = []
+        data = cloudpickle.dumps(thing, protocol=5, buffer_callback=lambda each: buffers.append(each.raw()))
+        places = self._out.lay(buffers)
+        message = pickle.dumps((data, places))
+        self.wire.sendall(_LENGTH.pack(len(message)) + message)
+
+    def receive(self) -> Any:
+        """EOFError when the other side has gone."""
+        (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
+        data, places = pickle.loads(self._exactly(length))
+        return pickle.loads(data, buffers=self._in.take(places))
+
+    def _exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            more = self.wire.recv(min(1 << 20, size - len(data)))
+            if not more:
+                raise EOFError
+            data += more
+        return bytes(data)
+
+
+class Helper:
+    """Our end: the same as a Chain, in another process. Belongs to one thread."""
+
+    def __init__(self, ops: tuple[Op, ...]) -> None:
+        packed = _packed_ops(ops)
+        ours, theirs = socket.socketpair()
+        files = [os.memfd_create(f"headway-{name}") for name in ("to", "from")]
+        code = f"import sys; sys.path[:] = {sys.path!r}; from headway.data.execution.map_process import main; main()"
+        whose = title.current().removeprefix("headway: ") or f"process {os.getpid()}"
+        command = [sys.executable, "-c", code, str(os.getpid()), str(theirs.fileno()), *map(str, files), whose]
+        with theirs:
+            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno(), *files], stdin=subprocess.DEVNULL)
+        self._files = files
+        self._line = Line(ours, Shelf(files[0]), Shelf(files[1]))
+        self._line.send(packed)
+        self._ready = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has imported all that it needs; it says so once."""
+        if not self._ready and select.select([self._line.wire], [], [], 0)[0]:
+            self._expect_ready()
+        return self._ready
+
+    def _expect_ready(self) -> None:
+        """Wait for it to import its modules: by the name of this function, the watch knows what a loop waits for."""
+        answer = self._received()
+        if isinstance(answer, BaseException):
+            raise answer
+        self._ready = True
+
+    def __call__(self, chunk: Chunk, tell: Tell) -> Chunk:
+        if not self._ready:
+            self._expect_ready()
+        self._line.send(chunk)
+        answer: Any = self._received()
+        if isinstance(answer, BaseException):
+            raise _named(answer, tell)
+        made: Chunk = answer
+        return made
+
+    def _received(self) -> Any:
+        try:
+            return self._line.receive()
+        except (EOFError, OSError) as error:
+            code = self._process.wait()
+            raise DataError(f"a process that mapped rows has died (exit code {code}): was memory short?") from error
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._line.wire.close()
+        try:
+            self._process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for fd in self._files:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        self._files = []
+
+
+def _packed_ops(ops: tuple[Op, ...]) -> bytes:
+    try:
+        data: bytes = cloudpickle.dumps(ops)
+    except Exception as error:  # the user's objects: they may do anything here
+        names = ", ".join(op.title for op in ops)
+        raise DataError(f"{names} cannot be sent to a process of its own: {error}") from error
+    return data
+
+
+def _named(error: BaseException, tell: Tell) -> BaseException:
+    """The helper knows rows by their number in the chunk; we know their names."""
+    notes, error.__notes__ = getattr(error, "__notes__", []), []
+    for note in notes:
+        if note.startswith(_RAISED):
+            error.add_note(note)
+        else:
+            annotate(error, _ROW.sub(lambda found: tell(int(found[1])), note))
+    return error
+
+
+# --- in the helper ---
+
+
+def main() -> None:
+    parent, wire, to, back = map(int, sys.argv[1:5])
+    title.set_title(f"headway: map process of {sys.argv[5]}", "headway:map")
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if os.getppid() != parent:
+        return
+    line = Line(socket.socket(fileno=wire), Shelf(back), Shelf(to))
+    try:
+        chain = Chain(cloudpickle.loads(line.receive()))
+        line.send("ready")
+        while True:
+            _answer(line, chain)
+    except EOFError:
+        return
+    except BaseException as error:  # the function cannot be unpickled here: whoever waits must hear why
+        with contextlib.suppress(OSError):
+            line.send(_packed(error))
+
+
+def _answer(line: Line, chain: Chain) -> None:
+    chunk = line.receive()
+    try:
+        answer: Any = chain(chunk, lambda number: f"@row {number}@")
+    except Exception as error:  # the user's function: whatever it is, it is the answer
+        answer = _packed(error)
+    line.send(answer)
+
+
+def _packed(error: BaseException) -> BaseException:
+    text = "".join(traceback.format_exception(error))
+    try:
+        again: BaseException = pickle.loads(cloudpickle.dumps(error))
+    except Exception:  # a class of the user's that does not pickle
+        again = DataError(f"{type(error).__name__}: {error}")
+        again.__notes__ = list(getattr(error, "__notes__", []))
+    again.add_note(f"{_RAISED}:\n{text}")
+    return again

@@ -1,0 +1,1 @@
+"""The operations of a dataset: map, filter, sort, group, write."""

@@ -1,0 +1,255 @@
+"""How datasets begin: files, frames, arrays, numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headway.core.errors import DataError
+from headway.data.blocks.chunk import table_of
+from headway.data.dataset import Dataset
+from headway.data.datasource.base import Source, refuse_unknown
+from headway.data.datasource.csv_json_text import LineFiles
+from headway.data.datasource.file_listing import Paths, find
+from headway.data.datasource.memory import Items, Numbers, Tables, table_of_items, tables_of
+from headway.data.datasource.parquet import ParquetFiles
+from headway.data.datasource.views import in_pieces
+from headway.data.datasource.whole_files import IMAGES, FilePerRow, NumpyFiles, TarSamples
+from headway.data.plan import Plan, Shuffling
+from headway.engine.fork_server_client import also_warm
+
+# Whoever begins a dataset will have workers that need these.
+also_warm(
+    [
+        "headway.data.read_api",
+        "headway.data.iterator",
+        "headway.data.frameworks.torch",
+        "headway.data.execution.memory_reuse",
+        "pyarrow.fs",
+    ]
+)
+
+
+def _dataset(source: Source, num_blocks: int | None = None, shuffle: Any = None) -> Dataset:
+    if num_blocks is not None:
+        source = in_pieces(source, num_blocks)
+    how = Shuffling("blocks", getattr(shuffle, "seed", None)) if shuffle else Shuffling()
+    return Dataset(Plan(source, (), how))
+
+
+def range(n: int, *, override_num_blocks: int | None = None, **options: Any) -> Dataset:
+    """The numbers below n, in a column ``id``.
+
+    >>> import headway.data
+    >>> headway.data.range(2).take_all()
+    [{'id': 0}, {'id': 1}]
+    """
+    refuse_unknown(options)
+    if n < 0:
+        raise DataError(f"range needs a number that is not negative, got {n}")
+    return _dataset(Numbers(n, rows=max(1, min(1 << 16, -(-n // 8)))), override_num_blocks)
+
+
+def range_tensor(
+    n: int, *, shape: Sequence[int] = (1,), override_num_blocks: int | None = None, **options: Any
+) -> Dataset:
+    """Tensors that are filled with the numbers below n, in a column ``data``."""
+    refuse_unknown(options)
+    if n < 0:
+        raise DataError(f"range_tensor needs a number that is not negative, got {n}")
+    return _dataset(Numbers(n, "data", tuple(shape), max(1, min(1 << 12, -(-n // 8)))), override_num_blocks)
+
+
+def from_items(items: Iterable[Any], *, override_num_blocks: int | None = None, **options: Any) -> Dataset:
+    """Dicts as rows; anything else in a column ``item``."""
+    refuse_unknown(options)
+    listed = list(items)
+    if not listed:
+        return Dataset(Plan(Tables((), "from_items")))
+    return Dataset(Plan(Tables(tables_of(table_of_items(listed), override_num_blocks), "from_items")))
+
+
+def from_arrow(tables: pa.Table | Sequence[pa.Table], **options: Any) -> Dataset:
+    """Arrow tables."""
+    refuse_unknown(options)
+    given = [tables] if isinstance(tables, pa.Table) else list(tables)
+    return Dataset(Plan(Tables(tuple(piece for table in given for piece in tables_of(table)), "from_arrow")))
+
+
+def from_pandas(dfs: Any, **options: Any) -> Dataset:
+    """A pandas frame, or several."""
+    refuse_unknown(options)
+    given = list(dfs) if isinstance(dfs, list | tuple) else [dfs]
+    return from_arrow([pa.Table.from_pandas(frame, preserve_index=False) for frame in given])
+
+
+def from_numpy(ndarrays: Any, **options: Any) -> Dataset:
+    """An array whose first axis counts the rows, or several, in a column ``data``; or a dict of columns."""
+    refuse_unknown(options)
+    if isinstance(ndarrays, dict):
+        return from_arrow(table_of({name: np.asarray(array) for name, array in ndarrays.items()}))
+    given = list(ndarrays) if isinstance(ndarrays, list | tuple) else [ndarrays]
+    return from_arrow([table_of({"data": np.asarray(array)}) for array in given])
+
+
+def from_torch(dataset: Any, **options: Any) -> Dataset:
+    """A torch dataset with a length: each of its items is a row, fetched when it is read.
+
+    An item that is a dict is a row; anything else stands in a column ``item``.
+    """
+    refuse_unknown(options)
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise DataError("from_torch needs a dataset with __len__ and __getitem__; read an iterable one with from_items")
+    return _dataset(Items(dataset, max(1, min(256, -(-len(dataset) // 8)))))
+
+
+def from_huggingface(dataset: Any, **options: Any) -> Dataset:
+    """A dataset of Hugging Face's library. Its tables are used as they are."""
+    refuse_unknown(options)
+    if hasattr(dataset, "keys") and not hasattr(dataset, "with_format"):
+        raise DataError(f"choose one of its parts: {', '.join(dataset.keys())}")
+    if not hasattr(dataset, "__len__"):
+        raise DataError("from_huggingface needs a dataset with a length: load it without streaming=True")
+    table = dataset.with_format("arrow")[:]
+    return from_arrow(table if isinstance(table, pa.Table) else pa.Table.from_batches([table]))
+
+
+def read_parquet(
+    paths: Paths,
+    *,
+    filesystem: Any = None,
+    columns: Sequence[str] | None = None,
+    filter: Any = None,
+    on_error: str = "raise",
+    shuffle: Any = None,
+    override_num_blocks: int | None = None,
+    **options: Any,
+) -> Dataset:
+    """Parquet files, folders or patterns of them, here or in an object store.
+
+    ``columns`` are all that is read; ``filter`` is an Arrow expression or a text like ``"age >= 18"``. Folders named
+    ``key=value`` give a column. With ``on_error="skip"`` what is damaged is left out.
+    """
+    refuse_unknown(options)
+    from headway.data.operations.transforms import _expression
+
+    files = find(paths, filesystem, (".parquet", ".pq", ".parq"))
+    chosen = tuple(columns) if columns is not None else None
+    expression = _expression(filter) if filter is not None else None
+    return _dataset(ParquetFiles(files, chosen, expression, _skips(on_error)), override_num_blocks, shuffle)
+
+
+def read_csv(
+    paths: Paths,
+    *,
+    filesystem: Any = None,
+    on_error: str = "raise",
+    shuffle: Any = None,
+    override_num_blocks: int | None = None,
+    **arrow_csv_args: Any,
+) -> Dataset:
+    """CSV files. Their lines are counted once; ``parse_options`` and the like are Arrow's."""
+    refuse_unknown(arrow_csv_args, "parse_options", "convert_options", "read_options")
+    files = find(paths, filesystem, None)
+    options = {
+        name: arrow_csv_args[name]
+        for name in ("parse_options", "convert_options", "read_options")
+        if name in arrow_csv_args
+    }
+    return _dataset(LineFiles(files, "csv", options, _skips(on_error)), override_num_blocks, shuffle)
+
+
+def read_json(
+    paths: Paths,
+    *,
+    filesystem: Any = None,
+    on_error: str = "raise",
+    shuffle: Any = None,
+    override_num_blocks: int | None = None,
+    **options: Any,
+) -> Dataset:
+    """Files with a JSON object in each line."""
+    refuse_unknown(options)
+    files = find(paths, filesystem, (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz"))
+    return _dataset(LineFiles(files, "json", {}, _skips(on_error)), override_num_blocks, shuffle)
+
+
+def read_text(
+    paths: Paths,
+    *,
+    filesystem: Any = None,
+    encoding: str = "utf-8",
+    shuffle: Any = None,
+    override_num_blocks: int | None = None,
+    **options: Any,
+) -> Dataset:
+    """A row per line, in a column ``text``. Empty lines are left out."""
+    refuse_unknown(options)
+    files = find(paths, filesystem, None)
+    return _dataset(LineFiles(files, "text", {"encoding": encoding}), override_num_blocks, shuffle)
+
+
+def read_images(
+    paths: Paths,
+    *,
+    filesystem: Any = None,
+    size: tuple[int, int] | None = None,
+    mode: str | None = None,
+    include_paths: bool = False,
+    on_error: str = "raise",
+    shuffle: Any = None,
+    override_num_blocks: int | None = None,
+    **options: Any,
+) -> Dataset:
+    """A row per image, in a column ``image``; ``size`` is (height, width), ``mode`` one of Pillow's."""
+    refuse_unknown(options)
+    files = find(paths, filesystem, IMAGES)
+    source = FilePerRow(files, "image", include_paths, size, mode, _skips(on_error))
+    return _dataset(source, override_num_blocks, shuffle)
+
+
+def read_binary_files(
+    paths: Paths,
+    *,
+    filesystem: Any = None,
+    include_paths: bool = False,
+    shuffle: Any = None,
+    override_num_blocks: int | None = None,
+    **options: Any,
+) -> Dataset:
+    """A row per file, in a column ``bytes``."""
+    refuse_unknown(options)
+    return _dataset(FilePerRow(find(paths, filesystem), "bytes", include_paths), override_num_blocks, shuffle)
+
+
+def read_numpy(
+    paths: Paths, *, filesystem: Any = None, shuffle: Any = None, override_num_blocks: int | None = None, **options: Any
+) -> Dataset:
+    """``.npy`` files, whose first axis counts the rows, in a column ``data``."""
+    refuse_unknown(options)
+    return _dataset(NumpyFiles(find(paths, filesystem, (".npy",))), override_num_blocks, shuffle)
+
+
+def read_webdataset(
+    paths: Paths,
+    *,
+    filesystem: Any = None,
+    decoder: bool | Callable[[str, bytes], Any] | None = True,
+    shuffle: Any = None,
+    override_num_blocks: int | None = None,
+    **options: Any,
+) -> Dataset:
+    """Tar files of samples: ``17.jpg`` and ``17.cls`` are two columns of the row ``17``."""
+    refuse_unknown(options)
+    files = find(paths, filesystem, (".tar",))
+    decode: Any = False if decoder is None else decoder
+    return _dataset(TarSamples(files, decode), override_num_blocks, shuffle)
+
+
+def _skips(on_error: str) -> bool:
+    if on_error not in ("raise", "skip"):
+        raise DataError(f'on_error must be "raise" or "skip", got {on_error!r}')
+    return on_error == "skip"

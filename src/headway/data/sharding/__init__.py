@@ -1,0 +1,1 @@
+"""Which rows each rank reads in each step. Pure."""

@@ -1,0 +1,184 @@
+"""Why a run failed or stood still, in words: what the folders of its failures and its journal say. Pure.
+
+For a person who was woken up: first what happened, then where everybody was, what came of it, what may help, and at the
+end where to look further.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from headway.diagnosis.remedies import remedies
+from headway.observe import phrases
+
+CONSPICUOUS = 1.5  # so many times the memory of before …
+CONSPICUOUS_BYTES = 256e6  # … and so much more of it
+LONGEST_CAUSE = 120  # where it is said elsewhere, too
+_LABEL = 12
+
+Event = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One failure or stall. ``where``: its folder, for people; ``replay``: the command that runs it again, if any."""
+
+    summary: Mapping[str, Any]
+    where: str
+    replay: str = ""
+
+    @property
+    def is_stall(self) -> bool:
+        return "failures" not in self.summary
+
+
+def state(name: str, state: str, events: Sequence[Event]) -> str:
+    """How the run is, in one sentence."""
+    attempts = [event["attempt"] for event in events if event["event"] == "launched"]
+    attempt = f" (attempt {attempts[-1]})" if attempts else ""
+    match state:
+        case "FINISHED":
+            said = f"has finished{attempt}"
+        case "STOPPED":
+            said = f"was stopped{attempt}; the same run again continues from its newest checkpoint"
+        case "FAILED":
+            said = f"has failed{attempt}"
+        case "ABORTED":
+            said = f"was aborted{attempt}"
+        case "PREEMPTED":
+            said = f"was told to leave, and left{attempt}; the same run again goes on from its newest checkpoint"
+        case "INTERRUPTED":
+            said = f"was interrupted{attempt}: the program that ran it is gone; the same run again goes on"
+        case _:
+            said = f"is going on{attempt or ': its workers are not up yet'}"
+    return f"run {name} {said}"
+
+
+def explained(case: Case, events: Sequence[Event], stall: Mapping[str, Any] | None = None) -> str:
+    """All that is known of one case. ``stall``: what was found when the attempt stood still, before it failed."""
+    summary = case.summary
+    found = stall if stall is not None and summary["fault"] == "stalled" else summary
+    verb = "stood still" if case.is_stall else "ended" if summary["kind"] == "preempted" else "failed"
+    parts = [
+        f"attempt {summary['attempt']} {verb} at {phrases.clock(summary['time'])}: {summary['cause']}",
+        _facts(case, found, events),
+        _traceback(summary),
+        _listed("what may help", remedies(found) if case.replay or found["fault"] != "exception" else ()),
+        _more(case),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _facts(case: Case, found: Mapping[str, Any], events: Sequence[Event]) -> str:
+    summary = case.summary
+    facts = [("class", found["fault"]), ("begun", begun(summary))]
+    facts += whereabouts(summary)
+    facts += [("memory", text) for text in grown_memory(summary)]
+    facts.append(("then", after_stall(summary, events) if case.is_stall else aftermath(summary, events)))
+    return "\n".join(f"  {label:{_LABEL}} {text}" for label, text in facts if text)
+
+
+def begun(summary: Mapping[str, Any]) -> str:
+    """Where the attempt had begun."""
+    if summary.get("first_seq") is None:
+        return "it never came up"
+    checkpoint = summary["checkpoint"]
+    source = f"from {PurePath(checkpoint).name}" if checkpoint else "from the beginning"
+    return f"{source}, at report {summary['first_seq']}, with {phrases.count(summary['num_workers'], 'worker')}"
+
+
+def whereabouts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Where everybody was; ranks that were in the same place share a line."""
+    groups: dict[str, list[int]] = {}
+    for rank in range(summary["num_workers"]):
+        groups.setdefault(_whereabouts(summary, rank), []).append(rank)
+    return [(phrases.ranks(ranks), text) for text, ranks in groups.items()]
+
+
+def _whereabouts(summary: Mapping[str, Any], rank: int) -> str:
+    key = str(rank)
+    report = summary["reports"].get(key)
+    phase = summary["phases"].get(key)
+    batches = summary["batches"].get(key)
+    parts = [
+        "before its first report" if report is None else f"after report {report}",
+        f"{phrases.count(batches, 'batch', 'batches')} taken" if batches else "",
+        f"in the phase “{phase}”" if phase else "",
+    ]
+    to_blame = rank == summary["rank"] or rank in summary.get("ranks", ())
+    blame = ("  ← it is this one" if "failures" not in summary else "  ← failed first") if to_blame else ""
+    return ", ".join(filter(None, parts)) + blame
+
+
+def grown_memory(summary: Mapping[str, Any]) -> list[str]:
+    """Of whom the memory grew conspicuously while we looked."""
+    found = []
+    for rank, history in summary["memory"].items():
+        if not history:
+            continue
+        (began, before), (ended, after) = history[0], history[-1]
+        if after > CONSPICUOUS * before and after - before > CONSPICUOUS_BYTES:
+            grown = f"from {phrases.size(before)} to {phrases.size(after)} in {phrases.duration(ended - began)}"
+            found.append(f"rank {rank} grew {grown}")
+    return found
+
+
+def aftermath(summary: Mapping[str, Any], events: Sequence[Event]) -> str:
+    """What came of a failure."""
+    attempt = summary["attempt"]
+    ending = next((e for e in events if e["event"] in ("retry", "end") and e.get("attempt") == attempt), None)
+    following = next((e for e in events if e["event"] == "launched" and e["attempt"] > attempt), None)
+    if ending is None:
+        return "nothing more is written down: it is being dealt with right now, or the program ended in this moment"
+    if ending["event"] == "retry":
+        source = f"from {ending['checkpoint']}" if ending["checkpoint"] else "from the beginning"
+        pause = f" after {phrases.duration(ending['after_s'])}" if ending["after_s"] else ""
+        return f"restarted {source}{pause}{_went_on(following)}"
+    ended = f"the run ended as {ending['state']}"
+    return f"{ended}; opened again later{_went_on(following)}" if following is not None else ended
+
+
+def _went_on(launched: Event | None) -> str:
+    if launched is None:
+        return ""
+    workers = phrases.count(launched["num_workers"], "worker")
+    return f": attempt {launched['attempt']}, at report {launched['first_seq']}, with {workers}"
+
+
+def after_stall(summary: Mapping[str, Any], events: Sequence[Event]) -> str:
+    """What came of a stall."""
+    later = [event for event in events if event["time"] > summary["time"]]
+    for event in later:
+        if event["event"] == "stall" and "fault" not in event:
+            text: str = event["text"]
+            return text
+        if event["event"] in ("retry", "end") and event.get("attempt") == summary["attempt"]:
+            cause = event.get("cause") or f"the run ended as {event.get('state')}"
+            return f"the attempt ended: {phrases.shortened(cause, LONGEST_CAUSE)}"
+    return "nothing yet: it stands still, or it was ended from outside"
+
+
+def _traceback(summary: Mapping[str, Any]) -> str:
+    """The user's own, of the first rank that has one."""
+    for failure in summary.get("failures", ()):
+        if failure["traceback"]:
+            return f"on rank {failure['rank']}:\n{textwrap.indent(failure['traceback'].rstrip(), '  ')}"
+    return ""
+
+
+def _more(case: Case) -> str:
+    blamed = case.summary["rank"]
+    lines = [f"  stacks and logs of every rank: {case.where}"]
+    if case.replay:
+        who = f"rank {blamed}" if blamed is not None else "one rank"
+        lines.append(f"  {who} once more, alone, here: {case.replay}")
+    return "\n".join(["where to look further:", *lines])
+
+
+def _listed(title: str, items: Iterable[str]) -> str:
+    lines = [f"  - {item}" for item in items]
+    return "\n".join([f"{title}:", *lines]) if lines else ""

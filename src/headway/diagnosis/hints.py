@@ -1,0 +1,84 @@
+"""What a line of code waits for, guessed from the objects that it names: a lock, a file, a nap.
+
+A thread that is inside a C function has no frame for it. But its innermost line names what it called; those names are
+looked up, without running anything of the user's, and the things that one can wait for are recognised by their type.
+"""
+
+from __future__ import annotations
+
+import _io
+import _thread
+import builtins
+import os
+import queue
+import re
+import select
+import socket
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+from headway.core.messages import Hint
+from headway.diagnosis import source_lines
+from headway.diagnosis.safe_inspection import NOTHING, attribute, is_a, local_variables, module_of
+
+_NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_MOST_TEXT = 1000  # characters of a line
+
+_LOCKS = (
+    _thread.LockType,
+    _thread.RLock,
+    threading.Condition,
+    threading.Semaphore,
+    threading.Event,
+    threading.Barrier,
+    queue.Queue,
+    queue.SimpleQueue,
+)
+_CALLS: dict[int, Hint] = {
+    id(time.sleep): "sleep",
+    id(builtins.open): "io",
+    id(os.read): "io",
+    id(os.write): "io",
+    id(os.open): "io",
+    id(os.fsync): "io",
+    id(os.waitpid): "child",
+    id(os.wait): "child",
+    id(os.system): "child",
+    id(select.select): "io",
+}
+
+
+def hint(frame: FrameType) -> Hint:
+    """``"lock"``, ``"sleep"``, ``"io"``, ``"child"``, or nothing."""
+    text = source_lines.line(frame.f_code.co_filename, frame.f_lineno or 0)[:_MOST_TEXT]
+    found = [kind for name in _NAME.findall(text) for kind in _kinds(frame, name.split("."))]
+    return found[-1] if found else ""
+
+
+def _kinds(frame: FrameType, parts: list[str]) -> list[Hint]:
+    """What each prefix of a dotted name stands for: in ``self.lock.acquire`` it is the second that tells."""
+    thing: Any = _first(frame, parts[0])
+    found = [_kind(thing)]
+    for part in parts[1:]:
+        if thing is NOTHING:
+            break
+        thing = attribute(thing, part)
+        found.append(_kind(thing))
+    return [kind for kind in found if kind]
+
+
+def _first(frame: FrameType, name: str) -> Any:
+    for names in (local_variables(frame), frame.f_globals, vars(builtins)):
+        if dict.__contains__(names, name):
+            return dict.__getitem__(names, name)
+    return NOTHING
+
+
+def _kind(thing: Any) -> Hint:
+    if is_a(thing, *_LOCKS):
+        return "lock"
+    if is_a(thing, _io._IOBase, socket.socket) or module_of(type(thing)) == "multiprocessing.connection":
+        return "io"
+    return _CALLS.get(id(thing), "")

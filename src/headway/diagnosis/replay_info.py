@@ -1,0 +1,52 @@
+"""What must be known to put one rank of an attempt on the stage again, as JSON can hold it. Pure.
+
+Of environment variables only the names are noted: their values may be secrets. So may be arguments: those are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from headway.core.messages import Place, RunInfo, Start
+from headway.core.security.redaction import redact_arguments
+
+
+def noted(starts: Sequence[Start], preload: Iterable[str], env_vars: Iterable[str]) -> dict[str, Any]:
+    """``preload``: what workers find imported; ``env_vars``: what the user had set for them."""
+    run, looks = starts[0].run, starts[0].surroundings
+    return {
+        "cwd": looks.cwd,
+        "argv": list(redact_arguments(looks.argv)),
+        "sys_path": looks.sys_path,
+        "env_vars": sorted(env_vars),
+        "preload": list(preload),
+        "every_reports": run.every_reports,
+        "global_workers": run.global_workers,
+        "validates": run.validates,
+        "resources": run.resources,
+        "places": [asdict(start.place) for start in starts],
+    }
+
+
+def place(scene: Mapping[str, Any], rank: int) -> Place:
+    """Where this rank stood."""
+    known = scene["places"][rank]
+    return Place(**{**known, "gpus": tuple(known["gpus"]), "visible_gpus": tuple(known["visible_gpus"])})
+
+
+def run_info(scene: Mapping[str, Any], description: Mapping[str, Any], attempt: int, path: str) -> RunInfo:
+    """What the rank knew of its run, which now lies in ``path``; ``description`` is that of ``run.json``."""
+    return RunInfo(
+        id=description["id"],
+        name=description["name"],
+        path=path,
+        seed=description["seed"],
+        every_reports=scene["every_reports"],
+        validates=scene["validates"],
+        attempt=attempt,
+        num_workers=len(scene["places"]),
+        global_workers=scene["global_workers"],
+        resources=dict(scene["resources"]),
+    )

@@ -1,0 +1,375 @@
+"""Why the ranks stand still: who is to blame, and for what. Pure.
+
+Three samples of every rank's stack, a moment apart, and what the kernel says of its processes. Ranks that *wait* (in a
+collective, at one of our meetings) wait for one that does not; what that one does is the class of the fault. Where all
+wait, they wait for each other: in different operations, or after different numbers of batches.
+
+Silence alone is no stall. These are left in peace, however long it takes:
+
+- a rank that computes, as long as nobody waits for it and nobody leaves it behind (see ``Rank.left_behind``);
+- a rank whose main thread waits while its other threads, or processes that it has started, compute (``Rank.alive``);
+- a rank that does not compute, and reads or writes files (``Rank.transfers``): a download, a slow disk;
+- a rank that compiles, imports modules, reads a checkpoint, or has said what it is about (``Rank.phase``).
+
+Whoever could run but is not let (a crowded machine) computes, too; and the time for which it was not let is not counted
+(``Rank.starved``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal
+
+from headway.core.messages import Frame, Pulse
+from headway.diagnosis.activity import Doing, doing, is_compiling, is_importing
+from headway.observe import phrases
+
+Fault = Literal[
+    "stopped",  # by a signal, or in a debugger
+    "dead",  # the process is gone
+    "busy",  # it computes in one place
+    "slow",  # it computes, in many places, and the others wait
+    "lock",
+    "sleep",
+    "loader",
+    "io",
+    "child",
+    "blocked",  # it waits for something that we do not know
+    "mismatch",  # different collectives on different ranks
+    "uneven",  # different numbers of batches
+    "collective",  # all in the same collective, and it does not end
+]
+
+BUSY = 0.2  # of a core that a thread has, or would have if it were let
+SPINS = 0.8  # of a core: it does nothing else
+TRANSFERS = 64 * 1024  # bytes a second, in files and pipes: more than anything writes that reports or logs
+OWN_WORK = "waiting for threads or processes of its own, which compute"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One look at one rank.
+
+    Args:
+        state: Of its main thread, as in /proc.
+        cpu_s: What its main thread has used so far.
+        all_s: For how long its threads ran or waited for a CPU so far.
+        time_s: When this was.
+        main: What its main thread did; empty where it did not answer and could not be seen.
+        answered: Whether it has told that itself.
+        delay_s: For how long its main thread has waited for a CPU so far.
+        tree_s: For how long threads of all its processes ran or waited for a CPU so far.
+        phase: What another thread does that its loader waits for, and that may take its time.
+        moved_bytes: What all its processes have read from files and pipes, and written to them, so far.
+    """
+
+    state: str = ""
+    cpu_s: float = 0.0
+    all_s: float = 0.0
+    time_s: float = 0.0
+    main: tuple[Frame, ...] = ()
+    answered: bool = True
+    delay_s: float = 0.0
+    tree_s: float = 0.0
+    phase: str = ""
+    moved_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What is known of one rank.
+
+    Args:
+        rank: Its number.
+        silent: It has not got on for a while.
+        samples: What it did when we looked.
+        pulse: How far it is.
+        over: Its function has returned.
+        before: An earlier look without a stack: whoever computes now and then has computed since.
+        reporting: It has reported several times of late.
+        left_behind: Others have gone on and reported, with whom it was in step until it fell silent.
+    """
+
+    rank: int
+    silent: bool = True
+    samples: tuple[Sample, ...] = ()
+    pulse: Pulse = field(default_factory=Pulse)
+    over: bool = False
+    before: Sample | None = None
+    reporting: bool = False
+    left_behind: bool = False
+
+    @property
+    def last(self) -> Sample:
+        return self.samples[-1]
+
+    @property
+    def stopped(self) -> bool:
+        return bool(self.samples) and all(sample.state in ("T", "t") for sample in self.samples)
+
+    @property
+    def dead(self) -> bool:
+        return bool(self.samples) and self.last.state in ("Z", "X")
+
+    @property
+    def runnable(self) -> float:
+        """The share of the time for which its main thread ran, or waited for nothing but a CPU."""
+        if len(self.samples) > 1 and all(sample.state == "R" for sample in self.samples):
+            return 1.0  # its run delay is counted only when it gets a CPU
+        first = self.samples[0]
+        return _share(self.last.cpu_s - first.cpu_s + self.last.delay_s - first.delay_s, self._passed_s)
+
+    @property
+    def starved(self) -> float:
+        """The share of the time for which its main thread could have run and was not let."""
+        return max(0.0, self.runnable - _share(self.last.cpu_s - self.samples[0].cpu_s, self._passed_s))
+
+    @property
+    def computes(self) -> bool:
+        """Whether its main thread does, or would if it were let."""
+        return self.runnable > BUSY
+
+    @property
+    def idle(self) -> bool:
+        """Whether none of its threads computes: a backward on a card, say, is the work of another one."""
+        return _share(self.last.all_s - self.samples[0].all_s, self._passed_s) <= BUSY
+
+    @property
+    def alive(self) -> bool:
+        """Whether processes that it has started compute, or its own threads while its main thread waits."""
+        first, last = self.before or self.samples[0], self.last
+        passed_s = last.time_s - first.time_s
+        if self.computes:
+            others_s = last.tree_s - last.all_s - (first.tree_s - first.all_s)
+            return _share(others_s, passed_s) > BUSY and not self.spins
+        return _share(last.tree_s - first.tree_s, passed_s) > BUSY
+
+    @property
+    def transfers(self) -> bool:
+        """Whether it, or a process that it has started, reads or writes files all the time, and does not compute."""
+        moved = [after.moved_bytes - before.moved_bytes for before, after in pairwise(self.samples)]
+        return bool(moved) and not self.computes and min(moved) > 0 and sum(moved) > TRANSFERS * self._passed_s
+
+    @property
+    def _passed_s(self) -> float:
+        return self.last.time_s - self.samples[0].time_s
+
+    @property
+    def stands(self) -> bool:
+        """Whether it does nothing at all, seen from outside and by its stack."""
+        return not self.moves and not self.computes and not self.alive and not self.transfers
+
+    @property
+    def moves(self) -> bool:
+        """Whether it is now in one function and now in another."""
+        paths = {tuple((f.file, f.function) for f in sample.main) for sample in self.samples if sample.main}
+        return len(paths) > 1
+
+    @property
+    def doing(self) -> Doing:
+        return doing(self.last.main, idle=self.idle, in_loader=self.pulse.in_loader)
+
+    @property
+    def phase(self) -> str:
+        """What it may take its time for, if that is what it does."""
+        if self.pulse.phase:
+            return self.pulse.phase
+        if self.doing.kind == "loader" and (begins := [sample.phase for sample in self.samples if sample.phase]):
+            return begins[-1]
+        if self.doing.kind == "storage":
+            return "reading a checkpoint"
+        if any(is_compiling(sample.main) for sample in self.samples):
+            return "compiling"
+        reads_disk = any(sample.state == "D" for sample in self.samples)
+        if any(is_importing(sample.main) for sample in self.samples) and (reads_disk or not self.stands):
+            return "importing modules"
+        if self.waits:
+            return ""
+        return OWN_WORK if self.alive else "reading or writing files" if self.transfers else ""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for other ranks, and for nothing else."""
+        return self.over or (self.doing.kind in ("collective", "meeting") and not self.moves and not self.stopped)
+
+    @property
+    def spins(self) -> bool:
+        """Whether it does nothing but compute, in one place."""
+        return self.runnable > SPINS and not self.moves
+
+
+def _share(part_s: float, whole_s: float) -> float:
+    return part_s / whole_s if whole_s > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """``ranks`` are to blame; ``text`` explains it in a few sentences."""
+
+    fault: Fault
+    ranks: tuple[int, ...]
+    text: str
+
+
+def diagnose(ranks: Sequence[Rank]) -> Diagnosis | None:
+    """None where nobody stands still, or silence was to be expected."""
+    seen = [rank for rank in ranks if rank.samples or rank.over]
+    if stopped := [rank for rank in seen if rank.stopped]:
+        return _found("stopped", stopped, seen, "stopped, by a signal or in a debugger")
+    if dead := [rank for rank in seen if rank.dead]:
+        return _found("dead", dead, seen, "dead, and nobody has said so")
+    waiting = [rank for rank in seen if rank.waits]
+    others = [rank for rank in seen if not rank.waits]
+    if len(seen) == 1 and waiting:
+        return None  # there is nobody that it could wait for: it is its device
+    if others and (blamed := _blamed(others, waiting, seen)):
+        return blamed
+    held = [rank for rank in waiting if not rank.over and rank.silent]  # for as long as it takes to be a stall
+    if not others:
+        everybody = held and all(rank.silent or rank.over for rank in waiting)
+        return _waiting_for_each_other(waiting, seen) if everybody else None
+    if all(rank.reporting for rank in others):  # they get on without those that wait, and do not wait for them
+        return _contradiction(held, [rank for rank in waiting if rank.over], seen)
+    return None
+
+
+def _blamed(others: Sequence[Rank], waiting: Sequence[Rank], seen: Sequence[Rank]) -> Diagnosis | None:
+    """Some ranks do something else than wait; the one that is furthest behind is what the waiting ones wait for.
+
+    One that stands still is to blame, whatever the others do. One that computes is to blame only where somebody waits
+    for it, and cannot be waiting for anybody else: a rank in a phase, say.
+    """
+    held = [rank for rank in waiting if not rank.over and rank.silent]
+    suspects = [rank for rank in others if not rank.phase and rank.silent]
+    standing = [rank for rank in suspects if rank.stands]
+    excused = [rank for rank in others if rank.phase or not (rank.silent or rank.reporting)]
+    if standing and (excused or not held):
+        behind = _furthest_behind(standing) if held else standing
+    elif held and suspects and not excused:
+        behind = _furthest_behind(suspects)
+    else:
+        behind = standing or [rank for rank in suspects if rank.spins and rank.left_behind]
+    if not behind:
+        return None
+    fault, what = _fault(behind[0])
+    same = [rank for rank in behind if _fault(rank)[0] == fault]
+    return _found(fault, same, seen, what)
+
+
+def _furthest_behind(ranks: Sequence[Rank]) -> list[Rank]:
+    least = min(rank.pulse.common for rank in ranks)
+    return [rank for rank in ranks if rank.pulse.common == least]
+
+
+def _fault(rank: Rank) -> tuple[Fault, str]:
+    doing = rank.doing
+    where = f" in {doing.where}" if doing.where else ""
+    kind = "code" if rank.computes and doing.kind in ("lock", "sleep", "io", "child") else doing.kind
+    match kind:
+        case "loader":
+            return "loader", f"waiting for its data loader{where}"
+        case "lock":
+            return "lock", f"waiting for a lock{where}, which nobody releases"
+        case "sleep":
+            return "sleep", f"asleep{where}"
+        case "io":
+            return "io", f"waiting for a file, a pipe or the network{where}"
+        case "child":
+            return "child", f"waiting for a process that it has started{where}"
+        case _ if rank.moves:
+            return "slow", f"still working{where}"
+        case _ if rank.computes or not rank.idle:
+            return "busy", f"busy{where} and not getting on"
+        case _ if rank.last.state == "D":
+            return "io", f"waiting for a disk{where}"
+        case _ if not rank.last.answered and not rank.last.main:
+            return "blocked", "not answering"
+        case _:
+            return "blocked", f"waiting for something{where}"
+
+
+def _waiting_for_each_other(waiting: Sequence[Rank], seen: Sequence[Rank]) -> Diagnosis | None:
+    held = [rank for rank in waiting if not rank.over]
+    over = [rank for rank in waiting if rank.over]
+    if over:
+        return _uneven(over, held, seen)
+    if all(rank.alive for rank in held):
+        return None  # a large tensor on its way, say
+    if all(rank.doing.kind == "meeting" for rank in held) and len({rank.pulse.meetings for rank in held}) == 1:
+        return None  # the controller releases them, or says what is wrong
+    batches = {rank.pulse.batches for rank in held}
+    operations = {rank.doing.what for rank in held}
+    if len(batches) > 1 and (len(operations) > 1 or len({rank.pulse.common for rank in held}) > 1):
+        fewest = min(batches)
+        return _uneven([rank for rank in held if rank.pulse.batches == fewest], held, seen)
+    if len(operations) > 1:
+        odd = _odd_ones(held)
+        said = ", ".join(f"{_who([rank])} in {rank.doing.said}" for rank in held)
+        where = "in different operations" if len(odd) == len(held) else "in another operation than the others"
+        return _found("mismatch", odd, seen, f"{where}: {said}", told=True)
+    least = min(rank.pulse.common for rank in held)
+    behind = [rank for rank in held if rank.pulse.common == least]
+    if len(behind) < len(held):
+        return _found("mismatch", behind, seen, f"{_behind(behind, held)} in {held[0].doing.said}", told=True)
+    return _found("collective", held, seen, f"all in {held[0].doing.said}, which does not end", told=True)
+
+
+def _contradiction(held: Sequence[Rank], over: Sequence[Rank], seen: Sequence[Rank]) -> Diagnosis | None:
+    """Of ranks that wait while others get on: what cannot come right, whoever they wait for."""
+    fewer = [rank for rank in over if any(_is_ahead(other, rank) for other in held)]
+    if fewer:
+        return _uneven(fewer, held, seen)
+    if len({rank.doing.what for rank in held}) > 1 and len(held) > 1:
+        return _waiting_for_each_other(held, seen)
+    return None
+
+
+def _is_ahead(rank: Rank, other: Rank) -> bool:
+    """Whether it waits in an operation that the other, which has returned, will not come to."""
+    mine, its = (rank.pulse.batches, rank.pulse.collectives), (other.pulse.batches, other.pulse.collectives)
+    return rank.doing.kind == "collective" and mine > its
+
+
+def _behind(behind: Sequence[Rank], held: Sequence[Rank]) -> str:
+    most = max(rank.pulse.common for rank in held)
+    return f"at operation {behind[0].pulse.common}, the others are at {most}; all wait"
+
+
+def _uneven(fewer: Sequence[Rank], held: Sequence[Rank], seen: Sequence[Rank]) -> Diagnosis:
+    counts = ", ".join(f"rank {rank.rank} {rank.pulse.batches}" for rank in seen)
+    took = f" (batches taken: {counts})" if any(rank.pulse.batches for rank in seen) else ""
+    ended = "finished" if fewer[0].over else f"in {fewer[0].doing.said}"
+    others = [rank for rank in held if rank not in fewer]
+    still = f", while {_wait(others)} in {others[0].doing.said}" if others else ""
+    what = f"{ended}{still}: uneven numbers of batches, or of steps{took}"
+    return _found("uneven", fewer, seen, what, told=True)
+
+
+def _odd_ones(held: Sequence[Rank]) -> list[Rank]:
+    """Those in the operation that the fewest are in; where that is a tie, those who came less far."""
+    count = {what: sum(rank.doing.what == what for rank in held) for what in {rank.doing.what for rank in held}}
+    least = min(count.values())
+    odd = [rank for rank in held if count[rank.doing.what] == least]
+    if len(odd) == len(held):
+        fewest = min(rank.pulse.common for rank in held)
+        odd = [rank for rank in held if rank.pulse.common == fewest]
+    return odd
+
+
+def _wait(ranks: Sequence[Rank]) -> str:
+    return f"{_who(ranks)} wait{'s' if len(ranks) == 1 else ''}"
+
+
+def _who(ranks: Sequence[Rank]) -> str:
+    return phrases.ranks(rank.rank for rank in ranks)
+
+
+def _found(fault: Fault, blamed: Sequence[Rank], seen: Sequence[Rank], what: str, *, told: bool = False) -> Diagnosis:
+    numbers = tuple(rank.rank for rank in blamed)
+    held = [rank for rank in seen if rank.waits and not rank.over and rank.rank not in numbers]
+    text = f"{phrases.ranks_are(numbers)} {what}"
+    if held and not told:
+        text += f"; {_wait(held)} in {held[0].doing.said} for {_who(blamed)}"
+    return Diagnosis(fault, numbers, text)

@@ -1,0 +1,79 @@
+"""What workers write, read from their log files as it grows: whole lines, by rank, never more than fits a screen."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.core.errors import StorageError
+from headway.observe import phrases
+from headway.storage.fs_ops import open_regular
+
+# A worker writes its whole traceback into its log after this line; the console tells it better, and once.
+TRACEBACK_FOLLOWS = "---- headway: the whole traceback ----"
+
+SHOW_BYTES = 1 << 16  # of one stream at a time; what is more than that stays in the file
+
+
+@dataclass(frozen=True)
+class Line:
+    rank: int
+    stream: str  # "out" or "err"
+    text: str
+
+
+class Tail:
+    """The growing end of one file. Of a progress bar only the last state counts; ``partial`` is what it shows now."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = path.stat().st_size if path.exists() else 0
+        self._rest = b""
+        self._muted = False
+
+    @property
+    def partial(self) -> str:
+        return _text(self._rest)
+
+    def lines(self) -> Iterator[str]:
+        """What has been completed since the last call."""
+        new = self._read()  # which may find that what we held back is of no use any more
+        *complete, self._rest = (self._rest + new).split(b"\n")
+        if len(self._rest) > SHOW_BYTES:
+            self._rest = self._rest[-SHOW_BYTES:]
+        for line in map(_text, complete):
+            self._muted |= line == TRACEBACK_FOLLOWS
+            if not self._muted:
+                yield line
+
+    def last(self) -> Iterator[str]:
+        """Everything that is left, an unfinished line too."""
+        yield from self.lines()
+        if self._rest and not self._muted:
+            yield self.partial
+        self._rest = b""
+
+    def _read(self) -> bytes:
+        try:
+            with open_regular(self._path) as file:
+                new = os.fstat(file.fileno()).st_size - self._position
+                if new <= 0:
+                    return b""
+                skipped = max(0, new - SHOW_BYTES)
+                file.seek(self._position + skipped)
+                data = file.read(new - skipped)
+        except (OSError, StorageError):  # not there yet, or not readable: looking must not hurt
+            return b""
+        self._position += new
+        if not skipped:
+            return data
+        self._rest = b""
+        note = f"… {phrases.size(skipped)} more in {self._path.parent.name}/{self._path.name}\n"
+        return note.encode() + data.partition(b"\n")[2]
+
+
+def _text(line: bytes) -> str:
+    """A line as a terminal would leave it: after the last carriage return."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")

@@ -1,0 +1,161 @@
+"""Where a run's checkpoints are made and kept: one set of words for folders and for object stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import Protocol
+
+from headway.core.security.signing import Key
+from headway.storage import durable_fs
+from headway.storage.checkpoint import background_handoff, staging
+from headway.storage.checkpoint.commit import Commitment, Saved, Signer, commit, discard, extend
+from headway.storage.checkpoint.manifest import Manifest, damage, read_manifest
+from headway.storage.checkpoint.recovery import Recovered, Survey, next_number, recover, survey
+from headway.storage.checkpoint.staging import Slot
+from headway.storage.checkpoint.staging import read_note as read_note
+from headway.storage.checkpoint.validation_record import Validation, write_validation
+from headway.storage.fs_ops import entries
+from headway.storage.run import layout
+
+
+class Vault(Protocol):
+    """Only the controller's committer calls what changes anything."""
+
+    @property
+    def url(self) -> str:
+        """Where the run is, for people."""
+
+    def read_only(self) -> Vault:
+        """The same place for those who only look: without a key and without a lock, so that it can be pickled."""
+
+    def fence(self) -> None:
+        """StorageError where the run is not ours any more: then nothing may be written."""
+
+    def commit(self, what: Commitment) -> Saved:
+        """Make these ranks' files a checkpoint. Raises without leaving anything that looks like one."""
+
+    def extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> Saved:
+        """Add a rank's files to a checkpoint."""
+
+    def discard(self, path: PurePath) -> None:
+        """Take a checkpoint away; it is never half there."""
+
+    def note_validation(self, path: PurePath, validation: Validation) -> None:
+        """Write down beside a checkpoint, if it is still there, what is known of it now."""
+
+    def is_read(self, path: PurePath) -> bool:
+        """Whether somebody reads it right now."""
+
+    def finish(self, attempt: int, seq: int, rank: int) -> bool:
+        """Bring the files here that a worker, which has died, was about to; False where they are gone."""
+
+    def clear(self, attempt: int, seq: int, rank: int, folder: str | None) -> None:
+        """A rank's files will not become a checkpoint; ``folder`` is where they lie, if that was allotted."""
+
+    def sweep(self, attempt: int, names: Collection[str], keep: Collection[int] = ()) -> None:
+        """What this attempt has left is of no use any more.
+
+        Args:
+            attempt: Which is over.
+            names: Of checkpoints, that were allotted to it.
+            keep: The numbers of reports whose files stay, for the next opening.
+        """
+
+    def survey(self) -> Survey:
+        """Look, and change nothing."""
+
+    def folders(self) -> list[str]:
+        """The names of all that is, or was, a checkpoint; without a manifest too, for it may have had one."""
+
+    def verify(self, name: str) -> tuple[Manifest, list[str]]:
+        """Read every byte of a checkpoint, and say what is not as it was committed."""
+
+    def recover(self, *, crashed: bool) -> Recovered:
+        """Put everything in order; we hold the run's lock."""
+
+    def next_number(self) -> int:
+        """One that no checkpoint has, whatever it holds."""
+
+
+@dataclass(frozen=True)
+class FolderVault:
+    """``root`` is the run's folder, or a place in memory like it."""
+
+    root: Path
+    signer: Signer | None = None  # None: nothing will be committed here
+    check_lock: Callable[[], None] | None = field(default=None, compare=False)
+
+    @property
+    def url(self) -> str:
+        return str(self.root)
+
+    def read_only(self) -> FolderVault:
+        return FolderVault(self.root)
+
+    def fence(self) -> None:
+        """LeaseLost where the folder is another run's by now."""
+        if self.check_lock is not None:
+            self.check_lock()
+
+    def commit(self, what: Commitment) -> Saved:
+        self.fence()
+        return commit(self.root, what, self.signer)
+
+    def extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> Saved:
+        self.fence()
+        return extend(Path(path), Slot(self.root, attempt, seq, rank), self.signer)
+
+    def discard(self, path: PurePath) -> None:
+        self.fence()
+        discard(Path(path))
+
+    def note_validation(self, path: PurePath, validation: Validation) -> None:
+        self.fence()
+        if Path(path).is_dir() and not Path(path).is_symlink():  # nothing is written through a link
+            write_validation(Path(path), validation)
+
+    def is_read(self, path: PurePath) -> bool:
+        return durable_fs.is_read(Path(path))
+
+    def finish(self, attempt: int, seq: int, rank: int) -> bool:
+        self.fence()
+        key = self._key
+        handoffs = {(each.seq, each.rank): each for each in background_handoff.found(self.root, key, attempt)}
+        if (left := handoffs.get((seq, rank))) is not None:
+            return background_handoff.finish(self.root, left, key)
+        return Slot(self.root, attempt, seq, rank).folder.is_dir()  # they were there, and it could not say so
+
+    def clear(self, attempt: int, seq: int, rank: int, folder: str | None) -> None:
+        self.fence()
+        Slot(self.root, attempt, seq, rank).clear()
+
+    def sweep(self, attempt: int, names: Collection[str], keep: Collection[int] = ()) -> None:
+        self.fence()
+        for left in background_handoff.found(self.root, self._key, attempt):
+            background_handoff.undo(self.root, left)
+        staging.sweep(self.root, attempt, keep)
+
+    @property
+    def _key(self) -> Key:
+        assert self.signer is not None, "only a run that is open is written to"
+        return self.signer.key
+
+    def survey(self) -> Survey:
+        return survey(self.root)
+
+    def folders(self) -> list[str]:
+        found = entries(self.root / layout.CHECKPOINTS)
+        return [path.name for path in found if path.is_dir() and not path.name.startswith(".")]
+
+    def verify(self, name: str) -> tuple[Manifest, list[str]]:
+        folder = self.root / layout.CHECKPOINTS / name
+        manifest = read_manifest(folder)
+        return manifest, list(damage(folder, manifest, contents=True))
+
+    def recover(self, *, crashed: bool) -> Recovered:
+        return recover(self.root, crashed=crashed, signer=self.signer)
+
+    def next_number(self) -> int:
+        return next_number(self.root)

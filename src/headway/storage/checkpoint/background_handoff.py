@@ -1,0 +1,340 @@
+"""Files that a worker has taken out of the user's directory, and that have not arrived at the run's storage yet.
+
+    begin ──▶ files moved aside, beside the user's directory ──▶ report() returns ──▶ copied or uploaded ──▶ end
+                  3.17.rank-0.handoff says where they are
+
+Once ``report()`` has returned, the save counts although its files are still travelling. Should the worker die now,
+whoever finds the hand-off finishes it: the controller, or the next opening of the run. A worker that dies before that
+has not reported: what it has moved is put back.
+
+A copy of a run's directory holds copies of its hand-offs. What they tell of belongs to the original, which may be live:
+the copy takes a copy of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from headway.core.errors import StorageError
+from headway.core.schema import COUNT, Range, ShapeError, conform
+from headway.core.security.signing import Key
+from headway.storage import durable_fs
+from headway.storage.checkpoint.file_inventory import Incomplete, Inventory, copy
+from headway.storage.checkpoint.staging import Note, Slot, check_any, copied_from, inventory_of, settle
+from headway.storage.fs_ops import own_content, read_small, replace_links
+from headway.storage.run import layout
+
+SUFFIX = ".handoff"
+PREFIX = ".headway-save-"  # of the directory that files are moved to
+_TAKEN = ".taken"  # how such a directory is called in the run's own
+_NEW_LINK = ".headway-link"  # in there: a link that is about to take the place of the user's
+_CANNOT_MOVE = (errno.EXDEV, errno.EBUSY, errno.EACCES, errno.EPERM, errno.EROFS)  # a mount point, say
+_NUMBER = Range(0, 1 << 62)
+_SHAPE = {
+    "format": int,
+    "attempt": _NUMBER,
+    "seq": _NUMBER,
+    "rank": COUNT,
+    "source": str,
+    "aside": str,
+    "boot": str,
+    "note": dict,
+    "complete": bool,
+    "upload": frozenset({dict, None}),
+    "names": [str],
+    "?run": str,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handoff:
+    """One rank's files for one report.
+
+    Args:
+        attempt, seq, rank: Whose files they are.
+        source: The user's directory, where they were.
+        aside: The directory where they are.
+        note: What the rank says of them.
+        complete: Whether all of them have been moved.
+        upload: Where in an object store they go; None where they go to a directory.
+        boot: The uptime of the machine that it was written in.
+        names: The relative paths of the files that were moved.
+        run: The directory of the run, or, of a run in a store, its home.
+    """
+
+    attempt: int
+    seq: int
+    rank: int
+    source: Path
+    aside: Path
+    note: Note
+    complete: bool = False
+    upload: dict[str, Any] | None = None
+    boot: str = field(default_factory=durable_fs.boot_id)
+    names: list[str] = field(default_factory=list)
+    run: str = ""
+
+    def slot(self, run: Path) -> Slot:
+        return Slot(run, self.attempt, self.seq, self.rank)
+
+    def place(self, run: Path) -> Path:
+        """The file in a run's directory that tells of it."""
+        return layout.staging(run) / f"{self.attempt}.{self.seq}.rank-{self.rank}{SUFFIX}"
+
+    def is_copied(self, run: Path) -> bool:
+        """Whether this directory is a copy of the run's, and the hand-off of the original is still there."""
+        original = Path(self.run)
+        return bool(self.run) and self.place(original).is_file() and not original.samefile(run)
+
+
+def begin(
+    slot: Slot, source: Path, note: Note, key: Key, upload: dict[str, Any] | None = None, *, inside: bool = False
+) -> Handoff | None:
+    """Move the user's files aside. The directory stays, empty.
+
+    Args:
+        slot: Whose files they are, and the run's directory on this machine.
+        source: The user's directory.
+        note: What the rank says of its files.
+        key: The run's key: a hand-off that it has not signed is left alone.
+        upload: Where in an object store the files go.
+        inside: Move them into the run's directory, which is on the same filesystem.
+
+    Returns:
+        None where the filesystem does not allow it; then nothing has changed, and the files must be copied.
+
+    Raises:
+        StorageError: There is no file to move, or one has vanished.
+    """
+    note, run, source = copied_from(note, source), slot.run, source.resolve()
+    aside = _aside(slot) if inside else source.parent / f"{PREFIX}{secrets.token_hex(8)}"
+    handoff = Handoff(
+        attempt=slot.attempt,
+        seq=slot.seq,
+        rank=slot.rank,
+        source=source,
+        aside=aside,
+        note=note,
+        upload=upload,
+        run=str(run.resolve()),
+    )
+    try:
+        given = inventory_of(source, slot, note)
+        check_any(given, source)
+        durable_fs.make_folder(layout.staging(run))
+        _write(run, handoff, key)
+        aside.mkdir(mode=0o700)
+        _keep_links(source, aside / _NEW_LINK)
+        _move_all(source, aside)
+        handoff = replace(handoff, complete=True, names=_moved(handoff, given, slot))
+        _write(run, handoff, key)
+    except OSError as error:
+        undo(run, handoff)
+        if error.errno in _CANNOT_MOVE:
+            return None
+        raise StorageError(f"the checkpoint {source} could not be moved aside: {error}") from error
+    except BaseException:
+        undo(run, handoff)
+        raise
+    return handoff
+
+
+def _aside(slot: Slot) -> Path:
+    return slot.folder.with_name(f"{slot.folder.name}{_TAKEN}")
+
+
+def _moved(handoff: Handoff, given: Inventory, slot: Slot) -> list[str]:
+    """The files that were moved; StorageError if they are not all that were reported."""
+    moved = inventory_of(handoff.aside, slot, handoff.note)
+    check_any(moved, handoff.source)
+    if not handoff.source.is_dir():
+        raise Incomplete(f"{handoff.source} vanished while it was saved")
+    kept = {state.identity for state in moved.files.values()}  # under another name, perhaps
+    present = {name for name, state in given.files.items() if name in moved.files or state.identity in kept}
+    if handoff.note.world_size == 1:  # else another rank may have taken it
+        given.check(present, handoff.source)
+    return sorted(moved.files)
+
+
+def _move_all(source: Path, target: Path) -> None:
+    for name in os.listdir(source):
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(source / name, target / name)
+
+
+def _keep_links(source: Path, fresh: Path) -> None:
+    """Links shall lead to the same files after all of it was moved: inside by relative paths, outside by whole ones.
+
+    ``fresh`` is a free name on the same filesystem.
+    """
+    real = Path(os.path.realpath(source))
+    for root, folders, files in os.walk(source):
+        for path in (Path(root, name) for name in (*folders, *files)):
+            if not path.is_symlink() or not path.exists():
+                continue
+            target = Path(os.path.realpath(path))
+            inside = target != real and target.is_relative_to(real)
+            if inside or not os.path.isabs(os.readlink(path)):
+                fresh.symlink_to(os.path.relpath(target, os.path.realpath(root)) if inside else target)
+                durable_fs.move(fresh, path)  # in one step: it is the user's
+
+
+def settle_inside(slot: Slot, handoff: Handoff, key: Key) -> None:
+    """Files that were moved into the run's directory are complete: say so. What is not a file is left out."""
+    replace_links(handoff.aside)
+    for root, directories, names in os.walk(handoff.aside):
+        for path in (Path(root, name) for name in (*directories, *names)):
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                durable_fs.remove(path)
+    own_content(handoff.aside, leases=not durable_fs.is_written(handoff.place(slot.run)))  # nobody writes to that one
+    for name in (layout.MANIFEST, layout.VALIDATION):
+        durable_fs.remove(handoff.aside / name)
+    _check_names(handoff, handoff.aside)
+    durable_fs.remove(slot.folder)
+    durable_fs.write(slot.note, handoff.note.signed(key, slot.attempt, slot.seq, slot.rank).to_json())
+    durable_fs.move(handoff.aside, slot.folder)
+    end(slot.run, handoff)
+
+
+def settle_copy(slot: Slot, handoff: Handoff, key: Key) -> None:
+    """The copy of the files is complete: say so."""
+    _check_names(handoff, slot.part)
+    settle(slot, handoff.note, key)
+    end(slot.run, handoff)
+
+
+def _check_names(handoff: Handoff, folder: Path) -> None:
+    for name in handoff.names:
+        if not (folder / name).is_file():
+            raise StorageError(f"{handoff.source / name} vanished before it was saved: it was a link, to another file")
+
+
+def end(run: Path, handoff: Handoff) -> None:
+    """The files have arrived. The directory they lay in goes first: while it is there, it can be found."""
+    if not handoff.is_copied(run):
+        shutil.rmtree(handoff.aside, ignore_errors=True)
+    durable_fs.remove(handoff.place(run))
+
+
+def undo(run: Path, handoff: Handoff) -> Path:
+    """Put the files back to where they were; they may be the only ones. The directory is made again if it is gone.
+
+    Returns:
+        The directory where they are now: beside their own where that has newer files of the same names; in the run's
+        where they cannot be put back.
+    """
+    slot = handoff.slot(run)
+    if handoff.is_copied(run):
+        durable_fs.remove(handoff.place(run))
+        return handoff.source
+    origin = handoff.aside
+    if not origin.is_dir() and origin == _aside(slot) and slot.folder.is_dir():
+        durable_fs.remove(slot.note)
+        origin = slot.folder
+    if (origin / _NEW_LINK).is_symlink():
+        durable_fs.remove(origin / _NEW_LINK)
+    where = handoff.source
+    with contextlib.suppress(OSError):  # then they stay where they are
+        where = _put_back(origin, handoff)
+        origin.rmdir()
+    if origin.is_dir():
+        where = rescue(run, origin) if origin.parent == layout.staging(run) else origin
+    durable_fs.remove(handoff.place(run))
+    return where
+
+
+def _put_back(origin: Path, handoff: Handoff) -> Path:
+    names = os.listdir(origin)
+    beside = handoff.source.with_name(f"{handoff.source.name}.report-{handoff.seq}")
+    places = (handoff.source, beside, *(beside.with_name(f"{beside.name}-{count}") for count in range(2, 1000)))
+    back = next(place for place in places if not any(os.path.lexists(place / name) for name in names))
+    if names:
+        back.mkdir(parents=True, exist_ok=True)
+        _move_all(origin, back)
+    return back
+
+
+def rescue(run: Path, taken: Path) -> Path:
+    """Move files of the user's out of staging, which is swept, to where nothing is."""
+    names = (f"{taken.name}{ending}" for ending in ("", *(f"-{count}" for count in range(2, 1000))))
+    place = next(path for path in map((run / layout.RESCUED).joinpath, names) if not os.path.lexists(path))
+    durable_fs.make_folder(place.parent)
+    durable_fs.move(taken, place)
+    return place
+
+
+def left_behind(run: Path) -> Iterator[Path]:
+    """Files of the user's in staging that no hand-off of ours tells of."""
+    yield from sorted(path for path in layout.staging(run).glob(f"*{_TAKEN}") if path.is_dir() and any(path.iterdir()))
+
+
+def finish(run: Path, handoff: Handoff, key: Key) -> bool:
+    """Bring the files into a run's directory, as the worker would have done; False where they are gone."""
+    slot = handoff.slot(run)
+    if slot.folder.is_dir():
+        end(run, handoff)
+        return True
+    slot.clear()
+    if not is_there(handoff):
+        return False
+    if handoff.aside == _aside(slot):
+        settle_inside(slot, handoff, key)
+    else:
+        copy_aside(handoff.aside, slot.part, run)
+        settle_copy(slot, handoff, key)
+    return True
+
+
+def copy_aside(aside: Path, target: Path, run: Path) -> None:
+    """Copy files that nobody else writes to."""
+    copy(Inventory.of(aside, leave_out=run), aside, target, leave_out=run, frozen=False)
+
+
+def is_there(handoff: Handoff) -> bool:
+    """Whether all files are on this machine, as the worker has written them."""
+    return handoff.complete and handoff.boot == durable_fs.boot_id() and handoff.aside.is_dir()
+
+
+def found(run: Path, key: Key, attempt: int | None = None) -> Iterator[Handoff]:
+    """The hand-offs that workers of this run have left, of one attempt or of all. What is not theirs is removed."""
+    for path in sorted(layout.staging(run).glob(f"{'*' if attempt is None else attempt}.*{SUFFIX}")):
+        handoff = _read(path, key)
+        if handoff is None or handoff.place(run) != path:
+            durable_fs.remove(path)
+        else:
+            yield handoff
+
+
+def _write(run: Path, handoff: Handoff, key: Key) -> None:
+    content = {"format": layout.FORMAT, **asdict(handoff)}
+    content |= {"source": str(handoff.source), "aside": str(handoff.aside)}
+    text = json.dumps(content, sort_keys=True)
+    place = handoff.place(run)
+    durable_fs.write(
+        place.with_name(f"{place.name}.new"), json.dumps([text, key.sign("handoff", text.encode())]).encode()
+    )
+    durable_fs.move(place.with_name(f"{place.name}.new"), place)
+
+
+def _read(path: Path, key: Key) -> Handoff | None:
+    """None for what no worker of this run has written."""
+    try:
+        text, signature = json.loads(read_small(path))
+        if not isinstance(text, str) or not key.verify("handoff", text.encode(), signature):
+            return None
+        content = json.loads(text)
+        conform(content, _SHAPE)
+        note = Note.from_json(json.dumps(content["note"]).encode())
+    except (OSError, StorageError, ShapeError, ValueError, TypeError, RecursionError):
+        return None
+    fields = {name: value for name, value in content.items() if name != "format"}
+    return Handoff(**{**fields, "source": Path(content["source"]), "aside": Path(content["aside"]), "note": note})

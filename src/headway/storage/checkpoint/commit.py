@@ -1,0 +1,217 @@
+"""From staged files to a checkpoint: merge the ranks, flush, describe, rename. Only the rename makes it one.
+
+    every file flushed and summed  →  manifest written and flushed  →  folder renamed  →  its name flushed
+
+A crash before the rename leaves a folder in staging: with a manifest it is whole, and recovery renames it; without one
+it is not, and recovery begins again with what the ranks have staged, or sweeps it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
+from typing import Any
+
+from headway.core.errors import StorageError
+from headway.core.security.signing import Key
+from headway.storage import durable_fs
+from headway.storage.checkpoint.checkpoint import Checkpoint
+from headway.storage.checkpoint.manifest import Manifest, Stored, flushed, read_manifest, versions, write_manifest
+from headway.storage.checkpoint.merge import Clash, Given, merge
+from headway.storage.checkpoint.staging import Note, Slot, read_note
+from headway.storage.checkpoint.validation_record import Validation, carry_over, lay_down
+from headway.storage.fs_ops import remove_json, replace_links
+from headway.storage.object_store.base import Store
+from headway.storage.run import layout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commitment:
+    """All that is needed to turn staged files into a checkpoint."""
+
+    number: int
+    seq: int
+    attempt: int
+    world_size: int
+    ranks: tuple[int, ...]
+    metrics: dict[str, Any]
+    name: str | None = None  # None: as its first rank wants it, else by its number
+    cursors: dict[str, Any] = field(default_factory=dict)  # where in its datasets each rank was
+
+    @property
+    def folder(self) -> str:
+        """What the checkpoint will be called."""
+        return self.name or layout.checkpoint_name(self.number)
+
+    def manifest(self, note: Note | None, files: dict[str, Stored]) -> Manifest:
+        """What the checkpoint will say of itself; ``note`` is that of its first rank."""
+        return Manifest(
+            number=self.number,
+            name=self.folder,
+            seq=self.seq,
+            attempt=self.attempt,
+            world_size=self.world_size,
+            ranks=list(self.ranks),
+            metrics=self.metrics,
+            values=note.values if note is not None else {},
+            cursor=self._cursor(note),
+            files=files,
+            time=time.time(),
+            versions=versions(),
+        )
+
+    def _cursor(self, note: Note | None) -> dict[str, Any]:
+        """What the ranks have reported counts; a note stands in for it where nobody has heard them."""
+        noted = dict(note.cursor) if note is not None else {}
+        return {**noted, "datasets": self.cursors} if self.cursors else noted
+
+    def path(self, run: Path) -> Path:
+        """Where it will be, if that is a folder here."""
+        return run / layout.CHECKPOINTS / self.folder
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that is there: in a folder here, or in ``store``, which begins where the checkpoint does."""
+
+    path: PurePath
+    manifest: Manifest
+    clashes: tuple[Clash, ...] = ()
+    store: Store | None = None
+    seconds: float = 0.0  # how long its files travelled
+    validation: Validation | None = None  # None: nobody has asked for one
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """Those it was reported with, and those of its validation, which know better."""
+        return {**self.manifest.metrics, **(self.validation.metrics if self.validation else {})}
+
+    @property
+    def awaits_validation(self) -> bool:
+        return self.validation is not None and self.validation.pending
+
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint.of(self.store or str(self.path))
+
+
+@dataclass(frozen=True)
+class Signer:
+    """Signs what a run commits, if its own workers have given it."""
+
+    run: str
+    key: Key
+
+    def sign(self, manifest: Manifest, notes: Mapping[int, Note | None]) -> Manifest:
+        """The manifest of files that these ranks have given, by rank."""
+        place = manifest.attempt, manifest.seq
+        ours = all(note is not None and note.is_signed(self.key, *place, rank) for rank, note in notes.items())
+        return manifest.signed(self.run, self.key) if ours else manifest
+
+    def extend(self, known: Manifest, larger: Manifest, late: int, note: Note | None) -> Manifest:
+        """The manifest of a checkpoint that one more rank has given files to."""
+        unsigned = replace(larger, signature="")
+        return self.sign(unsigned, {late: note}) if known.is_signed(self.key) else unsigned
+
+
+def commit(run: Path, what: Commitment, signer: Signer | None = None) -> Saved:
+    """Make these ranks' files the checkpoint of this number. Raises without leaving anything that looks like one."""
+    slots = [Slot(run, what.attempt, what.seq, rank) for rank in what.ranks]
+    notes = {slot.rank: read_note(slot) for slot in slots}
+    note = notes[slots[0].rank]
+    _check_slots(slots)
+    if what.name is None and note is not None:
+        what = replace(what, name=note.adopted or note.name)
+    final = what.path(run)
+    whole = final if note is not None and note.adopted else slots[0].folder
+    if whole.is_symlink():
+        raise StorageError(f"{whole} is a link, and Headway writes only inside a run's directory: remove it")
+    remove_json(whole / layout.MANIFEST)  # of a commit that was cut off
+    if whole == final:
+        replace_links(whole)  # what the ranks have copied has none
+    clashes = () if whole == final else tuple(merge([Given.by(slot) for slot in slots]))
+    validation = lay_down(whole, _wish(slots))
+    manifest = what.manifest(note, flushed(whole))
+    if whole == final:
+        check_adopted_files(manifest, notes.values())
+    if signer is not None:
+        manifest = signer.sign(manifest, notes)
+    write_manifest(whole, manifest)
+    put_in_place(whole, final)
+    for slot in slots:
+        slot.clear()
+    return Saved(final, manifest, clashes, validation=validation)
+
+
+def check_adopted_files(manifest: Manifest, notes: Iterable[Note | None]) -> None:
+    """StorageError where a file has vanished or changed that was there when the directory was reported."""
+    for name, stored in ((name, stored) for note in notes if note is not None for name, stored in note.files.items()):
+        there = manifest.files.get(name)
+        if there is None:
+            raise StorageError(
+                f"{name} vanished from {manifest.name} after it was reported and before it was committed"
+            )
+        if there.size != stored.size and manifest.world_size == 1:  # else another rank may have written it
+            raise StorageError(
+                f"{name} in {manifest.name} changed after it was reported and before it was committed: it had "
+                f"{stored.size:,} bytes and has {there.size:,}"
+            )
+
+
+def _wish(slots: Sequence[Slot]) -> dict[str, Any] | None:
+    """Any rank may ask for a validation; the lowest that does is heard."""
+    wishes = (note.validation for slot in slots if (note := read_note(slot)) is not None)
+    return next((wish for wish in wishes if wish is not None), None)
+
+
+def _check_slots(slots: Sequence[Slot]) -> None:
+    for slot in slots:
+        if not slot.folder.is_dir() or slot.folder.is_symlink():
+            raise StorageError(f"the files of rank {slot.rank} for report {slot.seq} are gone from {slot.folder}")
+    names = {slot.rank: note.adopted or note.name for slot in slots if (note := read_note(slot)) is not None}
+    if len(set(names.values())) > 1:
+        raise StorageError(f"the ranks call this checkpoint by different names: {names}")
+
+
+def put_in_place(whole: Path, final: Path) -> None:
+    """The one step that makes a folder with a manifest a checkpoint; one that lay there already has just become it."""
+    if whole != final:
+        if os.path.lexists(final):
+            raise StorageError(f"there is a folder {final.name} already: every checkpoint needs a name of its own")
+        durable_fs.move(whole, final)
+    durable_fs.flush(final.parent)
+
+
+def extend(path: Path, late: Slot, signer: Signer | None = None) -> Saved:
+    """Add a rank's files to a checkpoint: build the larger one beside it and swap the two in one step."""
+    manifest = read_manifest(path)
+    known = late.folder.with_name(f"{late.folder.name}.known")
+    beside = [layout.METADATA] if (path / layout.METADATA).is_file() else []  # replaced as a whole when it changes
+    for name in (*manifest.files, *beside):
+        durable_fs.make_folder((known / name).parent)
+        durable_fs.link(path / name, known / name)  # committed files never change
+    order = sorted([Given(min(manifest.ranks), known, Note(0, {})), Given.by(late)], key=lambda given: given.rank)
+    clashes = tuple(merge(order))
+    whole = order[0].folder
+    ranks = sorted([*manifest.ranks, late.rank])
+    larger = replace(manifest, ranks=ranks, files=flushed(whole), time=time.time(), versions=versions())
+    validation = carry_over(path, whole, _wish([late]))
+    if signer is not None:
+        larger = signer.extend(manifest, larger, late.rank, read_note(late))
+    write_manifest(whole, larger)
+    durable_fs.exchange(whole, path)
+    durable_fs.flush(path.parent)
+    durable_fs.remove(known)
+    late.clear()
+    return Saved(path, larger, clashes, validation=validation)
+
+
+def discard(path: Path) -> None:
+    """Take a checkpoint away: first its name, so that it is never half there."""
+    trash = path.parent / layout.STAGING / layout.with_ending(path.name, ".discarded")
+    durable_fs.make_folder(trash.parent)
+    if path.exists():
+        durable_fs.move(path, trash)
+    durable_fs.remove(trash)

@@ -1,0 +1,200 @@
+"""The inventory of a reported directory: the files that must be in the checkpoint that is made of it.
+
+A checkpoint is committed only if it holds every file that the directory held when it was reported. Two kinds of files
+may be missing, because programs write and remove them all the time without meaning them to be saved:
+
+- temporary files, by their names (``model.pt.tmp``, ``.tmp-progress``, ``weights.part``);
+- in a directory that several ranks report together, files that another rank has made during the report.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headway.storage import durable_fs
+from headway.storage.fs_ops import same_beginning, same_content, walk
+from headway.storage.run import layout
+
+_TEMPORARY = re.compile(
+    r"(.*[._-])?tmp([._-].*)?|tmp[a-z0-9_]{8}|.*\.(temp|part|partial|incomplete|download|lock|sw[a-z])|\.nfs.*|~.*|.*~",
+    re.IGNORECASE,
+)
+_YOUNG_NS = 200_000_000  # a file of another rank, made while this one looked; clocks of filesystems are coarse
+PATIENCE_S = 10.0  # with a file that changes whenever it is copied
+
+
+class Incomplete(OSError):
+    """A file that was reported is not there any more, or not as it was."""
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file's name says that it is not meant to last."""
+    return _TEMPORARY.fullmatch(name.rpartition("/")[2]) is not None
+
+
+def vanished(path: Path) -> str:
+    return f"{path} vanished while it was saved: a reported directory must keep its files until they are saved"
+
+
+def changed_since(path: Path) -> str:
+    return (
+        f"{path} changed after it was reported and before it was saved: leave the files of an ASYNC checkpoint as "
+        "they are, or let them be taken (delete_local_checkpoint_after_upload=True)"
+    )
+
+
+def changes_always(path: Path) -> str:
+    return f"{path} changes whenever it is copied: report a directory that nobody writes to"
+
+
+@dataclass(frozen=True)
+class FileState:
+    """Tells whether a file is still the same, and still has the same content."""
+
+    size: int
+    modified_ns: int
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: Path) -> FileState:
+        status = path.stat()
+        return cls(status.st_size, status.st_mtime_ns, status.st_dev, status.st_ino)
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        return self.device, self.inode
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What a directory held.
+
+    Args:
+        files: By their relative paths; links count as what they lead to.
+        directories: Their relative paths, each before what is in it.
+        shared: Whether other ranks may have written into the directory.
+        taken_ns: When.
+    """
+
+    files: dict[str, FileState]
+    directories: tuple[str, ...] = ()
+    shared: bool = False
+    taken_ns: int = field(default_factory=time.time_ns)
+
+    @classmethod
+    def of(cls, source: Path, leave_out: Path, *, shared: bool = False) -> Inventory:
+        """List a directory. ``leave_out`` is not entered even if it lies inside."""
+        taken_ns, files, directories = time.time_ns(), {}, []
+        for path, entry in walk(source, leave_out=leave_out):
+            try:
+                if entry.is_dir():
+                    directories.append(path)
+                elif path not in (layout.MANIFEST, layout.VALIDATION):
+                    files[path] = FileState.of(entry)
+            except FileNotFoundError:
+                continue  # it went while we looked
+        return cls(files, tuple(directories), shared, taken_ns)
+
+    def without(self, names: Collection[str]) -> Inventory:
+        files = {name: state for name, state in self.files.items() if name not in names}
+        return Inventory(files, self.directories, self.shared, self.taken_ns)
+
+    def may_lack(self, name: str) -> bool:
+        """Whether a checkpoint without this file has all that was reported."""
+        young = self.shared and self.files[name].modified_ns > self.taken_ns - _YOUNG_NS
+        return young or is_temporary(name)
+
+    def check(self, present: Collection[str], source: Path) -> None:
+        """Raise Incomplete unless these files are all that must be there."""
+        for name in self.files.keys() - set(present):
+            if not self.may_lack(name):
+                raise Incomplete(vanished(source / name))
+
+
+def copy(inventory: Inventory, source: Path, target: Path, *, leave_out: Path, frozen: bool) -> set[str]:
+    """Copy a directory as its inventory says; the relative paths of the files that were copied.
+
+    Args:
+        inventory: What it holds.
+        source: The directory.
+        target: The directory to make.
+        leave_out: A directory that is not entered even if it lies inside.
+        frozen: The files must be as the inventory says. Else each is copied in a state that it had meanwhile.
+
+    Raises:
+        Incomplete: A file has vanished, or keeps changing.
+        OSError: A file cannot be read or written; it is named.
+    """
+    durable_fs.make_folder(target)
+    copied = set(_copied(inventory, source, target, frozen=frozen))
+    vanished = inventory.files.keys() - copied
+    if vanished and not frozen:  # what they are called now, if they were renamed
+        again = Inventory.of(source, leave_out, shared=inventory.shared).without(copied)
+        copied |= set(_copied(again, source, target, frozen=False))
+        renamed = {state.identity for name, state in again.files.items() if name in copied}
+        inventory = inventory.without({name for name in vanished if inventory.files[name].identity in renamed})
+    inventory.check(copied, source)
+    return copied
+
+
+def _copied(inventory: Inventory, source: Path, target: Path, *, frozen: bool) -> Iterator[str]:
+    for path in inventory.directories:
+        durable_fs.make_folder(target / path)
+    for name, state in inventory.files.items():
+        try:
+            _copy_file(source / name, target / name, state if frozen else None)
+        except FileNotFoundError:
+            durable_fs.remove(target / name)
+        except Incomplete:
+            raise
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(source / name)) from error
+        else:
+            yield name
+
+
+def _copy_file(source: Path, target: Path, expected: FileState | None) -> None:
+    """Copy a file in one of the states that it had, even if somebody writes to it meanwhile."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        before = FileState.of(source)
+        if expected is not None and before != expected:
+            raise Incomplete(changed_since(source))
+        written = durable_fs.is_written(source)  # then its state may stay the same although its content changes
+        durable_fs.copy(source, target)
+        after = FileState.of(source)
+        if after == before and not (written and not same_content(source, target)):
+            return
+        if expected is None and _has_only_grown(before, after, source, target):
+            return
+        if time.monotonic() > until:
+            raise Incomplete(changes_always(source))
+        time.sleep(0.01)
+
+
+def _has_only_grown(before: FileState, after: FileState, source: Path, target: Path) -> bool:
+    """A log file, say: what was there when it was reported is in the copy."""
+    return before.identity == after.identity and after.size > before.size and same_beginning(target, source)
+
+
+def remove(source: Path, names: Iterable[str]) -> None:
+    """Remove these files from a directory, and directories below that are empty then. Links are not followed."""
+    chosen = set(names)
+    for root, directories, files in os.walk(source, topdown=False):
+        for name in files:
+            path = Path(root, name)
+            if path.relative_to(source).as_posix() in chosen:
+                durable_fs.remove(path)
+        for name in directories:
+            path = Path(root, name)
+            if path.is_symlink():
+                durable_fs.remove(path)
+            elif not os.listdir(path):
+                shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,208 @@
+"""What a committed checkpoint says of itself, and whether that is true."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import headway
+from headway.core.errors import StorageError
+from headway.core.schema import COUNT, NUMBER, Range, ShapeError, Values, conform, shown
+from headway.core.security.signing import Key
+from headway.storage import durable_fs
+from headway.storage.fs_ops import json_bytes, open_regular, parse_json, read_small, sizes, write_json
+from headway.storage.run import layout
+
+_SEAL = "sha256"
+_LARGE = Range(0, 1 << 62)
+_SHAPE = {
+    "number": _LARGE,
+    "name": str,
+    "seq": _LARGE,
+    "attempt": _LARGE,
+    "world_size": COUNT,
+    "ranks": [COUNT],
+    "metrics": dict,
+    "values": Values(NUMBER),
+    "cursor": {"?epoch": int, "?batches": Values(int), "?datasets": dict},
+    "files": Values({"size": _LARGE, "sha256": str}),
+    "time": NUMBER,
+    "versions": Values(str),
+    "?run": str,
+    "?signature": str,
+}
+_MOST_NAMED = 5  # damaged files in one sentence
+_LONGEST = 200  # of a name in a sentence, in characters
+HASHERS = 4  # files that are flushed and read at the same time
+
+
+class NewerFormat(StorageError):
+    """Written by a later version: there is nothing wrong with it, but we cannot read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One file, as it was when it was committed. Without a sum: of a folder that never was."""
+
+    size: int
+    sha256: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """A manifest never changes: what is learnt later lies beside it."""
+
+    number: int
+    name: str
+    seq: int
+    attempt: int
+    world_size: int
+    ranks: list[int]
+    metrics: dict[str, Any]
+    values: dict[str, float] = field(default_factory=dict)  # numbers in the dict that it was made of
+    cursor: dict[str, Any] = field(default_factory=dict)  # where in the data it is, as far as we know
+    files: dict[str, Stored]
+    time: float
+    versions: dict[str, str] = field(default_factory=dict)
+    run: str = ""  # the id of the run that it was committed by
+    signature: str = ""  # by that run's key; none where what was committed is not proven to be its own
+    format: int = layout.FORMAT
+
+    @property
+    def size(self) -> int:
+        return sum(stored.size for stored in self.files.values())
+
+    def signed(self, run: str, key: Key) -> Manifest:
+        """The same, signed by the key of the run with this id."""
+        ours = replace(self, run=run)
+        return replace(ours, signature=key.sign("manifest", ours._signable))
+
+    def is_signed(self, key: Key) -> bool:
+        return key.verify("manifest", self._signable, self.signature)
+
+    @property
+    def _signable(self) -> bytes:
+        """What is signed, the same before it is written and after it was read."""
+        content = {**asdict(self), "signature": ""}
+        return json.dumps(json.loads(json.dumps(content)), sort_keys=True).encode()
+
+
+def versions() -> dict[str, str]:
+    return {"headway": headway.__version__, "python": platform.python_version()}
+
+
+def flushed(folder: Path) -> dict[str, Stored]:
+    """Put every file below on the disk itself, for its owner alone to read, and say what it holds."""
+    names = [name for name in sizes(folder) if name not in layout.BESIDE[1:]]  # which may change
+    with concurrent.futures.ThreadPoolExecutor(max(1, min(HASHERS, len(names)))) as pool:
+        stored = list(pool.map(lambda name: _flushed(folder / name), names))
+    for root, _, _ in os.walk(folder):
+        durable_fs.make_private(Path(root))
+        durable_fs.flush(Path(root))
+    return dict(zip(names, stored, strict=True))
+
+
+def _flushed(path: Path) -> Stored:
+    durable_fs.make_private(path)
+    durable_fs.flush(path)
+    return Stored(path.stat().st_size, checksum(path))
+
+
+def checksum(path: Path) -> str:
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    write_json(folder / layout.MANIFEST, _sealed(asdict(manifest)))
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    return json_bytes(_sealed(asdict(manifest)))
+
+
+def _sealed(content: dict[str, Any]) -> dict[str, Any]:
+    """With a checksum of its own: no bit of it may change."""
+    plain = {key: value for key, value in content.items() if key != _SEAL}
+    return {**plain, _SEAL: hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()}
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """StorageError where it is damaged or not ours; FileNotFoundError where there is none."""
+    path = folder / layout.MANIFEST
+    return parse_manifest(path, read_small(path))
+
+
+def parse_manifest(path: str | Path, data: bytes) -> Manifest:
+    content = parse_json(path, data)
+    if not isinstance(content, dict) or type(content.get("format")) is not int:
+        raise StorageError(f"{path} is not a manifest of ours")
+    if content["format"] != layout.FORMAT:
+        text = f"{path} has format {shown(content['format'])}; this version reads {layout.FORMAT}: upgrade Headway"
+        raise NewerFormat(text)
+    try:
+        if json_bytes(_sealed(content)) != data:
+            raise StorageError(f"{path} is damaged: it has changed since it was written")
+        _check(content)
+        del content[_SEAL]
+        files = {name: Stored(**stored) for name, stored in content.pop("files").items()}
+        return Manifest(files=files, **content)
+    except (ShapeError, KeyError, TypeError, RecursionError) as error:
+        raise StorageError(f"{path} is damaged: {error}") from error
+
+
+def _check(content: dict[str, Any]) -> None:
+    conform(content, _SHAPE)
+    if not content["ranks"]:
+        raise ShapeError("ranks is empty")
+    if not layout.is_plain_name(content["name"]):
+        raise ShapeError(f"name must be that of a directory, got {shown(content['name'])}")
+    for name in content["files"]:
+        if not layout.is_inner_path(name):
+            raise ShapeError(f"it names a file outside of its directory, {shown(name)}")
+
+
+def damage(folder: Path, manifest: Manifest, *, contents: bool) -> Iterator[str]:
+    """Everything that is not as it was committed; with ``contents`` every byte is read."""
+    for name, stored in manifest.files.items():
+        try:
+            wrong = _difference(folder, name, stored, contents=contents)
+        except OSError as error:  # a path that is too long, a directory that we may not enter
+            wrong = f"cannot be read: {error.strerror}"
+        if wrong:
+            yield f"{_brief(name)} {wrong}"
+
+
+def _difference(folder: Path, name: str, stored: Stored, *, contents: bool) -> str:
+    path = folder / name
+    if not path.is_file() or _leads_elsewhere(folder, name):
+        return "is missing"
+    if (size := path.stat().st_size) != stored.size:
+        return f"has {size:,} bytes instead of {stored.size:,}"
+    if contents and checksum(path) != stored.sha256:
+        return "has changed since it was committed (its checksum differs)"
+    return ""
+
+
+def in_words(wrong: Iterable[str]) -> str:
+    """One sentence of what is wrong with a checkpoint; empty where nothing is. Of many files it names the first."""
+    found = list(wrong)
+    more = len(found) - _MOST_NAMED
+    return "; ".join([*found[:_MOST_NAMED], *([f"and {more:,} more"] if more > 0 else [])])
+
+
+def _brief(name: str) -> str:
+    return name if len(name) <= _LONGEST else f"…{name[-_LONGEST:]}"
+
+
+def _leads_elsewhere(folder: Path, name: str) -> bool:
+    """Whether a link stands on the way to a file: a checkpoint has files of its own only."""
+    parts = name.split("/")
+    return any((folder / "/".join(parts[: count + 1])).is_symlink() for count in range(len(parts)))

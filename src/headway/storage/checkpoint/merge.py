@@ -1,0 +1,69 @@
+"""The files of several ranks become those of one checkpoint. What if two of them give one name to two contents?
+
+The lowest rank's counts, and it is told. But ranks that save into one folder, a popular slip, write to the same file
+while the others copy it: there the last copy counts, because whoever copies last copies what all have written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.storage import durable_fs
+from headway.storage.checkpoint.staging import Note, Slot, read_note
+from headway.storage.fs_ops import same_content, sizes
+
+
+@dataclass(frozen=True)
+class Clash:
+    """Ranks gave different contents under one name; the first of ``ranks`` is the one whose copy was kept."""
+
+    file: str
+    ranks: tuple[int, ...]
+    shared: str = ""  # the folder they all copied from, if that was one
+
+
+def shared_by(notes: Iterable[Note]) -> str:
+    """The folder that all these ranks copied, if that was one."""
+    [*origins] = {note.origin for note in notes}
+    return origins[0][1] if len(origins) == 1 and origins[0] is not None else ""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What one rank has given for a checkpoint."""
+
+    rank: int
+    folder: Path
+    note: Note
+
+    @classmethod
+    def by(cls, slot: Slot) -> Given:
+        return cls(slot.rank, slot.folder, read_note(slot) or Note(0, {}))
+
+    def outdates(self, other: Given) -> bool:
+        """Whether it is a later copy of the same folder."""
+        return bool(shared_by([self.note, other.note])) and self.note.began > other.note.began
+
+
+def merge(given: Sequence[Given]) -> Iterator[Clash]:
+    """Move all files into the first folder; see above for equal names."""
+    whole = given[0].folder
+    owners = dict.fromkeys(sizes(whole), given[0])
+    differing: dict[str, list[Given]] = {}
+    for late in given[1:]:
+        for name in sizes(late.folder):
+            owner = owners.get(name)
+            if owner is not None:
+                if same_content(late.folder / name, whole / name):
+                    continue
+                differing.setdefault(name, [owner]).append(late)
+            if owner is None or late.outdates(owner):
+                owners[name] = late
+                durable_fs.make_folder((whole / name).parent)
+                durable_fs.move(late.folder / name, whole / name)
+    for name, who in differing.items():
+        kept = owners[name].rank
+        others = (each.rank for each in who if each.rank != kept)
+        yield Clash(name, (kept, *others), shared_by(each.note for each in who))

@@ -1,0 +1,289 @@
+"""What is made of a run directory when it is opened: nothing that was whole is lost, nothing that is not is offered.
+
+0. Files that a worker was about to bring here are brought (see :mod:`headway.storage.checkpoint.background_handoff`).
+1. A folder in staging that has a manifest was about to be renamed: it is.
+2. Complete saves that nobody made a checkpoint of (the driver was killed) are made one, if every rank that saves is
+   there. They were not flushed: only in the same life of the machine can we be sure of their bytes.
+3. Reports that the driver had not read are added to the metrics; everything else in staging is swept.
+4. The sizes of all files of all checkpoints are checked; after a crash, every byte of the newest. What is damaged is
+   set aside, and the next one is the newest.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from headway.core.errors import StorageError
+from headway.core.schema import printable
+from headway.core.security.signing import Key
+from headway.storage import durable_fs
+from headway.storage.checkpoint import background_handoff, staging
+from headway.storage.checkpoint.background_handoff import Handoff
+from headway.storage.checkpoint.commit import Commitment, Saved, Signer, commit, put_in_place
+from headway.storage.checkpoint.manifest import Manifest, NewerFormat, damage, in_words, read_manifest
+from headway.storage.checkpoint.staging import Note, Slot
+from headway.storage.checkpoint.validation_record import read_validation
+from headway.storage.fs_ops import entries, has_links
+from headway.storage.run import layout, report_backlog
+
+LOOKS = 5  # at a directory whose checkpoints are being taken away
+LARGE = 1 << 30  # bytes that take a moment to read
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The checkpoints of a run by the report they were made of, and those that are not what they should be."""
+
+    kept: list[Saved]
+    damaged: dict[PurePath, str]
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What an opening found; ``notes`` are what a person should hear of it."""
+
+    kept: list[Saved]
+    notes: list[str]
+
+
+def survey(run: Path) -> Survey:
+    """Look, and change nothing. Sizes are checked; what is being taken away while we look is not there.
+
+    What has taken its place may not have been there yet when we began to look: so we look again.
+    """
+    for _ in range(LOOKS):
+        found, vanished = _look(run)
+        if not vanished:
+            break
+    return found
+
+
+def _look(run: Path) -> tuple[Survey, bool]:
+    """What is there, and whether something has vanished meanwhile."""
+    vanished = False
+    kept: list[Saved] = []
+    damaged: dict[PurePath, str] = {}
+    for folder in _folders(run):
+        try:
+            manifest = read_manifest(folder)
+            wrong = in_words(damage(folder, manifest, contents=False))
+        except FileNotFoundError:
+            vanished = True
+            continue
+        except StorageError as error:
+            wrong = str(error)
+        if not wrong:
+            kept.append(Saved(folder, manifest, validation=read_validation(folder)))
+        elif folder.exists():
+            damaged[folder] = wrong
+        else:
+            vanished = True
+    return Survey(sorted(kept, key=lambda saved: saved.manifest.seq), damaged), vanished
+
+
+def committed(run: Path) -> list[Saved]:
+    """Every good checkpoint of a run, by the report it was made of."""
+    return survey(run).kept
+
+
+def _folders(run: Path) -> Iterator[Path]:
+    for path in entries(run / layout.CHECKPOINTS):
+        if not path.name.startswith(".") and path.suffix != layout.DAMAGED and _has_manifest(path):
+            yield path
+
+
+def _has_manifest(folder: Path) -> bool:
+    try:
+        return (folder / layout.MANIFEST).exists()
+    except PermissionError as error:
+        raise StorageError(f"{folder} cannot be read: {error.strerror}") from error
+
+
+def next_number(run: Path) -> int:
+    """One that no folder in there has, whatever it holds."""
+    return layout.next_number(path.stem for path in (run / layout.CHECKPOINTS).iterdir())
+
+
+def recover(run: Path, *, crashed: bool, signer: Signer | None = None) -> Recovered:
+    """Put a run directory in order; we hold its lock."""
+    begun = _finish_handoffs(run, signer.key) if signer is not None else ()
+    notes = [*begun, *_finish_renames(run), *_commit_complete_saves(run, signer)]
+    notes += restore_reports(run, committed(run))
+    notes += _rescue(run)
+    staging.sweep(run)
+    notes += _set_damaged_aside(run, crashed=crashed)
+    return Recovered(committed(run), notes)
+
+
+def restore_reports(run: Path, kept: Sequence[Saved]) -> Iterator[str]:
+    """Reports before the newest checkpoint that the driver had not read when it was killed; ``run`` is a directory."""
+    restored = report_backlog.restore(run, kept[-1].manifest.seq) if kept else 0
+    if restored:
+        reports = "reports" if restored > 1 else "report"
+        yield f"{restored:,} {reports} that nobody had written down when the run was cut off: in {layout.METRICS} now"
+
+
+def _finish_handoffs(run: Path, key: Key) -> Iterator[str]:
+    for left in background_handoff.found(run, key):
+        yield from finish_or_undo(run, left, lambda left: background_handoff.finish(run, left, key))
+
+
+def _rescue(run: Path) -> Iterator[str]:
+    """Files that somebody has taken whose key is another: what he has said of them is not believed, but they stay."""
+    for taken in background_handoff.left_behind(run):
+        place = background_handoff.rescue(run, taken)
+        yield f"files that were taken when the run was cut off belong to no report of yours; they are in {place}"
+
+
+def finish_or_undo(run: Path, left: Handoff, finish: Callable[[Handoff], bool]) -> Iterator[str]:
+    """Bring files to storage that a worker was about to, or put them back, and say why.
+
+    Raises:
+        StorageError: There is no room for them. They stay where they are, for the next opening.
+    """
+    what = f"the files of rank {left.rank} for report {left.seq}, saved when the run was cut off,"
+    try:
+        if finish(left):
+            return
+        where = background_handoff.undo(run, left)
+        if where != left.source:
+            yield f"{what} could not be put back to {left.source}: they are in {where}"
+    except (OSError, StorageError) as error:
+        left.slot(run).clear()
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise StorageError(
+                f"{what} find no room: {error}; they are in {left.aside}: free space, and try again"
+            ) from error
+        where = background_handoff.undo(run, left)
+        yield f"{what} could not be brought to storage and are put back to {where}: {error}"
+
+
+def _finish_renames(run: Path) -> Iterator[str]:
+    for path in sorted(layout.staging(run).glob(f"*/{layout.MANIFEST}")):
+        folder = path.parent
+        if folder.name.endswith((".discarded", ".known")) or has_links(folder):
+            continue
+        try:
+            manifest = read_manifest(folder)
+        except (StorageError, FileNotFoundError):
+            continue  # torn: it was never flushed, and what the ranks staged is still there
+        final = run / layout.CHECKPOINTS / manifest.name
+        if any(damage(folder, manifest, contents=True)) or os.path.lexists(final):
+            continue
+        put_in_place(folder, final)
+        yield f"{final.name} (report {manifest.seq}) was complete when the run was cut off, and is kept"
+
+
+def _commit_complete_saves(run: Path, signer: Signer | None) -> Iterator[str]:
+    done = {(saved.manifest.attempt, saved.manifest.seq) for saved in committed(run)}
+    newest = max(done, default=(0, -1))
+    for (attempt, seq), notes in sorted(_complete_saves(run, signer.key if signer else None).items()):
+        if (attempt, seq) <= newest:
+            continue
+        ranks = tuple(sorted(slot.rank for slot in notes))
+        note = notes[Slot(run, attempt, seq, ranks[0])]
+        what = Commitment(
+            number=next_number(run),
+            seq=seq,
+            attempt=attempt,
+            world_size=note.world_size,
+            ranks=ranks,
+            metrics=note.metrics,
+            name=note.adopted or note.name,
+        )
+        try:
+            saved = commit(run, what, signer)
+        except StorageError as error:
+            yield f"what was saved in report {seq} when the run was cut off cannot be kept: {error}"
+            continue
+        yield f"{saved.path.name} (report {seq}) was saved when the run was cut off, and is kept"
+
+
+def _is_inside(slot: Slot, note: Note, key: Key | None) -> bool:
+    """Whether the files are the run's own. An adopted folder may hold links, if the run's own worker says so."""
+    if note.adopted is None:
+        return True
+    folder = slot.run / layout.CHECKPOINTS / note.adopted
+    signed = key is not None and note.is_signed(key, slot.attempt, slot.seq, slot.rank)
+    return not folder.is_symlink() and (signed or not has_links(folder))
+
+
+def _complete_saves(run: Path, key: Key | None = None) -> dict[tuple[int, int], dict[Slot, Note]]:
+    rounds: dict[tuple[int, int], dict[int, Note]] = defaultdict(dict)
+    savers: dict[int, set[int]] = defaultdict(set)
+    for slot, complete in staging.begun(run):
+        savers[slot.attempt].add(slot.rank)
+        note = staging.read_note(slot) if complete else None
+        if note is not None and note.boot == durable_fs.boot_id() and _is_inside(slot, note, key):
+            rounds[slot.attempt, slot.seq][slot.rank] = note
+    kept = committed(run)
+    return {
+        (attempt, seq): {Slot(run, attempt, seq, rank): note for rank, note in rounds[attempt, seq].items()}
+        for attempt, seq in complete_rounds(rounds, savers, kept[-1].manifest if kept else None)
+    }
+
+
+def complete_rounds(
+    rounds: Mapping[tuple[int, int], Mapping[int, Note]], savers: Mapping[int, set[int]], newest: Manifest | None
+) -> list[tuple[int, int]]:
+    """Those (attempt, seq) to which every rank has given that gives files at all.
+
+    Who does is seen from what lies there (``savers`` of each attempt) and from the newest checkpoint; where there is
+    none, rank 0 does. In a run with datasets all ranks must have given: one that gives none may have been behind in its
+    part of them, and nobody is left who could tell.
+    """
+    found = []
+    for (attempt, seq), notes in sorted(rounds.items()):
+        world_size = next(iter(notes.values())).world_size
+        known = set(newest.ranks) if newest is not None and newest.world_size == world_size else {0}
+        feeds = any(note.cursor.get("datasets") for note in notes.values())
+        everybody = len(notes) == world_size
+        if set(notes) == savers[attempt] | known and (everybody or not feeds):
+            found.append((attempt, seq))
+    return found
+
+
+def _set_damaged_aside(run: Path, *, crashed: bool) -> Iterator[str]:
+    found = survey(run)
+    for folder, wrong in found.damaged.items():
+        _refuse_newer(Path(folder))
+        yield _set_aside(Path(folder), wrong)
+    for saved in reversed(found.kept if crashed else []):
+        say_reading(saved.manifest)
+        wrong = in_words(damage(Path(saved.path), saved.manifest, contents=True))
+        if not wrong:
+            return
+        yield _set_aside(Path(saved.path), wrong)
+
+
+def say_reading(manifest: Manifest) -> None:
+    """Who waits for this should know what for."""
+    if manifest.size > LARGE:
+        size = f"{manifest.size / 1e9:.1f} GB"
+        print(
+            f"headway: the run was cut off; reading every byte of {printable(manifest.name)} ({size})", file=sys.stderr
+        )
+
+
+def _refuse_newer(folder: Path) -> None:
+    """A run that a later version went on with is not ours to go on with."""
+    try:
+        read_manifest(folder)
+    except NewerFormat:
+        raise
+    except StorageError:
+        return
+
+
+def _set_aside(folder: Path, wrong: str) -> str:
+    endings = (f"{count}{layout.DAMAGED}" for count in ("", *(f"-{count}" for count in range(2, 1000))))
+    names = (layout.with_ending(folder.name, ending) for ending in endings)
+    aside = next(path for path in map(folder.with_name, names) if not os.path.lexists(path))
+    durable_fs.move(folder, aside)
+    return f"{folder.name} is damaged and is not used ({wrong}); what is left of it: {aside.name}"

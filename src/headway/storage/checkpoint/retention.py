@@ -1,0 +1,112 @@
+"""Which checkpoints stay. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from headway.core.config import CheckpointConfig
+from headway.storage.checkpoint.commit import Saved
+
+_WORST = -math.inf
+
+
+def look_up(metrics: Mapping[str, Any], key: str) -> Any:
+    """A metric by its name; ``"valid/loss"`` reaches into nested dicts. None where there is none."""
+    if key in metrics:
+        return metrics[key]
+    value: Any = metrics
+    for part in key.split("/"):
+        if not isinstance(value, Mapping) or part not in value:
+            return None
+        value = value[part]
+    return value
+
+
+def score(saved: Saved, key: str, order: str) -> float:
+    """Higher is better, whatever the order; what is missing, NaN or no number is worst."""
+    value = value_of(saved, key)
+    if not isinstance(value, int | float):
+        return _WORST
+    try:
+        number = float(value)
+    except OverflowError:  # an integer larger than any float
+        number = math.inf if value > 0 else -math.inf
+    if math.isnan(number):
+        return _WORST
+    return number if order == "max" else -number
+
+
+def value_of(saved: Saved, key: str) -> Any:
+    """What a checkpoint is ranked by: what its validation says, else a number in its own dict, else its report."""
+    validated = look_up(saved.validation.metrics, key) if saved.validation is not None else None
+    own = saved.manifest.values.get(key) if validated is None else validated
+    return look_up(saved.manifest.metrics, key) if own is None else own
+
+
+def ranked(kept: Sequence[Saved], config: CheckpointConfig) -> list[Saved]:
+    """From the worst to the best; of equals the later is better."""
+    key = config.checkpoint_score_attribute
+    if key is None:
+        return sorted(kept, key=lambda c: c.manifest.seq)
+    order = config.checkpoint_score_order
+    return sorted(kept, key=lambda c: (score(c, key, order), c.manifest.seq))
+
+
+def best(kept: Sequence[Saved], config: CheckpointConfig) -> list[Saved]:
+    """The ``num_to_keep`` best, the best of all last."""
+    order = ranked(kept, config)
+    return order if config.num_to_keep is None else order[-config.num_to_keep :] if config.num_to_keep else []
+
+
+def surplus(kept: Sequence[Saved], config: CheckpointConfig) -> list[Saved]:
+    """Those that may go: neither among the best nor the newest, and their validation, if any, is over.
+
+    A directory that has another name than we gave it is a copy that somebody has made, or was renamed to be kept.
+    """
+    ours = [c for c in kept if not _is_renamed(c)]
+    if not ours:
+        return []
+    stay = {c.path for c in best(ours, config)} | {max(ours, key=lambda c: c.manifest.seq).path}
+    return [c for c in ours if c.path not in stay and not c.awaits_validation]
+
+
+def _is_renamed(saved: Saved) -> bool:
+    return saved.path.name != saved.manifest.name
+
+
+def why_kept(kept: Sequence[Saved], config: CheckpointConfig) -> dict[PurePath, str]:
+    """For each checkpoint what keeps it, in words."""
+    newest = max(kept, key=lambda c: c.manifest.seq).path if kept else None
+    if config.num_to_keep is None:
+        return {c.path: "all are kept (num_to_keep=None)" for c in kept}
+    order = list(reversed(best(kept, config)))
+    reasons = {
+        c.path: f"number {place} of the {config.num_to_keep} {_wanted(config)}{_value(c, config)}"
+        for place, c in enumerate(order, start=1)
+    }
+    for c in kept:
+        others = "the newest" if c.path == newest else "its validation is pending" if c.awaits_validation else ""
+        others = others or ("its directory was copied or renamed" if _is_renamed(c) else "")
+        reasons.setdefault(c.path, others or "not deleted yet")
+    return reasons
+
+
+def why_retired(old: Saved, config: CheckpointConfig) -> str:
+    return f"not among the {config.num_to_keep} {_wanted(config)}{_value(old, config)}"
+
+
+def _wanted(config: CheckpointConfig) -> str:
+    key = config.checkpoint_score_attribute
+    return (
+        "most recent"
+        if key is None
+        else f"with the {'highest' if config.checkpoint_score_order == 'max' else 'lowest'} {key}"
+    )
+
+
+def _value(saved: Saved, config: CheckpointConfig) -> str:
+    key = config.checkpoint_score_attribute
+    return "" if key is None else f" ({value_of(saved, key)})"

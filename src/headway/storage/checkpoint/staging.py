@@ -1,0 +1,340 @@
+"""A rank's files on their way into the run directory, where only the controller makes checkpoints of them.
+
+.staging/3.own-x7g2/           being written, by us: what saves itself
+.staging/3.17.rank-0.part/     being copied
+.staging/3.17.rank-0.json      what its report said
+.staging/3.17.rank-0/          complete: all files of rank 0 for report 17 of attempt 3
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from headway.core.errors import StorageError
+from headway.core.schema import COUNT, NUMBER, Range, Values, conform
+from headway.core.security.signing import Key
+from headway.storage import durable_fs
+from headway.storage.checkpoint import file_inventory
+from headway.storage.checkpoint.dict_files import scalars, write_dict
+from headway.storage.checkpoint.file_inventory import Inventory
+from headway.storage.checkpoint.manifest import Stored, read_manifest
+from headway.storage.fs_ops import has_links, read_small
+from headway.storage.run import layout
+
+
+@dataclass(frozen=True, order=True)
+class Slot:
+    """The place of one rank's files for one report. No folder is shared: a late rank may still be writing."""
+
+    run: Path
+    attempt: int
+    seq: int
+    rank: int
+
+    @property
+    def folder(self) -> Path:
+        return layout.staging(self.run) / f"{self.attempt}.{self.seq}.rank-{self.rank}"
+
+    @property
+    def part(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.part")
+
+    @property
+    def note(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.json")
+
+    def clear(self) -> None:
+        """The note first: without it nobody takes what is left for a complete save."""
+        for path in (self.note, self.folder, self.part):
+            durable_fs.remove(path)
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a rank said when it saved, so that its files can be made a checkpoint even if nobody heard it."""
+
+    world_size: int
+    metrics: dict[str, Any]
+    boot: str = field(default_factory=durable_fs.boot_id)
+    values: dict[str, float] = field(default_factory=dict)
+    cursor: dict[str, Any] = field(default_factory=dict)  # where in the data the rank was
+    name: str | None = None  # what the checkpoint shall be called
+    validation: dict[str, Any] | None = None  # the wish to have it validated: see validations.py
+    source: str = ""  # the user's folder that was copied: ranks may share one
+    began: float = 0.0  # and when: the clock of a machine, common to its processes
+    adopted: str | None = None  # a folder below the run's checkpoints that holds the files already
+    files: dict[str, Stored] = field(default_factory=dict)  # in a store, or if adopted: what this rank has put there
+    left: dict[str, Stored] = field(default_factory=dict)  # and what it has not, because another rank puts it there
+    seconds: float = 0.0  # how long that took
+    unproven: bool = False  # the files are not the run's own: it has been given a checkpoint of somebody else
+    signature: str = ""  # by the run's key: a worker of the run has written it
+
+    @property
+    def origin(self) -> tuple[str, str] | None:
+        """The machine and the folder that was copied, to tell whether ranks share one."""
+        return (self.boot, self.source) if self.source else None
+
+    def signed(self, key: Key | None, attempt: int, seq: int, rank: int) -> Note:
+        """The same, signed for this place."""
+        if key is None or self.unproven:
+            return self
+        return replace(self, signature=key.sign("note", self._signable(attempt, seq, rank)))
+
+    def is_signed(self, key: Key, attempt: int, seq: int, rank: int) -> bool:
+        return key.verify("note", self._signable(attempt, seq, rank), self.signature)
+
+    def _signable(self, attempt: int, seq: int, rank: int) -> bytes:
+        content = json.loads(json.dumps({**asdict(self), "signature": ""}))
+        return json.dumps([attempt, seq, rank, content], sort_keys=True).encode()
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Note:
+        """ValueError for what is not a note."""
+        try:
+            content = json.loads(data)
+            conform(content, _NOTE)
+            kinds = {name: {file: Stored(**stored) for file, stored in content[name].items()} for name in _STORED}
+            note = cls(**{**content, **kinds})
+        except (TypeError, RecursionError) as error:
+            raise ValueError(f"not a note: {error}") from error
+        names = [name for name in (note.name, note.adopted) if name is not None]
+        if not all(map(layout.is_plain_name, names)) or not all(map(layout.is_inner_path, (*note.files, *note.left))):
+            raise ValueError("a note must not name what lies outside of its checkpoint")
+        return note
+
+
+_STORED = ("files", "left")
+_FILES = Values({"size": Range(0, 1 << 62), "?sha256": str})
+_TEXT = frozenset({str, None})
+_NOTE = {
+    "world_size": COUNT,
+    "metrics": dict,
+    "boot": str,
+    "values": Values(NUMBER),
+    "cursor": dict,
+    "name": _TEXT,
+    "validation": frozenset({dict, None}),
+    "source": str,
+    "began": NUMBER,
+    "adopted": _TEXT,
+    "files": _FILES,
+    "left": _FILES,
+    "seconds": NUMBER,
+    "?unproven": bool,
+    "?signature": str,
+}
+
+
+def copied_from(note: Note, source: Path) -> Note:
+    """Said before the first byte is copied."""
+    return replace(note, source=str(source.resolve()), began=time.monotonic())
+
+
+def check_present(run: Path, lock: tuple[int, int] | None = None) -> None:
+    """A run's folder that has gone away, with its disk say, must not be made anew in the place where that was.
+
+    ``lock`` is what :func:`lock_of` has said before: it must not be the folder of another run either.
+    """
+    if not run.is_dir():
+        raise StorageError(f"the run's folder {run} is not there any more: has its disk gone away?")
+    if lock is not None and lock_of(run) not in (lock, None):
+        raise StorageError(replaced(run))
+
+
+def lock_of(run: Path) -> tuple[int, int] | None:
+    """What no other run's lock has; None where there is none."""
+    try:
+        status = os.lstat(run / layout.LOCK)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def replaced(run: Path) -> str:
+    return (
+        f"the folder of another run has taken the place of this one's, {run}, which was moved or removed meanwhile: "
+        "stop a run before you move or remove it, and give each its own name"
+    )
+
+
+def scratch(run: Path, attempt: int) -> Path:
+    """A folder for files that will be staged; should they never be, they go with what the attempt has left."""
+    check_present(run)
+    durable_fs.make_folder(layout.staging(run))
+    return Path(tempfile.mkdtemp(prefix=f"{attempt}.own-", dir=layout.staging(run)))
+
+
+def stage(source: Path, slot: Slot, note: Note, key: Key | None = None, *, given: Inventory | None = None) -> set[str]:
+    """Copy a rank's files into staging; afterwards the caller may do what it likes with its own.
+
+    Args:
+        source: The caller's directory.
+        slot: Where its files go.
+        note: What the rank says of them.
+        key: The run's key, to sign the note with.
+        given: What the directory held when it was reported, and must still hold; None if that is now.
+
+    Returns:
+        The relative paths of the files.
+    """
+    check_source(source)
+    copied: set[str] = set()
+
+    def fill() -> None:
+        durable_fs.make_folder(slot.part)
+        found = given or inventory_of(source, slot, note)
+        check_any(found, source)
+        copied.update(file_inventory.copy(found, source, slot.part, leave_out=slot.run, frozen=given is not None))
+
+    _stage(fill, slot, copied_from(note, source), key)
+    return copied
+
+
+def inventory_of(source: Path, slot: Slot, note: Note) -> Inventory:
+    """What a rank's directory holds now."""
+    return Inventory.of(source, leave_out=slot.run, shared=note.world_size > 1)
+
+
+def check_any(found: Inventory, source: Path) -> None:
+    if not found.files:
+        raise StorageError(f"the reported checkpoint {source} holds no file: write it before you report it")
+
+
+def stage_dict(data: Mapping[Any, Any], slot: Slot, note: Note, key: Key | None = None) -> None:
+    """The same for a dict."""
+
+    def fill() -> None:
+        durable_fs.make_folder(slot.part)
+        write_dict(slot.part, data)
+
+    _stage(fill, slot, replace(note, values=scalars(data)), key)
+
+
+def adopt(source: Path, slot: Slot, note: Note, key: Key | None = None) -> None:
+    """Files that lie on the run's storage already: nothing is copied, they only get a manifest."""
+    checkpoints = slot.run / layout.CHECKPOINTS
+    if source.parent != checkpoints or source.name.startswith(".") or source.is_symlink():
+        raise StorageError(f"{source} is not a folder in {checkpoints}: only such ones need no upload")
+    check_source(source)
+    check_name(source.name)
+    if (source / layout.MANIFEST).exists():
+        raise StorageError(f"{source} is a checkpoint already: write the next one into another folder")
+    given = inventory_of(source, slot, note)
+    check_any(given, source)
+    names = [name for name in given.files if not given.may_lack(name) and name not in layout.BESIDE]
+    files = {name: Stored(given.files[name].size) for name in names}
+    _stage(lambda: durable_fs.make_folder(slot.part), slot, replace(note, adopted=source.name, files=files), key)
+
+
+def check_name(name: str) -> None:
+    """StorageError where a directory that holds a checkpoint already has a name that a checkpoint cannot have."""
+    if not layout.is_checkpoint_name(name):
+        raise StorageError(
+            f"a checkpoint cannot be called {name!r}: its name has at most {layout.LONGEST_CHECKPOINT_NAME} bytes and "
+            f"does not end in {layout.DAMAGED}"
+        )
+
+
+def settle(slot: Slot, note: Note, key: Key | None) -> None:
+    """All files are there: say so."""
+    durable_fs.write(slot.note, note.signed(key, slot.attempt, slot.seq, slot.rank).to_json())
+    durable_fs.move(slot.part, slot.folder)
+
+
+def _stage(fill: Callable[[], None], slot: Slot, note: Note, key: Key | None) -> None:
+    slot.clear()  # what a save left that was interrupted
+    try:
+        fill()
+        settle(slot, note, key)
+    except OSError as error:
+        slot.clear()
+        raise StorageError(f"the checkpoint of report {slot.seq} could not be saved to {slot.run}: {error}") from error
+    except BaseException:
+        slot.clear()
+        raise
+
+
+def check_source(source: Path, run: Path | None = None) -> None:
+    """``run``: its folder must not lie inside, because what lies inside will be taken away."""
+    if run is not None and run.is_relative_to(source):
+        raise StorageError(f"{source} holds the run directory {run}: its files cannot be taken from there")
+    if not source.is_dir():
+        kind = "a file, not a directory" if source.is_file() else "not a directory"
+        raise StorageError(f"the reported checkpoint {source} is {kind}: write it before you report it")
+    for name in (layout.MANIFEST, layout.VALIDATION):
+        if (source / name).exists() and not _is_ours(source):
+            raise StorageError(f"{source} holds a file {name}, a name that Headway needs: rename yours")
+
+
+def _is_ours(source: Path) -> bool:
+    """Whether a checkpoint is being reported once more: then it gets a new manifest."""
+    try:
+        read_manifest(source)
+    except (StorageError, OSError):
+        return False
+    return True
+
+
+def is_kept(source: Path) -> bool:
+    """Whether a directory is part of a run's checkpoint, or of a copy of one that other processes read, or holds any.
+
+    Its files are copied when it is reported, and never taken: the checkpoint would be lost.
+    """
+    real = source.resolve()
+    return any(map(_is_checkpoint, (real, *real.parents))) or any(
+        _is_checkpoint(found.parent)
+        for pattern in ("*", f"{layout.CHECKPOINTS}/*", f"*/{layout.CHECKPOINTS}/*")
+        for found in real.glob(f"{pattern}/{layout.MANIFEST}")
+    )
+
+
+def _is_checkpoint(path: Path) -> bool:
+    if path.name.startswith(layout.COPIES):
+        return True
+    in_run = path.parent.name == layout.CHECKPOINTS or path.name == layout.FIRST
+    return in_run and (path / layout.MANIFEST).exists()
+
+
+_NUMBER = "(0|[1-9][0-9]{0,17})"
+_NAME = re.compile(rf"{_NUMBER}\.{_NUMBER}\.rank-{_NUMBER}(\.part)?")
+
+
+def begun(run: Path) -> Iterator[tuple[Slot, bool]]:
+    """Every save that lies in staging, and whether it is complete.
+
+    What ranks stage holds no links: a save that does was made by somebody else, and would lead out of the directory.
+    """
+    for path in sorted(layout.staging(run).glob("*.rank-*")):
+        if path.is_dir() and (match := _NAME.fullmatch(path.name)):
+            attempt, seq, rank = (int(match[i]) for i in (1, 2, 3))
+            yield Slot(run, attempt, seq, rank), match[4] is None and not has_links(path)
+
+
+def read_note(slot: Slot) -> Note | None:
+    """None where it was never written, or not to its end."""
+    try:
+        return Note.from_json(read_small(slot.note))
+    except (OSError, StorageError, ValueError):
+        return None
+
+
+def sweep(run: Path, attempt: int | None = None, keep: Collection[int] = ()) -> None:
+    """What still lies in staging, or what this attempt has left there, is of no use any more, but for some reports."""
+    found = sorted(layout.staging(run).glob("*" if attempt is None else f"{attempt}.*"))
+    kept = tuple(f"{attempt}.{seq}." for seq in keep)
+    found = [path for path in found if not path.name.startswith(kept)]
+    for path in sorted(found, key=lambda path: path.suffix != ".json"):  # notes first, see Slot.clear
+        durable_fs.remove(path)
+    if attempt is None:
+        durable_fs.remove(layout.staging(run))

@@ -1,0 +1,435 @@
+"""Small honest file operations: lists of what is there, writes that are whole or absent, lines that are never torn."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import json
+import os
+import shutil
+import stat
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+from headway.core.errors import StorageError
+from headway.core.schema import MAX_DEPTH, check_depth, conform
+from headway.storage import durable_fs
+
+MAX_JSON_BYTES = 1 << 28  # of one value: what is larger was not written by us
+_CHUNK_BYTES = 1 << 20
+PRIVATE = 0o600  # run directories hold what their owner's programs print
+
+_HALF_REPLACED = ".headway-link"
+
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a directory",
+}
+
+
+def walk(source: Path, leave_out: Path) -> Iterator[tuple[str, Path]]:
+    """Files and folders below, by their relative path; folders before what is in them.
+
+    Links are followed, as every reader would, but never in a circle. Pipes and sockets have no content to keep;
+    ``leave_out`` is a folder that is not entered even if it lies inside.
+    """
+    pending: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]
+    avoid = _identity(leave_out)
+    while pending:
+        folder, above = pending.pop()
+        within = above | {_identity(source / folder)}
+        for name in sorted(os.listdir(source / folder)):
+            path = os.path.join(folder, name)
+            entry = source / path
+            try:
+                mode = entry.stat().st_mode
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                if error.errno != errno.ELOOP:
+                    raise
+                continue  # a link to itself: it leads nowhere
+            if stat.S_ISREG(mode):
+                yield path, entry
+            elif stat.S_ISDIR(mode) and _identity(entry) not in within | {avoid}:
+                pending.append((path, within))
+                yield path, entry
+
+
+def entries(folder: Path) -> list[Path]:
+    """What a directory holds, sorted; nothing where there is no directory. StorageError where it cannot be read."""
+    try:
+        return sorted(folder.iterdir()) if folder.is_dir() else []
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be read: {error.strerror}") from error
+
+
+def copy_tree(source: Path, target: Path, leave_out: Collection[str] = ()) -> None:
+    """Copy the files below a directory; links are followed, pipes and the like have no content to copy."""
+    target.mkdir(parents=True, exist_ok=True)
+    for path, entry in walk(source, leave_out=target):
+        if entry.is_dir():
+            (target / path).mkdir(exist_ok=True)
+        elif path not in leave_out:
+            shutil.copy2(entry, target / path)
+
+
+def replace_links(folder: Path) -> None:
+    """Put what links below a directory lead to in their place: a checkpoint has files of its own only.
+
+    Files of the same directory get a second name, others are copied. A link that leads nowhere has no content: it
+    stays.
+    """
+    for half in folder.rglob(f".*{_HALF_REPLACED}"):  # somebody was killed while doing this
+        place = half.with_name(half.name[1:].removesuffix(_HALF_REPLACED))
+        durable_fs.remove(half) if os.path.lexists(place) else durable_fs.move(half, place)
+    for root, folders, names in os.walk(folder):
+        for path in (Path(root, name) for name in (*folders, *names)):
+            if path.is_symlink() and path.exists():
+                _replace_link(path, within=folder)
+
+
+def own_content(folder: Path, *, leases: bool) -> None:
+    """Put copies in the place of files that others can still write to: a committed checkpoint must never change.
+
+    Args:
+        folder: Its files have just been moved here; there are no links.
+        leases: Whether its filesystem can tell which files are open (see :func:`disk.is_written`).
+    """
+    found = [(path, path.stat()) for path in folder.rglob("*") if path.is_file()]
+    names = Counter(status.st_ino for _, status in found)
+    for path, status in found:
+        if status.st_nlink > names[status.st_ino] or (leases and durable_fs.is_written(path)):
+            _replace(path, functools.partial(durable_fs.copy, path))
+
+
+def has_links(folder: Path) -> bool:
+    """Whether this is a link, or anything below it."""
+    below = (os.path.join(root, name) for root, folders, names in os.walk(folder) for name in (*folders, *names))
+    return os.path.islink(folder) or any(map(os.path.islink, below))
+
+
+def _replace_link(path: Path, within: Path) -> None:
+    target = path.resolve()
+    if target.is_dir():
+        _replace(path, functools.partial(copy_tree, target))
+    elif not target.is_file():
+        return  # a pipe, a device
+    elif target.is_relative_to(within.resolve()):
+        _replace(path, functools.partial(durable_fs.link, target))
+    else:
+        _replace(path, functools.partial(durable_fs.copy, target))
+
+
+def _replace(path: Path, make: Callable[[Path], None]) -> None:
+    """Put what ``make`` writes in the place of a link or a file; should we be killed, :func:`replace_links` tidies."""
+    fresh = path.with_name(f".{path.name}{_HALF_REPLACED}")
+    durable_fs.remove(fresh)
+    make(fresh)
+    if fresh.is_dir():
+        path.unlink()
+    durable_fs.move(fresh, path)
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return 0, 0
+    return status.st_dev, status.st_ino
+
+
+def sizes(folder: Path) -> dict[str, int]:
+    """Every file below, by its path relative to ``folder``, with its size. Links, pipes and sockets are left out."""
+    found = {}
+    for root, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(root, name)
+            status = os.lstat(path)
+            if stat.S_ISREG(status.st_mode):
+                found[os.path.relpath(path, folder)] = status.st_size
+    return dict(sorted(found.items()))
+
+
+def open_regular(path: str | Path) -> BufferedReader:
+    """Open a file to read. Whatever lies there, this does not block: a pipe, a device or a socket is refused.
+
+    Raises:
+        FileNotFoundError: There is nothing.
+        StorageError: There is something else than a file that we may read.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+    kind = stat.S_IFMT(os.fstat(fd).st_mode)
+    if kind != stat.S_IFREG:
+        os.close(fd)
+        raise StorageError(f"{path} is {_KINDS.get(kind, 'something else')}, not a file")
+    return open(fd, "rb")
+
+
+def open_to_append(path: Path) -> int:
+    """Open a file of ours to append to, and make it if there is none. A link is not followed: it may lead anywhere.
+
+    Raises:
+        StorageError: There is something else than a file, or we may not write to it.
+        OSError: It cannot be opened, or made.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    if path.is_symlink():
+        raise StorageError(f"{path} is a link, and Headway does not write through links: remove it")
+    try:
+        if _has_other_names(path):  # a copy made with hard links: the other one must not grow, too
+            _replace(path, functools.partial(durable_fs.copy, path))
+        fd = os.open(path, flags, PRIVATE)
+    except PermissionError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise StorageError(f"{path} is not a file: remove it")
+    return fd
+
+
+def _has_other_names(path: Path) -> bool:
+    """Whether a file is there by several names (hard links): what is written to it is written to all of them."""
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_nlink > 1
+
+
+def same_content(a: Path, b: Path) -> bool:
+    if a.stat().st_size != b.stat().st_size:
+        return False
+    with open_regular(a) as left, open_regular(b) as right:
+        while chunk := left.read(1 << 20):
+            if chunk != right.read(1 << 20):
+                return False
+    return True
+
+
+def same_beginning(short: Path, long: Path) -> bool:
+    """Whether a file begins with the content of another."""
+    with open_regular(short) as left, open_regular(long) as right:
+        while chunk := left.read(1 << 20):
+            if chunk != right.read(len(chunk)):
+                return False
+    return True
+
+
+def write_json(path: Path, value: object) -> None:
+    """Whole or not at all, whatever happens in between, and on the disk when this returns."""
+    temporary = _temporary(path)
+    if os.path.lexists(temporary) and (not stat.S_ISREG(os.lstat(temporary).st_mode) or _has_other_names(temporary)):
+        durable_fs.remove(temporary)  # a link, say: it would lead anywhere
+    durable_fs.write(temporary, json_bytes(value))
+    durable_fs.flush(temporary)
+    durable_fs.move(temporary, path)
+    durable_fs.flush(path.parent)
+
+
+def remove_json(path: Path) -> None:
+    """Remove what :func:`write_json` has written, or was about to; no file of another name."""
+    for stale in (path, _temporary(path)):
+        durable_fs.remove(stale)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f"{path.name}.new")
+
+
+def json_bytes(value: object) -> bytes:
+    """A value as it is written to a file. StorageError where no reader would accept the file."""
+    data = json.dumps(value, indent=1).encode() + b"\n"
+    if len(data) > MAX_JSON_BYTES:
+        raise StorageError(
+            f"its description would take {len(data) >> 20} MiB, of {MAX_JSON_BYTES >> 20}: report less metrics"
+        )
+    return data
+
+
+def read_small(path: Path) -> bytes:
+    """The content of a file that holds one JSON value."""
+    with open_regular(path) as file:
+        large = os.fstat(file.fileno()).st_size > MAX_JSON_BYTES
+        data = b"" if large else file.read(MAX_JSON_BYTES + 1)
+    if large or len(data) > MAX_JSON_BYTES:
+        raise StorageError(f"{path} is damaged: it has more than {MAX_JSON_BYTES >> 20} MiB")
+    return data
+
+
+def read_json(path: Path) -> Any:
+    return parse_json(path, read_small(path))
+
+
+def parse_json(path: str | Path, data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:  # a nesting of thousands is none of ours
+        raise StorageError(f"{path} is damaged: {error}") from error
+
+
+@dataclass(frozen=True)
+class DamagedLine:
+    """A line that does not hold what it should."""
+
+    why: str
+
+
+Check = Callable[[Any], None]  # raises ShapeError for what is not a line of this file
+
+
+def is_object(line: Any) -> None:
+    conform(line, dict)
+
+
+def scan_lines(path: Path, check: Check = is_object) -> Iterator[dict[str, Any] | DamagedLine]:
+    """The JSON lines of a file that somebody may be appending to; a torn last line is not there yet."""
+    with contextlib.suppress(FileNotFoundError), open_regular(path) as file:
+        for line in _whole_lines(file.fileno()):
+            yield line if isinstance(line, DamagedLine) else _parsed(line, check)
+
+
+def _whole_lines(fd: int) -> Iterator[bytes | DamagedLine]:
+    """All lines that end. Those that cannot be JSON, because they are too long or hold zero bytes, are skipped.
+
+    Nothing of a skipped line is kept, and holes in the file are not read: a sparse file of terabytes costs nothing.
+    """
+    parts: list[bytes] = []  # of the line that is being read
+    skipping = False
+    while chunk := os.read(fd, _CHUNK_BYTES):
+        *ends, beginning = chunk.split(b"\n")
+        for end in ends:
+            if not skipping:
+                yield _line([*parts, end])
+            parts, skipping = [], False
+        if skipping:
+            _skip_hole(fd)
+            continue
+        parts.append(beginning)
+        if (damaged := _damage_of(parts)) is not None:
+            yield damaged
+            parts, skipping = [], True
+
+
+def _line(parts: list[bytes]) -> bytes | DamagedLine:
+    return _damage_of(parts) or b"".join(parts)
+
+
+def _damage_of(parts: list[bytes]) -> DamagedLine | None:
+    """Only the last part was not looked at before."""
+    if sum(map(len, parts)) > MAX_JSON_BYTES:
+        return DamagedLine(f"it has more than {MAX_JSON_BYTES >> 20} MiB")
+    return DamagedLine("it holds zero bytes") if b"\0" in parts[-1] else None
+
+
+def _skip_hole(fd: int) -> None:
+    position = os.lseek(fd, 0, os.SEEK_CUR)
+    try:
+        os.lseek(fd, position, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # there is only a hole up to the end
+            os.lseek(fd, 0, os.SEEK_END)
+
+
+def _parsed(line: bytes, check: Check) -> dict[str, Any] | DamagedLine:
+    try:
+        found: dict[str, Any] = json.loads(line)
+        if line.count(b"{") + line.count(b"[") > MAX_DEPTH:  # of millions of lines, few need the closer look
+            check_depth(found)
+        check(found)
+    except (ValueError, RecursionError) as error:
+        return DamagedLine(str(error))
+    return found
+
+
+def read_lines(path: Path, check: Check = is_object) -> Iterator[dict[str, Any]]:
+    """The lines of such a file that are not damaged: one bad line does not hide the others."""
+    return (line for line in scan_lines(path, check) if not isinstance(line, DamagedLine))
+
+
+def read_lines_backwards(path: Path, check: Check = is_object) -> Iterator[dict[str, Any]]:
+    """The same lines, the last one first, without reading more of the file than is asked for."""
+    for data in _lines_backwards(path):
+        line = _parsed(data, check)
+        if not isinstance(line, DamagedLine):
+            yield line
+
+
+def _lines_backwards(path: Path) -> Iterator[bytes]:
+    with contextlib.suppress(FileNotFoundError), open_regular(path) as file:
+        position = file.seek(0, os.SEEK_END)
+        beginning = b""  # of a line whose end we have seen; at first, the torn one
+        torn = True
+        skipped = 0  # bytes of a line that cannot be JSON
+        while position > 0 and len(beginning) + skipped <= MAX_JSON_BYTES:
+            size = min(position, max(1 << 16, len(beginning)))  # long lines are read in growing steps
+            position -= size
+            file.seek(position)
+            first, *whole = (file.read(size) + beginning).split(b"\n")
+            if whole and (torn or skipped):
+                whole, torn, skipped = whole[:-1], False, 0
+            yield from reversed(whole)
+            if b"\0" in first:
+                first, skipped = b"", skipped + len(first)
+            beginning = first
+        if beginning and not torn and not skipped:
+            yield beginning
+
+
+class Appender:
+    """A file of lines that only we append to. A torn line left by a crash is cut off first.
+
+    Lines that cannot be written now (a full disk) are kept and written with the next ones: the run must not die of it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._fd = open_to_append(path)
+        _cut_torn_line(self._fd)
+        self._kept = b""
+        self.trouble: OSError | None = None  # why there are such lines
+
+    def write(self, lines: bytes) -> None:
+        view = memoryview(self._kept + lines if self._kept else lines)
+        try:
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError as error:
+            self._kept, self.trouble = bytes(view), error
+        else:
+            self._kept, self.trouble = b"", None
+
+    def close(self) -> None:
+        if self._kept:
+            self.write(b"")
+        os.close(self._fd)
+
+
+def _cut_torn_line(fd: int) -> None:
+    size = end = os.lseek(fd, 0, os.SEEK_END)
+    while end > 0:
+        if size - end > MAX_JSON_BYTES:  # none of ours, and perhaps terabytes of a sparse file: readers skip this line
+            os.write(fd, b"\n")
+            return
+        start = max(0, end - _CHUNK_BYTES)
+        block = os.pread(fd, end - start, start)
+        newline = block.rfind(b"\n")
+        if newline >= 0:
+            os.ftruncate(fd, start + newline + 1)
+            return
+        end = start
+    os.ftruncate(fd, 0)

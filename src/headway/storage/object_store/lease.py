@@ -1,0 +1,200 @@
+"""Who has a run in an object store open: an object that its owner renews, for there are no locks across machines.
+
+Who finds one that is not renewed for a while takes it over. So who has renewed its own lately is safe; who has not,
+because it slept, must look before it writes anything, and if the lease is not its own any more, never writes again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headway.core.errors import StorageError
+from headway.core.schema import NUMBER, Range, conform, printable
+from headway.storage.durable_fs import boot_id
+from headway.storage.object_store.base import Store
+from headway.storage.run import layout
+
+RENEW_S = 5.0
+EXPIRE_S = 20.0  # without a renewal
+SAFE_S = 12.0  # so long after a renewal nobody can have taken the run over
+SETTLE_S = 1.0  # after taking over: time for who did the same
+_SHAPE = {
+    "?owner": str,
+    "?token": str,
+    "?host": str,
+    "?boot": str,
+    "?process": str,
+    "?pid": Range(0, 1 << 31),
+    "?time": NUMBER,
+}
+
+
+class LeaseLost(StorageError):
+    """The run is in other hands: there is no other attempt."""
+
+
+class Lease:
+    """Ours until ``release``, if nobody has taken it away while we slept."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._mine = {
+            "owner": f"process {os.getpid()} on {socket.gethostname()}",
+            "token": secrets.token_hex(8),
+            "host": socket.gethostname(),
+            "boot": boot_id(),
+            "process": _process(os.getpid()),
+            "pid": os.getpid(),
+        }
+        self._beat = 0
+        self._renewed = 0.0
+        self._lost: str | None = None
+        self._renewing = threading.Lock()
+        self.taken_over = False  # from somebody who may still be at work, somewhere
+
+    def take(self) -> None:
+        self.taken_over = _await_end(self._store)
+        began = _now()
+        if not self._store.create(layout.LOCK, self._content()) and not self._is_mine(read(self._store)):
+            raise _is_open(self._store, read(self._store))
+        if self.taken_over:
+            time.sleep(SETTLE_S)
+            if not self._is_mine(found := read(self._store)):
+                raise _is_open(self._store, found)
+        self._renewed = began
+        self._thread = Repeating("headway-lease", RENEW_S, self.renew)
+
+    def _content(self) -> bytes:
+        return json.dumps({**self._mine, "beat": self._beat, "time": time.time()}).encode()
+
+    def _is_mine(self, found: dict[str, Any] | None) -> bool:
+        return found is not None and found.get("token") == self._mine["token"]
+
+    def renew(self) -> None:
+        """Say that we are still here; finds out if the run was taken over, and never takes it back."""
+        with self._renewing:
+            if self._lost is not None:
+                return
+            began = _now()
+            found = read(self._store)
+            if not self._is_mine(found):
+                self._lost = str((found or {}).get("owner", "another process, which is through with it,"))
+                return
+            self._beat += 1
+            self._store.put(layout.LOCK, self._content())
+            self._renewed = began
+
+    def check(self) -> None:
+        """LeaseLost if the run is not ours any more: then we must not write. Costs nothing if we renewed lately."""
+        if self._lost is None and _now() - self._renewed > SAFE_S:
+            self.renew()
+        if self._lost is not None:
+            raise LeaseLost(
+                f"{self._lost} has taken this run over, because nothing was heard of us for {EXPIRE_S:.0f} seconds"
+            )
+
+    def release(self) -> None:
+        self._thread.stop()
+        with self._renewing:
+            if self._lost is None and self._is_mine(read(self._store)):
+                self._store.delete([layout.LOCK])
+
+
+def _now() -> float:
+    """Goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def read(store: Store) -> dict[str, Any] | None:
+    """What the owner says of itself; None where there is none."""
+    try:
+        content: dict[str, Any] = json.loads(store.read(layout.LOCK))
+        conform(content, _SHAPE)
+    except (FileNotFoundError, ValueError, RecursionError):
+        return None
+    return content
+
+
+def is_held(store: Store) -> bool:
+    """Whether somebody has said so lately, by its own clock."""
+    found = read(store)
+    return found is not None and not _died_here(found) and abs(time.time() - found.get("time", 0)) < EXPIRE_S
+
+
+def _await_end(store: Store) -> bool:
+    """Returns when nobody holds the lease, and whether it had to be taken away from somebody unseen.
+
+    Whoever renews it while we look is alive, and we are not wanted.
+    """
+    first = read(store)
+    if first is None:
+        return False
+    if not _died_here(first):
+        owner = printable(first.get("owner", "another process"))
+        print(f"headway: run {store.url} was left open by {owner}: is it alive?", file=sys.stderr)
+    began = time.monotonic()
+    while not _died_here(first) and time.monotonic() - began < EXPIRE_S:
+        time.sleep(RENEW_S / 5)
+        now = read(store)
+        if now is None:
+            return False
+        if now != first:
+            raise _is_open(store, now)
+    if read(store) != first:
+        raise _is_open(store, read(store))
+    store.delete([layout.LOCK])
+    return not _died_here(first)
+
+
+def _is_open(store: Store, found: dict[str, Any] | None) -> StorageError:
+    owner = (found or {}).get("owner", "another process")
+    return StorageError(f"run {store.url} is open in {owner}: wait for it, or choose another name")
+
+
+def _died_here(found: dict[str, Any]) -> bool:
+    """Whether its owner was a process of this machine that is gone."""
+    if (found.get("host"), found.get("boot")) != (socket.gethostname(), boot_id()):
+        return False
+    namespace, _, _ = str(found.get("process")).partition(" ")
+    here, _, _ = _process(os.getpid()).partition(" ")
+    return namespace == here and _process(int(found.get("pid", 0))) != found.get("process")
+
+
+def _process(pid: int) -> str:
+    """What no other process has: where its number counts, and when it began."""
+    try:
+        began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        return f"{os.readlink('/proc/self/ns/pid')} {began}"
+    except (OSError, IndexError):
+        return ""
+
+
+class Repeating:
+    """A thread that does something again and again, whatever comes of it."""
+
+    def __init__(self, name: str, every_s: float, work: Callable[[], None]) -> None:
+        self._every_s = every_s
+        self._work = work
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every_s):
+            try:
+                self._work()
+            except Exception:  # the store is not there right now; the next time, perhaps
+                continue
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()

@@ -1,0 +1,142 @@
+"""A run's journal, metrics and logs: written in a folder here, and copied to the store as they grow.
+
+An object store cannot append. So the files live in a *home* on this machine, and the store has a copy of them that is a
+few seconds old; what counts, the checkpoints, never passes through here. A home may be deleted when no run is open: the
+store has everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import shutil
+import threading
+import time
+from pathlib import Path
+
+from headway.core.environment import results_folder
+from headway.storage.object_store.base import Store
+from headway.storage.object_store.lease import RENEW_S, Lease, Repeating
+from headway.storage.run import layout
+from headway.storage.run.failure_bundle import SUMMARY
+
+SHARE = 20  # of the time that copying took, until it is done again: it must not become what we do
+
+_GROWING = (layout.JOURNAL, layout.METRICS, layout.DATA)
+
+
+def home_of(store: Store) -> Path:
+    """The folder of this machine where such a run is written down first."""
+    storage, _, name = store.url.rpartition("/")
+    slug = re.sub(r"[^A-Za-z0-9.-]+", "_", storage)[-60:].strip("_")
+    digest = hashlib.sha256(store.up(1).identity.encode()).hexdigest()[:8]
+    return results_folder() / ".remote" / f"{slug}-{digest}" / name
+
+
+def fetch_record(store: Store, home: Path) -> None:
+    """Bring home what is known of a run. What is here and goes on where the store's copy ends is newer: it stays."""
+    for name in (layout.DESCRIPTION, *_GROWING):
+        path = home / name
+        try:
+            theirs = store.read(name)
+        except FileNotFoundError:
+            if name == layout.DATA:  # most runs have no datasets
+                continue
+            theirs = b""
+        if name in _GROWING and path.is_file() and path.read_bytes().startswith(theirs):
+            continue
+        path.write_bytes(theirs)
+
+
+def fetch_logs(store: Store, home: Path) -> None:
+    """Bring home the logs of former openings, so that ours go on where they end and the store's copy keeps them.
+
+    To be called before :func:`fetch_record`: as long as the journal here goes on where the store's copy ends, nobody
+    else has written logs either, and those that are here are newer.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        theirs, mine = store.read(layout.JOURNAL), home / layout.JOURNAL
+        newer = mine.is_file() and mine.read_bytes().startswith(theirs)
+        for key, size in store.sizes(layout.LOGS).items():
+            path = home / key
+            if not layout.is_inner_path(key) or (newer and path.is_file()):
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = home / ".log.part"
+            part.unlink(missing_ok=True)
+            store.download(key, part, size)
+            part.replace(path)
+
+
+def fetch_failures(store: Store, home: Path) -> None:
+    """Bring home what tells of each failure; stacks, logs and functions stay where they are."""
+    for key in store.sizes(layout.FAILURES):
+        if key.endswith(f"/{SUMMARY}") and layout.is_inner_path(key):
+            (home / key).parent.mkdir(parents=True, exist_ok=True)
+            (home / key).write_bytes(store.read(key))
+
+
+def tidy(home: Path) -> None:
+    """Take away what processes that were killed have left on its way to the store; we hold the lock."""
+    spools = (path for kind in (".dict-*", ".headway-save-*") for path in home.glob(kind))
+    for path in (layout.staging(home), *spools):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def forget(home: Path) -> None:
+    """What is here is of a run that the store does not have any more."""
+    for path in (home / layout.DESCRIPTION, *(home / name for name in _GROWING), *(home / layout.LOGS).glob("*")):
+        path.unlink(missing_ok=True)
+    shutil.rmtree(home / layout.FAILURES, ignore_errors=True)
+
+
+class Mirror:
+    """Copies what has changed since it looked last; the final word is ``close``."""
+
+    def __init__(self, home: Path, store: Store, lease: Lease) -> None:
+        self._home = home
+        self._store = store
+        self._lease = lease
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._next = 0.0
+        self._copying = threading.Lock()
+        self._thread = Repeating("headway-mirror", RENEW_S, self._copy_at_times)
+
+    def _copy_at_times(self) -> None:
+        if time.monotonic() >= self._next:
+            began = time.monotonic()
+            self.copy()
+            self._next = time.monotonic() + max(RENEW_S, SHARE * (time.monotonic() - began))
+
+    def copy(self) -> None:
+        with self._copying:
+            self._copy()
+
+    def _copy(self) -> None:
+        for path in (*(self._home / name for name in (layout.DESCRIPTION, *_GROWING)), *self._logs()):
+            try:
+                status = path.stat()
+            except FileNotFoundError:
+                continue
+            state = (status.st_size, status.st_mtime_ns)
+            name = path.relative_to(self._home).as_posix()
+            if self._seen.get(name) != state:
+                self._lease.check()
+                with contextlib.suppress(FileNotFoundError):
+                    self._store.upload(name, path)
+                    self._seen[name] = state
+
+    def _logs(self) -> list[Path]:
+        found = (path for folder in (layout.LOGS, layout.FAILURES) for path in sorted((self._home / folder).rglob("*")))
+        return [path for path in found if path.is_file()]
+
+    def close(self) -> str | None:
+        """Returns what went wrong, if anything did: the run itself is over, and all it has is here or there."""
+        self._thread.stop()
+        try:
+            self.copy()
+            self._lease.release()
+        except Exception as error:  # whatever it is, the run is over
+            return f"journal and logs could not be copied to {self._store.url}: {error}; they are in {self._home}"
+        return None

@@ -1,0 +1,246 @@
+"""What is made of a run in an object store when it is opened: as in a folder, but by listing instead of renaming.
+
+1. Saves to which every rank has given that gives files at all, and of which nobody made a checkpoint, are made one.
+2. Folders without a manifest, and notes, are swept.
+3. The sizes of all files are compared with the store's own list; after a crash, every byte of the newest is read. The
+   manifest of what is damaged is given another name, so that nobody takes it for a checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import PurePath, PurePosixPath
+from typing import Protocol
+
+from headway.core.errors import StorageError
+from headway.storage.checkpoint.commit import Commitment, Saved
+from headway.storage.checkpoint.manifest import Manifest, NewerFormat, in_words, parse_manifest
+from headway.storage.checkpoint.recovery import LOOKS, Recovered, Survey, complete_rounds, say_reading
+from headway.storage.checkpoint.staging import Note
+from headway.storage.checkpoint.validation_record import Validation, parse_validation
+from headway.storage.object_store.base import Store
+from headway.storage.object_store.lease import LeaseLost
+from headway.storage.object_store.upload import folder_key
+from headway.storage.object_store.verify import SET_ASIDE, damage
+from headway.storage.run import layout
+
+_NOTE = re.compile(r"(\d+)\.(\d+)\.rank-(\d+)\.(json|begun)")
+
+
+class Committer(Protocol):
+    """Whose commit is used."""
+
+    @property
+    def store(self) -> Store: ...
+
+    def commit(self, what: Commitment) -> Saved: ...
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All keys below a run's checkpoints: folders with their files, and the notes of ranks."""
+
+    folders: dict[str, dict[str, int]]
+    notes: dict[str, tuple[int, int, int]]  # key -> attempt, seq, rank
+    begun: dict[str, tuple[int, int, int]]  # the same of those that said that they begin
+
+
+def saved(store: Store, manifest: Manifest, validation: Validation | None) -> Saved:
+    folder = store.at(folder_key(manifest.name))
+    return Saved(PurePosixPath(folder.path), manifest, validation=validation, store=folder)
+
+
+def validation_of(folder: Store) -> Validation | None:
+    """None where nobody has asked for one."""
+    try:
+        return parse_validation(f"{folder.url}/{layout.VALIDATION}", folder.read(layout.VALIDATION))
+    except FileNotFoundError:
+        return None
+
+
+def listing(store: Store) -> Listing:
+    folders: dict[str, dict[str, int]] = defaultdict(dict)
+    notes: dict[str, tuple[int, int, int]] = {}
+    begun: dict[str, tuple[int, int, int]] = {}
+    for key, size in store.sizes(layout.CHECKPOINTS).items():
+        _, name, *rest = key.split("/")
+        if not rest:
+            continue
+        if name != layout.STAGING:
+            folders[name]["/".join(rest)] = size
+        elif match := _NOTE.fullmatch(rest[0]):
+            said = notes if match[4] == "json" else begun
+            said[key] = (int(match[1]), int(match[2]), int(match[3]))
+    return Listing(dict(folders), notes, begun)
+
+
+def survey(store: Store, known: Listing | None = None) -> Survey:
+    """Look, and change nothing; sizes are checked. Where something vanishes meanwhile, we look again."""
+    for _ in range(1 if known is not None else LOOKS):
+        found, vanished = _look(store, known or listing(store))
+        if not vanished:
+            break
+    return found
+
+
+def _look(store: Store, known: Listing) -> tuple[Survey, bool]:
+    """What is there, and whether something has vanished meanwhile."""
+    vanished = False
+    folders = known.folders
+    names = [name for name, files in folders.items() if layout.MANIFEST in files]
+    kept: list[Saved] = []
+    damaged: dict[PurePath, str] = {}
+    for name, data in zip(names, _manifests(store, names), strict=True):
+        folder = store.at(folder_key(name))
+        if data is None:
+            vanished = True  # it is being taken away
+            continue
+        try:
+            manifest = parse_manifest(f"{folder.url}/{layout.MANIFEST}", data)
+            wrong = in_words(damage(folder, manifest, folders[name], contents=False))
+            if manifest.name != name:
+                wrong = f"its manifest is that of {manifest.name}"
+        except StorageError as error:
+            wrong = str(error)
+        if wrong:
+            damaged[PurePosixPath(folder.path)] = wrong
+        else:
+            validation = validation_of(folder) if layout.VALIDATION in folders[name] else None
+            kept.append(saved(store, manifest, validation))
+    return Survey(sorted(kept, key=lambda each: each.manifest.seq), damaged), vanished
+
+
+def _manifests(store: Store, names: list[str]) -> list[bytes | None]:
+    def read(name: str) -> bytes | None:
+        with contextlib.suppress(FileNotFoundError):
+            return store.read(f"{folder_key(name)}/{layout.MANIFEST}")
+        return None
+
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(read, names))
+
+
+def next_number(store: Store) -> int:
+    return layout.next_number(listing(store).folders)
+
+
+def recover(vault: Committer, *, crashed: bool) -> Recovered:
+    store = vault.store
+    notes = list(_commit_complete_saves(vault))
+    sweep(store)
+    notes += _set_damaged_aside(store, crashed=crashed)
+    return Recovered(survey(store).kept, notes)
+
+
+def _commit_complete_saves(vault: Committer) -> Iterator[str]:
+    store, known = vault.store, listing(vault.store)
+    if not known.notes:
+        return
+    kept = [each.manifest for each in survey(store, known).kept]
+    newest = max(((manifest.attempt, manifest.seq) for manifest in kept), default=(0, -1))
+    notes = {place: note for key, place in known.notes.items() if (note := _note(store, key)) is not None}
+    rounds: dict[tuple[int, int], dict[int, Note]] = defaultdict(dict)
+    for (attempt, seq, rank), note in notes.items():
+        rounds[attempt, seq][rank] = note
+    savers: dict[int, set[int]] = defaultdict(set)
+    for attempt, _, rank in (*notes, *known.begun.values()):
+        savers[attempt].add(rank)
+    for attempt, seq in complete_rounds(rounds, savers, kept[-1] if kept else None):
+        said = rounds[attempt, seq]
+        ranks = tuple(sorted(said))
+        first = said[ranks[0]]
+        if (attempt, seq) <= newest or not _all_there(known, said.values()):
+            continue
+        name = first.adopted or first.name or ""
+        number = layout.number(name)
+        what = Commitment(
+            number=next_number(store) if number is None or number >= layout.MOST else number,
+            seq=seq,
+            attempt=attempt,
+            world_size=first.world_size,
+            ranks=ranks,
+            metrics=first.metrics,
+            name=name,
+        )
+        try:
+            vault.commit(what)
+        except LeaseLost:
+            raise
+        except StorageError as error:
+            yield f"what was saved in report {seq} when the run was cut off cannot be kept: {error}"
+            continue
+        yield f"{name} (report {seq}) was saved when the run was cut off, and is kept"
+
+
+def _note(store: Store, key: str) -> Note | None:
+    """None where it is damaged: then what it tells of is not complete."""
+    try:
+        return Note.from_json(store.read(key))
+    except ValueError:
+        return None
+
+
+def _all_there(known: Listing, notes: Collection[Note]) -> bool:
+    """Whether every file is there that a rank had or left to another, and none besides."""
+    for note in notes:
+        there = known.folders.get(note.adopted or note.name or "", {})
+        named = {name for each in notes for name in each.files}
+        if any(name not in there for name in (*note.files, *note.left)):
+            return False
+        if not note.adopted and set(there) - named - set(layout.BESIDE):
+            return False  # somebody was about to give more
+    return True
+
+
+def sweep(store: Store, attempt: int | None = None, names: Collection[str] = (), keep: Collection[int] = ()) -> None:
+    """Folders without a manifest, and notes; of one attempt, only those of these names, and not of some reports.
+
+    Of those, only numbered ones: the next attempt may be writing already to one that the user has named.
+    """
+    known = listing(store)
+    said = {**known.notes, **known.begun}
+    notes = {key for key, place in said.items() if attempt in (None, place[0]) and place[1] not in keep}
+    unfinished = [name for name, files in known.folders.items() if not {layout.MANIFEST, SET_ASIDE} & set(files)]
+    if attempt is not None:
+        unfinished = [name for name in unfinished if name in names and layout.number(name) is not None]
+    store.delete(notes)
+    for name in unfinished:
+        folder = store.at(folder_key(name))
+        folder.delete(folder.sizes())
+
+
+def _set_damaged_aside(store: Store, *, crashed: bool) -> Iterator[str]:
+    known = listing(store)
+    found = survey(store, known)
+    for path, wrong in found.damaged.items():
+        _refuse_newer(store, path.name)
+        yield _set_aside(store, path.name, wrong)
+    for each in reversed(found.kept if crashed else []):
+        folder = store.at(folder_key(each.path.name))
+        say_reading(each.manifest)
+        wrong = in_words(damage(folder, each.manifest, known.folders[each.path.name], contents=True))
+        if not wrong:
+            return
+        yield _set_aside(store, each.path.name, wrong)
+
+
+def _refuse_newer(store: Store, name: str) -> None:
+    key = f"{folder_key(name)}/{layout.MANIFEST}"
+    try:
+        parse_manifest(store.at(key).url, store.read(key))
+    except NewerFormat:
+        raise
+    except StorageError:
+        return
+
+
+def _set_aside(store: Store, name: str, wrong: str) -> str:
+    folder = store.at(folder_key(name))
+    folder.put(SET_ASIDE, folder.read(layout.MANIFEST))
+    folder.delete([layout.MANIFEST])
+    return f"{name} is damaged and is not used ({wrong}); its manifest is now called {SET_ASIDE}"

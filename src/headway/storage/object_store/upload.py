@@ -1,0 +1,216 @@
+"""A rank's files on their way into an object store: straight to where they will stay, and a note when all are there.
+
+checkpoints/checkpoint_000003/…                 where they will stay
+checkpoints/.staging/<attempt>.<seq>.rank-<r>.begun  that this rank will put something there
+checkpoints/.staging/<attempt>.<seq>.rank-<r>.json   what it has put there: its last word
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from headway.core.errors import StorageError
+from headway.core.security.signing import Key
+from headway.storage import durable_fs
+from headway.storage.checkpoint.background_handoff import Handoff
+from headway.storage.checkpoint.file_inventory import (
+    PATIENCE_S,
+    FileState,
+    Incomplete,
+    Inventory,
+    changed_since,
+    changes_always,
+    is_temporary,
+    vanished,
+)
+from headway.storage.checkpoint.manifest import Stored, checksum
+from headway.storage.checkpoint.merge import Clash, shared_by
+from headway.storage.checkpoint.staging import Note, check_name, copied_from
+from headway.storage.object_store.base import Store
+from headway.storage.run import layout
+
+FILES_AT_ONCE = 4
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """The files of one rank for one report, on a disk here, and where they shall go.
+
+    ``mine`` are those that this rank puts there; the names of the others are taken: their content is only compared.
+    """
+
+    store: Store  # of the run
+    attempt: int
+    seq: int
+    rank: int
+    source: Path
+    folder: str  # of the checkpoint
+    given: Inventory  # what lies there
+    names: tuple[str, ...]
+    mine: frozenset[str]
+    key: Key | None = None  # of the run
+    frozen: bool = False  # the files must be as they were when they were reported
+
+    @property
+    def destination(self) -> dict[str, Any]:
+        """Where it goes, as JSON can hold it."""
+        return {"folder": self.folder, "names": list(self.names), "mine": sorted(self.mine)}
+
+    @classmethod
+    def of(cls, store: Store, handed_over: Handoff, key: Key) -> Parcel:
+        """One that a worker has left to whoever finds it."""
+        there = handed_over.upload
+        assert there is not None, "in a run in a store, files go there"
+        names, mine = tuple(there["names"]), frozenset(there["mine"])
+        who = (handed_over.attempt, handed_over.seq, handed_over.rank)
+        aside = handed_over.aside
+        return cls(store, *who, aside, there["folder"], inventory_at(aside), names, mine, key)
+
+    def moved_to(self, aside: Path) -> Parcel:
+        """The same after its files were moved."""
+        return replace(self, source=aside, given=inventory_at(aside), frozen=False)
+
+
+def note_key(attempt: int, seq: int, rank: int) -> str:
+    return f"{layout.CHECKPOINTS}/{layout.STAGING}/{attempt}.{seq}.rank-{rank}.json"
+
+
+def begun_key(attempt: int, seq: int, rank: int) -> str:
+    return note_key(attempt, seq, rank).removesuffix("json") + "begun"
+
+
+def folder_key(name: str) -> str:
+    return f"{layout.CHECKPOINTS}/{name}"
+
+
+def inventory_at(source: Path, *, shared: bool = False) -> Inventory:
+    """Every file below, as a reader will see it."""
+    return Inventory.of(source, leave_out=source / layout.STAGING, shared=shared)
+
+
+def send(parcel: Parcel, note: Note) -> Note:
+    """Everything is in the store when this returns, the note as well."""
+    note = copied_from(note, parcel.source)
+    if note.world_size > 1:  # should we not come to the end, nobody takes the others' files for all
+        parcel.store.put(begun_key(parcel.attempt, parcel.seq, parcel.rank), b"")
+    target = parcel.store.at(folder_key(parcel.folder))
+    files = _send_files(parcel, target)
+    mine = {name: stored for name, stored in files.items() if name in parcel.mine}
+    left = {name: stored for name, stored in files.items() if name not in parcel.mine}
+    said = replace(note, name=parcel.folder, files=mine, left=left, seconds=time.monotonic() - note.began)
+    put_note(parcel.store, parcel.attempt, parcel.seq, parcel.rank, said, parcel.key)
+    return said
+
+
+def _send_files(parcel: Parcel, target: Store) -> dict[str, Stored]:
+    """Upload files, and say what each holds: in a state that it had, even if somebody writes to it meanwhile."""
+    until = time.monotonic() + PATIENCE_S
+    done: dict[str, Stored] = {}
+    pending = list(parcel.names)
+    while pending:
+        before = {name: state for name in pending if (state := _state(parcel, name)) is not None}
+        written = {name for name in before if _is_written(parcel.source / name)}
+        with ThreadPoolExecutor(2 * FILES_AT_ONCE) as pool:  # half of them travel, half of them are checksummed
+            sums = {name: pool.submit(_checksum, parcel.source / name) for name in before}
+            sent = {name: pool.submit(_sent, target, name, parcel) for name in before if name in parcel.mine}
+            found = {name: each.result() for name, each in sums.items()}
+            arrived = {name: each.result() for name, each in sent.items()}
+        pending = []
+        for name, state in before.items():
+            digest, is_sent = found[name], arrived.get(name, True)
+            if digest is None or not is_sent or (now := _state(parcel, name)) is None:
+                continue  # it has vanished
+            if now == state and (name not in written or _checksum(parcel.source / name) == digest):
+                done[name] = Stored(state.size, digest)
+            else:
+                pending.append(name)
+        if pending and time.monotonic() > until:
+            raise Incomplete(changes_always(parcel.source / pending[0]))
+    _check_all(parcel, done)
+    return done
+
+
+def _check_all(parcel: Parcel, done: Collection[str]) -> None:
+    parcel.given.check([*done, *(name for name in parcel.given.files if name not in parcel.names)], parcel.source)
+    for name in parcel.names:
+        if name not in done and name not in parcel.given.files and not is_temporary(name):
+            raise Incomplete(vanished(parcel.source / name))
+
+
+def _state(parcel: Parcel, name: str) -> FileState | None:
+    """None where it has vanished."""
+    try:
+        state = FileState.of(parcel.source / name)
+    except FileNotFoundError:
+        return None
+    if parcel.frozen and state != parcel.given.files.get(name):
+        raise Incomplete(changed_since(parcel.source / name))
+    return state
+
+
+def _checksum(path: Path) -> str | None:
+    try:
+        return checksum(path)
+    except FileNotFoundError:
+        return None
+
+
+def _is_written(path: Path) -> bool:
+    """Whether its content may change although its state stays the same."""
+    try:
+        return durable_fs.is_written(path)
+    except FileNotFoundError:
+        return False
+
+
+def _sent(target: Store, name: str, parcel: Parcel) -> bool:
+    try:
+        target.upload(name, parcel.source / name)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def put_note(store: Store, attempt: int, seq: int, rank: int, note: Note, key: Key | None) -> None:
+    store.put(note_key(attempt, seq, rank), note.signed(key, attempt, seq, rank).to_json())
+
+
+def get_note(store: Store, attempt: int, seq: int, rank: int) -> Note:
+    where = store.at(folder_key(layout.STAGING)).url
+    try:
+        return Note.from_json(store.read(note_key(attempt, seq, rank)))
+    except FileNotFoundError:
+        raise StorageError(f"the files of rank {rank} for report {seq} are gone from {where}") from None
+    except ValueError as error:
+        raise StorageError(f"what rank {rank} said of its files for report {seq} is damaged: {error}") from error
+
+
+def check_adopted(store: Store, path: str) -> tuple[str, dict[str, Stored]]:
+    """The name of a folder of the run's checkpoints that holds files already, and these files."""
+    checkpoints = store.at(layout.CHECKPOINTS)
+    parent, _, name = path.rstrip("/").rpartition("/")
+    if parent.strip("/") not in (checkpoints.path.strip("/"), checkpoints.url.strip("/")) or name.startswith("."):
+        raise StorageError(f"{path} is not a folder in {checkpoints.url}: only such ones need no upload")
+    check_name(name)
+    found = checkpoints.at(name).sizes()
+    if not found:
+        raise StorageError(f"the reported checkpoint {path} holds no file: write it before you report it")
+    if layout.MANIFEST in found:
+        raise StorageError(f"{path} is a checkpoint already: write the next one into another folder")
+    return name, {file: Stored(size) for file, size in found.items() if file not in layout.BESIDE}
+
+
+def differing(notes: Sequence[tuple[int, Note]]) -> Iterator[Clash]:
+    """Files of which ranks had different contents; what the first to ask for the name has sent is there."""
+    said = dict(notes)
+    owners = {name: rank for rank, note in notes for name in note.files}
+    for name, owner in owners.items():
+        stored = said[owner].files[name]
+        others = [rank for rank, note in notes if note.left.get(name, stored) != stored]
+        if others:
+            yield Clash(name, (owner, *others), shared_by(said[rank] for rank in (owner, *others)))

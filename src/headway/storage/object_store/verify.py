@@ -1,0 +1,91 @@
+"""Whether what lies in a store is what was committed; and how a checkpoint comes from there to a disk."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from headway.core.errors import StorageError
+from headway.storage.checkpoint.manifest import Manifest, Stored, parse_manifest
+from headway.storage.object_store.base import Store
+from headway.storage.run import layout
+
+FILES_AT_ONCE = 4
+SET_ASIDE = f"{layout.MANIFEST}{layout.DAMAGED}"  # what the manifest of a damaged one is called
+
+
+def damage(folder: Store, manifest: Manifest, sizes: Mapping[str, int], *, contents: bool) -> Iterator[str]:
+    """Everything that is not as it was committed; with ``contents`` every byte is read."""
+    whole = []
+    for name, stored in manifest.files.items():
+        if name == layout.METADATA:
+            continue  # replaced as a whole when it changes; older manifests name it
+        if name not in sizes:
+            yield f"{name} is missing"
+        elif sizes[name] != stored.size:
+            yield f"{name} has {sizes[name]:,} bytes instead of {stored.size:,}"
+        else:
+            whole.append(name)
+    if contents:
+        sums = summed(folder, {name: manifest.files[name].size for name in whole})
+        yield from (
+            f"{name} has changed since it was committed (its checksum differs)"
+            for name in whole
+            if sums[name] != manifest.files[name]
+        )
+
+
+def summed(folder: Store, sizes: Mapping[str, int]) -> dict[str, Stored]:
+    """Read every byte of these files, and say what they hold."""
+    with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
+        sums = pool.map(lambda name: folder.checksum(name, sizes[name]), sizes)
+    return {name: Stored(sizes[name], digest) for name, digest in zip(sizes, sums, strict=True)}
+
+
+def contents_of(folder: Store) -> dict[str, Stored]:
+    """Every file of a checkpoint: by its manifest, or, of a folder that never had one, by the store's list."""
+    try:
+        data = folder.read(layout.MANIFEST)
+    except FileNotFoundError:
+        found = {name: Stored(size) for name, size in folder.sizes().items() if name not in layout.BESIDE}
+        if SET_ASIDE in found or _is_of_a_run(folder):
+            raise StorageError(f"{folder.url} is no checkpoint: it has no manifest (damaged, or not whole)") from None
+        if not found:
+            raise StorageError(f"checkpoint {folder.url} is not there (deleted, or of another store?)") from None
+        if not all(map(layout.is_inner_path, found)):
+            raise StorageError(f"checkpoint {folder.url} has files whose names lead out of its directory") from None
+        return found
+    files = parse_manifest(f"{folder.url}/{layout.MANIFEST}", data).files
+    return {name: stored for name, stored in files.items() if name != layout.METADATA}
+
+
+def _is_of_a_run(folder: Store) -> bool:
+    """Whether this is where a run has its checkpoints: there, only a manifest makes one."""
+    if folder.up(1).path.rpartition("/")[2] != layout.CHECKPOINTS:
+        return False
+    try:
+        return bool(folder.up(2).read(layout.DESCRIPTION))
+    except FileNotFoundError:
+        return False
+
+
+def fetch(folder: Store, files: Mapping[str, Stored], target: Path) -> None:
+    """Bring files to a folder here, and look at every byte of them on the way. Metadata come along, as they are now."""
+    target.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        (target / layout.METADATA).write_bytes(folder.read(layout.METADATA))
+    with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
+        list(pool.map(lambda name: _fetch(folder, name, files[name], target), files))
+
+
+def _fetch(folder: Store, name: str, stored: Stored, target: Path) -> None:
+    path = target / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        summed = folder.download(name, path, stored.size)
+    except FileNotFoundError:
+        raise StorageError(f"{folder.url} is damaged: {name} is missing") from None
+    if stored.sha256 and summed != stored.sha256:
+        raise StorageError(f"{folder.url} is damaged: {name} has changed since it was committed (its checksum differs)")

@@ -1,0 +1,1 @@
+"""The run directory: layout, opening, journal, reading, removal."""

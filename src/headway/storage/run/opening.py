@@ -1,0 +1,453 @@
+"""From a storage path and a name to a run in our hands. All that can be wrong with them is found here."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import pwd
+import re
+import secrets
+import shutil
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TextIO
+
+from headway.core.config import Resume
+from headway.core.errors import ConfigError, StorageError
+from headway.core.security.signing import user_key
+from headway.storage import durable_fs
+from headway.storage.checkpoint import staging
+from headway.storage.checkpoint.backend import FolderVault, Vault
+from headway.storage.checkpoint.commit import Signer
+from headway.storage.checkpoint.recovery import Recovered
+from headway.storage.fs_ops import open_regular, write_json
+from headway.storage.object_store.base import Store
+from headway.storage.object_store.checkpoint_backend import StoreVault
+from headway.storage.object_store.lease import Lease, LeaseLost
+from headway.storage.object_store.log_mirror import Mirror, fetch_logs, fetch_record, forget, home_of, tidy
+from headway.storage.run import journal, layout
+from headway.storage.run.description import read_description
+from headway.storage.run.run_directory import RunDir
+
+ENDED = ("FINISHED", "STOPPED", "PREEMPTED", "FAILED", "ABORTED")
+UNFINISHED = ".headway-new-"  # a run's directory, until it is one
+_CHOOSE = "choose another name, or give RunConfig(trust=True) to continue it"
+_OWNER_LENGTH = 120  # of the text in a lock; another user may have written it
+_YOUNG_S = 60  # no program takes that long to make a directory
+_ATTEMPT = re.compile(r"attempt-(\d{1,9})\b")
+
+
+def open_run(path: Path, resume: Resume, *, trust: bool = False) -> RunDir:
+    """Create the directory, or continue the run that is in it. All that can be wrong is found here.
+
+    Args:
+        path: The run's directory.
+        resume: Whether there may be a run, or must be one.
+        trust: Continue a run although another user owns its directory.
+    """
+    path, notes = _directory_of_ours(path, resume, trust=trust)
+    try:
+        exists = os.path.lexists(path / layout.DESCRIPTION)
+        if not exists and os.path.lexists(path / layout.JOURNAL):
+            raise StorageError(
+                f"{path} holds a run whose {layout.DESCRIPTION} is gone: put it back from a copy, or give a new run "
+                f"another name and resume_from_checkpoint, with a directory of {path / layout.CHECKPOINTS}"
+            )
+        _check_resume(path, exists, _is_occupied(path), resume)
+        check_layout(path)
+        lock = None if os.path.lexists(path) else _create(path)
+        lock = lock or _enter_or_create(path, resume, trust=trust)
+    except OSError as error:
+        raise _unwritable(path.parent, error) from None
+    return _open_locked(path, lock, notes)
+
+
+def _enter_or_create(path: Path, resume: Resume, *, trust: bool) -> TextIO:
+    """Take a directory, or make it again where somebody removes the run at this moment."""
+    try:
+        return _enter(path, trust=trust)
+    except FileNotFoundError:
+        if resume == "must" or os.path.lexists(path):
+            raise
+    return _create(path) or _enter(path, trust=trust)
+
+
+def _enter(path: Path, *, trust: bool) -> TextIO:
+    """Take a directory that is there; if it is empty, make a run's of it.
+
+    The owner is checked again: another user may have made the directory since the first check.
+    """
+    if not trust and _is_foreign(path):
+        raise StorageError(f"run {path} belongs to {_user_name(os.lstat(path).st_uid)}: {_CHOOSE}")
+    for folder in (layout.LOGS, layout.CHECKPOINTS):
+        (path / folder).mkdir(mode=0o700, exist_ok=True)
+    lock = _lock(path)
+    try:
+        if not os.path.lexists(path / layout.DESCRIPTION):
+            write_json(path / layout.DESCRIPTION, _fresh(path.name))
+    except BaseException:
+        lock.close()
+        raise
+    return lock
+
+
+def _open_locked(path: Path, lock: TextIO, notes: Sequence[str] = ()) -> RunDir:
+    def vault(signer: Signer) -> FolderVault:
+        return FolderVault(path, signer, lambda: _check_in_place(path, lock))
+
+    try:
+        with contextlib.ExitStack() as undo:
+            undo.enter_context(lock)
+            opened = _opened(path, lock, True, vault, notes=notes)
+            undo.pop_all()
+    except OSError as error:
+        reason = f"{error.filename or path}: {error.strerror or error}"
+        raise StorageError(f"run {path} cannot be continued: {reason}: free space, or mend its rights") from None
+    return opened
+
+
+def _create(path: Path) -> TextIO | None:
+    """Make a run's directory, with everything that makes it one; its lock. None where somebody was quicker.
+
+    It is made under another name: a program that is killed in the middle of this leaves nothing in the way of the next.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=path.parent))
+    lock = _lock(fresh)
+    _sweep_unfinished(fresh)
+    try:
+        for folder in (layout.LOGS, layout.CHECKPOINTS):
+            (fresh / folder).mkdir(mode=0o700)
+        write_json(fresh / layout.DESCRIPTION, _fresh(path.name))
+        fresh.rename(path)
+    except OSError as error:
+        lock.close()
+        shutil.rmtree(fresh, ignore_errors=True)
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return None
+        raise
+    except BaseException:
+        lock.close()
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+    durable_fs.flush(path.parent)
+    return lock
+
+
+def _sweep_unfinished(fresh: Path) -> None:
+    """Remove what programs left that were killed while they made a run's directory: nobody holds its lock.
+
+    A directory that is about as young as ``fresh`` stays: its program may not have come to lock it yet.
+    """
+    now = fresh.stat().st_mtime  # by the clock of the file server
+    for path in fresh.parent.glob(f"{UNFINISHED}*"):
+        with contextlib.suppress(OSError, StorageError):
+            if now - path.stat().st_mtime <= _YOUNG_S:
+                continue
+            if not os.path.lexists(path / layout.LOCK):
+                path.rmdir()  # only if it is empty
+                continue
+            with open_regular(path / layout.LOCK) as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove_unfinished(path, ignore_errors=True)
+
+
+def remove_unfinished(path: Path, *, ignore_errors: bool = False) -> None:
+    """Its lock last: should this be cut off, the rest can still be told from a directory of somebody else's.
+
+    No link is followed, whoever puts it there.
+    """
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        for name in os.listdir(folder):
+            if name != layout.LOCK:
+                _remove_entry(name, folder, ignore_errors=ignore_errors)
+    finally:
+        os.close(folder)
+    shutil.rmtree(path, ignore_errors)
+
+
+def _remove_entry(name: str, folder: int, *, ignore_errors: bool) -> None:
+    try:
+        os.unlink(name, dir_fd=folder)
+    except IsADirectoryError:
+        shutil.rmtree(name, ignore_errors, dir_fd=folder)
+
+
+_SKELETON = (layout.LOGS, layout.CHECKPOINTS, layout.LOCK, f"{layout.DESCRIPTION}.new")
+
+
+def _is_occupied(path: Path) -> bool:
+    """Whether there is more in a directory than what is left of a run that was cut off while it was made."""
+    if not path.is_dir():
+        return os.path.lexists(path)
+    if any(entry.name not in _SKELETON for entry in path.iterdir()):
+        return True
+    return any(os.path.isdir(path / name) and os.listdir(path / name) for name in (layout.LOGS, layout.CHECKPOINTS))
+
+
+def check_layout(path: Path) -> None:
+    """StorageError where a link or something else stands in the place of a file that we write: it may lead anywhere."""
+    files = (layout.DESCRIPTION, layout.JOURNAL, layout.METRICS, layout.DATA, layout.LOCK)
+    folders = (
+        layout.LOGS,
+        layout.CHECKPOINTS,
+        f"{layout.CHECKPOINTS}/{layout.STAGING}",
+        layout.FAILURES,
+        layout.FIRST,
+        layout.RESCUED,
+    )
+    for name, is_right in [*((name, stat.S_ISREG) for name in files), *((name, stat.S_ISDIR) for name in folders)]:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if not is_right(os.lstat(path / name).st_mode):
+                kind = "file" if is_right is stat.S_ISREG else "directory"
+                raise StorageError(
+                    f"{path / name} is not a {kind} (a link?), and Headway writes only inside a run's directory: "
+                    "choose another name, or put it right"
+                )
+
+
+def _directory_of_ours(path: Path, resume: Resume, *, trust: bool) -> tuple[Path, list[str]]:
+    """The directory to use, and what a person should hear of it: never one that another user owns, unless trusted.
+
+    Its owner could change whatever lies in it, at any time. Where everybody may write (``/tmp``), anybody may have
+    taken the name; then the run gets another one, so that nobody can keep it from running.
+    """
+    if trust or not _is_foreign(path):
+        return path, []
+    whose = _user_name(os.lstat(path).st_uid)
+    if resume == "auto" and os.stat(path.parent).st_mode & stat.S_IWOTH:
+        ours = path.with_name(f"{path.name}-{_user_name(os.geteuid())}")
+        if not _is_foreign(ours):
+            text = f"{path} belongs to {whose} and is not used; this run is kept in {ours.name}"
+            return ours, [f"{text} (RunConfig(trust=True) continues {path.name})"]
+    raise StorageError(f"run {path} belongs to {whose}: {_CHOOSE}")
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether another user owns it. Some filesystems say of all files that somebody else owns them."""
+    try:
+        owner = os.lstat(path).st_uid
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if owner == os.geteuid():
+        return False
+    try:
+        with tempfile.TemporaryFile(dir=path.parent) as probe:
+            return owner != os.fstat(probe.fileno()).st_uid
+    except OSError:
+        return True
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid-{uid}"
+
+
+def _opened(
+    path: Path,
+    lock: TextIO,
+    exists: bool,
+    make_vault: Callable[[Signer], Vault],
+    mirror: Mirror | None = None,
+    notes: Sequence[str] = (),
+) -> RunDir:
+    description = read_description(path) if exists else _fresh(path.name)
+    if not exists:
+        write_json(path / layout.DESCRIPTION, description)
+    signer = Signer(description["id"], user_key().for_run(description["id"]))
+    vault = make_vault(signer)
+    past, state = 0, ENDED[0]
+    for line in journal.events(path):
+        past, state = max(past, line.get("attempt", 0)), line.get("state", state)
+    damage = list(journal.damage(path))
+    recovered = vault.recover(crashed=state not in ENDED or bool(damage))
+    past = max(past, _known_attempts(path, recovered))
+    _check_numbers(path, past, recovered)
+    recovered = replace(recovered, notes=[*notes, *damage, *recovered.notes])
+    return RunDir(path, lock, description, past, recovered, vault, signer, mirror)
+
+
+def _check_numbers(run: Path, past: int, recovered: Recovered) -> None:
+    """StorageError where no number is left to go on with: what has a larger one, no reader would accept."""
+    reports = max((saved.manifest.seq for saved in recovered.kept), default=0)
+    for number, what in ((past, "attempts"), (reports, "reports")):
+        if number >= layout.MOST:
+            raise StorageError(
+                f"run {run} cannot be continued: it says that it has had {number:,} {what}. Choose another name, and "
+                "give resume_from_checkpoint a directory of its checkpoints"
+            )
+
+
+def _known_attempts(run: Path, recovered: Recovered) -> int:
+    """The highest number that an attempt had, also where the line of the journal that names it is damaged."""
+    numbers = [saved.manifest.attempt for saved in recovered.kept]
+    numbers += [int(found[1]) for path in (run / layout.FAILURES).glob("*") if (found := _ATTEMPT.match(path.name))]
+    return max(numbers, default=0)
+
+
+def open_remote_run(store: Store, resume: Resume) -> RunDir:
+    """The same in an object store; ``store`` begins at the run. What grows is written at home first."""
+    _look(store, resume)
+    home = home_of(store)
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    check_layout(home)
+    for folder in (layout.LOGS, layout.CHECKPOINTS):
+        (home / folder).mkdir(mode=0o700, exist_ok=True)
+    with contextlib.ExitStack() as undo:
+        lock = undo.enter_context(_lock(home))
+        lease = Lease(store)
+        lease.take()
+        undo.callback(lease.release)
+        exists = _look(store, resume)  # somebody may have been here meanwhile
+        if exists:
+            fetch_logs(store, home)
+            fetch_record(store, home)
+        else:
+            forget(home)
+        mirror = Mirror(home, store, lease)
+        undo.callback(mirror.close)
+
+        def vault(signer: Signer) -> StoreVault:
+            return StoreVault(store, lease.check, lease.taken_over, signer, home)
+
+        opened = _opened(home, lock, exists, vault, mirror)
+        tidy(home)
+        undo.pop_all()
+    return opened
+
+
+def _look(store: Store, resume: Resume) -> bool:
+    found = store.sizes().keys() - {layout.LOCK}
+    exists = layout.DESCRIPTION in found
+    _check_resume(store.url, exists, bool(found), resume)
+    return exists
+
+
+def create_remote_run(storage: Store, prefix: str) -> RunDir:
+    """Without a name: by its date, and never an existing one."""
+    for name in _names(prefix):
+        store = storage.at(name)
+        if not store.sizes():
+            return open_remote_run(store, "never")
+    raise StorageError(f"{storage.url} holds a thousand runs of this second: give your run a name")
+
+
+def _names(prefix: str) -> Iterator[str]:
+    """``<prefix>_<date>``, and should there be one, with a number."""
+    name = f"{prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+    yield name
+    yield from (f"{name}_{count}" for count in range(2, 1000))
+
+
+def create_run(storage: Path, prefix: str) -> RunDir:
+    """A run that was given no name: ``<prefix>_<date>``, and never an existing one."""
+    for name in _names(prefix):
+        path = storage / name
+        try:
+            lock = None if os.path.lexists(path) else _create(path)
+        except OSError as error:
+            raise _unwritable(storage, error) from None
+        if lock is not None:
+            return _open_locked(path, lock)
+    raise StorageError(f"{storage} holds a thousand runs of this second: give your run a name")
+
+
+def _unwritable(storage: Path, error: OSError) -> ConfigError:
+    reason = error.strerror or error
+    return ConfigError(
+        f"storage_path {str(storage)!r} cannot be written ({reason}): choose another, or mend its rights"
+    )
+
+
+def _check_resume(where: str | Path, exists: bool, occupied: bool, resume: Resume) -> None:
+    if exists and resume == "never":
+        raise ConfigError(f'resume="never", but {where} holds a run already: choose another name')
+    if not exists and resume == "must":
+        raise ConfigError(f'resume="must", but {where} holds no run: check storage_path and name')
+    if not exists and occupied:
+        raise ConfigError(f"{where} exists and is not a run of ours: choose another name")
+
+
+def lock_run(path: Path) -> TextIO:
+    """Take the lock of a run's directory; StorageError where somebody holds it."""
+    return _lock(path)
+
+
+def _lock(path: Path) -> TextIO:
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    while True:
+        fd = os.open(path / layout.LOCK, flags, 0o644)  # others may see that, and by whom, it is held
+        file = open(fd, "a+", encoding="utf-8", errors="replace")
+        if not _locked(file):
+            file.seek(0)
+            owner = file.read(_OWNER_LENGTH).strip() or "another process"
+            file.close()
+            raise StorageError(f"run {path} is open in {owner}: wait for it, or choose another name")
+        if _is_in_place(path, file):
+            break
+        file.close()  # the run was removed meanwhile, and the lock with it
+    if os.fstat(file.fileno()).st_nlink > 1:  # a copy made with hard links: whoever holds the other one is named there
+        return file
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()}")
+    file.flush()
+    return file
+
+
+def _is_in_place(path: Path, lock: TextIO) -> bool:
+    """Whether this is still the lock of the run's directory, and not that of one that was there before."""
+    try:
+        return os.path.samestat(os.stat(path / layout.LOCK), os.fstat(lock.fileno()))
+    except FileNotFoundError:
+        return False
+
+
+def _check_in_place(path: Path, lock: TextIO) -> None:
+    """LeaseLost where another run's directory has taken the place of ours."""
+    if os.path.lexists(path / layout.LOCK) and not _is_in_place(path, lock):
+        raise LeaseLost(staging.replaced(path))
+
+
+def _locked(file: TextIO) -> bool:
+    """Take the lock. Whoever only looks holds it for microseconds: that is worth a few tries."""
+    for _ in range(20):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.005)
+        else:
+            return True
+    return False
+
+
+def is_open(path: Path) -> bool:
+    """Whether a controller holds this run right now; needs no right to write."""
+    try:
+        with open_regular(path / layout.LOCK) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # there is none, or the filesystem has no locks
+        return False
+    return False
+
+
+def _fresh(name: str) -> dict[str, Any]:
+    return {
+        "format": layout.FORMAT,
+        "id": secrets.token_hex(16),
+        "name": name,
+        "seed": secrets.randbits(32),
+        "created": time.time(),
+        "openings": [],
+    }

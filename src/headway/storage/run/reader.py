@@ -1,0 +1,185 @@
+"""What a run directory tells to those who only read: results, the command line, another machine."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from headway.core.config import CheckpointConfig, local_path
+from headway.core.errors import StorageError
+from headway.core.process.temp_directories import OwnedDirectory
+from headway.storage.checkpoint.backend import FolderVault, Vault
+from headway.storage.checkpoint.commit import Saved
+from headway.storage.object_store import lease
+from headway.storage.object_store.base import Store, is_remote, open_store
+from headway.storage.object_store.checkpoint_backend import StoreVault
+from headway.storage.object_store.log_mirror import fetch_failures, fetch_record
+from headway.storage.run import failure_bundle, journal, layout
+from headway.storage.run.description import checkpoint_config, read_description
+from headway.storage.run.opening import ENDED, is_open
+
+
+class _Keeper:
+    """A temporary folder, as long as somebody holds this."""
+
+    def __init__(self) -> None:
+        directory = OwnedDirectory("record")
+        self.folder = directory.path
+        weakref.finalize(self, directory.remove)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run as its directory shows it now. Everything is read when it is asked for."""
+
+    path: Path  # of its journal; checkpoints may lie elsewhere
+    vault: Vault
+    memory: Vault | None = None  # where this process keeps checkpoints that are not to outlive it
+    keeper: _Keeper | None = None  # of the folder, if it is only a copy
+
+    @classmethod
+    def at(cls, where: str | os.PathLike[str], filesystem: Any = None) -> Record:
+        """By the path of a run, or its address in an object store, whose journal is fetched now."""
+        if is_remote(where, filesystem):
+            return cls._in_store(open_store(where, filesystem))
+        path = local_path(where)
+        if not os.path.lexists(path / layout.DESCRIPTION):
+            if path.is_dir() and not os.access(path, os.X_OK):
+                raise StorageError(f"{path} cannot be read: Permission denied")
+            raise StorageError(f"{path} is not a run directory: it has no {layout.DESCRIPTION}")
+        return cls(path, FolderVault(path))
+
+    @classmethod
+    def _in_store(cls, store: Store) -> Record:
+        keeper = _Keeper()
+        name = PurePosixPath(store.path).name
+        home = keeper.folder / (name if layout.is_plain_name(name) else "run")
+        home.mkdir()
+        fetch_record(store, home)
+        if not (home / layout.DESCRIPTION).stat().st_size:
+            raise StorageError(f"{store.url} is not a run: it has no {layout.DESCRIPTION}")
+        return cls(home, StoreVault(store), keeper=keeper)
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def url(self) -> str:
+        """Where the run is, for people."""
+        return self.vault.url
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a controller holds it right now."""
+        if isinstance(self.vault, StoreVault):
+            return lease.is_held(self.vault.store)
+        return is_open(self.path)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        try:
+            return read_description(self.path)
+        except FileNotFoundError:
+            raise StorageError(f"{self.path} is not a run directory: it has no {layout.DESCRIPTION}") from None
+
+    @property
+    def opening(self) -> dict[str, Any]:
+        """What the newest opening asked for."""
+        openings: list[dict[str, Any]] = self.description["openings"]
+        return openings[-1] if openings else {}
+
+    @property
+    def checkpoint_config(self) -> CheckpointConfig:
+        return checkpoint_config(self.path, self.opening)
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """The journal, without lines that are damaged."""
+        return journal.events(self.path)
+
+    def damage(self) -> list[str]:
+        """What of journal and metrics is damaged, in words."""
+        return [*journal.damage(self.path), *journal.metrics_damage(self.path)]
+
+    @property
+    def state(self) -> str:
+        """The last state in the journal; INTERRUPTED where nobody is left to change it."""
+        held = self.is_open
+        state = "WAITING"
+        for event in self.events():
+            state = event.get("state", state)
+        return state if state in ENDED or held or self.is_open else "INTERRUPTED"
+
+    def checkpoints(self) -> list[Saved]:
+        kept = [*self.vault.survey().kept, *(self.memory.survey().kept if self.memory else ())]
+        return sorted(kept, key=lambda saved: saved.manifest.seq)
+
+    def failures(self) -> list[Path]:
+        """The folders of what has failed or stood still, the oldest first; of a run in a store, what tells of it."""
+        if isinstance(self.vault, StoreVault):
+            fetch_failures(self.vault.store, self.path)
+        return failure_bundle.bundles(self.path)
+
+    def reports(self, rank: int = 0) -> list[dict[str, Any]]:
+        """This rank's reports in order; what a later attempt went through again counts once, as it came last."""
+        rows: list[dict[str, Any]] = []
+        for line in journal.reports(self.path):
+            if "first_seq" in line:
+                rows = [row for row in rows if row["seq"] < line["first_seq"]]
+            elif line["rank"] == rank:
+                rows.append(line)
+        return rows
+
+    def newest_metrics(self) -> dict[str, Any] | None:
+        """What rank 0 reported last. Reads from the end: histories are long."""
+        limit = math.inf  # a later attempt began here anew: what stands before it counts up to here
+        for line in journal.reports_backwards(self.path):
+            if "first_seq" in line:
+                limit = min(limit, line["first_seq"])
+            elif line["rank"] == 0 and line["seq"] < limit:
+                metrics: dict[str, Any] = line["metrics"]
+                return metrics
+        return None
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of a storage directory, the newest first; and what looks like a run and cannot be read, with why."""
+
+    readable: list[Record]
+    unreadable: dict[str, str]
+
+
+def runs_in_store(storage: Store) -> Runs:
+    """All runs in a directory of an object store."""
+    names = sorted(
+        key.split("/")[0] for key in storage.sizes() if key.endswith(f"/{layout.DESCRIPTION}") and key.count("/") == 1
+    )
+    return _sorted_out({name: functools.partial(Record._in_store, storage.at(name)) for name in names})
+
+
+def runs(storage: Path) -> Runs:
+    """All runs in a directory."""
+    try:
+        paths = [path.parent for path in sorted(storage.glob(f"*/{layout.DESCRIPTION}"))]
+    except OSError as error:  # too long a name, say
+        raise StorageError(f"{storage} cannot be read: {error.strerror}") from None
+    return _sorted_out({path.name: functools.partial(Record, path, FolderVault(path)) for path in paths})
+
+
+def _sorted_out(found: Mapping[str, Callable[[], Record]]) -> Runs:
+    readable: list[tuple[float, Record]] = []
+    unreadable: dict[str, str] = {}
+    for name, read in found.items():
+        try:
+            record = read()
+            readable.append((float(record.description["created"]), record))
+        except (StorageError, OSError) as error:
+            unreadable[name] = str(error)
+    return Runs([record for _, record in sorted(readable, key=lambda each: -each[0])], unreadable)

@@ -1,0 +1,93 @@
+"""Removal of whole runs: of directories and of object stores. Live runs, links and directories of others stay."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+from pathlib import Path
+
+from headway.core.errors import StorageError
+from headway.core.security.signing import user_key
+from headway.storage.checkpoint import background_handoff
+from headway.storage.object_store.base import Store
+from headway.storage.object_store.lease import Lease
+from headway.storage.object_store.log_mirror import home_of
+from headway.storage.run import layout
+from headway.storage.run.description import read_description
+from headway.storage.run.opening import UNFINISHED, lock_run, remove_unfinished
+
+_OURS = (
+    layout.DESCRIPTION,
+    layout.JOURNAL,
+    layout.METRICS,
+    layout.DATA,
+    layout.CHECKPOINTS,
+    layout.LOGS,
+    layout.FIRST,
+    layout.FAILURES,
+    layout.LOCK,
+)
+
+
+def check_removable(path: Path) -> None:
+    """StorageError unless this is the directory of a run, and of one run only."""
+    if path.is_symlink():
+        raise StorageError(f"{path} is a link and is not removed: give the directory that it leads to")
+    try:
+        read_description(path)
+    except FileNotFoundError:
+        raise StorageError(
+            f"{path} is not a run directory and is not removed: it has no {layout.DESCRIPTION}"
+        ) from None
+    inner = sorted(found.parent.name for found in path.glob(f"*/{layout.DESCRIPTION}"))
+    if inner:
+        raise StorageError(f"{path} is not removed: it holds other runs ({', '.join(inner[:5])})")
+
+
+def foreign_entries(path: Path) -> list[str]:
+    """What lies in a run's directory and was not put there by the run itself."""
+    return sorted(entry.name for entry in path.iterdir() if entry.name not in _OURS and entry.name[:1] != ".")
+
+
+def remove_run(path: Path) -> None:
+    """Remove a run's directory; never follows a link, and never touches a live run.
+
+    It is renamed first: of a removal that is cut off, the next new run in that place removes the rest.
+    """
+    check_removable(path)
+    try:
+        with lock_run(path):
+            _remove_handed_over(path)
+            doomed = path.with_name(f"{UNFINISHED}{secrets.token_hex(8)}")
+            path.rename(doomed)
+            remove_unfinished(doomed)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be removed: {error.strerror or error}") from None
+
+
+def _remove_handed_over(path: Path) -> None:
+    """Files that workers of this run had taken, and that lie beside the directories that they were in."""
+    run_id = read_description(path)["id"]
+    for left in background_handoff.found(path, user_key().for_run(run_id)):
+        background_handoff.end(path, left)
+
+
+def remove_remote_run(store: Store) -> None:
+    """The same in an object store; ``store`` begins at the run. Its description goes last: until then it is listed."""
+    if layout.DESCRIPTION not in store.sizes():
+        raise StorageError(f"{store.url} is not a run and is not removed: it has no {layout.DESCRIPTION}")
+    lease = Lease(store)
+    lease.take()
+    try:
+        store.delete([key for key in store.sizes() if key not in (layout.LOCK, layout.DESCRIPTION)])
+        store.delete([layout.DESCRIPTION])
+    finally:
+        lease.release()
+    with contextlib.suppress(OSError, StorageError):
+        home = home_of(store)
+        if home.is_dir() and not home.is_symlink():
+            with lock_run(home):
+                with contextlib.suppress(OSError, StorageError):  # its description may be gone
+                    _remove_handed_over(home)
+                shutil.rmtree(home)

@@ -1,0 +1,99 @@
+"""The backlog: each rank's newest reports, in case the driver is killed before it has read them.
+
+    .staging/3.backlog-0.rank-1.jsonl    older reports of rank 1 in attempt 3
+    .staging/3.backlog-1.rank-1.jsonl    newer ones; when it is full, the older file is replaced
+
+The controller writes ``metrics.jsonl``. A report that still lies in the socket when the driver is killed would be
+missing there, although a later checkpoint of the same rank is kept and the training resumes behind it. The next
+opening copies such reports from the backlog. What lies in a socket is far less than one file of the backlog holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from headway.storage.fs_ops import Appender, open_to_append, read_lines
+from headway.storage.run import journal, layout
+
+FILE_BYTES = 4 << 20  # from this size on, the next report begins another file
+_NAME = re.compile(r"\d+\.backlog-\d+\.rank-\d+\.jsonl")
+
+
+class Backlog:
+    """One rank's part of it. A disk that is full costs the backlog, not the training."""
+
+    def __init__(self, run: Path, attempt: int, rank: int) -> None:
+        self._run = run
+        self._attempt = attempt
+        self._rank = rank
+        self._fd = -1
+        self._num_files = 0
+        self._size = 0
+
+    def add(self, seq: int, time: float, metrics: bytes) -> None:
+        """Write a report down; not flushed, for it is the driver that is killed, not the machine."""
+        line = journal.report_line(self._attempt, self._rank, seq, time, metrics)
+        with contextlib.suppress(OSError):
+            if self._fd < 0 or self._size > FILE_BYTES:
+                self._begin_file()
+            self._size += os.write(self._fd, line)
+
+    def _begin_file(self) -> None:
+        self.close()
+        name = f"{self._attempt}.backlog-{self._num_files % 2}.rank-{self._rank}.jsonl"
+        folder = layout.staging(self._run)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        self._fd = open_to_append(folder / name)
+        os.ftruncate(self._fd, 0)
+        self._num_files += 1
+        self._size = 0
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def restore(run: Path, newest_seq: int) -> int:
+    """Append the reports that ``metrics.jsonl`` lacks, as far as a kept checkpoint covers them.
+
+    Args:
+        run: A run's directory; its lock is held.
+        newest_seq: The report of the newest checkpoint. Later reports will be made again.
+
+    Returns:
+        How many reports were missing.
+    """
+    found = {(line["seq"], line["rank"]): line for line in _lines(run) if line["seq"] <= newest_seq}
+    if not found:
+        return 0
+    present = _present(run, from_seq=min(seq for seq, _ in found))
+    missing = [found[place] for place in sorted(found.keys() - present)]
+    if missing:
+        metrics = Appender(run / layout.METRICS)
+        metrics.write(b"".join(map(journal.line_of, missing)))
+        metrics.close()
+    return len(missing)
+
+
+def _lines(run: Path) -> Iterator[dict[str, Any]]:
+    folder = layout.staging(run)
+    paths = [path for path in folder.glob("*.backlog-*.jsonl") if _NAME.fullmatch(path.name) and not path.is_symlink()]
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
+        yield from (line for line in read_lines(path, journal.check_metrics) if "first_seq" not in line)
+
+
+def _present(run: Path, from_seq: int) -> set[tuple[int, int]]:
+    """The reports from this one on that the metrics hold, by report and rank."""
+    present: set[tuple[int, int]] = set()
+    for line in journal.reports(run):
+        if "first_seq" in line:
+            present = {place for place in present if place[0] < line["first_seq"]}
+        elif line["seq"] >= from_seq:
+            present.add((line["seq"], line["rank"]))
+    return present

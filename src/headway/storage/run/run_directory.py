@@ -1,0 +1,170 @@
+"""A run's folder in the hands of its controller: locked, and written by nobody else."""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+from headway.core.environment import memory_folder
+from headway.core.process.temp_directories import OwnedDirectory
+from headway.storage import durable_fs
+from headway.storage.checkpoint.backend import FolderVault, Vault
+from headway.storage.checkpoint.checkpoint import Checkpoint
+from headway.storage.checkpoint.commit import Signer
+from headway.storage.checkpoint.manifest import Manifest, flushed, versions, write_manifest
+from headway.storage.checkpoint.recovery import Recovered
+from headway.storage.fs_ops import Appender, write_json
+from headway.storage.object_store.base import Store
+from headway.storage.object_store.checkpoint_backend import StoreVault
+from headway.storage.object_store.log_mirror import Mirror
+from headway.storage.run import layout
+
+_LONGEST = 500  # of what has changed in one config, in characters
+
+
+class RunDir:
+    """Open for one ``fit()``. ``past_attempts`` counts those of former openings, so that numbers never repeat."""
+
+    def __init__(
+        self,
+        path: Path,
+        lock: TextIO,
+        description: dict[str, Any],
+        past_attempts: int,
+        recovered: Recovered,
+        vault: Vault,
+        signer: Signer,
+        mirror: Mirror | None = None,
+    ) -> None:
+        self.path = path
+        self.kept_vault = vault  # of the checkpoints that outlive this process
+        self.vault = vault  # where checkpoints are made
+        self.complaint: str | None = None  # what went wrong when it was closed
+        self.recovered = recovered
+        self.key = signer.key
+        self._signer = signer
+        self._mirror = mirror
+        self.id: str = description["id"]
+        self.seed: int = description["seed"]
+        self.past_attempts = past_attempts
+        self._lock = lock
+        self._description = description
+        self._journal = Appender(path / layout.JOURNAL)
+        self._metrics = Appender(path / layout.METRICS)
+        place = path / layout.DATA  # most runs have no datasets
+        self._data = Appender(place) if os.path.lexists(place) else None
+
+    @property
+    def resumed(self) -> bool:
+        return bool(self._description["openings"][1:])
+
+    @property
+    def url(self) -> str:
+        """Where the run is, for people."""
+        return self.kept_vault.url
+
+    @property
+    def memory(self) -> FolderVault | None:
+        """Where checkpoints are made that are not to outlive this process."""
+        return self.vault if self.vault is not self.kept_vault and isinstance(self.vault, FolderVault) else None
+
+    @property
+    def store(self) -> Store | None:
+        """Where checkpoints are made, if that is not a folder."""
+        return self.vault.store if isinstance(self.vault, StoreVault) else None
+
+    @property
+    def root(self) -> Path:
+        """A folder of this machine on the way to where checkpoints are made."""
+        return self.vault.root if isinstance(self.vault, FolderVault) else self.path
+
+    def keep_checkpoints_in_memory(self) -> None:
+        """From now on they are made in shared memory, and gone with this process."""
+        directory = OwnedDirectory("checkpoints", memory_folder())
+        (directory.path / layout.CHECKPOINTS).mkdir()
+        self.vault = FolderVault(directory.path, self._signer)
+        atexit.register(directory.remove)
+
+    def keep_first(self, given: Checkpoint) -> Checkpoint:
+        """Write down the dict that the run begins with, as what we have written ourselves."""
+        folder = self.path / layout.FIRST
+        durable_fs.remove(folder)
+        given.to_directory(folder)
+        manifest = Manifest(
+            number=0,
+            name=layout.FIRST,
+            seq=0,
+            attempt=0,
+            world_size=0,
+            ranks=[0],
+            metrics={},
+            files=flushed(folder),
+            time=time.time(),
+            versions=versions(),
+        )
+        write_manifest(folder, manifest.signed(self.id, self.key))
+        return Checkpoint.of(str(folder), key=self.key)
+
+    def differences(self, asked: dict[str, Any]) -> list[str]:
+        """What is asked for otherwise than in the last opening, in words."""
+        before = self._description["openings"][-1] if self._description["openings"] else asked
+        found = [
+            f"{part}: {_changes(before.get(part) or {}, asked.get(part) or {})}"
+            for part in ("train_loop_config", "scaling_config", "checkpoint_config", "failure_config")
+            if (before.get(part) or {}) != (asked.get(part) or {})
+        ]
+        if before.get("code") != asked.get("code"):
+            found.append(f"the code of {asked.get('function')}")
+        return found
+
+    def describe(self, asked: dict[str, Any]) -> None:
+        """Add this opening to ``run.json``."""
+        opening = {"time": time.time(), "host": socket.gethostname(), "pid": os.getpid(), **asked}
+        self._description["openings"].append(opening)
+        write_json(self.path / layout.DESCRIPTION, self._description)
+        if self._mirror is not None:
+            self._mirror.copy()
+
+    def note(self, event: str, **fields: Any) -> None:
+        """A line in the journal."""
+        line = json.dumps({"time": round(time.time(), 6), "event": event, **fields}, default=str)
+        self._journal.write(line.encode() + b"\n")
+
+    @property
+    def trouble(self) -> OSError | None:
+        """Why journal or metrics cannot be written now; what should stand there is kept until they can."""
+        return self._journal.trouble or self._metrics.trouble
+
+    def record(self, lines: bytes) -> None:
+        """Whole lines for ``metrics.jsonl``."""
+        self._metrics.write(lines)
+
+    def append_data(self, line: bytes) -> None:
+        """A line for ``data.jsonl``."""
+        if self._data is None:
+            self._data = Appender(self.path / layout.DATA)
+        self._data.write(line)
+
+    def close(self) -> None:
+        self._journal.close()
+        self._metrics.close()
+        if self._data is not None:
+            self._data.close()
+        if self.trouble is not None:
+            self.complaint = f"the end of the journal and of the metrics could not be written: {self.trouble}"
+        if self._mirror is not None:
+            self.complaint = self._mirror.close() or self.complaint
+        fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process that the user has forked may hold a copy of the file
+        self._lock.close()
+
+
+def _changes(before: dict[str, Any], after: dict[str, Any]) -> str:
+    keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    text = ", ".join(f"{key} {before.get(key)!r} → {after.get(key)!r}" for key in keys)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -1,0 +1,310 @@
+"""Datasets in training: what goes along to the workers, which part is whose, and where each goes on.
+
+    driver                                   worker
+    datasets ──▶ Feed: dataset, order ──▶ Stream: this rank's part, from its cursor on ──▶ get_dataset_shard()
+
+The order is settled here, once: lanes, window, seed. It is saved with the position, so that another machine, another
+memory or another number of workers goes on in the same order.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from headway.core.config import ScalingConfig
+from headway.core.errors import ConfigError, DataError, StorageError
+from headway.core.schema import ShapeError, conform, printable
+from headway.storage.run.run_directory import RunDir
+from headway.worker.session import Session
+
+if TYPE_CHECKING:
+    from headway.data.dataset import Dataset
+    from headway.data.execution.epochs import Stream
+    from headway.data.iterator import DataIterator
+
+TRAINING = "train"  # what the dataset is called that all ranks must make equal steps with
+
+
+class DataConfig:
+    """Which datasets are split among the workers; the others are whole on every worker."""
+
+    def __init__(
+        self,
+        datasets_to_split: str | Sequence[str] = "all",
+        execution_options: Any = None,
+        enable_shard_locality: bool = True,
+    ) -> None:
+        if datasets_to_split != "all" and (isinstance(datasets_to_split, str) or not _are_names(datasets_to_split)):
+            raise TypeError(f'datasets_to_split must be "all" or a list of names, got {datasets_to_split!r}')
+        self.datasets_to_split = datasets_to_split
+        self.execution_options = execution_options
+        self.enable_shard_locality = enable_shard_locality
+
+    @staticmethod
+    def default_ingest_options() -> Any:
+        from headway.data.context import DataContext
+
+        return DataContext.get_current().execution_options
+
+    def splits(self, name: str) -> bool:
+        return self.datasets_to_split == "all" or name in self.datasets_to_split
+
+
+def _are_names(names: Any) -> bool:
+    return isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
+
+
+@dataclass(frozen=True)
+class Feed:
+    """A dataset on its way to the workers."""
+
+    dataset: Dataset
+    split: bool
+    lanes: int
+    window: int
+    fingerprint: str
+    context: Any
+
+
+# --- on the driver ---
+
+
+def prepared(datasets: Mapping[str, Any], config: DataConfig, scaling: ScalingConfig) -> dict[str, Feed]:
+    """Everything that can be wrong with a dataset before a row is read."""
+    if config.datasets_to_split != "all" and (unknown := set(config.datasets_to_split) - set(datasets)):
+        raise ConfigError(f"datasets_to_split names {', '.join(sorted(unknown))}, and there is no such dataset")
+    return {name: _feed(name, given, config, scaling) for name, given in datasets.items()}
+
+
+def _feed(name: str, given: Any, config: DataConfig, scaling: ScalingConfig) -> Feed:
+    from headway.data.context import DataContext
+
+    dataset = _dataset(name, given)
+    plan = dataset._plan
+    split, lanes = config.splits(name), max(1, scaling.max_workers)
+    rows = plan.source.num_rows
+    if rows == 0:
+        raise ConfigError(f"dataset {name!r} is empty: there is nothing to train with")
+    if split and plan.keeps_rows and name.startswith(TRAINING) and rows < lanes:
+        raise ConfigError(
+            f"dataset {name!r} has {rows:,} rows for {lanes} workers: every worker needs one in every step; use "
+            "fewer workers, or leave it whole with DataConfig(datasets_to_split=[...])"
+        )
+    context = DataContext.get_current()
+    if config.execution_options is not None:
+        context = replace(context, execution_options=config.execution_options)
+    return Feed(dataset, split, lanes if split else 1, plan.order(1).window, plan.fingerprint(), context)
+
+
+def _dataset(name: str, given: Any) -> Dataset:
+    from headway.data import Dataset, from_huggingface, from_torch
+
+    if not isinstance(given, Dataset) and callable(given):
+        given = given()
+    if isinstance(given, Dataset):
+        return given
+    if hasattr(given, "with_format"):
+        return from_huggingface(given)
+    if hasattr(given, "__getitem__") and hasattr(given, "__len__") and not isinstance(given, list | tuple | dict | str):
+        return from_torch(given)
+    raise ConfigError(
+        f"datasets[{name!r}] must be a headway.data.Dataset, a function that makes one, a torch or Hugging Face "
+        f"dataset, got {type(given).__name__}"
+    )
+
+
+def described(feeds: Mapping[str, Feed]) -> dict[str, Any]:
+    """For ``run.json``."""
+    return {
+        name: {
+            "rows": feed.dataset._plan.num_rows,
+            "source": feed.dataset._plan.source.name,
+            "fingerprint": feed.fingerprint,
+            "lanes": feed.lanes,
+            "window": feed.window,
+        }
+        for name, feed in feeds.items()
+    }
+
+
+_POSITION = {
+    "epoch": int,
+    "rows": int,
+    "skip": int,
+    "done": bool,
+    "lanes": int,
+    "window": int,
+    "local": frozenset({list, None}),
+    "files": str,
+}
+_POSITIONS = {"positions": frozenset({list, None})}
+
+
+def check_unchanged(feeds: Mapping[str, Feed], rundir: RunDir) -> None:
+    """A run that goes on must find the rows that it had."""
+    kept = rundir.recovered.kept
+    cursors = kept[-1].manifest.cursor.get("datasets", {}) if kept else {}
+    for name, cursor in cursors.items():
+        _check_cursor(kept[-1].path, name, cursor)
+        for position in _positions(cursor):
+            if name in feeds and position["files"] != feeds[name].fingerprint:
+                raise DataError(
+                    f"dataset {name!r} is not the one that this run has trained with so far: its files, its shuffling "
+                    "or its filters have changed. Bring them back, or begin a new run (another name, and "
+                    "resume_from_checkpoint for the weights)"
+                )
+
+
+def _check_cursor(checkpoint: PurePath, name: str, cursor: Any) -> None:
+    """StorageError where a checkpoint does not say where it is in a dataset."""
+    try:
+        conform(cursor, dict)
+        conform(cursor, {"position": _POSITION} if "position" in cursor else _POSITIONS)
+        for position in _positions(cursor):
+            conform(position, _POSITION)
+    except ShapeError as error:
+        text = f"{checkpoint} is damaged: where it is in dataset {printable(name)} cannot be read ({error})"
+        raise StorageError(f"{text}: headway ckpt rm removes it, and the run goes on from the one before it") from None
+
+
+def _positions(cursor: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found = [cursor["position"]] if "position" in cursor else cursor["positions"] or []
+    return [position for position in found if position is not None]
+
+
+# --- in a worker ---
+
+
+def shard(session: Session, name: str | None) -> DataIterator:
+    """This rank's part of a dataset; the same object each time it is asked for."""
+    if name is None and len(session.datasets) == 1:
+        name = next(iter(session.datasets))
+    if name not in session.datasets:
+        known = ", ".join(map(repr, session.datasets)) or "none"
+        raise KeyError(f"there is no dataset {name!r}; the trainer was given {known}")
+    shards: dict[str, DataIterator] = session.extras.setdefault("shards", {})
+    if name not in shards:
+        shards[name] = _made(session, name, session.datasets[name])
+        session.positions = functools.partial(_all_positions, session.datasets, shards)
+        session.figures = functools.partial(_all_figures, shards)
+    return shards[name]
+
+
+def _made(session: Session, name: str, feed: Feed) -> DataIterator:
+    from headway.data.execution.epochs import Place, Stream
+    from headway.data.execution.memory_reuse import keep_freed_memory
+    from headway.data.iterator import DataIterator
+
+    if not session.alone:
+        keep_freed_memory()
+    place = session.place
+    own = Place(place.rank, place.world_size, session.run.global_workers, place.local_world_size)
+    whole = Place(local_world_size=place.local_world_size)
+    plan = feed.dataset._plan
+    stream = Stream(
+        plan,
+        plan.order(feed.lanes if feed.split else 1, session.run.seed, feed.window),
+        own if feed.split else whole,
+        context=feed.context,
+        name=name,
+        training=name.startswith(TRAINING),
+        lasting=True,
+        progress=session.progress,
+    )
+    if feed.split and stream.training and place.world_size > 1 and not plan.keeps_rows:
+        stream.agreement = _Together(session, name)
+    _go_on(session, name, stream)
+    for follow in session.extras.get("followers", ()):
+        follow(stream)
+    session.at_end.append(stream.close)
+    return DataIterator(feed.dataset, stream, functools.partial(_device, session))
+
+
+def _go_on(session: Session, name: str, stream: Stream) -> None:
+    from headway.data.execution.pipeline import Position
+
+    cursor = session.cursors.get(name)
+    if cursor is None:
+        return
+    if not stream.plan.keeps_rows:
+        _check_same_workers(name, stream.place.world_size, cursor)
+    position = _own_position(session, name, cursor)
+    stream.position = Position(position["epoch"], position["rows"], position["skip"], position["done"])
+    stream.crosses = position.get("crosses")
+    if not position["done"]:
+        stream.hold(position["lanes"], position["window"], position["local"])
+
+
+def _check_same_workers(name: str, now: int, cursor: Mapping[str, Any]) -> None:
+    """Where rows are thrown away, each rank is at a place of its own, which means nothing to other ranks."""
+    before = {position["lanes"] for position in _positions(cursor) if not position["done"]} - {now}
+    for number in before:
+        raise ConfigError(
+            f"dataset {name!r} throws rows away, and is in the middle of an epoch of {number} workers: only as many "
+            f"can go on from there, not {now}, because each has kept another number of its rows. Finish the epoch with "
+            f"{number} workers (a checkpoint of its end can be continued by any number), or begin a new run with "
+            "resume_from_checkpoint=..., which has the weights and begins the epoch again"
+        )
+
+
+def _own_position(session: Session, name: str, cursor: Mapping[str, Any]) -> dict[str, Any]:
+    if "position" in cursor:
+        position: dict[str, Any] = cursor["position"]
+        return position
+    positions = cursor["positions"]
+    if positions is None or len(positions) != session.run.num_workers:
+        told = "not all ranks have told theirs" if positions is None else f"there were {len(positions)} then"
+        raise ConfigError(
+            f"the ranks were at different places in dataset {name!r} when the checkpoint was made, and {told}: the "
+            f"{session.run.num_workers} workers of now cannot go on there: let all ranks report after the same batch"
+        )
+    mine: dict[str, Any] = positions[session.rank]
+    return mine
+
+
+def _all_positions(feeds: Mapping[str, Feed], shards: Mapping[str, DataIterator]) -> dict[str, Any]:
+    """Of a rank that reports."""
+    found = {}
+    for name, shard in shards.items():
+        stream = shard._own
+        if stream.position.epoch >= 0:
+            stream.count_as_taken()
+            found[name] = {
+                **stream.told._asdict(),
+                "lanes": stream.lanes,
+                "window": stream.order.window,
+                "local": stream.local,
+                "files": feeds[name].fingerprint,
+                **({} if stream.crosses is None else {"crosses": stream.crosses}),
+            }
+    return found
+
+
+def _all_figures(shards: Mapping[str, DataIterator]) -> dict[str, Any]:
+    from headway.data.execution.stats import figures
+
+    return {name: found for name, shard in list(shards.items()) if (found := figures(shard._own))}
+
+
+def _device(session: Session) -> Any:
+    from headway.frameworks.torch import device_of
+
+    return device_of(session.place)
+
+
+class _Together:
+    """How this rank and the others find their last step."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        self._session = session
+        self._name = name
+
+    def has(self, epoch: int, num_batches: int, *, ended: bool) -> None:
+        self._session.has_batches(self._name, epoch, num_batches, ended=ended)
+
+    def may(self, epoch: int, number: int) -> bool:
+        return self._session.all_have_batch(self._name, epoch, number)

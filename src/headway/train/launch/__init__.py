@@ -1,0 +1,1 @@
+"""Turns a trainer into a run: request, packing, signals, execution."""

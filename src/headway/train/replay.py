@@ -1,0 +1,379 @@
+"""One rank of an attempt that failed, once more: alone, in this process, from where it had begun.
+
+    failures/attempt-002/ ──▶ Replay ──▶ Start ──▶ worker ──▶ the function
+                                                     ▲ │ reports, meetings
+                                                     │ ▼
+                                                    _Alone: answers at once, keeps nothing
+
+The run itself is only read: what the function reports, saves, or writes into its run's folder goes to a folder that is
+deleted afterwards. What the other ranks would have said is missing (:mod:`headway.frameworks.torch_single_process`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import functools
+import importlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+from typing import Any
+
+import cloudpickle
+
+from headway.control.machine.retry_policy import Failure
+from headway.control.narration.failure_recorder import versions
+from headway.control.narration.failure_text import sentence
+from headway.control.workers import ranks
+from headway.control.workers.start_message import surroundings
+from headway.core.errors import AloneError, ConfigError, HeadwayError, StorageError
+from headway.core.messages import (
+    Arrive,
+    AskCheckpoints,
+    Checkpoints,
+    Failed,
+    Horizon,
+    Known,
+    Place,
+    Release,
+    Staged,
+    Start,
+    Steps,
+    Surroundings,
+    ToController,
+    ToWorker,
+)
+from headway.core.process.temp_directories import OwnedDirectory
+from headway.core.security.signing import Key, user_key
+from headway.core.task import Task
+from headway.core.validation import ReportedCheckpointStatus
+from headway.diagnosis.replay_info import place, run_info
+from headway.engine import hardware
+from headway.frameworks.base import alone
+from headway.observe import phrases
+from headway.storage.checkpoint.checkpoint import Checkpoint
+from headway.storage.checkpoint.commit import Saved
+from headway.storage.object_store.base import is_remote
+from headway.storage.run import failure_bundle, layout
+from headway.storage.run.reader import Record
+from headway.train.collective import BROADCAST
+from headway.worker.main import seed, settle, unpack, work
+from headway.worker.session import Leave, Session
+
+MARGIN = 2  # reports beyond the one after which it failed: then it will not fail any more
+
+Tell = Callable[[str], None]
+Examine = Callable[[BaseException], None]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What will be run again. ``remarks``: what is otherwise than it was then."""
+
+    record: Record
+    folder: Path
+    summary: Mapping[str, Any]
+    rank: int
+    first_seq: int
+    checkpoint: Checkpoint | None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def scene(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.summary["scene"]
+        return found
+
+    @property
+    def cursors(self) -> dict[str, Any]:
+        """Where its datasets were, as the checkpoint says that it begins with."""
+        before = [saved for saved in self.record.checkpoints() if saved.manifest.seq < self.first_seq]
+        found: dict[str, Any] = before[-1].manifest.cursor.get("datasets", {}) if before else {}
+        return found
+
+    @property
+    def last_seq(self) -> int:
+        """The last report before it is clear that it does not fail: a few after the last of whoever failed first."""
+        reports, failed, none = self.summary["reports"], self.summary["rank"], self.summary["first_seq"] - 1
+        then: int = max(reports.values(), default=none) if failed is None else reports.get(str(failed), none)
+        return then + MARGIN
+
+    @property
+    def cause(self) -> str:
+        """What this rank did then, in words; empty where it was not among those that failed."""
+        return next((each["cause"] for each in self.summary["failures"] if each["rank"] == self.rank), "")
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How it went: it raised, or it was ended in report ``stopped_at`` because it got further than then, or neither."""
+
+    failed: Failed | None = None
+    stopped_at: int | None = None
+
+    def cause(self, rank: int) -> str:
+        return sentence([Failure("raised", rank, self.failed)]) if self.failed is not None else ""
+
+
+# --- what is to be run again ---
+
+
+def find(record: Record, rank: int | None = None, attempt: int | None = None, *, trust: bool = False) -> Replay:
+    """The newest failed attempt, and the rank that failed first, unless others are asked for.
+
+    What the bundle names (an address of a checkpoint, say) is opened only if the bundle is proven to be our own, or on
+    ``trust``.
+    """
+    if record.keeper is not None:
+        raise StorageError(f"{record.url} is in an object store, and only runs in a folder can be replayed")
+    folder = _folder(record, attempt)
+    summary = failure_bundle.summary(folder)
+    if "scene" not in summary:
+        raise StorageError(f"attempt {summary['attempt']} never came up: there is nothing to replay (see headway why)")
+    chosen = _rank(summary, rank)
+    failure_bundle.task(folder, user_key().for_run(record.description["id"]), trust=trust)
+    kept = record.checkpoints()
+    first_seq, checkpoint, remark = begin_with(summary, kept, record.path)
+    remarks = [remark, *_differences(summary, place(summary["scene"], chosen))]
+    if checkpoint is None and chosen != 0:
+        remarks.append("there is no checkpoint to begin with: random weights are this rank's own, not those of rank 0")
+    return Replay(record, folder, summary, chosen, first_seq, checkpoint, tuple(filter(None, remarks)))
+
+
+def _folder(record: Record, attempt: int | None) -> Path:
+    found = {failure_bundle.summary(folder)["attempt"]: folder for folder in record.failures() if _is_failure(folder)}
+    if not found:
+        raise StorageError(f"run {record.name} has no failed attempt to replay: see headway why {record.url}")
+    if attempt is None:
+        return found[max(found)]
+    if attempt not in found:
+        known = ", ".join(map(str, sorted(found)))
+        raise ConfigError(f"attempt {attempt} of run {record.name} is not among those that failed: {known}")
+    return found[attempt]
+
+
+def _is_failure(folder: Path) -> bool:
+    return "failures" in failure_bundle.summary(folder)
+
+
+def _rank(summary: Mapping[str, Any], rank: int | None) -> int:
+    chosen: int | None = summary["rank"] if rank is None else rank
+    if chosen is None:
+        raise ConfigError("no single rank is to blame for this failure: choose one with --rank")
+    if not 0 <= chosen < summary["num_workers"]:
+        raise ConfigError(f"--rank must be one of the {summary['num_workers']} ranks of that attempt, got {chosen}")
+    return chosen
+
+
+def begin_with(summary: Mapping[str, Any], kept: Sequence[Saved], run: Path) -> tuple[int, Checkpoint | None, str]:
+    """The first report, the checkpoint to begin with, and what there is to say about it."""
+    first_seq, then = summary["first_seq"], summary["checkpoint"]
+    if first_seq == 0:  # before the run's own first checkpoint
+        return 0, _given(then, run) if then is not None else None, ""
+    before = [saved for saved in kept if saved.manifest.seq < first_seq]
+    name = PurePath(then).name
+    if not before:
+        raise StorageError(
+            f"attempt {summary['attempt']} had begun with {name}: it is gone, and none before it is left"
+        )
+    newest = before[-1]
+    gone = newest.manifest.seq + 1 < first_seq
+    remark = f"{name} is gone: beginning with {newest.path.name}, which is older" if gone else ""
+    return newest.manifest.seq + 1, newest.checkpoint(), remark
+
+
+def _given(then: str, run: Path) -> Checkpoint:
+    """What ``resume_from_checkpoint`` gave: the run's own copy of a dict, or something of the user's."""
+    if PurePath(then).name == layout.FIRST:
+        return Checkpoint(str(run / layout.FIRST))
+    if not is_remote(then) and not os.path.isdir(then):
+        raise StorageError(f"the attempt had begun with {then}, which is gone")
+    return Checkpoint(then)
+
+
+def _differences(summary: Mapping[str, Any], then: Place) -> Iterator[str]:
+    """What is otherwise than it was then, as far as we can see it."""
+    for name, now in versions().items():
+        if summary["versions"].get(name, now) != now:
+            yield f"{name} was {summary['versions'][name]} then, it is {now} now"
+    if then.gpus and not hardware.gpus():
+        yield "this machine has no card: computing on the CPU"
+    cwd = summary["scene"]["cwd"]
+    if not os.path.isdir(cwd):
+        yield f"the folder that it ran in is gone ({cwd}): running in {os.getcwd()}"
+    if missing := set(summary["scene"]["env_vars"]) - surroundings({}).env.keys():
+        yield f"environment variables that the run had set, and which you have not: {', '.join(sorted(missing))}"
+
+
+# --- running it ---
+
+
+def run(replay: Replay, *, trust: bool, tell: Tell, examine: Examine = lambda error: None) -> Ending:
+    """This process becomes that rank, as far as it can, and stays so. ``examine`` is shown what the function raises.
+
+    ``trust``: open the packed function even if somebody else may have written it.
+    """
+    key = user_key().for_run(replay.record.description["id"])
+    data = failure_bundle.task(replay.folder, key, trust=trust)
+    with _swept_folder() as folder:
+        start = _start(replay, _scratch(replay.record, folder), key, trust=trust)
+        _become(start, replay.scene["preload"])
+        link = _Alone(replay, start, tell)
+        session = Session(start, link)
+        link.listen(session.receive)
+        obstacles: list[HeadwayError] = []
+        unpacked = functools.partial(_unpacked, data, replay, examine, obstacles)
+        outcome = work(start, session, unpacked, rendezvous=None, lasting=True)
+    if obstacles:
+        raise obstacles[0]
+    return Ending(outcome if isinstance(outcome, Failed) else None, link.stopped_at)
+
+
+@contextlib.contextmanager
+def _swept_folder() -> Iterator[Path]:
+    """A temporary folder that goes even if the function takes this process with it: a shell waits for our end."""
+    directory = OwnedDirectory("replay")
+    command = ["sh", "-c", 'read _; exec rm -rf -- "$0"', str(directory.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as sweeper:
+        try:
+            yield directory.path
+        finally:
+            sweeper.communicate()
+            directory.remove()
+
+
+def _scratch(record: Record, folder: Path) -> Path:
+    """A run directory to throw away: it is called like the run, and says that it is the run."""
+    scratch = folder / record.name
+    (scratch / layout.CHECKPOINTS).mkdir(parents=True)
+    shutil.copyfile(record.path / layout.DESCRIPTION, scratch / layout.DESCRIPTION)
+    return scratch
+
+
+def _start(replay: Replay, scratch: Path, key: Key, *, trust: bool) -> Start:
+    scene, summary = replay.scene, replay.summary
+    here = _on_this_machine(place(scene, replay.rank), hardware.gpus())
+    info = run_info(scene, replay.record.description, summary["attempt"], str(scratch))
+    return Start(
+        rank=replay.rank,
+        place=here,
+        run=replace(info, key=key.secret, trust=trust),
+        surroundings=_surroundings(scene, here),
+        task=b"",
+        checkpoint=cloudpickle.dumps(replay.checkpoint) if replay.checkpoint is not None else None,
+        first_seq=replay.first_seq,
+        cursors=replay.cursors,
+    )
+
+
+def _on_this_machine(then: Place, cards: Sequence[str]) -> Place:
+    """The same cards where they are here; else others, as many as there are."""
+    if set(then.visible_gpus) <= set(cards):
+        return then
+    return replace(then, gpus=tuple(range(min(len(then.gpus), len(cards)))), visible_gpus=tuple(cards))
+
+
+def _surroundings(scene: Mapping[str, Any], here: Place) -> Surroundings:
+    now = surroundings(ranks.environment(here))
+    path = [*scene["sys_path"], *(entry for entry in now.sys_path if entry not in scene["sys_path"])]
+    cwd = scene["cwd"] if os.path.isdir(scene["cwd"]) else now.cwd
+    return replace(now, cwd=cwd, sys_path=tuple(path), argv=tuple(scene["argv"]))
+
+
+def _become(start: Start, preload: Sequence[str]) -> None:
+    """In the order in which a worker comes to be: only so its random states are the same."""
+    faulthandler.enable()
+    settle(start.surroundings)
+    for name in preload:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise ConfigError(f"the run had {name} imported, which is not to be had here: {error}") from None
+    seed(start.run, start.place)
+
+
+def _unpacked(data: bytes, replay: Replay, examine: Examine, obstacles: list[HeadwayError]) -> Task:
+    try:
+        task = unpack(data)
+    except Exception as error:  # the user's modules: they may be gone, or changed
+        obstacles.append(StorageError(f"the function of {replay.folder} cannot be opened here: {error!r}"))
+        raise
+    many = replay.summary["num_workers"] > 1
+    call = functools.partial(_watched, task.call, examine, obstacles)
+    return replace(task, call=call, backend=alone(task.backend) if many else task.backend)
+
+
+def _watched(call: Callable[[], Any], examine: Examine, obstacles: list[HeadwayError]) -> Any:
+    """Shown while its process group and its session are there: a debugger wants to try things."""
+    try:
+        return call()
+    except AloneError as error:
+        obstacles.append(error)
+        raise
+    except (Exception, KeyboardInterrupt) as error:  # the user's code: whatever it is, it is the answer
+        examine(error)
+        raise
+
+
+class _Enough(Leave):
+    """It got further than it had come then."""
+
+
+class _Alone:
+    """The worker's end of a wire that leads nowhere: what can be answered is answered at once."""
+
+    alone = True
+
+    def __init__(self, replay: Replay, start: Start, tell: Tell) -> None:
+        self._rank = replay.rank
+        self._last_seq = replay.last_seq
+        self._known = _known(replay)
+        self._staging = layout.staging(Path(start.run.path))
+        self._tell = tell
+        self.stopped_at: int | None = None
+
+    def listen(self, receive: Callable[[ToWorker], None]) -> None:
+        self._receive = receive
+
+    def send(self, message: ToController, *, ring: bool = True) -> None:
+        match message:
+            case Arrive(kind=kind) if kind == BROADCAST and self._rank != 0:
+                raise AloneError(f"replay has one rank only, and the function waits for what rank 0 has in {kind}")
+            case Arrive(index=index, data=data):
+                self._receive(Release(index=index, data=data))
+            case AskCheckpoints(index=index):
+                self._receive(Checkpoints(index=index, found=self._known))
+            case Steps(dataset=dataset, epoch=epoch, count=count, ended=ended):
+                self._receive(Horizon(dataset=dataset, epoch=epoch, count=count, last=ended))
+            case Staged():
+                self._drop()
+            case _:
+                pass  # nobody listens
+
+    def report(self, seq: int, time: float, metrics: bytes, staged: bool, pending: bool, cursor: bytes = b"") -> None:
+        self._tell(f"report {seq}  {phrases.metrics(json.loads(metrics))}".rstrip())
+        if staged:
+            self._drop()
+        if seq > self._last_seq:
+            self.stopped_at = seq
+            raise _Enough(0)
+
+    def _drop(self) -> None:
+        shutil.rmtree(self._staging, ignore_errors=True)
+
+    def wait(self, done: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """What was not answered at once never will be."""
+        return done()
+
+
+def _known(replay: Replay) -> tuple[Known, ...]:
+    """The checkpoints that the rank might have asked for: those before its first report."""
+    kept = [saved for saved in replay.record.checkpoints() if saved.manifest.seq < replay.first_seq]
+    committed = ReportedCheckpointStatus.COMMITTED
+    return tuple(
+        Known(str(each.path), each.metrics, each.validation.status if each.validation else committed) for each in kept
+    )

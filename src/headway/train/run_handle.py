@@ -1,0 +1,180 @@
+"""A run in the background, and what its owner can do with it."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from headway.observe.run_observer import Glance
+from headway.storage.run import layout
+from headway.train.launch.driver_signals import heed_sigterm
+from headway.train.launch.request import Request
+from headway.train.result import Result
+
+if TYPE_CHECKING:
+    from headway.engine.persistent_workers import StayingEngine
+
+LEAVE_S = 5.0  # how long the end of the program waits for runs that it has left open
+
+
+class Reported(NamedTuple):
+    """One report of one rank."""
+
+    rank: int
+    seq: int
+    metrics: dict[str, Any]
+
+
+class _Bell:
+    """A watcher that wakes those who wait for news."""
+
+    def __init__(self) -> None:
+        self.news = threading.Condition()
+
+    def say(self, text: str, *, level: str = "INFO") -> None:
+        pass
+
+    def follow(self, num_workers: int) -> None:
+        pass
+
+    def tick(self, glance: Glance) -> float | None:
+        self.ring()
+        return None
+
+    def ring(self) -> None:
+        with self.news:
+            self.news.notify_all()
+
+
+class Run:
+    """What ``trainer.start()`` gives. What is wrong with the request is raised there, not later.
+
+    >>> from headway import train
+    >>> def train_func():
+    ...     for step in range(3):
+    ...         train.report({"step": step})
+    >>> run = train.DataParallelTrainer(train_func).start()
+    >>> [report.metrics["step"] for report in run.reports()]
+    [0, 1, 2]
+    >>> run.result().metrics
+    {'step': 2}
+    """
+
+    def __init__(self, request: Request, workers: StayingEngine | None = None) -> None:
+        from headway.train.launch.fit import prepare
+
+        self._bell = _Bell()
+        heed_sigterm()
+        self._execution = prepare(request, self._bell, workers=workers)
+        self._over = threading.Event()  # a thread whose join() was interrupted passes for ended, before Python 3.13
+        self._result: Result | None = None
+        self._error: BaseException | None = None
+        threading.Thread(target=self._work, name="headway-run", daemon=True).start()
+        self._owner = os.getpid()
+        if not _started:
+            atexit.register(_leave_all)  # now: it must come before what the engine does at the end
+        _started.add(self)
+
+    def _work(self) -> None:
+        try:
+            self._result = self._execution.run()
+        except BaseException as error:  # it belongs to whoever asks for the result
+            self._error = error
+        finally:
+            self._over.set()  # before the bell: who is woken by it must not wait again
+            self._bell.ring()
+
+    def _leave(self) -> None:
+        """The program ends while we run: so do we, in order."""
+        if self.running and self._owner == os.getpid():
+            print(f"headway: the program ended while run {self.path.name} was going on: aborting", file=sys.stderr)
+            self._execution.abort()
+            self._over.wait(LEAVE_S)
+
+    @property
+    def path(self) -> Path:
+        """The run directory."""
+        return self._execution.path
+
+    @property
+    def running(self) -> bool:
+        return not self._over.is_set()
+
+    def reports(self, rank: int | None = 0) -> Iterator[Reported]:
+        """Reports as they come, from the first one on, until the run ends; of one rank, or of all (None)."""
+        with (self.path / layout.METRICS).open("rb") as file:
+            while True:
+                ended = not self.running
+                for line in _new_lines(file):
+                    if "metrics" in line and rank in (None, line["rank"]):
+                        yield Reported(line["rank"], line["seq"], line["metrics"])
+                if ended:
+                    return
+                with self._bell.news:
+                    if self.running and not _grown(file):
+                        self._bell.news.wait()
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, {'running' if self.running else 'over'})"
+
+    def stop(self) -> None:
+        """End the run now and keep what it has reached; ``result()`` will return it as STOPPED.
+
+        The same run again (same name) continues from its newest checkpoint. If all functions have returned before the
+        stop reaches them, the run is FINISHED.
+
+        Validations that are still going on are waited for; said twice, they are not, and stay pending.
+        """
+        if self.running:
+            self._execution.stop()
+
+    def result(self, timeout_s: float | None = None) -> Result:
+        """Wait for the end; TimeoutError if it does not come in time. Raises what ``fit()`` would raise.
+
+        Ctrl-C in here aborts the run.
+        """
+        try:
+            self._over.wait(timeout_s)
+        except KeyboardInterrupt:
+            self._execution.abort()
+            self._over.wait()
+            raise
+        if self.running:
+            raise TimeoutError(f"run {self.path.name} is still going on after {timeout_s:g} s")
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        return self._result
+
+
+_started: weakref.WeakSet[Run] = weakref.WeakSet()
+
+
+def _leave_all() -> None:
+    for run in list(_started):
+        run._leave()
+
+
+def _new_lines(file: IO[bytes]) -> Iterator[dict[str, Any]]:
+    """Whole lines that were added; a torn one waits for its end."""
+    while True:
+        position = file.tell()
+        line = file.readline()
+        if not line.endswith(b"\n"):
+            file.seek(position)
+            return
+        yield json.loads(line)
+
+
+def _grown(file: IO[bytes]) -> bool:
+    position = file.tell()
+    end = file.seek(0, 2)
+    file.seek(position)
+    return end > position

@@ -1,0 +1,276 @@
+"""A prepared loader that knows where it is and can go on from there, without reading the batches before it.
+
+Where it is, is one number for all ranks: how many rows of the epoch's global order have been consumed. So another
+number of workers can go on from there, in the middle of an epoch.
+
+Rows travel through the sampler with their epoch, so that each fetch, in whatever process, can be seeded by (seed,
+epoch, row): augmentation is the same whoever fetches the row, and whenever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy
+import torch
+from torch.utils.data import Dataset, get_worker_info
+
+from headway.core.errors import ConfigError, StorageError
+from headway.data.execution.batch_counter import Unwatched, Watcher
+from headway.train.torch.sampler import DealtBatches, DealtSampler, share_lone, subset_fingerprint
+
+
+class Row(NamedTuple):
+    epoch: int
+    number: int
+
+
+def follow(
+    loader: Any, seed: int, before_first_batch: Callable[[], None], *, name: str = "", watcher: Watcher | None = None
+) -> Cursor:
+    """Make this loader, prepared by ``prepare_data_loader``, one that can go on."""
+    share_lone(loader)
+    if not isinstance(loader.batch_sampler, DealtBatches):
+        raise ConfigError(
+            "train.track(loader=...) needs a loader from prepare_data_loader() that draws its batches row by row"
+        )
+    cursor = Cursor(loader, name, before_first_batch, watcher or Unwatched())
+    vars(loader)["batch_sampler"] = _Tagged(loader.batch_sampler, cursor)
+    rows = vars(loader)["dataset"] = _Seeded(loader.dataset, seed)
+    loader.collate_fn = _SeededCollate(loader.collate_fn, rows)
+    if loader.generator is None:  # beginning an epoch must not draw from the global generator: not all of them do
+        loader.generator = torch.Generator().manual_seed(seed)
+    base = type(loader)
+    own = type(base.__name__, (base,), {"__iter__": lambda self: cursor.handed_out(lambda: base.__iter__(self))})
+    own.__module__, own.__qualname__ = base.__module__, base.__qualname__
+    loader.__class__ = own
+    return cursor
+
+
+class Cursor:
+    """Where a loader is: which epoch, how many batches of it were handed out, how many rows those were on all ranks."""
+
+    def __init__(self, loader: Any, name: str, before_first_batch: Callable[[], None], watcher: Watcher) -> None:
+        self.key = ("loader", name)
+        self._watcher = watcher
+        self.sampler: DealtSampler = loader.batch_sampler.sampler
+        self._subset = subset_fingerprint(loader.dataset)
+        self._expected: str | None = None  # fingerprint of the order that an epoch to be gone on with has
+        self._at_boundary = False  # this pass was running when an epoch of the function ended
+        self._crosses: bool | None = None  # whether such a pass goes on in the next epoch, as far as is known
+        self._before_first_batch = before_first_batch
+        self._epoch = -1  # none has begun
+        self._position = 0
+        self._rows = 0
+        self._finished = True
+        self._running = False  # in this process
+        self.num_finished = 0  # epochs, in this process
+        self.first = 0  # rows of the coming epoch that were handed out before
+        self.num_to_skip = 0  # passes that the resumed epoch has had already: they give nothing
+        self._num_begun = 0  # passes, in this process
+        self.overlaps = False  # two passes were running at once, and both were used
+
+    def state(self) -> dict[str, Any]:
+        left = self._at_boundary and self._crosses is False  # whoever holds its iterator will drop it
+        return {
+            "epoch": self._epoch,
+            "position": 0 if left else self._position,
+            "rows": 0 if left else self._rows,
+            "finished": self._finished or left,
+        }
+
+    def saved(self) -> dict[str, Any]:
+        """Where it is, and by what to know that the rows are the same when it goes on."""
+        order = self._expected or self.sampler.fingerprint
+        return {**self.state(), "crosses": self._crosses, "order": order, "subset": self._subset}
+
+    def at_boundary(self) -> bool:
+        """An epoch of the function ends. False if its code holds an iterator, and may use it in the next one or not."""
+        self.num_to_skip = 0
+        if not (self._finished or self._running) and self._crosses is False:  # the resumed epoch has not come to it
+            self._position, self._rows, self._finished, self.first = 0, 0, True, 0
+            self.sampler.go_on(self._epoch + 1)
+        if self.undecided:  # it was not touched for an epoch: it stays where it is
+            self._crosses = True
+        self._at_boundary = not self._finished
+        return self._finished or self._crosses is not None
+
+    @property
+    def undecided(self) -> bool:
+        return self._at_boundary and self._crosses is None
+
+    def go_on(self, state: dict[str, Any], *, same_world: bool) -> None:
+        self._epoch, self._finished = state["epoch"], state["finished"]
+        self._crosses = state.get("crosses")
+        self.sampler.go_on(state["epoch"] + state["finished"])
+        self._position, self._rows = self._reached(state, same_world=same_world)
+        self.first = self._rows
+        self._expected = state.get("order") if self.first else None
+        if state.get("subset", self._subset) != self._subset:
+            self._other_rows("its dataset is a Subset of other rows", "give random_split() a seeded generator")
+
+    def _other_rows(self, what: str, remedy: str) -> None:
+        raise StorageError(
+            f"{self.key[1]} does not have the rows that the checkpoint was made with: {what}, so some would come twice "
+            f"in this epoch and others never; {remedy}, or give the run a new name"
+        )
+
+    def check_order(self) -> None:
+        """StorageError if the rest of an epoch is not the rest of what was drawn before."""
+        expected, self._expected = self._expected, None
+        if expected and expected != self.sampler.fingerprint:
+            self._other_rows(
+                "their number, or the order that the sampler draws, has changed", "have the sampler draw by set_epoch()"
+            )
+
+    def _reached(self, state: dict[str, Any], *, same_world: bool) -> tuple[int, int]:
+        """Batches and rows of the epoch. Older states tell no rows: other workers begin such an epoch anew."""
+        position = state["position"]
+        if "rows" in state:
+            return position, state["rows"]
+        return (position, self.sampler.rows_after(0, steps=position)) if same_world else (0, 0)
+
+    def handed_out(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        """The batches of an epoch, counted as the loop gets them; random states are set just before it goes on."""
+        self._watcher.begin(self.key)
+        if self.num_to_skip:
+            self.num_to_skip -= 1
+            self._watcher.end(self.key)
+            return
+        if not self.first:
+            self._before_first_batch()
+            self._position = 0
+        self._epoch, self._rows, self._finished, self._running = self.sampler.epoch, self.first, False, True
+        self._num_begun += 1
+        number = self._num_begun
+        try:
+            for batch in begin():
+                self._before_first_batch()
+                self._position += 1
+                self._rows = self.sampler.rows_after(self._rows)
+                yield batch
+                self.overlaps |= number != self._num_begun
+                if self._at_boundary:
+                    self._at_boundary, self._crosses = False, True
+                self._watcher.ask(self.key, last=self.sampler.rows_after(self._rows) == self._rows)
+        except GeneratorExit:  # the loop was left by break: for it, this epoch is over
+            if self._at_boundary:
+                self._at_boundary, self._crosses = False, False
+            self._finish()
+            raise
+        self._before_first_batch()  # if nothing was left, training is resumed behind the loop
+        self._finish()
+
+    def _finish(self) -> None:
+        self._position, self._rows, self._finished, self._running = 0, 0, True, False
+        self.num_finished += 1
+        self._watcher.end(self.key)
+
+
+class _Tagged:
+    """A batch sampler whose rows know their epoch; what was handed out before is left out once."""
+
+    def __init__(self, batches: DealtBatches, cursor: Cursor) -> None:
+        self._batches = batches
+        self._cursor = cursor
+
+    def __iter__(self) -> Iterator[list[Row]]:
+        epoch = self._batches.sampler.epoch
+        first, self._cursor.first = self._cursor.first, 0
+        batches = self._batches.sampler.batches(first)
+        self._cursor.check_order()
+        for batch in batches:
+            yield [Row(epoch, number) for number in batch]
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_batches"], name)
+
+
+class _Seeded(Dataset[Any]):
+    """Every row is fetched with randomness of its own; in the training process nobody else notices.
+
+    To the user's code it is the dataset that it wraps: it can be indexed, and its attributes can be read and set.
+    """
+
+    _OWN = frozenset({"_dataset", "_seed", "_last", "__getitems__"})
+
+    def __init__(self, dataset: Any, seed: int) -> None:
+        self._dataset = dataset
+        self._seed = seed
+        self._last = Row(0, 0)
+        if hasattr(dataset, "__getitems__"):
+            self.__getitems__ = self._getitems
+
+    def __getitem__(self, row: Any) -> Any:
+        if not isinstance(row, Row):  # the user's code asks, not the loader
+            return self._dataset[row]
+        return self._fetched(row, lambda: self._dataset[row.number])
+
+    def _getitems(self, rows: list[Any]) -> Any:
+        if not isinstance(rows[0], Row):
+            return self._dataset.__getitems__(rows)
+        return self._fetched(rows[0], lambda: self._dataset.__getitems__([row.number for row in rows]))
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_dataset" not in self.__dict__:  # copy and pickle ask before there is one
+            raise AttributeError(name)
+        return getattr(self.__dict__["_dataset"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """``loader.dataset.transform = ...`` must reach the dataset that rows come from."""
+        if name in self._OWN:
+            super().__setattr__(name, value)
+        else:
+            setattr(self._dataset, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._dataset, name)
+
+    def collated(self, collate: Callable[[], Any]) -> Any:
+        """What is drawn to make a batch of the rows that were fetched last (mixing them, say) depends on them alone."""
+        return collate() if get_worker_info() is not None else self._seeded(self._last, "collate", collate)
+
+    def _fetched(self, row: Row, fetch: Callable[[], Any]) -> Any:
+        self._last = row
+        return self._seeded(row, "", fetch)
+
+    def _seeded(self, row: Row, purpose: str, call: Callable[[], Any]) -> Any:
+        text = f"{self._seed}:{row.epoch}:{row.number}{purpose}".encode()
+        seed = int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1
+        if get_worker_info() is not None:
+            _seed_all(seed)
+            return call()
+        before = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+        try:
+            _seed_all(seed)
+            return call()
+        finally:
+            random.setstate(before[0])
+            numpy.random.set_state(before[1])
+            torch.set_rng_state(before[2])
+
+
+class _SeededCollate:
+    """A collate function with randomness of its own, as rows have it."""
+
+    def __init__(self, collate: Callable[[Any], Any], rows: _Seeded) -> None:
+        self._collate = collate
+        self._rows = rows
+
+    def __call__(self, data: Any) -> Any:
+        return self._rows.collated(lambda: self._collate(data))
+
+
+def _seed_all(seed: int) -> None:
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+    torch.default_generator.manual_seed(seed)

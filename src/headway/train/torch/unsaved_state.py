@@ -1,0 +1,111 @@
+"""What a save of ``train.track()`` omits although training depends on it. It cannot be saved, so it is printed, once.
+
+an optimizer with state that moves a tracked model, and is not tracked
+a prepared loader that is not tracked, and in the middle of a pass
+work before an epoch's first loop over tracked data, which a resumed epoch does again
+a loader that two loops iterate at once: only one place is kept
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from headway.train.early_stopping import EarlyStopping
+from headway.train.torch import gradient_accumulation
+from headway.train.torch.loader import Use
+
+# Objects of other classes may hold an optimizer and save it.
+_HOLD_NO_OPTIMIZER = (nn.Module, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler, EarlyStopping)
+
+
+class Omissions:
+    """Looks at every save.
+
+    Args:
+        things: All that is tracked except loaders, by name.
+        steps: Watches the optimizers of the process.
+        audible: Whether this rank prints.
+    """
+
+    def __init__(self, things: Mapping[str, Any], steps: gradient_accumulation.Steps, *, audible: bool) -> None:
+        self._things = dict(things)
+        self._steps = steps
+        self._audible = audible
+        self._printed: set[str] = set()
+        self._before: dict[str, int] = {}  # work done when the epoch began
+        self._early: list[str] = []  # what has worked before the epoch's first loop
+        self._guarded = False
+
+    def begin_epoch(self) -> None:
+        self._before, self._early, self._guarded = self._work(), [], False
+
+    def guard(self) -> None:
+        """The code before the first loop asks how far the epoch is: it may do its work only once."""
+        self._guarded = True
+
+    def begin_first_loop(self) -> None:
+        work = self._work()
+        self._early = [] if self._guarded else [name for name, done in work.items() if done != self._before.get(name)]
+
+    def check(self, uses: Iterable[Use], overlapping: Iterable[str], *, epoch: int | None) -> None:
+        """Print what a save omits; ``epoch``: the one that it is in the middle of."""
+        if self._untracked_optimizer():
+            self._print(
+                "optimizer",
+                "an optimizer with state of its own takes steps and is not named in train.track(...): after a restart "
+                "its state is lost; name it",
+            )
+        for use in uses:
+            if use.is_amid:
+                self._print(
+                    "loader",
+                    f"a loader of a {use.dataset} is not named in train.track(...), and is in the middle of a pass "
+                    "where state is saved: after a restart it begins with its first batch again"
+                    + ("; name it" if use.can_be_tracked else ", because it cannot be resumed"),
+                )
+        for name in overlapping:
+            self._print(
+                "overlap",
+                f"{name} is iterated by two loops at once, and only one place in it is saved: a resumed run will not "
+                "have the same batches; give each loop a loader of its own",
+            )
+        if epoch is not None and self._early:
+            self._print(
+                "steps",
+                f"epoch {epoch} has taken steps ({', '.join(self._early)}) before its first loop over tracked data: "
+                "a restart inside of the epoch takes them again; name the loader of those steps in train.track(...), "
+                "or take them if state.num_batches == 0 only, or behind the loop",
+            )
+
+    def _work(self) -> dict[str, int]:
+        schedulers = {
+            name: thing.last_epoch
+            for name, thing in self._things.items()
+            if isinstance(thing, torch.optim.lr_scheduler.LRScheduler)
+        }
+        return {"optimizer steps": self._steps.total, **schedulers}
+
+    def _untracked_optimizer(self) -> bool:
+        optimizers = [thing for thing in self._things.values() if isinstance(thing, torch.optim.Optimizer)]
+        rest = [thing for thing in self._things.values() if not isinstance(thing, torch.optim.Optimizer)]
+        if not all(isinstance(thing, _HOLD_NO_OPTIMIZER) for thing in rest):
+            return False
+        models = [thing for thing in rest if isinstance(thing, nn.Module)]
+        moved = {parameter for model in models for parameter in model.parameters()}
+        held = [*optimizers, *(part for each in optimizers for part in vars(each).values())]
+        return any(
+            optimizer.state
+            and not any(optimizer is each for each in held)
+            and any(parameter in moved for group in optimizer.param_groups for parameter in group["params"])
+            for optimizer in self._steps.optimizers
+        )
+
+    def _print(self, kind: str, what: str) -> None:
+        if self._audible and kind not in self._printed:
+            print(f"headway: {what}", file=sys.stderr)
+        self._printed.add(kind)
