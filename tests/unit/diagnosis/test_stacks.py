@@ -54,7 +54,7 @@ def test_values_are_cut_short_and_secrets_left_out() -> None:
     assert "cor-rect" not in told, "nor in the line of code that is shown"
     assert "password = (left out)" in told
     assert "numbers = list of 1000: 0, 1, 2, 3" in told
-    assert "strange = <test_stacks.Strange>" in told
+    assert f"strange = <{__name__}.Strange>" in told
     assert "'lr': 0.1" in told
     assert "x" * 100 not in told
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crashes import Tape, after_every_crash
 
+from crashes import Tape, after_every_crash
 from headway.core.config import CheckpointConfig
 from headway.core.errors import ConfigError, StorageError
 from headway.core.security.signing import Key

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
-from crashes import Tape, after_every_crash
 
+from crashes import Tape, after_every_crash
 from headway.cli import main
 from headway.core.environment import memory_folder
 from headway.core.errors import StorageError
