@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headway.control.controller import Controller
+from headway.control.machine import retry_policy, shutdown, transitions
 from headway.control.machine.events import State
 from headway.control.machine.report_rounds import GIVER_WINDOW
-from headway.control.machine.transitions import retry_policy, shutdown, transitions
 from headway.control.run_plan import Outcome, Plan
 from headway.core.callback import TrainRunContext
 from headway.core.config import FailureConfig, RunConfig, ScalingConfig

@@ -449,7 +449,7 @@ def test_a_nursery_that_is_stopped_while_they_come_up_is_not_waited_for_for_ever
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers that never become ready: after a while the attempt is given up, and the next one has another nursery."""
-    from headway.control.machine.transitions import shutdown
+    from headway.control.machine import shutdown
 
     fit(lambda: None, name="warm-up", storage_path=tmp_path)
     monkeypatch.setattr(shutdown, "START_S", 3.0)

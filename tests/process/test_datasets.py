@@ -18,7 +18,7 @@ import pytest
 
 import headway.data
 from headway import train
-from headway.control.machine.transitions import shutdown
+from headway.control.machine import shutdown
 from headway.storage.run.reader import Record
 from headway.train.torch import TorchTrainer, prepare_model
 from support import wait_until

@@ -11,7 +11,7 @@ import pytest
 
 from headway import train
 from headway.control import controller
-from headway.control.machine.transitions import report_rounds
+from headway.control.machine import report_rounds
 from headway.worker import session
 from support import fit, save
 
