@@ -29,9 +29,9 @@ from crash_driver import check
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from headway.core.errors import StorageError
-from headway.storage.checkpoint.backend import FolderVault, Vault
+from headway.storage.checkpoint.backend import CheckpointBackend, LocalCheckpointBackend
 from headway.storage.object_store.base import open_store
-from headway.storage.object_store.checkpoint_backend import StoreVault
+from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.object_store.recovery import listing
 from headway.storage.run import layout
 from s3 import S3
@@ -53,7 +53,7 @@ class Ground:
     """Where a run lives, and how often one may look at it without disturbing it."""
 
     storage: str
-    vault: Vault
+    vault: CheckpointBackend
     glance_s: float
     life_s: float  # how long at most it lives on after its first save
 
@@ -81,20 +81,20 @@ def life(folder: Path, ground: Ground, chance: random.Random, tally: Tally) -> N
     look(ground.vault, tally)
 
 
-def _has_saved(vault: Vault, newest: int) -> bool:
+def _has_saved(vault: CheckpointBackend, newest: int) -> bool:
     kept = vault.survey().kept
     return bool(kept) and kept[-1].manifest.seq > newest
 
 
-def _unfinished(vault: Vault) -> bool:
-    if isinstance(vault, FolderVault):
+def _unfinished(vault: CheckpointBackend) -> bool:
+    if isinstance(vault, LocalCheckpointBackend):
         return any(layout.staging(vault.root).glob("*"))
-    assert isinstance(vault, StoreVault)
+    assert isinstance(vault, ObjectStoreCheckpointBackend)
     found = listing(vault.store)
     return bool(found.notes) or any(layout.MANIFEST not in files for files in found.folders.values())
 
 
-def look(vault: Vault, tally: Tally) -> None:
+def look(vault: CheckpointBackend, tally: Tally) -> None:
     """Read everything that is offered."""
     tally.in_the_middle_of_a_save += _unfinished(vault)
     found = vault.survey()
@@ -126,12 +126,12 @@ def main() -> int:
     args = parser.parse_args()
     tallies = {}
     with lives_in_a_folder() as folder:
-        ground = Ground(str(folder), FolderVault(folder / "run"), 0.005, 0.15)
+        ground = Ground(str(folder), LocalCheckpointBackend(folder / "run"), 0.005, 0.15)
         tallies["folder"] = lives(folder, ground, random.Random(args.seed), args.kills)
     with lives_in_a_folder() as folder, S3(folder) as server:
         os.environ.update(server.env)
         storage = f"{server.url}/runs"
-        ground = Ground(storage, StoreVault(open_store(f"{storage}/run")), 0.05, 0.5)
+        ground = Ground(storage, ObjectStoreCheckpointBackend(open_store(f"{storage}/run")), 0.05, 0.5)
         tallies["S3"] = lives(folder, ground, random.Random(args.seed), args.kills_on_s3)
     claims = {}
     for name, tally in tallies.items():

@@ -17,7 +17,7 @@ from common import publish
 
 from headway import train
 from headway.storage.run.opening import open_run
-from headway.storage.run.reader import Record
+from headway.storage.run.reader import RunReader
 from headway.train.torch import TorchTrainer, enable_reproducibility, get_device, prepare_data_loader, prepare_model
 
 
@@ -65,8 +65,8 @@ def losses(folder: Path, deaths: list[int]) -> tuple[list[float], int, str]:
         ),
     ).fit()
     assert result.metrics is not None
-    launches = [event for event in Record.at(folder / "run").events() if event["event"] == "launched"]
-    rows = Record.at(folder / "run").reports()
+    launches = [event for event in RunReader.at(folder / "run").events() if event["event"] == "launched"]
+    rows = RunReader.at(folder / "run").reports()
     return [row["metrics"]["loss"] for row in rows], len(launches), result.metrics["device"]
 
 

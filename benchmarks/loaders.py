@@ -17,7 +17,7 @@ from typing import Any
 
 from common import PROGRAMS, publish
 
-from headway.storage.run.reader import Record
+from headway.storage.run.reader import RunReader
 
 sys.path.insert(0, str(PROGRAMS))
 
@@ -26,12 +26,12 @@ from two_loaders import SHAPES, fit  # type: ignore[import-not-found]  # isort: 
 
 def reports(path: Path, num_workers: int) -> list[list[dict[str, Any]]]:
     """What counts in the end, rank by rank."""
-    return [[row["metrics"] for row in Record.at(path).reports(rank)] for rank in range(num_workers)]
+    return [[row["metrics"] for row in RunReader.at(path).reports(rank)] for rank in range(num_workers)]
 
 
 def resumed(path: Path) -> int:
     """How many attempts have begun with a checkpoint."""
-    return sum(1 for event in Record.at(path).events() if event["event"] == "launched" and event["first_seq"])
+    return sum(1 for event in RunReader.at(path).events() if event["event"] == "launched" and event["first_seq"])
 
 
 def torment(folder: Path, shape: str, num_workers: int, runs: int, chance: random.Random) -> dict[str, Any]:

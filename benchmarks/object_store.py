@@ -27,10 +27,10 @@ from xml.etree import ElementTree
 from common import at_most, median, publish
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from headway.storage.checkpoint.commit import Commitment
+from headway.storage.checkpoint.commit import CommitRequest
 from headway.storage.checkpoint.staging import Note
 from headway.storage.object_store.base import CONCURRENCY, PART, open_store
-from headway.storage.object_store.checkpoint_backend import StoreVault
+from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.object_store.upload import Parcel, folder_key, names_in, send
 from headway.storage.object_store.verify import contents_of, fetch
 from headway.storage.run import layout
@@ -142,7 +142,9 @@ def _up(server: S3, source: Path, number: int) -> None:
     names = names_in(source)
     name = layout.checkpoint_name(number)
     send(Parcel(store, 1, number, 0, source, name, names, frozenset(names)), Note(1, {}))
-    StoreVault(store).commit(Commitment(number=number, seq=number, attempt=1, world_size=1, ranks=(0,), metrics={}))
+    ObjectStoreCheckpointBackend(store).commit(
+        CommitRequest(number=number, seq=number, attempt=1, world_size=1, ranks=(0,), metrics={})
+    )
 
 
 def _down(server: S3, target: Path, number: int) -> None:

@@ -29,7 +29,7 @@ from history import Attempt, Comparison, attempts, compare, events, seeded
 from training import METRICS, SEED, Hang, Training, Trouble, left_alone, stacks, training
 
 from headway.core.errors import PreemptionError
-from headway.storage.run.reader import Record
+from headway.storage.run.reader import RunReader
 
 RANKS = (0, 1)
 Whom = Literal["a worker", "the program"]
@@ -104,7 +104,7 @@ def tell_the_program(life: Training, found: Found) -> None:
     life.wait_for_its_end()
     said = SAID.search(life.runner.output)
     states = [event["state"] for event in events(life.run, "end")]
-    kept = [saved.path.name for saved in Record.at(life.run).checkpoints()]
+    kept = [saved.path.name for saved in RunReader.at(life.run).checkpoints()]
     story = (life.runner.code, [said[1]] if said else [], states[-1:])
     if story != (PreemptionError.exit_code, kept[-1:], ["PREEMPTED"]):
         found.trouble.append(f"told to leave, it left with {story}, and there are {kept}")

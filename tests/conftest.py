@@ -52,7 +52,7 @@ def pytest_configure() -> None:
 
 
 def pytest_unconfigure() -> None:
-    fork_server_client.end_nurseries()
+    fork_server_client.end_fork_servers()
     for folder in (_MEMORY, _PRIVATE):
         shutil.rmtree(folder, ignore_errors=True)
 

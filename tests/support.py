@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from headway import train
-from headway.storage.checkpoint.commit import Saved
+from headway.storage.checkpoint.commit import SavedCheckpoint
 from headway.storage.checkpoint.manifest import Manifest
 from headway.storage.checkpoint.validation_record import Validation
 
@@ -115,7 +115,7 @@ def save(folder: str | os.PathLike[str], **files: str) -> train.Checkpoint:
     return train.Checkpoint.from_directory(folder)
 
 
-def saved_as(number: int, *, validation: Validation | None = None, **metrics: Any) -> Saved:
+def saved_as(number: int, *, validation: Validation | None = None, **metrics: Any) -> SavedCheckpoint:
     """A checkpoint that only its manifest exists of, for whoever ranks them."""
     manifest = Manifest(
         number=number,
@@ -128,4 +128,4 @@ def saved_as(number: int, *, validation: Validation | None = None, **metrics: An
         files={},
         time=0.0,
     )
-    return Saved(Path(f"/{number}"), manifest, validation=validation)
+    return SavedCheckpoint(Path(f"/{number}"), manifest, validation=validation)

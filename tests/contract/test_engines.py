@@ -15,18 +15,18 @@ import pytest
 from headway import train
 from headway.core.config import ScalingConfig
 from headway.core.messages import (
-    Dismissed,
-    Exited,
-    Failed,
-    Finished,
+    ExitAllowed,
     FromWorker,
-    Place,
-    Pulse,
+    FunctionFailed,
+    FunctionReturned,
+    Heartbeat,
+    ProcessSetup,
+    RankAssignment,
     Ready,
     Report,
     RunInfo,
     Start,
-    Surroundings,
+    WorkerExited,
 )
 from headway.core.task import Task
 from headway.engine.base import Engine
@@ -49,28 +49,28 @@ class Probe:
         for event in events:
             if isinstance(event, FromWorker):
                 self._answer(event)
-                if isinstance(event.message, Pulse):
+                if isinstance(event.message, Heartbeat):
                     continue  # what a worker says by the clock
             self.events.append(event)
 
     def _answer(self, event: FromWorker) -> None:
         if isinstance(event.message, Ready):
             self.engine.send(event.rank, self._start(event.rank))
-        elif isinstance(event.message, Finished):
-            self.engine.send(event.rank, Dismissed())
+        elif isinstance(event.message, FunctionReturned):
+            self.engine.send(event.rank, ExitAllowed())
 
     def _start(self, rank: int) -> Start:
         return Start(
             rank=rank,
-            place=Place(rank=rank, world_size=1, local_rank=rank, local_world_size=1),
+            place=RankAssignment(rank=rank, world_size=1, local_rank=rank, local_world_size=1),
             run=RunInfo(id="x", name="x", path=str(self._run), seed=0, attempt=1, num_workers=1),
-            surroundings=Surroundings(env=dict(os.environ), cwd=os.getcwd(), sys_path=tuple(__import__("sys").path)),
+            surroundings=ProcessSetup(env=dict(os.environ), cwd=os.getcwd(), sys_path=tuple(__import__("sys").path)),
             task=cloudpickle.dumps(Task(self._task)),
         )
 
     def pump_until_all_left(self, num_workers: int, timeout_s: float = 10) -> None:
         until = time.monotonic() + timeout_s
-        while sum(isinstance(message, Exited) for message in self.messages()) < num_workers:
+        while sum(isinstance(message, WorkerExited) for message in self.messages()) < num_workers:
             assert time.monotonic() < until, self.events
             self.engine.pump(0.1)
 
@@ -120,7 +120,7 @@ def test_a_worker_says_ready_then_what_it_has_to_say_and_then_exited_once(make: 
     probe.pump_until_all_left(1)
     for _ in range(3):
         probe.engine.pump(0.01)
-    assert [type(message) for message in probe.messages()] == [Ready, Report, Report, Finished, Exited]
+    assert [type(message) for message in probe.messages()] == [Ready, Report, Report, FunctionReturned, WorkerExited]
     assert [m.seq for m in probe.messages() if isinstance(m, Report)] == [0, 1]
     assert {event.attempt for event in probe.events} == {1}
 
@@ -129,7 +129,7 @@ def test_a_function_that_raises_says_so_before_it_leaves(make: Make) -> None:
     probe = make(fail)
     probe.engine.launch(4, 1)
     probe.pump_until_all_left(1)
-    assert [type(message) for message in probe.messages()] == [Ready, Failed, Exited]
+    assert [type(message) for message in probe.messages()] == [Ready, FunctionFailed, WorkerExited]
     assert probe.messages()[1].kind == "ValueError"
 
 
@@ -161,7 +161,7 @@ def test_messages_to_a_worker_that_has_left_are_dropped(make: Make) -> None:
     probe.engine.launch(1, 1)
     probe.pump_until_all_left(1)
     count = len(probe.events)
-    probe.engine.send(0, Dismissed())
+    probe.engine.send(0, ExitAllowed())
     probe.engine.kill()
     probe.engine.interrupt()
     probe.engine.pump(0.01)

@@ -17,52 +17,52 @@ from typing import Any, TypeVar
 
 from headway.control.machine import events, transitions
 from headway.control.machine.events import (
-    CommitDone,
-    CommitFailed,
-    CommitSkipped,
-    Deadline,
-    Launched,
-    LaunchFailed,
-    Notified,
-    Overdue,
-    SaveDue,
-    SaveFinished,
-    Stalled,
-    State,
-    ValidationDone,
+    CommitDoneEvent,
+    CommitFailedEvent,
+    CommitSkippedEvent,
+    DeadlineEvent,
+    LaunchedEvent,
+    LaunchFailedEvent,
+    OverdueEvent,
+    PreemptedEvent,
+    RunState,
+    SaveDueEvent,
+    SaveFinishedEvent,
+    StalledEvent,
+    ValidationDoneEvent,
 )
-from headway.control.machine.retry_policy import Budgets
-from headway.control.machine.state import Run
+from headway.control.machine.retry_policy import RetryBudgets
+from headway.control.machine.state import MachineState
 from headway.core.messages import (
-    Abort,
-    Approach,
-    At,
-    Capacity,
-    Dismissed,
-    Dump,
-    Exited,
-    Failed,
-    Finished,
+    AbortEvent,
+    AutosaveEnabled,
+    CapacityEvent,
+    ExitAllowed,
+    FilesStaged,
     FromWorker,
-    Preempted,
-    Pulse,
+    FunctionFailed,
+    FunctionReturned,
+    Heartbeat,
+    NextReport,
+    PreemptionNotice,
     Ready,
     Report,
-    SaveAt,
-    Stacks,
-    Staged,
-    StopRequested,
-    Terminate,
-    Tracking,
+    RequestNextReport,
+    RequestStacks,
+    SaveAtReport,
+    StackDump,
+    StopEvent,
+    TerminateEvent,
+    WorkerExited,
 )
-from headway.storage.checkpoint.commit import Saved
+from headway.storage.checkpoint.commit import SavedCheckpoint
 from headway.storage.checkpoint.manifest import Manifest
 from headway.storage.checkpoint.validation_record import Validation
 
 READY = Ready(host="here", pid=1)
-RAISED = Failed(kind="ValueError", message="bad", traceback="")
-DIED = Exited(code=-9)
-STACKS = Stacks(index=-1, pulse=Pulse(), main=(), text="")
+RAISED = FunctionFailed(kind="ValueError", message="bad", traceback="")
+DIED = WorkerExited(code=-9)
+STACKS = StackDump(index=-1, pulse=Heartbeat(), main=(), text="")
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class World:
     aborted: bool = False
     stopped: bool = False
     stopped_again: bool = False
-    end: State | None = None
+    end: RunState | None = None
 
 
 class ClaimBroken(AssertionError):
@@ -164,7 +164,7 @@ def expect(truth: bool, claim: str) -> None:
         raise ClaimBroken(claim)
 
 
-Node = tuple[Run, World]
+Node = tuple[MachineState, World]
 Graph = list[list[tuple[Any, int]]]  # of each node, what can happen there and to which node it leads
 
 
@@ -181,10 +181,10 @@ def _uncollected() -> Iterator[None]:
 @_uncollected()
 def explore(limits: Limits) -> list[Node]:
     """Every state that can be reached, with all that can happen there; every claim is checked on the way."""
-    budgets = Budgets(limits.max_failures, limits.max_starts, limits.max_preemptions)
+    budgets = RetryBudgets(limits.max_failures, limits.max_starts, limits.max_preemptions)
     fewest = limits.num_workers if limits.min_workers is None else limits.min_workers
-    begun = Run(budgets, (fewest, limits.num_workers))
-    first = _after(begun, World(limits, capacity=limits.num_workers), events.Begin())
+    begun = MachineState(budgets, (fewest, limits.num_workers))
+    first = _after(begun, World(limits, capacity=limits.num_workers), events.BeginEvent())
     nodes: list[Node] = [first]
     known: dict[Node, int] = {first: 0}
     graph: Graph = []
@@ -205,7 +205,7 @@ def explore(limits: Limits) -> list[Node]:
 # --- what may happen ---
 
 
-def _possible(run: Run, world: World) -> Iterator[tuple[Any, World]]:
+def _possible(run: MachineState, world: World) -> Iterator[tuple[Any, World]]:
     if world.end is not None:
         return
     if world.launching:
@@ -216,50 +216,53 @@ def _possible(run: Run, world: World) -> Iterator[tuple[Any, World]]:
         yield from _storage(run, world)
     for rank, seq in sorted(world.finishing):
         gone = replace(world, finishing=world.finishing - {(rank, seq)})
-        yield SaveFinished(run.attempt, rank, seq, arrived=False), gone
+        yield SaveFinishedEvent(run.attempt, rank, seq, arrived=False), gone
         staged = world.processes[rank].staged | {seq}
-        yield SaveFinished(run.attempt, rank, seq, arrived=True), _changed(gone, rank, staged=staged)
-    if world.clock is not None and run.state is not State.STARTING:
-        yield Deadline(world.clock), replace(world, clock=None, late=True)
-    if world.clock is not None and any(p.phase == "hung" for p in world.processes) and run.state is State.STARTING:
-        yield Deadline(world.clock), replace(world, clock=None)
+        yield SaveFinishedEvent(run.attempt, rank, seq, arrived=True), _changed(gone, rank, staged=staged)
+    if world.clock is not None and run.state is not RunState.STARTING:
+        yield DeadlineEvent(world.clock), replace(world, clock=None, late=True)
+    if world.clock is not None and any(p.phase == "hung" for p in world.processes) and run.state is RunState.STARTING:
+        yield DeadlineEvent(world.clock), replace(world, clock=None)
     if world.pausing:
-        yield events.Begin(), replace(world, pausing=False)
+        yield events.BeginEvent(), replace(world, pausing=False)
     if world.left.changes:
         for number in {1, world.left.num_workers} - {world.capacity}:
-            yield Capacity(number), replace(_spent(world, "changes"), capacity=number, excuses=world.excuses + 1)
-    if world.left.stalls and run.state is State.RUNNING:
-        yield Stalled(run.attempt, 0, "stands still"), replace(_spent(world, "stalls", fault=True), stalled=True)
+            yield CapacityEvent(number), replace(_spent(world, "changes"), capacity=number, excuses=world.excuses + 1)
+    if world.left.stalls and run.state is RunState.RUNNING:
+        yield StalledEvent(run.attempt, 0, "stands still"), replace(_spent(world, "stalls", fault=True), stalled=True)
     if (seq := run.rounds.oldest_files) is not None:
-        yield Overdue(run.attempt, seq), world
-        yield Overdue(run.attempt, seq, long=True), world
+        yield OverdueEvent(run.attempt, seq), world
+        yield OverdueEvent(run.attempt, seq, long=True), world
     for path in world.validating:
-        yield ValidationDone(path, Validation()), replace(world, validating=world.validating - {path})
+        yield ValidationDoneEvent(path, Validation()), replace(world, validating=world.validating - {path})
     if world.left.dues:
-        yield SaveDue(run.attempt), _spent(world, "dues")
-    if world.left.notices and run.state is State.RUNNING:
+        yield SaveDueEvent(run.attempt), _spent(world, "dues")
+    if world.left.notices and run.state is RunState.RUNNING:
         noticed = _changed(_noticed(world), 1, noticed=True)
-        yield Notified(run.attempt, frozenset({1})), noticed
+        yield PreemptedEvent(run.attempt, frozenset({1})), noticed
     if world.left.terminates:
-        yield Terminate(), replace(_spent(world, "terminates"), terminated=True)
+        yield TerminateEvent(), replace(_spent(world, "terminates"), terminated=True)
     if world.left.aborts:
-        yield Abort(), replace(_spent(world, "aborts"), aborted=True)
+        yield AbortEvent(), replace(_spent(world, "aborts"), aborted=True)
     if world.left.stops:
-        yield StopRequested(), replace(_spent(world, "stops"), stopped=True, stopped_again=world.stopped)
+        yield StopEvent(), replace(_spent(world, "stops"), stopped=True, stopped_again=world.stopped)
 
 
-def _launch(run: Run, world: World) -> Iterator[tuple[Any, World]]:
+def _launch(run: MachineState, world: World) -> Iterator[tuple[Any, World]]:
     n = min(world.left.num_workers, world.capacity)
-    yield Launched(run.attempt, n, 0), replace(world, launching=False, processes=(Process(),) * n)
+    yield LaunchedEvent(run.attempt, n, 0), replace(world, launching=False, processes=(Process(),) * n)
     if world.left.slow_starts:
         never = replace(_spent(world, "slow_starts", start=True), launching=False)
-        yield Launched(run.attempt, n, 0), replace(never, processes=(*(Process(),) * (n - 1), Process(phase="hung")))
+        yield (
+            LaunchedEvent(run.attempt, n, 0),
+            replace(never, processes=(*(Process(),) * (n - 1), Process(phase="hung"))),
+        )
     if world.left.launch_failures:
         failed = replace(_spent(world, "launch_failures", start=True), launching=False, processes=())
-        yield LaunchFailed(run.attempt, "no room"), failed
+        yield LaunchFailedEvent(run.attempt, "no room"), failed
 
 
-def _process(run: Run, world: World, index: int) -> Iterator[tuple[Any, World]]:
+def _process(run: MachineState, world: World, index: int) -> Iterator[tuple[Any, World]]:
     me, left = world.processes[index], world.left
 
     def says(message: Any, now: World = world, **changes: Any) -> tuple[Any, World]:
@@ -282,9 +285,9 @@ def _process(run: Run, world: World, index: int) -> Iterator[tuple[Any, World]]:
     if me.killed or (world.interrupted and not stuck):
         yield says(DIED, phase="gone", told=True)
     if me.phase == "failed" or (me.phase == "finished" and me.dismissed):
-        yield says(Exited(code=me.phase == "failed"), phase="gone", told=True)
+        yield says(WorkerExited(code=me.phase == "failed"), phase="gone", told=True)
     expected = me.killed or world.interrupted or me.phase in ("finished", "failed")
-    starting = run.state is State.STARTING and not expected
+    starting = run.state is RunState.STARTING and not expected
     fault = not expected and not starting and not me.noticed
     if me.noticed and me.phase == "running":
         yield says(DIED, world, phase="gone", told=True)
@@ -300,15 +303,15 @@ def _speech(world: World, me: Process, says: Any) -> Iterator[tuple[Any, World]]
     if me.phase != "running":
         return
     if world.left.tracked and not me.tracks:
-        yield says(Tracking(), tracks=True)
+        yield says(AutosaveEnabled(), tracks=True)
         return
     if me.approached is not None:
-        yield says(At(index=me.approached, seq=me.reports), approached=None, limit=me.reports + 1)
+        yield says(NextReport(index=me.approached, seq=me.reports), approached=None, limit=me.reports + 1)
     if me.leave_at is not None and me.reports > me.leave_at:
-        yield says(Finished(value=b"", early=True), phase="finished", finished=True, early=True)
+        yield says(FunctionReturned(value=b"", early=True), phase="finished", finished=True, early=True)
         return
     if world.left.notices and not me.noticed:
-        yield says(Preempted(), _noticed(world), noticed=True)
+        yield says(PreemptionNotice(), _noticed(world), noticed=True)
     waits = me.limit is not None and me.reports >= me.limit
     if me.reports < world.left.reports and not waits:
         saves = me.reports in me.save_at
@@ -321,30 +324,30 @@ def _speech(world: World, me: Process, says: Any) -> Iterator[tuple[Any, World]]
                 more = frozenset({me.reports})
                 yield says(promise, reports=me.reports + 1, promised=me.promised | more, owes=me.owes | more)
     for seq in sorted(me.owes):
-        yield says(Staged(seq=seq), staged=me.staged | {seq}, owes=me.owes - {seq})
+        yield says(FilesStaged(seq=seq), staged=me.staged | {seq}, owes=me.owes - {seq})
     if not waits and not me.owes:
-        yield says(Finished(value=b""), phase="finished", finished=True)
+        yield says(FunctionReturned(value=b""), phase="finished", finished=True)
     if world.left.raises:
         yield says(RAISED, _spent(world, "raises", fault=not world.interrupted), phase="failed")
 
 
-def _storage(run: Run, world: World) -> Iterator[tuple[Any, World]]:
+def _storage(run: MachineState, world: World) -> Iterator[tuple[Any, World]]:
     seq, *rest = world.commits
     answered = replace(world, commits=tuple(rest))
     done = replace(answered, committed=answered.committed | {seq})
-    yield CommitDone(run.attempt, seq, _saved(seq, validation=world.left.validations)), done
+    yield CommitDoneEvent(run.attempt, seq, _saved(seq, validation=world.left.validations)), done
     if world.left.commit_failures:
-        yield CommitFailed(run.attempt, seq, "disk full"), _spent(answered, "commit_failures", fault=True)
+        yield CommitFailedEvent(run.attempt, seq, "disk full"), _spent(answered, "commit_failures", fault=True)
     if not world.left.tracked:
-        yield CommitSkipped(run.attempt, seq), answered
+        yield CommitSkippedEvent(run.attempt, seq), answered
 
 
 @cache
-def _saved(seq: int, *, validation: bool) -> Saved:
+def _saved(seq: int, *, validation: bool) -> SavedCheckpoint:
     manifest = Manifest(
         number=seq, name=str(seq), seq=seq, attempt=1, world_size=2, ranks=[0], metrics={}, files={}, time=0.0
     )
-    return Saved(Path(f"checkpoint_{seq}"), manifest, validation=Validation() if validation else None)
+    return SavedCheckpoint(Path(f"checkpoint_{seq}"), manifest, validation=Validation() if validation else None)
 
 
 def _noticed(world: World) -> World:
@@ -366,72 +369,72 @@ def _changed(world: World, index: int, **changes: Any) -> World:
 # --- what the machine makes of it ---
 
 
-def _after(run: Run, world: World, event: Any) -> Node:
+def _after(run: MachineState, world: World, event: Any) -> Node:
     after, actions = transitions.step(run, event)
     for action in actions:
         world = _act(after, world, action)
     return after, world
 
 
-def _act(run: Run, world: World, action: Any) -> World:
+def _act(run: MachineState, world: World, action: Any) -> World:
     match action:
-        case events.Launch():
+        case events.LaunchWorkers():
             _check_new_attempt(run, world)
             fresh = replace(world, asked=(), extended=frozenset(), interrupted=False, clock=None, pausing=False)
             fresh = replace(fresh, late=False, stalled=False, committed=frozenset(), processes=())
             return replace(fresh, launching=True, attempts=world.attempts + 1)
-        case events.StartWorkers():
+        case events.AssignRanks():
             expect(all(p.phase == "ready" or p.told for p in world.processes), "workers start when all are ready")
             return replace(world, processes=tuple(replace(p, phase="running") for p in world.processes))
-        case events.Close(closed=closed, commit=True):
+        case events.CloseRound(closed=closed, commit=True):
             expect(bool(closed.round.givers), "only files are committed")
             expect(not world.asked or closed.round.seq > world.asked[-1], "rounds commit once and in order")
             return replace(world, commits=(*world.commits, closed.round.seq), asked=(*world.asked, closed.round.seq))
-        case events.Extend(round=late):
+        case events.ExtendCheckpoint(round=late):
             return replace(world, commits=(*world.commits, late.seq), extended=world.extended | {late.seq})
-        case events.FinishSave(rank=rank, seq=seq):
+        case events.RecoverFiles(rank=rank, seq=seq):
             me = world.processes[rank]
             expect(seq in me.owes, "only files that are on their way are brought")
             expect(me.told, "and only when their process is known to have ended")
             return _changed(replace(world, finishing=world.finishing | {(rank, seq)}), rank, owes=me.owes - {seq})
-        case events.Validate(saved=saved):
+        case events.StartValidation(saved=saved):
             expect(not world.aborted, "no validation begins after an abort")
             expect(saved.path not in world.validating, "a checkpoint is validated once at a time")
             return replace(world, validating=world.validating | {saved.path})
-        case events.EndValidations():
-            out = world.aborted or world.stopped_again or run.state is State.FAILED
+        case events.CancelValidations():
+            out = world.aborted or world.stopped_again or run.state is RunState.FAILED
             expect(out, "validations are ended only by an abort, a second stop or a failure for good")
             return replace(world, validating=frozenset())
-        case events.Send(rank=rank, message=Approach(index=index)):
+        case events.SendMessage(rank=rank, message=RequestNextReport(index=index)):
             return _changed(world, rank, approached=index)
-        case events.Send(rank=rank, message=SaveAt(seq=seq, leave=leave)):
+        case events.SendMessage(rank=rank, message=SaveAtReport(seq=seq, leave=leave)):
             me = world.processes[rank]
             if seq is None:
                 return _changed(world, rank, limit=None, approached=None)
             expect(seq >= me.reports, "nobody has passed the report that was agreed on")
             agreed = {"save_at": me.save_at | {seq}, "leave_at": seq if leave else me.leave_at}
             return _changed(world, rank, limit=None, **agreed)
-        case events.Send(rank=rank, message=Dump()):
+        case events.SendMessage(rank=rank, message=RequestStacks()):
             return _changed(world, rank, asked=world.left.answers)
-        case events.BeginLater(after_s=after_s):
+        case events.ScheduleAttempt(after_s=after_s):
             expect(after_s > 0, "a pause takes a while")
             return replace(world, pausing=True)
-        case events.Send(rank=rank, message=Dismissed()):
+        case events.SendMessage(rank=rank, message=ExitAllowed()):
             return _changed(world, rank, dismissed=True)
-        case events.Interrupt():
+        case events.InterruptWorkers():
             resize = run.why == "resize" and world.left.tracked
             expect(not resize, "state that saves itself is not interrupted only to be more or fewer")
             return replace(world, interrupted=True)
-        case events.Kill():
+        case events.KillWorkers():
             return replace(world, processes=tuple(replace(p, killed=True) for p in world.processes))
         case events.SetDeadline(after_s=after_s):
             return replace(world, clock=None if after_s is None else run.attempt)
-        case events.Retried(why=why):
+        case events.RecordRetry(why=why):
             _check_nothing_was_lost(world)
             if why != "fail":
                 _check_orderly_leave(world)
             return world
-        case events.End(state=state, failures=failures):
+        case events.EndRun(state=state, failures=failures):
             _check_end(run, world, state, {failure.kind for failure in failures})
             return replace(world, end=state)
         case _:
@@ -441,7 +444,7 @@ def _act(run: Run, world: World, action: Any) -> World:
 # --- claims ---
 
 
-def _check_fences(run: Run) -> None:
+def _check_fences(run: MachineState) -> None:
     for event in _late(run.attempt):
         if transitions.step(run, event) != (run, ()):
             raise ClaimBroken(f"what comes late changes nothing: {event}")
@@ -455,17 +458,17 @@ def _late(attempt: int) -> tuple[Any, ...]:
         FromWorker(attempt - 1, 0, DIED),
         FromWorker(attempt, 7, DIED),
         FromWorker(attempt - 1, 1, RAISED),
-        Launched(attempt - 1, 2, 0),
-        Stalled(attempt - 1, 0, "late"),
-        Notified(attempt - 1, frozenset({0})),
-        FromWorker(attempt - 1, 0, Preempted()),
+        LaunchedEvent(attempt - 1, 2, 0),
+        StalledEvent(attempt - 1, 0, "late"),
+        PreemptedEvent(attempt - 1, frozenset({0})),
+        FromWorker(attempt - 1, 0, PreemptionNotice()),
         FromWorker(attempt - 1, 0, STACKS),
-        CommitFailed(attempt - 1, 0, "late"),
-        Deadline(attempt - 1),
+        CommitFailedEvent(attempt - 1, 0, "late"),
+        DeadlineEvent(attempt - 1),
     )
 
 
-def _check_new_attempt(run: Run, world: World) -> None:
+def _check_new_attempt(run: MachineState, world: World) -> None:
     expect(not world.aborted, "nothing is launched after an abort")
     expect(not world.stopped, "nothing is launched after a stop")
     expect(not world.terminated, "nothing is launched after the driver was told to leave")
@@ -517,7 +520,7 @@ def _crossed(world: World) -> bool:
     return any(s != t for a in saves for b in saves for s, t in zip(a, b, strict=False))
 
 
-def _check_end(run: Run, world: World, state: State, kinds: set[str]) -> None:
+def _check_end(run: MachineState, world: World, state: RunState, kinds: set[str]) -> None:
     expect(all(p.told for p in world.processes), "an end is entered only after the last exit")
     answered = not world.commits and not world.finishing and not world.launching
     expect(answered, "an end is entered only when everything is answered")
@@ -525,13 +528,13 @@ def _check_end(run: Run, world: World, state: State, kinds: set[str]) -> None:
     expect(not world.validating, "an end is entered only after the last validation")
     expect("program" not in kinds or _crossed(world), "ranks are said to contradict each other only where they do")
     expect("program" not in kinds or not world.left.tracked, "where state saves itself, all save in the same reports")
-    expect((state is State.ABORTED) == world.aborted, "a run is ABORTED if and only if somebody aborted it")
+    expect((state is RunState.ABORTED) == world.aborted, "a run is ABORTED if and only if somebody aborted it")
     _check_nothing_was_lost(world)
     if world.aborted:
         return
-    expect(state is not State.PREEMPTED or world.terminated, "a run is PREEMPTED only if its driver had to leave")
-    expect(state is not State.STOPPED or world.stopped, "a run is STOPPED only if somebody stopped it")
-    good = (State.FINISHED, State.STOPPED, State.PREEMPTED)
+    expect(state is not RunState.PREEMPTED or world.terminated, "a run is PREEMPTED only if its driver had to leave")
+    expect(state is not RunState.STOPPED or world.stopped, "a run is STOPPED only if somebody stopped it")
+    good = (RunState.FINISHED, RunState.STOPPED, RunState.PREEMPTED)
     endless = world.left.max_starts < 0 or world.starts <= world.left.max_starts
     endless = endless and (world.left.max_preemptions < 0 or world.notices <= world.left.max_preemptions)
     if world.faults == 0 and not world.starts and not world.notices and "program" not in kinds:
@@ -539,10 +542,10 @@ def _check_end(run: Run, world: World, state: State, kinds: set[str]) -> None:
     within = world.faults <= world.left.max_failures and endless
     if within and "program" not in kinds and not world.stopped and not world.terminated:
         expect(state in good, "a death within budget is survived, and a preemption is never charged")
-    if state in (State.FINISHED, State.STOPPED) and not world.interrupted:
+    if state in (RunState.FINISHED, RunState.STOPPED) and not world.interrupted:
         _check_all_saved_alike(world)
     done = all(p.finished and not p.early for p in world.processes)
-    if state is State.FINISHED:
+    if state is RunState.FINISHED:
         expect(done, "a run is FINISHED only when every function has returned")
 
 
@@ -556,7 +559,7 @@ def _check_an_end_is_always_reachable(nodes: list[Node], graph: Graph) -> None:
     before: dict[int, list[int]] = {}
     for node, edges in enumerate(graph):
         for event, after in edges:
-            if not isinstance(event, Abort | StopRequested | Terminate | Capacity | Notified):
+            if not isinstance(event, AbortEvent | StopEvent | TerminateEvent | CapacityEvent | PreemptedEvent):
                 before.setdefault(after, []).append(node)
     reached = {node for node, (_, world) in enumerate(nodes) if world.end is not None}
     pending = list(reached)

@@ -10,10 +10,10 @@ import pytest
 from exploration import ClaimBroken, Limits, explore
 
 from headway.control.machine import events, shutdown, transitions
-from headway.control.machine.events import Kill, Send, State
+from headway.control.machine.events import KillWorkers, RunState, SendMessage
 from headway.control.machine.retry_policy import Failure, Retry
-from headway.control.machine.state import WEIGHT, Run, Worker
-from headway.core.messages import Dismissed, Failed, SaveAt
+from headway.control.machine.state import WEIGHT, MachineState, WorkerState
+from headway.core.messages import ExitAllowed, FunctionFailed, SaveAtReport
 
 EXPLORATIONS = {
     "quiet": Limits(reports=3, max_failures=0),
@@ -69,8 +69,8 @@ EXPLORATIONS = {
 def test_every_claim_holds_in_every_state(name: str) -> None:
     graph = explore(EXPLORATIONS[name])
     ends = {world.end for _, world in graph if world.end is not None}
-    assert State.FINISHED in ends
-    assert (State.STOPPED in ends) == (EXPLORATIONS[name].stops > 0)
+    assert RunState.FINISHED in ends
+    assert (RunState.STOPPED in ends) == (EXPLORATIONS[name].stops > 0)
     assert len(graph) > 100
 
 
@@ -86,7 +86,7 @@ def _patch(monkeypatch: pytest.MonkeyPatch, name: str, bug: Any) -> None:
 def ends_before_the_last_exit(monkeypatch: pytest.MonkeyPatch) -> Limits:
     concluded = shutdown.concluded
 
-    def early(run: Run, *actions: Any) -> Any:
+    def early(run: MachineState, *actions: Any) -> Any:
         if run.workers:
             run = replace(run, workers=(replace(run.workers[0], left=True), *run.workers[1:]))
         return concluded(run, *actions)
@@ -109,8 +109,8 @@ def does_not_kill_the_others(monkeypatch: pytest.MonkeyPatch) -> Limits:
 def kills_nobody_when_time_is_over(monkeypatch: pytest.MonkeyPatch) -> Limits:
     answered = transitions._answered
 
-    def deaf(run: Run, event: Any) -> Any:
-        return (run, ()) if isinstance(event, events.Deadline) else answered(run, event)
+    def deaf(run: MachineState, event: Any) -> Any:
+        return (run, ()) if isinstance(event, events.DeadlineEvent) else answered(run, event)
 
     monkeypatch.setattr(transitions, "_answered", deaf)
     return Limits(raises=1)
@@ -137,9 +137,9 @@ def calls_a_finished_run_stopped(monkeypatch: pytest.MonkeyPatch) -> Limits:
 def never_dismisses(monkeypatch: pytest.MonkeyPatch) -> Limits:
     finished = transitions._finished
 
-    def silent(run: Run, rank: int, early: bool) -> Any:
+    def silent(run: MachineState, rank: int, early: bool) -> Any:
         run, actions = finished(run, rank, early=early)
-        kept = [a for a in actions if not (isinstance(a, Send) and isinstance(a.message, Dismissed))]
+        kept = [a for a in actions if not (isinstance(a, SendMessage) and isinstance(a.message, ExitAllowed))]
         return run, tuple(a for a in kept if not isinstance(a, events.SetDeadline))
 
     monkeypatch.setattr(transitions, "_finished", silent)
@@ -159,7 +159,7 @@ def gives_up_at_once(monkeypatch: pytest.MonkeyPatch) -> Limits:
 def charges_a_death_after_the_function_returned(monkeypatch: pytest.MonkeyPatch) -> Limits:
     exited = transitions._exited
 
-    def strict(run: Run, rank: int, message: Any) -> Any:
+    def strict(run: MachineState, rank: int, message: Any) -> Any:
         workers = list(run.workers or ())
         if message.code:
             workers[rank] = replace(workers[rank], over=False)
@@ -175,7 +175,7 @@ def forgets_an_abort_when_the_attempt_fails(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def retries_after_an_abort(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    def charged(run: Run, event: Any) -> Any:
+    def charged(run: MachineState, event: Any) -> Any:
         again = replace(run, why="fail", failures=(Failure("died", 0, "x"),)) if run.why == "abort" else run
         return answered(again, event)
 
@@ -187,7 +187,7 @@ def retries_after_an_abort(monkeypatch: pytest.MonkeyPatch) -> Limits:
 def commits_a_round_twice(monkeypatch: pytest.MonkeyPatch) -> Limits:
     told = shutdown.told
 
-    def twice(run: Run, news: Any, *actions: Any) -> Any:
+    def twice(run: MachineState, news: Any, *actions: Any) -> Any:
         return told(run, news * 2, *actions)
 
     _patch(monkeypatch, "told", twice)
@@ -197,7 +197,7 @@ def commits_a_round_twice(monkeypatch: pytest.MonkeyPatch) -> Limits:
 def loses_the_round_that_a_death_completes(monkeypatch: pytest.MonkeyPatch) -> Limits:
     told = shutdown.told
 
-    def forgetful(run: Run, news: Any, *actions: Any) -> Any:
+    def forgetful(run: MachineState, news: Any, *actions: Any) -> Any:
         return told(run, () if len(actions) == 0 else news, *actions)
 
     _patch(monkeypatch, "told", forgetful)
@@ -207,9 +207,9 @@ def loses_the_round_that_a_death_completes(monkeypatch: pytest.MonkeyPatch) -> L
 def takes_an_interrupted_function_for_a_failure(monkeypatch: pytest.MonkeyPatch) -> Limits:
     heard = transitions._heard
 
-    def suspicious(run: Run, event: Any) -> Any:
-        if isinstance(event.message, Failed) and run.why == "stop":
-            return shutdown.failed(run, Failure("raised", event.rank, event.message), Kill())
+    def suspicious(run: MachineState, event: Any) -> Any:
+        if isinstance(event.message, FunctionFailed) and run.why == "stop":
+            return shutdown.failed(run, Failure("raised", event.rank, event.message), KillWorkers())
         return heard(run, event)
 
     monkeypatch.setattr(transitions, "_heard", suspicious)
@@ -217,10 +217,10 @@ def takes_an_interrupted_function_for_a_failure(monkeypatch: pytest.MonkeyPatch)
 
 
 def starts_before_all_are_ready(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    def eager(run: Run, rank: int) -> Any:
-        run = transitions.marked(run, rank, Worker(ready=True))
-        if run.state is State.STARTING:
-            return replace(run, state=State.RUNNING), (events.StartWorkers(run.attempt),)
+    def eager(run: MachineState, rank: int) -> Any:
+        run = transitions.marked(run, rank, WorkerState(ready=True))
+        if run.state is RunState.STARTING:
+            return replace(run, state=RunState.RUNNING), (events.AssignRanks(run.attempt),)
         return run, ()
 
     monkeypatch.setattr(transitions, "_ready", eager)
@@ -231,7 +231,7 @@ def leaves_late_arrivals_alone(monkeypatch: pytest.MonkeyPatch) -> Limits:
     """An abort between Launch and Launched: whoever comes up then must be killed."""
     launched = transitions._launched
 
-    def careless(run: Run, event: Any) -> Any:
+    def careless(run: MachineState, event: Any) -> Any:
         after, _ = launched(run, event)
         return after, ()
 
@@ -265,7 +265,7 @@ def never_wakes_from_validating(monkeypatch: pytest.MonkeyPatch) -> Limits:
 def ends_validations_when_an_attempt_fails(monkeypatch: pytest.MonkeyPatch) -> Limits:
     after_failure = shutdown._after_failure
 
-    def impatient(run: Run, actions: Any) -> Any:
+    def impatient(run: MachineState, actions: Any) -> Any:
         run, ended = shutdown.end_validations(run)
         return after_failure(run, (*actions, *ended))
 
@@ -276,7 +276,7 @@ def ends_validations_when_an_attempt_fails(monkeypatch: pytest.MonkeyPatch) -> L
 def agrees_without_asking_everybody(monkeypatch: pytest.MonkeyPatch) -> Limits:
     agree = shutdown.agree
 
-    def hasty(run: Run, **options: Any) -> Any:
+    def hasty(run: MachineState, **options: Any) -> Any:
         run, actions = agree(run, **options)
         assert run.agreement is not None
         return replace(run, agreement=replace(run.agreement, waiting=run.agreement.waiting & {0})), actions
@@ -311,9 +311,9 @@ def charges_a_failed_start_as_a_failure(monkeypatch: pytest.MonkeyPatch) -> Limi
 def never_wakes_from_a_pause(monkeypatch: pytest.MonkeyPatch) -> Limits:
     again = shutdown._again
 
-    def asleep(run: Run, kind: Any, actions: Any) -> Any:
+    def asleep(run: MachineState, kind: Any, actions: Any) -> Any:
         run, done = again(run, kind, actions)
-        return run, tuple(action for action in done if not isinstance(action, events.BeginLater))
+        return run, tuple(action for action in done if not isinstance(action, events.ScheduleAttempt))
 
     monkeypatch.setattr(shutdown, "_again", asleep)
     return Limits(deaths=2, max_failures=2, reports=0)
@@ -321,14 +321,14 @@ def never_wakes_from_a_pause(monkeypatch: pytest.MonkeyPatch) -> Limits:
 
 def waits_for_ever_for_one_that_never_comes_up(monkeypatch: pytest.MonkeyPatch) -> Limits:
     late = transitions._late
-    monkeypatch.setattr(transitions, "_late", lambda run: (run, ()) if run.state is State.STARTING else late(run))
+    monkeypatch.setattr(transitions, "_late", lambda run: (run, ()) if run.state is RunState.STARTING else late(run))
     return Limits(slow_starts=1, reports=0)
 
 
 def waits_for_ever_for_stacks(monkeypatch: pytest.MonkeyPatch) -> Limits:
     failed = shutdown.failed
 
-    def patient(run: Run, failure: Failure, then: Any = None) -> Any:
+    def patient(run: MachineState, failure: Failure, then: Any = None) -> Any:
         run, actions = failed(run, failure, then)
         return run, tuple(action for action in actions if not isinstance(action, events.SetDeadline))
 
@@ -339,7 +339,7 @@ def waits_for_ever_for_stacks(monkeypatch: pytest.MonkeyPatch) -> Limits:
 def waits_for_ever_for_one_that_was_to_save(monkeypatch: pytest.MonkeyPatch) -> Limits:
     lingered = shutdown.lingered
 
-    def trusting(run: Run) -> Any:
+    def trusting(run: MachineState) -> Any:
         run, actions = lingered(run)
         return run, tuple(action for action in actions if not getattr(action, "awaited", None))
 
@@ -350,8 +350,8 @@ def waits_for_ever_for_one_that_was_to_save(monkeypatch: pytest.MonkeyPatch) -> 
 def does_nothing_about_a_stall(monkeypatch: pytest.MonkeyPatch) -> Limits:
     answered = transitions._answered
 
-    def calm(run: Run, event: Any) -> Any:
-        return (run, ()) if isinstance(event, events.Stalled) else answered(run, event)
+    def calm(run: MachineState, event: Any) -> Any:
+        return (run, ()) if isinstance(event, events.StalledEvent) else answered(run, event)
 
     monkeypatch.setattr(transitions, "_answered", calm)
     return Limits(stalls=1, reports=0)
@@ -365,11 +365,14 @@ def begins_anew_though_the_driver_must_leave(monkeypatch: pytest.MonkeyPatch) ->
 def lets_one_rank_leave_a_report_later(monkeypatch: pytest.MonkeyPatch) -> Limits:
     agreed = shutdown.agreed
 
-    def skewed(run: Run) -> Any:
+    def skewed(run: MachineState) -> Any:
         run, actions = agreed(run)
         return run, tuple(
             replace(a, message=replace(a.message, seq=a.message.seq + 1))
-            if isinstance(a, Send) and isinstance(a.message, SaveAt) and a.rank and a.message.seq is not None
+            if isinstance(a, SendMessage)
+            and isinstance(a.message, SaveAtReport)
+            and a.rank
+            and a.message.seq is not None
             else a
             for a in actions
         )
@@ -386,8 +389,8 @@ def interrupts_for_a_resize(monkeypatch: pytest.MonkeyPatch) -> Limits:
 def goes_on_from_a_commit_that_failed(monkeypatch: pytest.MonkeyPatch) -> Limits:
     answered = transitions._answered
 
-    def careless(run: Run, event: Any) -> Any:
-        if isinstance(event, events.CommitFailed):
+    def careless(run: MachineState, event: Any) -> Any:
+        if isinstance(event, events.CommitFailedEvent):
             return shutdown.concluded(transitions._answered_by_storage(run, event.seq))
         return answered(run, event)
 

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from headway.control.controller import Controller
 from headway.control.machine import retry_policy, shutdown, transitions
-from headway.control.machine.events import State
+from headway.control.machine.events import RunState
 from headway.control.machine.report_rounds import GIVER_WINDOW
-from headway.control.run_plan import Outcome, Plan
+from headway.control.run_plan import RunOutcome, RunPlan
 from headway.core.callback import TrainRunContext
 from headway.core.config import FailureConfig, RunConfig, ScalingConfig
-from headway.core.messages import Finished, FromWorker, Report, Saving
-from headway.observe.run_observer import Watchers
+from headway.core.messages import FromWorker, FunctionReturned, Report, SaveStarted
+from headway.observe.run_observer import RunObservers
 from headway.storage.run import layout
 from headway.storage.run.opening import open_run
-from headway.storage.run.reader import Record
+from headway.storage.run.reader import RunReader
 from headway.testing.fake import DIE, FINISH, RAISE, FakeEngine, Say, Script
 
 
@@ -66,13 +66,13 @@ def schedules(draw: st.DrawFn) -> tuple[list[list[Script]], int, int]:
 
 def run_schedule(
     folder: Path, attempts: list[list[Script]], max_failures: int, seed: int
-) -> tuple[Outcome, FakeEngine]:
+) -> tuple[RunOutcome, FakeEngine]:
     config = RunConfig(name="run", storage_path=folder, failure_config=FailureConfig(max_failures))
     context = TrainRunContext(run_id="x", run_config=config, scaling_config=ScalingConfig(len(attempts[0])))
     rundir = open_run(config.path, "auto")
     engine = FakeEngine(rundir.path, attempts, seed)
     try:
-        return Controller(Plan(context=context, task=b""), engine, rundir, Watchers([])).run(), engine
+        return Controller(RunPlan(context=context, task=b""), engine, rundir, RunObservers([])).run(), engine
     finally:
         rundir.close()
 
@@ -83,7 +83,7 @@ def test_no_schedule_hangs_and_no_committed_round_is_lost(schedule: tuple[list[l
     attempts, max_failures, seed = schedule
     with tempfile.TemporaryDirectory() as folder:
         outcome, engine = run_schedule(Path(folder), attempts, max_failures, seed)
-        assert outcome.state in (State.FINISHED, State.FAILED)
+        assert outcome.state in (RunState.FINISHED, RunState.FAILED)
         check_checkpoints_are_whole(engine)
         check_only_saves_of_one_number_are_merged(engine)
         check_complete_rounds_are_kept(engine, outcome)
@@ -103,7 +103,7 @@ def reports(engine: FakeEngine) -> dict[tuple[int, int], dict[int, Report]]:
 def check_checkpoints_are_whole(engine: FakeEngine) -> None:
     """Every checkpoint that is offered holds the files of all ranks that gave any for it, and of no other round."""
     given = reports(engine)
-    for saved in Record.at(engine.run).checkpoints():
+    for saved in RunReader.at(engine.run).checkpoints():
         manifest = saved.manifest
         givers = {rank for rank, report in given[manifest.attempt, manifest.seq].items() if report.staged}
         names = {f"of-rank-{rank}.txt" for rank in givers} | {"of-all.txt"}
@@ -115,7 +115,7 @@ def check_checkpoints_are_whole(engine: FakeEngine) -> None:
 def check_only_saves_of_one_number_are_merged(engine: FakeEngine) -> None:
     """What lies in one checkpoint is the n-th save of all who gave to it."""
     given = reports(engine)
-    for saved in Record.at(engine.run).checkpoints():
+    for saved in RunReader.at(engine.run).checkpoints():
         attempt, seq = saved.manifest.attempt, saved.manifest.seq
         nth = {
             sum(rank in told and told[rank].staged for (a, s), told in given.items() if a == attempt and s < seq)
@@ -124,19 +124,19 @@ def check_only_saves_of_one_number_are_merged(engine: FakeEngine) -> None:
         assert len(nth) == 1, "a checkpoint holds files of different saves"
 
 
-def check_complete_rounds_are_kept(engine: FakeEngine, outcome: Outcome) -> None:
+def check_complete_rounds_are_kept(engine: FakeEngine, outcome: RunOutcome) -> None:
     """A round that all ranks that save had passed, or would never reach, is a checkpoint; unless they drifted apart."""
     if any(failure.kind == "program" for failure in outcome.failures):
         return
     given = reports(engine)
-    kept = {(saved.manifest.attempt, saved.manifest.seq) for saved in Record.at(engine.run).checkpoints()}
+    kept = {(saved.manifest.attempt, saved.manifest.seq) for saved in RunReader.at(engine.run).checkpoints()}
     num_workers = len(engine.attempts[0])
     finished: dict[int, set[int]] = defaultdict(set)
     savers: dict[int, set[int]] = defaultdict(set)
     for event in engine.delivered:
-        if isinstance(event.message, Finished):
+        if isinstance(event.message, FunctionReturned):
             finished[event.attempt].add(event.rank)
-        elif isinstance(event.message, Saving):
+        elif isinstance(event.message, SaveStarted):
             savers[event.attempt].add(event.rank)
     for attempt in range(2, 1 + max(event.attempt for event in engine.delivered)):
         savers[attempt] |= savers[attempt - 1]  # who gave files once is expected to
@@ -159,7 +159,7 @@ def drifted(engine: FakeEngine, attempt: int) -> bool:
             passed[event.rank] = event.message.seq + 1
             if event.message.staged:
                 staged.add(event.message.seq)
-        elif isinstance(event.message, Finished):
+        elif isinstance(event.message, FunctionReturned):
             passed[event.rank] = float("inf")
         if sum(seq >= min(passed) for seq in staged) > GIVER_WINDOW:
             return True
@@ -168,12 +168,12 @@ def drifted(engine: FakeEngine, attempt: int) -> bool:
 
 def check_metrics_are_all_there(engine: FakeEngine) -> None:
     """Rank 0's history: what each attempt said, where no later attempt began anew."""
-    first = {e["attempt"]: e["first_seq"] for e in Record.at(engine.run).events() if e["event"] == "launched"}
+    first = {e["attempt"]: e["first_seq"] for e in RunReader.at(engine.run).events() if e["event"] == "launched"}
     expected: list[int] = []
     for attempt, first_seq in first.items():
         said = [e.message.seq for e in engine.delivered if e.attempt == attempt and e.rank == 0 and is_report(e)]
         expected = [seq for seq in expected if seq < first_seq] + said
-    assert [row["seq"] for row in Record.at(engine.run).reports()] == expected
+    assert [row["seq"] for row in RunReader.at(engine.run).reports()] == expected
 
 
 def is_report(event: FromWorker) -> bool:

@@ -24,7 +24,7 @@ from headway.control.narration import callback_runner
 from headway.engine import fork_server_client
 from headway.storage import durable_fs
 from headway.storage.checkpoint import commit, merge, staging
-from headway.storage.run.reader import Record
+from headway.storage.run.reader import RunReader
 from support import Driver, alive, fit, plain_trainer, python, save, wait_until, write_script
 
 
@@ -49,7 +49,7 @@ def events(run: Path) -> list[dict[str, Any]]:
 
 
 def steps(run: Path) -> list[int]:
-    return [report["metrics"]["step"] for report in Record.at(run).reports()]
+    return [report["metrics"]["step"] for report in RunReader.at(run).reports()]
 
 
 def nursery_pids() -> list[int]:
@@ -68,7 +68,7 @@ def test_a_run_folder_that_goes_away_and_comes_back_is_gone_on_with(tmp_path: Pa
     (tmp_path / "away").rename(run.path)
     run.result(timeout_s=60)
     assert steps(run.path) == list(range(30))
-    assert len(Record.at(run.path).checkpoints()) == 30
+    assert len(RunReader.at(run.path).checkpoints()) == 30
 
 
 @pytest.mark.parametrize("how", ["moved", "removed"])
@@ -87,7 +87,7 @@ def test_a_run_whose_folder_is_taken_by_another_writes_nothing_there(how: str, t
     reports = first.reports()
     for _ in range(5):
         next(reports)
-    wait_until(lambda: len(Record.at(first.path).checkpoints()) == 5)
+    wait_until(lambda: len(RunReader.at(first.path).checkpoints()) == 5)
     if how == "moved":
         first.path.rename(tmp_path / "moved")
     else:
@@ -99,7 +99,7 @@ def test_a_run_whose_folder_is_taken_by_another_writes_nothing_there(how: str, t
     go_on.touch()
     with pytest.raises(train.TrainingFailedError, match="the folder of another run has taken the place of this one's"):
         first.result(timeout_s=60)
-    assert [saved.checkpoint().to_dict() for saved in Record.at(Path(second.path)).checkpoints()] == [
+    assert [saved.checkpoint().to_dict() for saved in RunReader.at(Path(second.path)).checkpoints()] == [
         {"whose": "second"}
     ] * 3
     assert (slot / "file").read_text() == "of the second"
@@ -391,7 +391,7 @@ def test_a_worker_that_is_killed_during_a_commit_loses_nothing_that_was_complete
         os.kill(pid, signal.SIGKILL)
         run.result(timeout_s=60)
     assert steps(run.path) == list(range(10))
-    names = [saved.path.name for saved in Record.at(run.path).checkpoints()]
+    names = [saved.path.name for saved in RunReader.at(run.path).checkpoints()]
     assert len(names) == len(set(names)) >= 4
 
 

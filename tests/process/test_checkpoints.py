@@ -13,10 +13,10 @@ import pytest
 
 from headway import train
 from headway.cli import main
-from headway.storage.checkpoint.backend import FolderVault
+from headway.storage.checkpoint.backend import LocalCheckpointBackend
 from headway.storage.object_store.base import open_store
-from headway.storage.object_store.checkpoint_backend import StoreVault
-from headway.storage.run.reader import Record
+from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
+from headway.storage.run.reader import RunReader
 from s3 import S3
 from support import Driver, fit, python, save, wait_until, write_script
 
@@ -134,7 +134,7 @@ def test_a_save_that_the_killed_driver_had_not_heard_of_is_kept(tmp_path: Path) 
         driver.process.wait(30)
         assert "checkpoint_000001 (report 1) was saved when the run was cut off, and is kept" in driver.output
         assert "{'step': 1}" in driver.output
-    assert [row["metrics"] for row in Record.at(run).reports()] == [{"step": 0}, {"step": 1}]
+    assert [row["metrics"] for row in RunReader.at(run).reports()] == [{"step": 0}, {"step": 1}]
 
 
 def test_a_full_disk_ends_the_run_with_a_sentence_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,10 +165,10 @@ def test_kills_at_random_moments_lose_nothing(
 
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     crashes = __import__("crash_checkpoints")
-    ground = crashes.Ground(str(tmp_path), FolderVault(tmp_path / "run"), 0.005, 0.15)
+    ground = crashes.Ground(str(tmp_path), LocalCheckpointBackend(tmp_path / "run"), 0.005, 0.15)
     if storage == "s3":
         url = f"{s3.url}/kills"
-        ground = crashes.Ground(url, StoreVault(open_store(f"{url}/run")), 0.05, 0.5)
+        ground = crashes.Ground(url, ObjectStoreCheckpointBackend(open_store(f"{url}/run")), 0.05, 0.5)
     tally = crashes.lives(tmp_path, ground, random.Random(1), 6)
     assert (tally.lost, tally.wrong, tally.did_not_go_on) == (0, 0, 0)
     assert tally.checkpoints_read > 0

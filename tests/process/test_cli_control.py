@@ -17,7 +17,7 @@ import pytest
 
 from headway import train
 from headway.cli import main
-from headway.storage.run.reader import Record
+from headway.storage.run.reader import RunReader
 from headway.train.launch import control_socket
 from support import Driver, fit, python, wait_until, write_script
 
@@ -47,8 +47,8 @@ def headway(*args: str | Path) -> subprocess.CompletedProcess[str]:
     return python("-m", "headway", *args)
 
 
-def record() -> Record:
-    return Record.at(Path(os.environ["HEADWAY_RESULTS"], "run"))
+def record() -> RunReader:
+    return RunReader.at(Path(os.environ["HEADWAY_RESULTS"], "run"))
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import pytest
 import headway.data
 from headway import train
 from headway.control.machine import shutdown
-from headway.storage.run.reader import Record
+from headway.storage.run.reader import RunReader
 from headway.train.torch import TorchTrainer, prepare_model
 from support import wait_until
 
@@ -109,7 +109,7 @@ def test_another_number_of_workers_goes_on_at_the_same_row(tmp_path: Path, befor
         fit(train_on_numbers, tmp_path, {"train": numbers()}, before, config={"die": (0, 6 // before + 1)})
     fit(train_on_numbers, tmp_path, {"train": numbers()}, after)
     assert exact(tmp_path / "run", 50, 2)
-    cursor = Record.at(tmp_path / "run").checkpoints()[-1].manifest.cursor["datasets"]["train"]["position"]
+    cursor = RunReader.at(tmp_path / "run").checkpoints()[-1].manifest.cursor["datasets"]["train"]["position"]
     assert cursor["lanes"] == after, "the epoch after it is dealt out anew"
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from headway import train
 from headway.core.config import ScalingConfig
-from headway.core.messages import Preempting
+from headway.core.messages import WorkersPreemptedEvent
 from headway.engine.local import LocalEngine
 from headway.train.torch import TorchTrainer
 from support import wait_until
@@ -180,7 +180,7 @@ def test_a_notice_of_the_engine_is_heeded_and_charged_to_nobody(tmp_path: Path) 
     run = trainer.start()
     for report in run.reports():
         if report.seq == 5:
-            run._execution._engine.post(Preempting(1, (1,), deadline_s=20))
+            run._execution._engine.post(WorkersPreemptedEvent(1, (1,), deadline_s=20))
     run.result(timeout_s=60)
     assert launches(run.path) == [2, 2]
     assert elastic.is_exact(run.path)

@@ -236,7 +236,7 @@ def test_a_run_survives_the_death_of_the_nursery(tmp_path: Path) -> None:
 
     run = plain_trainer(train_func, 2, max_failures=1, storage_path=tmp_path / "runs").start()
     wait_until(lambda: len(list(tmp_path.glob("began-*"))) == 2)
-    os.kill(fork_server_client.nursery(()).pid, signal.SIGKILL)
+    os.kill(fork_server_client.fork_server_for(()).pid, signal.SIGKILL)
     wait_until(lambda: len(list(tmp_path.glob("began-*"))) == 4)
     (tmp_path / "go").touch()
     assert run.result().return_value == "done"
@@ -254,7 +254,7 @@ def test_children_of_a_worker_end_with_it_even_without_a_nursery(tmp_path: Path)
 
     run = plain_trainer(train_func, max_failures=1, storage_path=tmp_path / "runs").start()
     wait_until(lambda: (tmp_path / "pid").exists())
-    os.kill(fork_server_client.nursery(()).pid, signal.SIGKILL)
+    os.kill(fork_server_client.fork_server_for(()).pid, signal.SIGKILL)
     assert run.result().state == "FINISHED"
     pid = int((tmp_path / "pid").read_text())
     wait_until(lambda: is_gone(pid), 2)
@@ -262,7 +262,7 @@ def test_children_of_a_worker_end_with_it_even_without_a_nursery(tmp_path: Path)
 
 def test_a_nursery_that_died_between_runs_is_replaced() -> None:
     fit(lambda: None)
-    os.kill(fork_server_client.nursery(()).pid, signal.SIGKILL)
+    os.kill(fork_server_client.fork_server_for(()).pid, signal.SIGKILL)
     assert fit(lambda: 1, 2).return_value == 1
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from headway import train
-from headway.storage.run.reader import Record
+from headway.storage.run.reader import RunReader
 from support import Driver, python, save, wait_until, write_script
 
 
@@ -59,7 +59,7 @@ def test_it_persists_like_any_other_run(tmp_path: Path) -> None:
     result = inline(train_func, checkpoint_config=train.CheckpointConfig(2))
     assert result.metrics == {"step": 3}
     assert [metrics["step"] for _, metrics in result.best_checkpoints] == [2, 3]
-    states = [event["state"] for event in Record.at(Path(result.path)).events() if event["event"] == "state"]
+    states = [event["state"] for event in RunReader.at(Path(result.path)).events() if event["event"] == "state"]
     assert states == ["STARTING", "RUNNING", "STOPPING", "FINISHED"]
 
 
@@ -170,7 +170,7 @@ def test_ctrl_c_aborts(tmp_path: Path) -> None:
         driver.press_ctrl_c()
         wait_until(lambda: driver.process.poll() is not None, 3)
         assert driver.process.returncode in (1, -signal.SIGINT)
-    assert Record.at(Path(os.environ["HEADWAY_RESULTS"], "cut")).state == "ABORTED"
+    assert RunReader.at(Path(os.environ["HEADWAY_RESULTS"], "cut")).state == "ABORTED"
 
 
 def test_under_torchrun_the_ranks_are_torchruns(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headway.storage.run.reader import Record
+from headway.storage.run.reader import RunReader
 from support import Driver, alive, wait_until, write_script
 
 TRAINING = """
@@ -53,8 +53,8 @@ STUBBORN = """
 """
 
 
-def record() -> Record:
-    return Record.at(Path(os.environ["HEADWAY_RESULTS"], "run"))
+def record() -> RunReader:
+    return RunReader.at(Path(os.environ["HEADWAY_RESULTS"], "run"))
 
 
 def gone(processes: list[psutil.Process], within_s: float) -> None:

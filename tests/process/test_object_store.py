@@ -18,14 +18,14 @@ from headway import data as headway_data
 from headway import train
 from headway.cli import main as headway
 from headway.core.environment import results_folder
-from headway.storage.checkpoint.backend import FolderVault
+from headway.storage.checkpoint.backend import LocalCheckpointBackend
 from headway.storage.checkpoint.manifest import Stored
 from headway.storage.object_store import base, lease, obstore_client
-from headway.storage.object_store.checkpoint_backend import StoreVault
+from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.object_store.download_cache import copy_of, is_held
-from headway.storage.object_store.obstore_client import ObjectStore
-from headway.storage.run.reader import Record
-from headway.storage.run.run_directory import RunDir
+from headway.storage.object_store.obstore_client import ObstoreClient
+from headway.storage.run.reader import RunReader
+from headway.storage.run.run_directory import RunDirectory
 from headway.worker.checkpoint.object_store import Uploader
 from s3 import S3
 from support import Driver, fit, plain_trainer, python, save, wait_until, write_script
@@ -166,7 +166,7 @@ def test_a_dict_and_what_is_there_already(s3: S3) -> None:
 
         def upload(checkpoint: train.Checkpoint, name: str) -> train.Checkpoint:
             url = f"s3://{storage.build_checkpoint_path_from_name(name)}"
-            ObjectStore.parse(url).put("file", b"by a function")
+            ObstoreClient.parse(url).put("file", b"by a function")
             return train.Checkpoint(url)
 
         train.report({"n": 2}, train.Checkpoint.from_dict({}), checkpoint_upload_fn=upload, checkpoint_dir_name="fn")
@@ -252,7 +252,7 @@ def test_how_fast_files_travel_is_told(
     assert told[0].startswith("headway: checkpoint_000000: ")
     noted = [
         event
-        for event in Record(result.log_dir, FolderVault(result.log_dir)).events()
+        for event in RunReader(result.log_dir, LocalCheckpointBackend(result.log_dir)).events()
         if event["event"] == "checkpoint"
     ]
     assert all(event["seconds"] > 0 and event["bytes"] == 3 for event in noted)
@@ -271,7 +271,7 @@ def test_how_fast_files_travel_is_told(
 )
 def test_addresses_of_other_clouds_are_understood(url: str, kind: str) -> None:
     """Without a request: nothing of theirs can be reached here."""
-    there = ObjectStore.parse(url)
+    there = ObstoreClient.parse(url)
     assert type(there._client).__name__ == kind
     assert there.url == url.partition("?")[0]
     assert there.at("run").path in ("bucket/runs/run", "container/runs/run")
@@ -307,7 +307,7 @@ def test_a_bad_day_of_the_server_is_survived(s3: S3, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(obstore_client, "PART_DEADLINE_S", 2.0)
     monkeypatch.setattr(obstore_client, "PART", 5 << 20)
     obstore_client._client.cache_clear()
-    there = ObjectStore.parse(f"{s3.url}/bad-day")
+    there = ObstoreClient.parse(f"{s3.url}/bad-day")
     data = os.urandom(40 << 20)
     (tmp_path / "large").write_bytes(data)
     s3.faults(errors=0.2, drops=0.1, slow=0.1, slow_s=4.0, seed=3)
@@ -430,7 +430,7 @@ def test_a_run_is_open_once_also_across_machines(s3: S3, tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize("still_held", [True, False])
 def test_who_was_taken_over_writes_no_more(s3: S3, still_held: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    there = ObjectStore.parse(f"{s3.url}/leases-{still_held}")
+    there = ObstoreClient.parse(f"{s3.url}/leases-{still_held}")
     first = lease.Lease(there)
     first.take()
     first.check()
@@ -479,7 +479,7 @@ def test_a_driver_that_slept_does_not_write_over_the_next_one(s3: S3, tmp_path: 
 
 
 def _offered(name: str, s3: S3) -> list[tuple[str, int, dict[str, Stored]]]:
-    found = StoreVault(ObjectStore.parse(f"{s3.url}/runs/{name}")).survey().kept
+    found = ObjectStoreCheckpointBackend(ObstoreClient.parse(f"{s3.url}/runs/{name}")).survey().kept
     return [(saved.path.name, saved.manifest.seq, saved.manifest.files) for saved in found]
 
 
@@ -560,7 +560,7 @@ def test_inline_with_a_function_of_ones_own_in_the_background(s3: S3) -> None:
 
         def upload(checkpoint: train.Checkpoint, name: str) -> train.Checkpoint:
             url = f"s3://{storage.build_checkpoint_path_from_name(name)}"
-            ObjectStore.parse(url).put("file", b"by a function")
+            ObstoreClient.parse(url).put("file", b"by a function")
             return train.Checkpoint(url)
 
         for _ in range(3):
@@ -608,7 +608,7 @@ def test_nothing_is_left_at_home_by_who_was_killed(s3: S3) -> None:
 
 
 def test_a_copy_is_shared_and_goes_with_its_last_reader(s3: S3) -> None:
-    there = ObjectStore.parse(f"{s3.url}/shared")
+    there = ObstoreClient.parse(f"{s3.url}/shared")
     there.put("file", b"content")
     with copy_of(there) as first:
         with copy_of(there) as second:
@@ -651,13 +651,13 @@ def test_a_local_filesystem_is_a_folder(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_sees_other_storage_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    describe = RunDir.describe
+    describe = RunDirectory.describe
 
-    def described(self: RunDir, asked: dict[str, Any]) -> None:
+    def described(self: RunDirectory, asked: dict[str, Any]) -> None:
         describe(self, asked)
         (self.path / "run.json").write_text("{}")  # of another run, as on another machine
 
-    monkeypatch.setattr(RunDir, "describe", described)
+    monkeypatch.setattr(RunDirectory, "describe", described)
     with pytest.raises(train.TrainingFailedError, match=r"rank 0 on .* does not see the run at .*: choose a storage"):
         fit(print, name="run", storage_path=tmp_path)
 

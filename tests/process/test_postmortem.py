@@ -23,7 +23,7 @@ from headway.core.errors import TrainingFailedError
 from headway.frameworks.base import TorchScriptConfig
 from headway.observe import phrases
 from headway.storage.run import failure_bundle
-from headway.storage.run.reader import Record
+from headway.storage.run.reader import RunReader
 from headway.train.launch.fit import prepare
 from headway.train.launch.request import Request
 from headway.train.torch import TorchTrainer, prepare_data_loader, prepare_model
@@ -177,7 +177,7 @@ def test_a_replay_reproduces_the_failure_and_leaves_the_run_as_it_was(failed: Pa
     assert 'test_postmortem.py", line ' in done.stdout
     assert "headway/worker" not in done.stdout, "no frame of ours"
     assert listing(failed) == before
-    [then] = [line["metrics"] for line in Record.at(failed).reports(1) if line["seq"] == 4]
+    [then] = [line["metrics"] for line in RunReader.at(failed).reports(1) if line["seq"] == 4]
     assert then["row"] == 33
     assert f"report 4  {phrases.metrics(then)}\n" in done.stdout, "the same weights, rows and randomness"
 

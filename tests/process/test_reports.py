@@ -15,7 +15,7 @@ import pytest
 
 from headway import train
 from headway.engine import local
-from headway.storage.run.reader import Record
+from headway.storage.run.reader import RunReader
 from support import fit, plain_trainer, save
 
 
@@ -69,7 +69,7 @@ def test_a_reported_folder_is_copied_and_never_touched(tmp_path: Path) -> None:
     assert (shared / "sub/deep.txt").exists()
     assert result.checkpoint is not None
     assert Path(result.checkpoint.path, "sub/deep.txt").read_text() == "deep"
-    assert len(Record.at(Path(result.path)).checkpoints()) == 20
+    assert len(RunReader.at(Path(result.path)).checkpoints()) == 20
 
 
 def test_a_folder_that_holds_the_run_itself_can_be_reported(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_checkpoints_that_cross_fail_the_run_and_name_the_ranks(tmp_path: Path) 
 
     with pytest.raises(train.TrainingFailedError, match=r"checkpoints of ranks . and . cross"):
         fit(train_func, 2, max_failures=5, name="crossed")
-    record = Record.at(Path(os.environ["HEADWAY_RESULTS"], "crossed"))
+    record = RunReader.at(Path(os.environ["HEADWAY_RESULTS"], "crossed"))
     assert record.checkpoints() == [], "half a checkpoint is none"
 
 
@@ -175,7 +175,7 @@ def test_a_killed_run_goes_on_from_its_newest_checkpoint(tmp_path: Path) -> None
     assert 8 <= result.return_value <= 11
     assert result.metrics_dataframe is not None
     assert list(result.metrics_dataframe["step"]) == list(range(20)), "each report counts once"
-    record = Record.at(Path(result.path))
+    record = RunReader.at(Path(result.path))
     assert [saved.manifest.seq for saved in record.checkpoints()] == list(range(20))
     assert {saved.manifest.attempt for saved in record.checkpoints()} == {1, 2}
 
@@ -261,7 +261,7 @@ def test_meeting_points_bring_all_ranks_together(tmp_path: Path) -> None:
         train.report({"here": everybody_was_here, **word})
 
     path = Path(fit(train_func, 3, storage_path=tmp_path / "runs").path)
-    assert [Record.at(path).reports(rank)[0]["metrics"] for rank in range(3)] == [{"here": True, "seed": 7}] * 3
+    assert [RunReader.at(path).reports(rank)[0]["metrics"] for rank in range(3)] == [{"here": True, "seed": 7}] * 3
 
 
 def test_a_meeting_that_can_never_take_place_fails_the_run() -> None:
@@ -332,7 +332,7 @@ def test_callbacks_hear_of_exceptions_and_cannot_hurt_the_run(
     assert result.state == "FINISHED"
     assert [type(errors[0]) for errors in heard.errors] == [ValueError]
     assert "callback" in capfd.readouterr().err
-    notes = [event["text"] for event in Record.at(Path(result.path)).events() if event["event"] == "callback"]
+    notes = [event["text"] for event in RunReader.at(Path(result.path)).events() if event["event"] == "callback"]
     assert "Clumsy.after_report raised RuntimeError: oops; the run goes on" in notes[0]
 
 
@@ -362,7 +362,7 @@ def test_random_schedules_on_real_processes_end_and_lose_nothing(seed: int, tmp_
         crossed = False
         assert raising is None
     assert time.monotonic() - began < 10
-    kept = {saved.manifest.seq: set(saved.manifest.files) for saved in Record.at(Path(result.path)).checkpoints()}
+    kept = {saved.manifest.seq: set(saved.manifest.files) for saved in RunReader.at(Path(result.path)).checkpoints()}
     for seq, files in kept.items():
         assert files == {f"of-{rank}" for rank in (0, 1) if plans[rank][seq : seq + 1] == [True]}, "never half a one"
     lines = [json.loads(line) for line in Path(result.path, "metrics.jsonl").read_text().splitlines()]

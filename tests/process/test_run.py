@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from headway import train
-from headway.storage.run.reader import Record
+from headway.storage.run.reader import RunReader
 from support import fit, plain_trainer, python, save, write_script
 
 
@@ -50,7 +50,7 @@ def test_the_run_directory_tells_everything() -> None:
     assert description["format"] == 1
     assert description["name"] == "told"
     assert description["openings"][0]["function"].endswith("train_func")
-    states = [event["state"] for event in Record.at(path).events() if event["event"] == "state"]
+    states = [event["state"] for event in RunReader.at(path).events() if event["event"] == "state"]
     assert states == ["STARTING", "RUNNING", "STOPPING", "FINISHED"]
     lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     assert sorted((line["rank"], line["seq"], line["metrics"]["loss"]) for line in lines[1:]) == [
@@ -171,7 +171,7 @@ def test_ranks_stand_in_the_usual_variables() -> None:
 
     path = Path(fit(train_func, 2).path)
     for rank in (0, 1):
-        metrics = Record.at(path).reports(rank)[0]["metrics"]
+        metrics = RunReader.at(path).reports(rank)[0]["metrics"]
         assert metrics.pop("MASTER_PORT").isdigit()
         assert metrics == {
             "RANK": str(rank),

@@ -28,7 +28,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from headway import train
-from headway.storage.run.reader import Record
+from headway.storage.run.reader import RunReader
 from headway.train import torch as headway_torch
 from headway.train.torch import TorchConfig, TorchTrainer, prepare_data_loader, prepare_model
 
@@ -46,7 +46,7 @@ def fit(function: Any, num_workers: int = 2, **options: Any) -> train.Result:
 
 
 def by_rank(result: train.Result, rank: int) -> list[dict[str, Any]]:
-    return [row["metrics"] for row in Record.at(Path(result.path)).reports(rank)]
+    return [row["metrics"] for row in RunReader.at(Path(result.path)).reports(rank)]
 
 
 def test_the_process_group_is_ready_before_the_first_line() -> None:

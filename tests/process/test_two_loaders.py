@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import headway.data
 from headway import train
-from headway.storage.run.reader import Record
+from headway.storage.run.reader import RunReader
 from headway.train.torch import TorchTrainer, prepare_data_loader
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -62,9 +62,9 @@ def test_a_save_that_is_due_while_validating_is_made_before_it(tmp_path: Path) -
                     os._exit(9)
 
     fit(train_func, tmp_path)
-    launches = [event for event in Record.at(tmp_path / "run").events() if event["event"] == "launched"]
+    launches = [event for event in RunReader.at(tmp_path / "run").events() if event["event"] == "launched"]
     assert [event["first_seq"] for event in launches] == [0, 4], "it goes on behind the last batch of the training loop"
-    told = [row["metrics"] for row in Record.at(tmp_path / "run").reports()]
+    told = [row["metrics"] for row in RunReader.at(tmp_path / "run").reports()]
     for epoch in range(2):
         mine = [metrics for metrics in told if metrics["epoch"] == epoch]
         assert [x for metrics in mine for x in metrics.get("train", ())] == list(range(8))
@@ -90,13 +90,13 @@ def test_a_stop_while_validating_saves_at_once_and_each_loader_goes_on_where_it_
             break
     going.stop()
     going.result()
-    told = [row["metrics"] for row in Record.at(tmp_path / "run").reports()]
+    told = [row["metrics"] for row in RunReader.at(tmp_path / "run").reports()]
     if len(told) < 2004:
         assert "stopping inside epoch 0, after its first loop over tracked data" in (
             capfd.readouterr().err + "".join(log.read_text() for log in (tmp_path / "run/logs").glob("*.err"))
         )
     TorchTrainer(train_func, run_config=config).fit()
-    told = [row["metrics"] for row in Record.at(tmp_path / "run").reports()]
+    told = [row["metrics"] for row in RunReader.at(tmp_path / "run").reports()]
     assert [x for metrics in told for x in metrics.get("train", ())] == list(range(8))
     assert [x for metrics in told for x in metrics.get("validation", ())] == list(range(4000))
 
@@ -149,7 +149,7 @@ def test_an_iterator_that_outlives_its_epoch_is_not_gone_on_with_after_a_restart
             ),
         ).fit()
         assert (tmp_path / f"{name}.mark").exists() == bool(death)
-        told.append([report["metrics"] for report in Record.at(tmp_path / name).reports(0)])
+        told.append([report["metrics"] for report in RunReader.at(tmp_path / name).reports(0)])
     assert all(each == told[0] for each in told)
 
 
@@ -195,7 +195,7 @@ def test_an_iterator_that_is_held_and_never_used_again_delays_saves_for_an_epoch
         datasets={"learning": headway.data.range(12), "more": headway.data.range(24)},
         run_config=train.RunConfig(name="run", storage_path=tmp_path, checkpoint_config=checkpoints),
     ).fit()
-    saved = [event["seq"] for event in Record.at(tmp_path / "run").events() if event["event"] == "checkpoint"]
+    saved = [event["seq"] for event in RunReader.at(tmp_path / "run").events() if event["event"] == "checkpoint"]
     assert [seq for seq in saved if seq >= 6] == list(range(6, 12))
     assert "nothing is saved in epoch " in capfd.readouterr().err
 

@@ -21,7 +21,7 @@ import pytest
 
 from headway import train
 from headway.storage.checkpoint import background_handoff
-from headway.storage.run.reader import Record
+from headway.storage.run.reader import RunReader
 from headway.worker.checkpoint import local
 from support import Driver, fit, python, save, wait_until, write_script
 
@@ -31,7 +31,7 @@ ASYNC, NO_UPLOAD = train.CheckpointUploadMode.ASYNC, train.CheckpointUploadMode.
 def contents(result: train.Result) -> list[dict[str, str]]:
     return [
         {path.name: path.read_text() for path in sorted(saved.path.iterdir()) if not path.name.startswith(".")}
-        for saved in Record.at(Path(result.path)).checkpoints()
+        for saved in RunReader.at(Path(result.path)).checkpoints()
     ]
 
 
@@ -68,7 +68,7 @@ def test_async_across_filesystems_is_copied_by_another_process(tmp_path: Path, e
         return len(os.listdir(elsewhere))
 
     result = fit(train_func, 2, storage_path=tmp_path)
-    kept = Record.at(Path(result.path)).checkpoints()
+    kept = RunReader.at(Path(result.path)).checkpoints()
     assert [saved.manifest.metrics["step"] for saved in kept] == [0, 1, 2, 3, 4], "all, and in order"
     assert all((saved.path / "deep/large").stat().st_size == 3_000_000 for saved in kept)
     assert os.listdir(elsewhere) == []
@@ -85,7 +85,7 @@ def test_mixed_modes_commit_in_order(tmp_path: Path, elsewhere: Path) -> None:
             train.report({"step": step}, save(folder, step=str(step)), checkpoint_upload_mode=mode)
 
     result = fit(train_func, storage_path=tmp_path / "runs")
-    kept = Record.at(Path(result.path)).checkpoints()
+    kept = RunReader.at(Path(result.path)).checkpoints()
     assert [saved.manifest.number for saved in kept] == list(range(6))
     assert [saved.manifest.metrics["step"] for saved in kept] == list(range(6))
 
@@ -131,7 +131,7 @@ def test_a_file_that_vanishes_while_the_others_are_taken_costs_nothing_but_itsel
         busy.join()
 
     result = fit(train_func, storage_path=tmp_path)
-    for number, saved in enumerate(Record.at(Path(result.path)).checkpoints()):
+    for number, saved in enumerate(RunReader.at(Path(result.path)).checkpoints()):
         shards = {name for name in saved.manifest.files if name.startswith("shard-")}
         assert shards == {f"shard-{each}" for each in range(30)}, number
 
@@ -160,7 +160,7 @@ def test_a_source_that_vanishes_is_said_and_never_an_empty_checkpoint(
 
     with pytest.raises(train.TrainingFailedError, match=r"holds no file|could not be moved aside|is not a directory"):
         fit(train_func, storage_path=tmp_path, name="run")
-    [kept] = Record.at(tmp_path / "run").checkpoints()
+    [kept] = RunReader.at(tmp_path / "run").checkpoints()
     assert kept.checkpoint().to_dict() == {"good": 1}
     assert [name for name in os.listdir(elsewhere) if name.startswith(background_handoff.PREFIX)] == []
 
@@ -269,7 +269,7 @@ def test_pipes_sockets_and_links_in_a_checkpoint(mode: str, tmp_path: Path, else
     names = fit(train_func, storage_path=tmp_path / "runs", name="run").return_value
     assert {"step_3.pt", "latest", "absolute", "deep", "folder"} <= set(names)
     assert not {"pipe", "socket", "endless", "dangling"} & set(names)
-    [saved] = Record.at(tmp_path / "runs" / "run").checkpoints()
+    [saved] = RunReader.at(tmp_path / "runs" / "run").checkpoints()
     assert {"step_3.pt", "latest", "absolute"} <= set(saved.manifest.files)
     assert (saved.path / "latest").read_text() == "weights"
     assert not (saved.path / "latest").is_symlink()
@@ -435,7 +435,7 @@ def test_files_that_need_no_upload_must_stay_until_they_are_committed(change: st
 
     with pytest.raises(train.TrainingFailedError, match=f"checkpoint of report 1 could not be committed: b .*{change}"):
         fit(train_func, storage_path=tmp_path / "runs", name="run")
-    [kept] = Record.at(tmp_path / "runs" / "run").checkpoints()
+    [kept] = RunReader.at(tmp_path / "runs" / "run").checkpoints()
     assert kept.checkpoint().to_dict() == {"good": 1}
 
 
@@ -465,7 +465,7 @@ def test_a_full_disk_costs_neither_the_users_files_nor_the_checkpoint_before(
     said = r"checkpoint of report 1 could not be saved .*File too large.*large"
     with pytest.raises(train.TrainingFailedError, match=said):
         fit(train_func, storage_path=tmp_path / "runs", name="run")
-    [kept] = Record.at(tmp_path / "runs" / "run").checkpoints()
+    [kept] = RunReader.at(tmp_path / "runs" / "run").checkpoints()
     assert kept.checkpoint().to_dict() == {"good": 1}
     assert {path.name: path.stat().st_size for path in folder.iterdir()} == {"large": 1 << 20, "a": 1}
     assert os.listdir(elsewhere) == ["mine"]
@@ -492,7 +492,7 @@ def test_files_that_are_copied_in_the_background_must_not_change_meanwhile(tmp_p
 
     with pytest.raises(train.TrainingFailedError, match=r"report 0 .*model changed after it was reported"):
         fit(train_func, storage_path=tmp_path / "runs", name="run")
-    assert Record.at(tmp_path / "runs" / "run").checkpoints() == []
+    assert RunReader.at(tmp_path / "runs" / "run").checkpoints() == []
 
 
 def test_the_driver_brings_files_to_storage_that_their_worker_could_not(tmp_path: Path, elsewhere: Path) -> None:
@@ -505,7 +505,7 @@ def test_the_driver_brings_files_to_storage_that_their_worker_could_not(tmp_path
 
     with pytest.raises(train.TrainingFailedError, match="File too large"):
         fit(train_func, storage_path=tmp_path / "runs", name="run")
-    [kept] = Record.at(tmp_path / "runs" / "run").checkpoints()
+    [kept] = RunReader.at(tmp_path / "runs" / "run").checkpoints()
     assert kept.manifest.files["large"].size == 1 << 20
     assert os.listdir(elsewhere) == []
 
@@ -519,7 +519,7 @@ def test_thousands_of_files(tmp_path: Path, elsewhere: Path) -> None:
             train.report({}, train.Checkpoint(folder), checkpoint_upload_mode=mode)
 
     result = fit(train_func, storage_path=tmp_path / "runs")
-    assert [len(saved.manifest.files) for saved in Record.at(Path(result.path)).checkpoints()] == [1_000, 1_000]
+    assert [len(saved.manifest.files) for saved in RunReader.at(Path(result.path)).checkpoints()] == [1_000, 1_000]
 
 
 @pytest.mark.parametrize("options", [{"checkpoint_upload_mode": ASYNC}, {"delete_local_checkpoint_after_upload": True}])

@@ -19,7 +19,7 @@ from headway import train
 from headway.cli import main
 from headway.storage.checkpoint.validation_record import Validation, write_validation
 from headway.storage.run import layout
-from headway.storage.run.reader import Record
+from headway.storage.run.reader import RunReader
 from support import Driver, alive, is_gone, wait_until, write_script
 
 Status = train.ReportedCheckpointStatus
@@ -53,7 +53,7 @@ def wait_for(path: Path) -> None:
 
 
 def kept(result: train.Result) -> list[int]:
-    return [saved.manifest.metrics["step"] for saved in Record.at(Path(result.path)).checkpoints()]
+    return [saved.manifest.metrics["step"] for saved in RunReader.at(Path(result.path)).checkpoints()]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -184,7 +184,9 @@ def test_a_validation_that_goes_wrong_never_fails_the_run(tmp_path: Path, capfd:
     assert (logs / "validation-checkpoint_000000.out").read_text() == "how raise\n"
     assert "no such split" in (logs / "validation-checkpoint_000000.err").read_text()
     wait_until(lambda: is_gone(int((tmp_path / "child").read_text())))
-    [last] = [event for event in Record.at(Path(result.path)).events() if event.get("path") == "checkpoint_000005"][-1:]
+    [last] = [event for event in RunReader.at(Path(result.path)).events() if event.get("path") == "checkpoint_000005"][
+        -1:
+    ]
     assert last["status"] == "VALIDATION_TIMEOUT"
 
 
@@ -297,7 +299,7 @@ def test_a_trainer_inside_a_validation_ends_with_it(tmp_path: Path) -> None:
 
     asked = train.ValidationTaskConfig(timeout_s=14)  # two interpreters may have to start on a busy machine
     result = trainer(lambda: report(0, asked), validate).fit()
-    [saved] = Record.at(Path(result.path)).checkpoints()
+    [saved] = RunReader.at(Path(result.path)).checkpoints()
     assert saved.validation is not None
     assert saved.validation.status is Status.VALIDATION_TIMEOUT
     pids = [int(path.stem) for path in tmp_path.glob("*.pid")]
@@ -346,10 +348,10 @@ def test_a_failure_for_good_ends_validations_and_a_stop_waits_for_them(tmp_path:
         with pytest.raises(train.TrainingFailedError):
             run.result()
         assert is_gone(int((tmp_path / "pid").read_text()))
-        assert [saved.awaits_validation for saved in Record.at(run.path).checkpoints()] == [True]
+        assert [saved.awaits_validation for saved in RunReader.at(run.path).checkpoints()] == [True]
     else:
         run.stop()
-        wait_until(lambda: Record.at(run.path).state == "VALIDATING")
+        wait_until(lambda: RunReader.at(run.path).state == "VALIDATING")
         (tmp_path / "go").touch()
         [(_, metrics)] = run.result().best_checkpoints
         assert metrics == {"step": 0, "accuracy": 1}
@@ -362,11 +364,11 @@ def test_who_is_in_a_hurry_stops_twice(tmp_path: Path) -> None:
         return {}
 
     run = trainer(lambda: report(0), validate, name="run").start()
-    wait_until(lambda: Record.at(run.path).state == "VALIDATING" and (tmp_path / "begun").exists())
+    wait_until(lambda: RunReader.at(run.path).state == "VALIDATING" and (tmp_path / "begun").exists())
     run.stop()
     run.stop()
     assert run.result().state == "FINISHED"
-    assert [saved.awaits_validation for saved in Record.at(run.path).checkpoints()] == [True]
+    assert [saved.awaits_validation for saved in RunReader.at(run.path).checkpoints()] == [True]
     again = trainer(lambda: None, lambda checkpoint: {"accuracy": 1}, name="run").fit()
     assert [metrics for _, metrics in again.best_checkpoints] == [{"step": 0, "accuracy": 1}]
 
@@ -474,7 +476,7 @@ def test_a_wish_that_the_killed_driver_had_not_heard_of_is_fulfilled(tmp_path: P
     with Driver(path) as driver:
         assert driver.process.wait(30) == 0, driver.output
         assert "checkpoint_000000 is validated: accuracy=0.5" in driver.output
-    assert [saved.metrics for saved in Record.at(run).checkpoints()] == [{"step": 0, "accuracy": 0.5}]
+    assert [saved.metrics for saved in RunReader.at(run).checkpoints()] == [{"step": 0, "accuracy": 0.5}]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -543,6 +545,6 @@ def test_ctrl_c_ends_validations_at_once_and_they_stay_pending(tmp_path: Path) -
         driver.process.wait(5)
         assert not alive(processes)
         assert "KeyboardInterrupt" in driver.output
-    record = Record.at(Path(os.environ["HEADWAY_RESULTS"], "run"))
+    record = RunReader.at(Path(os.environ["HEADWAY_RESULTS"], "run"))
     assert record.state == "ABORTED"
     assert [saved.awaits_validation for saved in record.checkpoints()] == [True]

@@ -22,7 +22,7 @@ def break_link() -> None:
     def refuse(self: Any, message: Any) -> None:
         raise MemoryError("no room for a message")
 
-    connection.SocketLink._take = refuse  # type: ignore[method-assign]
+    connection.SocketConnection._take = refuse  # type: ignore[method-assign]
 
 
 def break_pulse() -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from headway import train
 from headway.engine import fork_server_client, local
-from headway.storage.run.reader import Record
+from headway.storage.run.reader import RunReader
 from headway.train.torch import TorchTrainer
 from support import Driver, alive, fit, plain_trainer, python, save, wait_until, write_script
 
@@ -44,7 +44,7 @@ def test_ranks_that_log_at_different_rates_never_mix_their_saves() -> None:
 
     with pytest.raises(train.TrainingFailedError, match=r"checkpoint 0 of rank . came in its report") as caught:
         fit(train_func, 2)
-    for saved in Record.at(Path(caught.value.result.path)).checkpoints():
+    for saved in RunReader.at(Path(caught.value.result.path)).checkpoints():
         assert len({path.read_text() for path in saved.path.glob("shard-*")}) == 1, "files of one step only"
 
 
@@ -63,7 +63,7 @@ def test_a_stop_inside_report_tears_no_word(_: int) -> None:
     result = run.result()
     assert result.state == "STOPPED"
     assert result.metrics == {"last": 1}
-    seqs = [row["seq"] for row in Record.at(run.path).reports()]
+    seqs = [row["seq"] for row in RunReader.at(run.path).reports()]
     assert seqs == list(range(len(seqs)))
 
 
@@ -76,7 +76,7 @@ def test_a_stop_inside_a_save_leaves_room_for_the_last_one() -> None:
             report_with_files(-1)
 
     run = plain_trainer(train_func, checkpoint_config=train.CheckpointConfig(2)).start()
-    wait_until(lambda: len(Record.at(run.path).checkpoints()) > 1, 10)
+    wait_until(lambda: len(RunReader.at(run.path).checkpoints()) > 1, 10)
     run.stop()
     result = run.result()
     assert result.metrics == {"step": -1}
@@ -177,7 +177,7 @@ def test_a_launch_that_always_fails_can_be_stopped(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(local.LocalEngine, "launch", refuse)
     run = plain_trainer(lambda: None, max_failures=-1).start()
     time.sleep(0.3)
-    assert len(list(Record.at(run.path).events())) < 20, "not in a tight circle"
+    assert len(list(RunReader.at(run.path).events())) < 20, "not in a tight circle"
     run.stop()
     with pytest.raises(train.TrainingFailedError, match="no room"):
         run.result(timeout_s=5)
@@ -205,7 +205,7 @@ def test_ctrl_c_in_a_callback_of_an_inline_run_ends_it(tmp_path: Path) -> None:
     """
     done = python(write_script(tmp_path, script))
     assert "interrupted" in done.stdout
-    record = Record.at(Path(os.environ["HEADWAY_RESULTS"], "run"))
+    record = RunReader.at(Path(os.environ["HEADWAY_RESULTS"], "run"))
     assert record.state == "ABORTED"
     assert len(record.reports()) == 4
 
@@ -232,7 +232,7 @@ def test_an_inline_function_that_swallows_the_interrupt_hears_it_again(tmp_path:
         driver.wait_for("ready")
         driver.press_ctrl_c()
         wait_until(lambda: driver.process.poll() is not None, 5)
-    assert Record.at(Path(os.environ["HEADWAY_RESULTS"], "run")).state == "ABORTED"
+    assert RunReader.at(Path(os.environ["HEADWAY_RESULTS"], "run")).state == "ABORTED"
 
 
 def test_reports_of_an_inline_run_are_heard_while_it_runs() -> None:
@@ -273,7 +273,7 @@ def test_a_program_that_ends_with_a_run_open_aborts_it(tmp_path: Path) -> None:
     done = python(write_script(tmp_path, script))
     assert time.monotonic() - began < 10
     assert "the program ended while run run was going on: aborting" in done.stderr
-    assert Record.at(Path(os.environ["HEADWAY_RESULTS"], "run")).state == "ABORTED"
+    assert RunReader.at(Path(os.environ["HEADWAY_RESULTS"], "run")).state == "ABORTED"
 
 
 def test_ctrl_c_while_the_nursery_still_imports_ends_at_once(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_ctrl_c_while_the_nursery_still_imports_ends_at_once(tmp_path: Path) -> 
         driver.press_ctrl_c()
         wait_until(lambda: driver.process.poll() is not None, 10)
         assert time.monotonic() - began < 2.5
-    assert Record.at(Path(os.environ["HEADWAY_RESULTS"], "run")).state == "ABORTED"
+    assert RunReader.at(Path(os.environ["HEADWAY_RESULTS"], "run")).state == "ABORTED"
 
 
 def test_a_forked_copy_of_the_driver_keeps_nothing_open(tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ def test_a_driver_that_blocks_sigchld_still_hears_of_exits(tmp_path: Path) -> No
 def test_a_nursery_that_does_not_answer_cannot_hold_up_the_end() -> None:
     """It is stopped; the workers are ended without it, and the next run gets another one."""
     run = plain_trainer(lambda: time.sleep(60), 2).start()
-    wait_until(lambda: Record.at(run.path).state == "RUNNING", 10)
+    wait_until(lambda: RunReader.at(run.path).state == "RUNNING", 10)
     nursery = fork_server_client._nurseries[()]
     workers = psutil.Process(nursery.pid).children()
     os.kill(nursery.pid, signal.SIGSTOP)
@@ -366,7 +366,7 @@ def test_what_a_program_left_that_was_killed_with_its_nursery_is_swept(tmp_path:
             process.kill()
     left = Path(driver.output.splitlines()[0])
     assert left.is_dir()
-    held = fork_server_client.nursery(())
+    held = fork_server_client.fork_server_for(())
     fork_server_client.sweep_temporary_folders()
     assert not left.exists()
     assert not list(memory.iterdir())
@@ -468,6 +468,6 @@ def test_reports_that_a_killed_driver_had_not_read_are_in_the_metrics(tmp_path: 
         wait_until(lambda: len(list(staging.glob("*.rank-0.json"))) >= before + 2, 30, lambda: driver.output)
         driver.process.kill()
     python(path)
-    record = Record.at(tmp_path / "run")
+    record = RunReader.at(tmp_path / "run")
     for rank in (0, 1):
         assert [row["metrics"]["step"] for row in record.reports(rank)] == list(range(40)), rank

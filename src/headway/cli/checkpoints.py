@@ -12,12 +12,12 @@ from headway.core.errors import ConfigError, StorageError
 from headway.core.validation import ReportedCheckpointStatus
 from headway.observe import phrases
 from headway.observe.terminal_text import plain
-from headway.storage.checkpoint.commit import Saved
+from headway.storage.checkpoint.commit import SavedCheckpoint
 from headway.storage.checkpoint.retention import why_kept
-from headway.storage.object_store.checkpoint_backend import StoreVault
+from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.run import layout
 from headway.storage.run.opening import open_remote_run, open_run
-from headway.storage.run.reader import Record
+from headway.storage.run.reader import RunReader
 
 
 def ckpt(args: argparse.Namespace) -> int:
@@ -33,7 +33,7 @@ def ckpt(args: argparse.Namespace) -> int:
             return _rm(record, args.checkpoints, force=args.force)
 
 
-def _ls(record: Record) -> int:
+def _ls(record: RunReader) -> int:
     found = record.vault.survey()
     rows = table("CHECKPOINT", "REPORT", "SAVED", "RANKS", "FILES", "SIZE", "STATUS", "METRICS")
     for saved in found.kept:
@@ -57,7 +57,7 @@ def _ls(record: Record) -> int:
     return 0
 
 
-def _verify(record: Record, names: list[str]) -> int:
+def _verify(record: RunReader, names: list[str]) -> int:
     """Read every byte; 1 if anything is not as it was committed."""
     known = record.vault.folders()
     chosen = [_known(record, known, name) for name in names] or known
@@ -83,7 +83,7 @@ def _verify(record: Record, names: list[str]) -> int:
     return 1 if bad else 0
 
 
-def _why(record: Record) -> int:
+def _why(record: RunReader) -> int:
     kept = record.checkpoints()
     reasons = why_kept(kept, record.checkpoint_config)
     rows = table("CHECKPOINT", "REPORT", "WHY")
@@ -98,7 +98,7 @@ def _why(record: Record) -> int:
     return 0
 
 
-def _rm(record: Record, names: list[str], *, force: bool) -> int:
+def _rm(record: RunReader, names: list[str], *, force: bool) -> int:
     if not names:
         raise ConfigError("headway ckpt rm needs the names of the checkpoints to remove")
     if record.is_open:
@@ -108,7 +108,9 @@ def _rm(record: Record, names: list[str], *, force: bool) -> int:
     chosen = [_known(record, known, name) for name in names]
     if kept and kept[-1].path.name in chosen and not force:
         raise ConfigError(f"{kept[-1].path.name} is the newest, from which the run would go on: --force removes it")
-    opened = open_remote_run(record.vault.store, "must") if isinstance(record.vault, StoreVault) else None
+    opened = (
+        open_remote_run(record.vault.store, "must") if isinstance(record.vault, ObjectStoreCheckpointBackend) else None
+    )
     opened = opened or open_run(record.path, "must")
     try:
         for name in chosen:
@@ -120,11 +122,11 @@ def _rm(record: Record, names: list[str], *, force: bool) -> int:
     return 0
 
 
-def _seq(name: str, kept: list[Saved]) -> int:
+def _seq(name: str, kept: list[SavedCheckpoint]) -> int:
     return next((saved.manifest.seq for saved in kept if saved.path.name == name), -1)
 
 
-def _known(record: Record, known: list[str], name: str) -> str:
+def _known(record: RunReader, known: list[str], name: str) -> str:
     plain = PurePath(name).name
     if plain not in known:
         raise StorageError(f"run {record.name} has no checkpoint {name!r}: see headway ckpt ls {record.url}")

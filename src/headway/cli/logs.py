@@ -14,10 +14,10 @@ from headway.core.errors import StorageError
 from headway.observe import phrases
 from headway.observe.terminal_text import colored, plain
 from headway.storage.fs_ops import entries, open_regular
-from headway.storage.object_store.base import Store
-from headway.storage.object_store.checkpoint_backend import StoreVault
+from headway.storage.object_store.base import ObjectStore
+from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.run import layout
-from headway.storage.run.reader import Record
+from headway.storage.run.reader import RunReader
 
 _NAME = re.compile(r"rank-(\d{1,9})\.(out|err)")
 _CHUNK_BYTES = 1 << 16  # also the longest piece of a line that is printed at once
@@ -28,7 +28,7 @@ _STORE_POLL_S = 3.0  # a store is asked less often: its copy of the logs is a fe
 def logs(run: str, storage_path: str | None, *, rank: int | None, follow: bool) -> int:
     """Print the logs of all ranks, or of one. ``follow``: go on until the run is over, across restarts."""
     record = find(run, storage_path)
-    store = record.vault.store if isinstance(record.vault, StoreVault) else None
+    store = record.vault.store if isinstance(record.vault, ObjectStoreCheckpointBackend) else None
     reader = _Reader(record.path / layout.LOGS, rank)
     alive = True
     while alive:
@@ -48,7 +48,7 @@ def logs(run: str, storage_path: str | None, *, rank: int | None, follow: bool) 
     return 0
 
 
-def _missing(record: Record, rank: int | None) -> str:
+def _missing(record: RunReader, rank: int | None) -> str:
     known = _ranks(record.path / layout.LOGS)
     which = f"rank {rank} of run {record.name}" if rank is not None else f"run {record.name}"
     there = f": there are logs of {phrases.ranks(known)}" if known else ""
@@ -107,7 +107,7 @@ class _Reader:
         self._positions[name], self._rests[name] = position, rest
 
 
-def _fetch(store: Store, home: Path) -> None:
+def _fetch(store: ObjectStore, home: Path) -> None:
     """Copy the logs that have grown since they were copied last."""
     (home / layout.LOGS).mkdir(exist_ok=True)
     for key, size in store.sizes(layout.LOGS).items():

@@ -15,7 +15,7 @@ from headway.core.security.redaction import redact
 from headway.observe import phrases
 from headway.observe.terminal_text import plain
 from headway.storage.object_store.base import is_remote, open_store
-from headway.storage.run.reader import Record, runs, runs_in_store
+from headway.storage.run.reader import RunReader, runs, runs_in_store
 
 
 def ls(storage_path: str | None) -> int:
@@ -39,7 +39,7 @@ def ls(storage_path: str | None) -> int:
     return 0
 
 
-def _row(record: Record) -> list[Text]:
+def _row(record: RunReader) -> list[Text]:
     metrics = record.newest_metrics()
     return [
         shown(record.name),
@@ -71,7 +71,7 @@ def show(run: str, storage_path: str | None) -> int:
     return 0
 
 
-def _print_attempts(record: Record) -> None:
+def _print_attempts(record: RunReader) -> None:
     rows = table("ATTEMPT", "BEGAN", "WORKERS", "FIRST REPORT", "ENDED")
     endings = {}
     for event in record.events():
@@ -93,7 +93,7 @@ def _print_attempts(record: Record) -> None:
     print_table(rows)
 
 
-def _print_checkpoints(record: Record) -> None:
+def _print_checkpoints(record: RunReader) -> None:
     kept = record.checkpoints()
     if not kept:
         return
@@ -107,18 +107,18 @@ def _print_checkpoints(record: Record) -> None:
     print_table(rows)
 
 
-def find(run: str, storage_path: str | None) -> Record:
+def find(run: str, storage_path: str | None) -> RunReader:
     if is_remote(run):
-        return Record.at(run)
+        return RunReader.at(run)
     if storage_path is not None and is_remote(storage_path):
-        return Record.at(f"{storage_path.rstrip('/')}/{run}")
+        return RunReader.at(f"{storage_path.rstrip('/')}/{run}")
     for path in (expanded(run), _storage(storage_path) / run):
         try:
             is_there = path.is_dir()
         except OSError as error:  # no right to enter a directory above it, or too long a name
             raise StorageError(f"{path} cannot be read: {error.strerror}") from None
         if is_there:
-            return Record.at(path)
+            return RunReader.at(path)
     raise StorageError(f"there is no run {run!r}, neither as a path nor in {_storage(storage_path)}: see headway ls")
 
 
@@ -126,7 +126,7 @@ def _storage(storage_path: str | None) -> Path:
     return expanded(storage_path) if storage_path else results_folder()
 
 
-def _launches(record: Record) -> list[dict[str, Any]]:
+def _launches(record: RunReader) -> list[dict[str, Any]]:
     return [event for event in record.events() if event["event"] == "launched"]
 
 

@@ -11,8 +11,8 @@ from headway.cli.runs import find, say
 from headway.core.errors import ConfigError, StorageError
 from headway.observe import phrases
 from headway.observe.terminal_text import plain
-from headway.storage.object_store.checkpoint_backend import StoreVault
-from headway.storage.run.reader import Record
+from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
+from headway.storage.run.reader import RunReader
 from headway.storage.run.removal import check_removable, foreign_entries, remove_remote_run, remove_run
 from headway.train.launch.control_socket import ControlError, ask
 
@@ -40,7 +40,7 @@ def stop(run: str, storage_path: str | None, *, now: bool, wait: bool) -> int:
     return 0
 
 
-def _whereabouts(record: Record) -> str:
+def _whereabouts(record: RunReader) -> str:
     """Who has it open, as far as it has said so."""
     host, pid = record.opening.get("host"), record.opening.get("pid")
     if host is None:
@@ -54,7 +54,7 @@ def rm(runs: list[str], storage_path: str | None, *, yes: bool) -> int:
     """Remove runs with everything in them."""
     for run in runs:
         record = find(run, storage_path)
-        remote = record.vault.store if isinstance(record.vault, StoreVault) else None
+        remote = record.vault.store if isinstance(record.vault, ObjectStoreCheckpointBackend) else None
         if remote is None:
             check_removable(record.path)
         if record.is_open:
@@ -67,10 +67,10 @@ def rm(runs: list[str], storage_path: str | None, *, yes: bool) -> int:
     return 0
 
 
-def _confirmed(record: Record) -> bool:
+def _confirmed(record: RunReader) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise ConfigError(f"run {record.name} is not removed: without a terminal to ask on, give --yes")
-    remote = isinstance(record.vault, StoreVault)
+    remote = isinstance(record.vault, ObjectStoreCheckpointBackend)
     others = [] if remote else foreign_entries(record.path)
     also = f", and files that are not the run's own ({', '.join(others[:5])})" if others else ""
     kept = phrases.count(len(record.checkpoints()), "checkpoint")
@@ -79,8 +79,8 @@ def _confirmed(record: Record) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _size(record: Record) -> str:
-    if isinstance(record.vault, StoreVault):
+def _size(record: RunReader) -> str:
+    if isinstance(record.vault, ObjectStoreCheckpointBackend):
         return phrases.size(sum(record.vault.store.sizes().values()))
     return phrases.size(
         sum(Path(base, name).lstat().st_size for base, _, names in os.walk(record.path) for name in names)

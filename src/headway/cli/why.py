@@ -10,7 +10,7 @@ from headway.diagnosis.explanation import Case, explained, state
 from headway.observe import phrases
 from headway.observe.terminal_text import plain
 from headway.storage.run import failure_bundle
-from headway.storage.run.reader import Record
+from headway.storage.run.reader import RunReader
 
 
 def why(run: str, storage_path: str | None, *, every: bool) -> int:
@@ -37,7 +37,7 @@ def why(run: str, storage_path: str | None, *, every: bool) -> int:
     return 0
 
 
-def _case(record: Record, folder: Path) -> Case:
+def _case(record: RunReader, folder: Path) -> Case:
     summary = failure_bundle.summary(folder)
     command = ["headway", "replay", record.url, "--rank", str(summary["rank"] or 0)]
     command += ["--attempt", str(summary["attempt"])]

@@ -12,82 +12,82 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
-from headway.control.checkpoints.committer import Complaint, Ledger
-from headway.control.checkpoints.validation_runner import Validations
+from headway.control.checkpoints.committer import CheckpointCommitter, WarningEvent
+from headway.control.checkpoints.validation_runner import ValidationRunner
 from headway.control.machine import events, transitions
-from headway.control.machine.epoch_end import Horizons
-from headway.control.machine.report_rounds import Closed, Round
-from headway.control.machine.retry_policy import Budgets
+from headway.control.machine.epoch_end import EpochEnds
+from headway.control.machine.report_rounds import ClosedRound, ReportRound
+from headway.control.machine.retry_policy import RetryBudgets
 from headway.control.machine.shutdown import GRACE_S
-from headway.control.machine.state import Run, all_have_reported, present, tracks
-from headway.control.narration.callback_runner import Hooks
-from headway.control.narration.data_log import Feeding
-from headway.control.narration.event_log import Chronicle, stillness
-from headway.control.narration.failure_recorder import Witness
+from headway.control.machine.state import MachineState, all_have_reported, present, tracks
+from headway.control.narration.callback_runner import CallbackRunner
+from headway.control.narration.data_log import DataLog
+from headway.control.narration.event_log import EventLog, stillness
+from headway.control.narration.failure_recorder import FailureRecorder
 from headway.control.narration.failure_text import exception, ordered, sentence
-from headway.control.run_plan import Outcome, Plan
-from headway.control.timers import SlowExit, SlowStart, Timers
+from headway.control.run_plan import RunOutcome, RunPlan
+from headway.control.timers import SlowExitEvent, SlowStartEvent, Timers
 from headway.control.workers import ranks
-from headway.control.workers.slow_exits import QUESTION, SLOW_EXIT_S, Exits
+from headway.control.workers.slow_exits import QUESTION, SLOW_EXIT_S, SlowExits
 from headway.control.workers.start_message import starts, surroundings
 from headway.core.errors import ConfigError, EngineError, PreemptionInfo, StorageError
 from headway.core.messages import (
-    Checkpoints,
-    DataFigures,
-    Dismissed,
-    Dump,
-    Exited,
-    Failed,
-    Finished,
+    AutosaveEnabled,
+    BatchCount,
+    CheckpointList,
+    DataStats,
+    ExitAllowed,
     FromWorker,
-    Preempting,
-    Preemption,
+    FunctionFailed,
+    FunctionReturned,
+    PreemptionWarning,
     Ready,
-    SaveAt,
-    Steps,
-    Tracking,
+    RequestStacks,
+    SaveAtReport,
+    WorkerExited,
+    WorkersPreemptedEvent,
 )
 from headway.diagnosis.replay_info import noted
 from headway.diagnosis.verdict import Diagnosis
-from headway.diagnosis.watchdog import Watch
+from headway.diagnosis.watchdog import Watchdog
 from headway.engine.base import Engine
-from headway.engine.process_stats import Outside, Vital
-from headway.observe.run_observer import Glance, Watcher
-from headway.storage.checkpoint.commit import Saved
+from headway.engine.process_stats import OutsideStacks, ProcessStats
+from headway.observe.run_observer import RunObserver, RunSnapshot
+from headway.storage.checkpoint.commit import SavedCheckpoint
 from headway.storage.object_store.lease import LeaseLost
-from headway.storage.run.run_directory import RunDir
+from headway.storage.run.run_directory import RunDirectory
 
 SLOW_START_S = 10.0  # from here on a person wants to know who it is that does not come up
 
 
 class Controller:
-    def __init__(self, plan: Plan, engine: Engine, rundir: RunDir, watcher: Watcher) -> None:
+    def __init__(self, plan: RunPlan, engine: Engine, rundir: RunDirectory, watcher: RunObserver) -> None:
         self._plan = plan
         self._engine = engine
         self._rundir = rundir
         self._watcher = watcher
-        self._ledger = Ledger(rundir, plan.config.checkpoint_config)
-        self._chronicle = Chronicle(rundir, self._ledger, watcher, plan.config.checkpoint_config)
+        self._ledger = CheckpointCommitter(rundir, plan.config.checkpoint_config)
+        self._chronicle = EventLog(rundir, self._ledger, watcher, plan.config.checkpoint_config)
         self._tell = self._chronicle.tell
-        self._hooks = Hooks(
+        self._hooks = CallbackRunner(
             plan.config.callbacks,
             plan.context,
-            lambda text: engine.post(Complaint(text, "callback")),
+            lambda text: engine.post(WarningEvent(text, "callback")),
             at_once=engine.name == "inline",
         )
         patients = _Patients(engine, self)
-        self._watch = Watch(plan.config.failure_config, patients, self._stalled, self._chronicle.lasts)
-        self._witness = Witness(
-            rundir.path, plan.task, rundir.key, lambda text: engine.post(Complaint(text, "failures"))
+        self._watch = Watchdog(plan.config.failure_config, patients, self._stalled, self._chronicle.lasts)
+        self._witness = FailureRecorder(
+            rundir.path, plan.task, rundir.key, lambda text: engine.post(WarningEvent(text, "failures"))
         )
-        self._horizons = Horizons(0)
-        self._feeding = Feeding(rundir, lambda text: self._tell("data", text, "WARNING"))
+        self._horizons = EpochEnds(0)
+        self._feeding = DataLog(rundir, lambda text: self._tell("data", text, "WARNING"))
         self._preload = tuple(plan.context.backend_config.preload) if plan.context.backend_config is not None else ()
         self._validations = _validations(plan, engine, rundir)
         pending = [saved for saved in self._ledger.kept if saved.awaits_validation]
         limits = plan.config.failure_config
-        self._run = Run(
-            Budgets(
+        self._run = MachineState(
+            RetryBudgets(
                 limits.max_failures,
                 limits.controller_failure_limit,
                 limits.max_preemption_failures,
@@ -104,16 +104,16 @@ class Controller:
         self._ready: dict[int, Ready] = {}
         self.index_of: list[int] = []  # rank -> index in the engine; they differ only where cards decide
         self._values: dict[int, bytes] = {}  # what the function returned, by rank
-        self._ended: events.End | None = None
+        self._ended: events.EndRun | None = None
         self._preemption: PreemptionInfo | None = None
         self._troubled = False  # whether we have said that the journal cannot be written
         self._num_reports = 0  # of rank 0, those that were given anew included
         self._first_seq = 0  # of this attempt
-        self._exits = Exits()
+        self._exits = SlowExits()
         self._all_have_read = True  # what they began with
         self._holding = contextlib.ExitStack()  # on to this machine's copy of the checkpoint that workers begin with
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome:
         """From the first worker to the last exit."""
         with self._opened():
             for note in self._rundir.recovered.notes:
@@ -125,7 +125,7 @@ class Controller:
             except BaseException as error:
                 self._hooks.over(error)
                 raise
-        return Outcome(
+        return RunOutcome(
             ended.state,
             self._values,
             ended.failures,
@@ -134,8 +134,8 @@ class Controller:
             self._run.late,
         )
 
-    def _work(self) -> events.End:
-        self._deliver([events.Begin()])
+    def _work(self) -> events.EndRun:
+        self._deliver([events.BeginEvent()])
         while self._ended is None:
             self._engine.pump(self._patience())
             if due := self._timers.rung():
@@ -183,12 +183,12 @@ class Controller:
     def _save_later(self) -> None:
         every_s = self._plan.config.checkpoint_config.every_s
         if every_s is not None:
-            self._timers.set(every_s, events.SaveDue(self._run.attempt))
+            self._timers.set(every_s, events.SaveDueEvent(self._run.attempt))
 
-    def _glance(self) -> Glance:
+    def _glance(self) -> RunSnapshot:
         run = self._run
         newest = self._ledger.newest_report
-        return Glance(run.state, run.attempt, len(run.workers or ()), self._num_reports, newest)
+        return RunSnapshot(run.state, run.attempt, len(run.workers or ()), self._num_reports, newest)
 
     # --- events ---
 
@@ -221,31 +221,31 @@ class Controller:
         match event:
             case FromWorker():
                 event = self._heard(event)
-            case Preempting(attempt=attempt, indices=indices, deadline_s=deadline_s):
+            case WorkersPreemptedEvent(attempt=attempt, indices=indices, deadline_s=deadline_s):
                 if attempt != self._run.attempt or not self.index_of:
                     return  # of workers that have left, or have no rank yet
-                event = events.Notified(attempt, frozenset(map(self.index_of.index, indices)), deadline_s)
-            case events.CommitDone():
+                event = events.PreemptedEvent(attempt, frozenset(map(self.index_of.index, indices)), deadline_s)
+            case events.CommitDoneEvent():
                 event = self._saved(event)
-            case events.ValidationDone():
+            case events.ValidationDoneEvent():
                 self._validated(event)
-            case events.SaveDue():
+            case events.SaveDueEvent():
                 self._save_later()
-            case SlowStart(attempt=attempt):
+            case SlowStartEvent(attempt=attempt):
                 return self._still_starting(attempt)
-            case SlowExit(attempt=attempt):
+            case SlowExitEvent(attempt=attempt):
                 return self._still_leaving(attempt)
-            case Complaint(text=text, about=about):
+            case WarningEvent(text=text, about=about):
                 return self._tell(about, text, "WARNING")
         before = self._run
         self._run, actions = transitions.step(before, event)
-        if isinstance(event, events.Deadline) and self._run.killed and not before.killed:
+        if isinstance(event, events.DeadlineEvent) and self._run.killed and not before.killed:
             self._tell_of_killed(before)
         if self._run.state is not before.state:
             self._rundir.note("state", state=self._run.state, attempt=self._run.attempt)
-            if self._run.state is not events.State.RUNNING:
+            if self._run.state is not events.RunState.RUNNING:
                 self._watch.end()
-            if self._run.state is events.State.VALIDATING:
+            if self._run.state is events.RunState.VALIDATING:
                 self._chronicle.validating(len(self._run.validating))
         for action in actions:
             self._perform(action)
@@ -263,23 +263,23 @@ class Controller:
         self._witness.heard(rank, message)
         if said := self._exits.heard(rank, message):
             self._tell("leaving", said)
-        if isinstance(message, Tracking) and rank == 0 and event.attempt == self._rundir.past_attempts + 1:
+        if isinstance(message, AutosaveEnabled) and rank == 0 and event.attempt == self._rundir.past_attempts + 1:
             self._chronicle.tracking()
         match message:
-            case Finished():
+            case FunctionReturned():
                 self._watch.over(rank)
                 self._values[rank] = message.value
-            case Failed() | Exited():
-                self._watch.over(rank, left=isinstance(message, Exited))
-            case Steps():
+            case FunctionFailed() | WorkerExited():
+                self._watch.over(rank, left=isinstance(message, WorkerExited))
+            case BatchCount():
                 self._tell_horizon(rank, message)
-            case DataFigures(text=text):
+            case DataStats(text=text):
                 self._feeding.heard(rank, text)
             case _:
                 self._watch.heard(rank, message, time.monotonic())
         return event if rank == event.rank else FromWorker(event.attempt, rank, message)
 
-    def _tell_horizon(self, rank: int, steps: Steps) -> None:
+    def _tell_horizon(self, rank: int, steps: BatchCount) -> None:
         self._horizons, news = self._horizons.heard(rank, steps)
         if news is not None:
             for index in self.index_of:
@@ -289,59 +289,59 @@ class Controller:
 
     def _perform(self, action: events.Action) -> None:
         match action:
-            case events.Record(rank=rank, report=report):
+            case events.RecordReport(rank=rank, report=report):
                 self._num_reports += rank == 0
                 if rank == 0 and rank not in self._run.trackers:
                     self._chronicle.untracked(report.seq)
                 self._ledger.record(self._run.attempt, rank, report)
-            case events.Close(attempt=attempt, closed=closed, commit=commit):
+            case events.CloseRound(attempt=attempt, closed=closed, commit=commit):
                 self._close(attempt, closed, commit)
-            case events.Allot(rank=rank, claim=claim):
+            case events.AnswerUploadRequest(rank=rank, claim=claim):
                 self._engine.send(self.index_of[rank], self._ledger.allot(rank, claim))
-            case events.Send(rank=rank, message=SaveAt(seq=seq, leave=True) as message):
+            case events.SendMessage(rank=rank, message=SaveAtReport(seq=seq, leave=True) as message):
                 if rank == 0:
                     self._chronicle.departing(self._run.leaving, seq)
                 self._engine.send(self.index_of[rank], message)
-            case events.Send(rank=rank, message=Dismissed() as message):
-                self._timers.set(SLOW_EXIT_S, SlowExit(self._run.attempt))
+            case events.SendMessage(rank=rank, message=ExitAllowed() as message):
+                self._timers.set(SLOW_EXIT_S, SlowExitEvent(self._run.attempt))
                 self._engine.send(self.index_of[rank], message)
-            case events.Send(rank=rank, message=message):
+            case events.SendMessage(rank=rank, message=message):
                 self._engine.send(self.index_of[rank], message)
-            case events.Launch(attempt=attempt):
+            case events.LaunchWorkers(attempt=attempt):
                 self._launch(attempt)
-            case events.StartWorkers():
+            case events.AssignRanks():
                 self._start_workers()
             case events.SetDeadline(after_s=after_s, awaited=awaited):
                 if awaited:
                     self._chronicle.awaiting(awaited, after_s)
-                self._timers.set(after_s, events.Deadline(self._run.attempt))
-            case events.Interrupt():
+                self._timers.set(after_s, events.DeadlineEvent(self._run.attempt))
+            case events.InterruptWorkers():
                 self._tell("interrupt", "stopping" if self._engine.name == "inline" else "stopping the workers")
                 self._engine.interrupt()
-            case events.Kill():
+            case events.KillWorkers():
                 self._engine.kill()
-            case events.Extend(attempt=attempt, round=late):
+            case events.ExtendCheckpoint(attempt=attempt, round=late):
                 self._extend(attempt, late)
-            case events.FinishSave(attempt=attempt, rank=rank, seq=seq):
+            case events.RecoverFiles(attempt=attempt, rank=rank, seq=seq):
                 self._chronicle.finishing(rank, seq)
                 self._ledger.finish(attempt, rank, seq)
-            case events.Validate(saved=saved):
+            case events.StartValidation(saved=saved):
                 self._validate(saved)
-            case events.EndValidations():
+            case events.CancelValidations():
                 self._end_validations()
-            case events.ShowCheckpoints(rank=rank, index=index):
-                answer = Checkpoints(index=index, found=self._ledger.known())
+            case events.SendCheckpointList(rank=rank, index=index):
+                answer = CheckpointList(index=index, found=self._ledger.known())
                 self._engine.send(self.index_of[rank], answer)
-            case events.Withdraw(seq=seq, reason=reason):
+            case events.WithdrawCheckpoint(seq=seq, reason=reason):
                 if self._ledger.withdraw(seq):
                     self._chronicle.withdrawn(seq, reason)
-            case events.Announce(ranks=told, within_s=within_s):
+            case events.AnnouncePreemption(ranks=told, within_s=within_s):
                 self._announce(told, within_s)
-            case events.BeginLater(after_s=after_s):
-                self._timers.set(after_s, events.Begin())
-            case events.Retried():
+            case events.ScheduleAttempt(after_s=after_s):
+                self._timers.set(after_s, events.BeginEvent())
+            case events.RecordRetry():
                 self._retried(action)
-            case events.End():
+            case events.EndRun():
                 self._end(action)
             case _:
                 assert_never(action)
@@ -353,7 +353,7 @@ class Controller:
         self._ready.clear()
         self.index_of.clear()
         self._values.clear()
-        self._timers.set(SLOW_START_S, SlowStart(attempt))
+        self._timers.set(SLOW_START_S, SlowStartEvent(attempt))
         try:
             self._rundir.vault.fence()
             num_workers = self._engine.check(self._plan.scaling)
@@ -361,7 +361,7 @@ class Controller:
             self._watcher.follow(num_workers)
             self._engine.launch(attempt, num_workers)
         except (EngineError, ConfigError, StorageError) as error:
-            failed = events.LaunchFailed(attempt, str(error), lost=isinstance(error, LeaseLost))
+            failed = events.LaunchFailedEvent(attempt, str(error), lost=isinstance(error, LeaseLost))
             self._events.appendleft(failed)
         else:
             self._chronicle.launched(attempt, num_workers, first_seq, inline=self._engine.name == "inline")
@@ -369,7 +369,7 @@ class Controller:
                 self._tell("differences", f"what differs from last time: {'; '.join(self._plan.differences)}")
             # Ahead of all else: what the engine has to tell of these workers may already be in the queue.
             habits = self._ledger.habits(num_workers)
-            self._events.appendleft(events.Launched(attempt, num_workers, first_seq, habits))
+            self._events.appendleft(events.LaunchedEvent(attempt, num_workers, first_seq, habits))
 
     def _start_workers(self) -> None:
         ready = [self._ready[index] for index in range(len(self._ready))]
@@ -393,12 +393,12 @@ class Controller:
         for index, start in zip(self.index_of, told, strict=True):
             self._engine.send(index, start)
         self._watch.begin(len(ready), time.monotonic())
-        self._horizons = Horizons(len(ready))
+        self._horizons = EpochEnds(len(ready))
         self._feeding.begin(self._run.attempt)
         self._witness.begin(told[0], checkpoint, noted(told, self._preload, self._plan.config.env_vars))
         self._save_later()
 
-    def _close(self, attempt: int, closed: Closed, commit: bool) -> None:
+    def _close(self, attempt: int, closed: ClosedRound, commit: bool) -> None:
         closing = closed.round
         self._hooks.closed(closing, commit=commit)
         if commit:
@@ -407,13 +407,13 @@ class Controller:
             self._ledger.drop(attempt, closing)
             self._chronicle.dropped(closed)
 
-    def _extend(self, attempt: int, late: Round) -> None:
+    def _extend(self, attempt: int, late: ReportRound) -> None:
         if not self._ledger.extend(attempt, late):
-            self._events.append(events.CommitSkipped(attempt, late.seq))
+            self._events.append(events.CommitSkippedEvent(attempt, late.seq))
             if not self._ledger.retired(late.seq):
                 self._chronicle.too_late(late)
 
-    def _saved(self, event: events.CommitDone) -> events.CommitDone:
+    def _saved(self, event: events.CommitDoneEvent) -> events.CommitDoneEvent:
         """Count it in; the machine is to hear of it as the ledger knows it."""
         saved = self._ledger.committed(event.saved)
         self._save_later()
@@ -430,12 +430,12 @@ class Controller:
             if self._validations is not None:
                 self._validate(saved)
 
-    def _validate(self, saved: Saved) -> None:
+    def _validate(self, saved: SavedCheckpoint) -> None:
         assert self._validations is not None, "a worker asks for a validation only where there is a function for it"
         self._rundir.note("validating", path=saved.path.name, seq=saved.manifest.seq)
         self._validations.ask(saved)
 
-    def _validated(self, event: events.ValidationDone) -> None:
+    def _validated(self, event: events.ValidationDoneEvent) -> None:
         saved = self._ledger.validated(event.path, event.validation)
         self._chronicle.validated(event.path.name, event.validation, saved)
 
@@ -457,25 +457,25 @@ class Controller:
             self._chronicle.stalled(self._run.attempt, diagnosis, silent_s, folder)
         if limits.stall_timeout_s is not None and silent_s >= limits.stall_timeout_s:
             first = diagnosis.ranks[0] if len(diagnosis.ranks) == 1 else None
-            self._engine.post(events.Stalled(self._run.attempt, first, stillness(diagnosis, silent_s)))
+            self._engine.post(events.StalledEvent(self._run.attempt, first, stillness(diagnosis, silent_s)))
 
     def _still_starting(self, attempt: int) -> None:
         run = self._run
-        if attempt == run.attempt and run.state is events.State.STARTING:
+        if attempt == run.attempt and run.state is events.RunState.STARTING:
             missing = [index for index in range(len(run.workers or ())) if index not in self._ready]
             self._chronicle.slow_start(attempt, missing)
 
     def _still_leaving(self, attempt: int) -> None:
         """All functions have returned, and some processes have not ended: ask them why."""
         run = self._run
-        if attempt == run.attempt and run.state is events.State.STOPPING and not run.killed:
+        if attempt == run.attempt and run.state is events.RunState.STOPPING and not run.killed:
             for rank, _ in present(run):
-                self._engine.send(self.index_of[rank], Dump(index=QUESTION))
+                self._engine.send(self.index_of[rank], RequestStacks(index=QUESTION))
 
-    def _tell_of_killed(self, run: Run) -> None:
+    def _tell_of_killed(self, run: MachineState) -> None:
         """The time to leave was over, and the processes that are left are being killed."""
         ranks = [rank for rank, _ in present(run)]
-        if run.state is events.State.STOPPING and run.why != "fail" and ranks and self.index_of:
+        if run.state is events.RunState.STOPPING and run.why != "fail" and ranks and self.index_of:
             returned = all(worker.over for worker in run.workers or ())
             seconds = transitions.EXIT_S if returned else GRACE_S
             self._tell("killed", self._exits.killed(ranks, seconds, returned=returned), "WARNING", ranks=ranks)
@@ -488,19 +488,19 @@ class Controller:
         deadline_ms = int((time.time() + within_s) * 1000)
         self._preemption = PreemptionInfo(deadline_ms, hosts)
         for index in self.index_of:
-            self._engine.send(index, Preemption(deadline_ms=deadline_ms, ranks=hosts))
+            self._engine.send(index, PreemptionWarning(deadline_ms=deadline_ms, ranks=hosts))
         program = self._run.leaving == "terminate"
         self._chronicle.told_to_leave(told, within_s, program=program, at_once=tracks(self._run))
 
-    def _retried(self, retried: events.Retried) -> None:
-        attempt = self._run.attempt - (self._run.state is events.State.STARTING)
+    def _retried(self, retried: events.RecordRetry) -> None:
+        attempt = self._run.attempt - (self._run.state is events.RunState.STARTING)
         self._ledger.end_attempt(attempt)
         if retried.failures:
             self._hooks.failed(retried.failures)
             self._witness.failed(attempt, retried.failures)
         self._chronicle.retried(attempt, retried)
 
-    def _end(self, action: events.End) -> None:
+    def _end(self, action: events.EndRun) -> None:
         self._ended = action
         self._ledger.end_attempt(self._run.attempt, last=True)
         self._ledger.flush()
@@ -509,7 +509,7 @@ class Controller:
             self._witness.failed(self._run.attempt, action.failures)
         self._hooks.over(exception(ordered(action.failures)[0]) if action.failures else None)
         cause = sentence(action.failures) if action.failures else ""
-        if action.state is events.State.PREEMPTED:
+        if action.state is events.RunState.PREEMPTED:
             cause = "this program was told to leave"
         self._rundir.note("end", state=action.state, attempt=self._run.attempt, cause=cause)
 
@@ -522,17 +522,17 @@ class _Patients:
         self._controller = controller
 
     def ask(self, rank: int, index: int) -> None:
-        self._engine.send(self._controller.index_of[rank], Dump(index=index))
+        self._engine.send(self._controller.index_of[rank], RequestStacks(index=index))
 
-    def vital(self, rank: int) -> Vital | None:
+    def vital(self, rank: int) -> ProcessStats | None:
         return self._engine.vital(self._controller.index_of[rank])
 
-    def outside(self, rank: int) -> Outside | None:
+    def outside(self, rank: int) -> OutsideStacks | None:
         return self._engine.outside(self._controller.index_of[rank])
 
 
-def _validations(plan: Plan, engine: Engine, rundir: RunDir) -> Validations | None:
+def _validations(plan: RunPlan, engine: Engine, rundir: RunDirectory) -> ValidationRunner | None:
     if plan.validator is None:
         return None
     around = surroundings({**plan.config.env_vars, **plan.validator.env_vars})
-    return Validations(plan.validator, rundir.path, around, engine.post, rundir.key, trust=plan.config.trust)
+    return ValidationRunner(plan.validator, rundir.path, around, engine.post, rundir.key, trust=plan.config.trust)

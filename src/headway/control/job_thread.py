@@ -15,7 +15,7 @@ class _Job:
     work: Callable[[], None]
 
 
-class Aside:
+class JobThread:
     """Started with its first job. What a job raises is its own business: it must catch it."""
 
     def __init__(self, name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headway.control.checkpoints.validation_runner import Validator
-from headway.control.machine.events import State
+from headway.control.machine.events import RunState
 from headway.control.machine.retry_policy import Failure
 from headway.core.callback import TrainRunContext
 from headway.core.config import RunConfig, ScalingConfig
@@ -14,7 +14,7 @@ from headway.storage.checkpoint.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class RunPlan:
     """Everything a run needs to know, decided before it begins."""
 
     context: TrainRunContext
@@ -34,10 +34,10 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """How a run ended."""
 
-    state: State
+    state: RunState
     values: dict[int, bytes]  # what the function returned, by rank
     failures: tuple[Failure, ...]
     num_attempts: int

@@ -5,27 +5,27 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-from headway.control.machine.events import Answer, Begin, Overdue, SaveDue
+from headway.control.machine.events import Answer, BeginEvent, OverdueEvent, SaveDueEvent
 
 OVERDUE_S = 2.0  # how long files wait for ranks that never gave any
 LONG_OVERDUE_S = 60.0  # and for those that did in an earlier attempt, and do not in this one
 
 
 @dataclass(frozen=True, slots=True)
-class SlowStart:
+class SlowStartEvent:
     """The workers of this attempt take their time to come up."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class SlowExit:
+class SlowExitEvent:
     """Workers of this attempt take their time to end, though their functions have returned."""
 
     attempt: int
 
 
-Alarm = Answer | Begin | SlowStart | SlowExit
+Alarm = Answer | BeginEvent | SlowStartEvent | SlowExitEvent
 
 
 class Timers:
@@ -51,24 +51,24 @@ class Timers:
         due = [event for when, event in self._set.values() if when <= now]
         for event in due:
             del self._set[type(event)]
-            if isinstance(event, Overdue) and not event.long:
+            if isinstance(event, OverdueEvent) and not event.long:
                 self.set(OVERDUE_S, replace(event, long=now - self._since >= LONG_OVERDUE_S))
         return due
 
-    def save_is_due(self) -> SaveDue | None:
+    def save_is_due(self) -> SaveDueEvent | None:
         """The one that does not wait for its turn: an inline function lets no clock ring."""
-        when, event = self._set.get(SaveDue, (0.0, None))
+        when, event = self._set.get(SaveDueEvent, (0.0, None))
         if event is None or when > time.monotonic():
             return None
-        del self._set[SaveDue]
-        assert isinstance(event, SaveDue)
+        del self._set[SaveDueEvent]
+        assert isinstance(event, SaveDueEvent)
         return event
 
     def watch_files(self, attempt: int, seq: int | None) -> None:
         """Files of a round that stays open wait for ranks that may never come; not for ever."""
         if seq is None:
-            self._set.pop(Overdue, None)
+            self._set.pop(OverdueEvent, None)
             self._waiting = None
         elif self._waiting != (attempt, seq):
             self._waiting, self._since = (attempt, seq), time.monotonic()
-            self.set(OVERDUE_S, Overdue(attempt, seq))
+            self.set(OVERDUE_S, OverdueEvent(attempt, seq))

@@ -40,7 +40,7 @@ from typing import Any, Literal, NamedTuple
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class RankAssignment:
     """Where one worker stands among all. ``gpus`` are indices into ``visible_gpus``, which all on a node share."""
 
     rank: int
@@ -110,7 +110,7 @@ class LoggingSettings:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Surroundings:
+class ProcessSetup:
     """What a process must look like before user code is unpickled in it."""
 
     env: dict[str, str]
@@ -133,11 +133,11 @@ class Ready:
     host: str
     pid: int
     gpus: tuple[str, ...] = ()
-    place: Place | None = None
+    place: RankAssignment | None = None
     stacks: str = ""  # the file that its stacks go to on STACKS_SIGNAL, where it cannot answer
 
 
-Taken = tuple[tuple[str, int], ...]
+RowsTaken = tuple[tuple[str, int], ...]
 """By dataset, how many rows of its order have been passed by all ranks when they have come as far, over all epochs."""
 
 
@@ -158,18 +158,18 @@ class Report(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Saving:
+class SaveStarted:
     """This rank begins to lay files into staging; its report follows when they are all there. ``taken``: see Pulse.
 
     ``place``: where state that saves itself stands, in words. It is the same on all ranks, or the files do not fit.
     """
 
-    taken: Taken = ()
+    taken: RowsTaken = ()
     place: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Claim:
+class UploadRequest:
     """Saving, on storage where files lie where they will stay from the start: where shall these go, and which of them?
 
     No name is written twice: the first rank that claims it puts the file there.
@@ -182,19 +182,19 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Staged:
+class FilesStaged:
     """The files that this rank's report ``seq`` has promised lie in staging now."""
 
     seq: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tracking:
+class AutosaveEnabled:
     """This rank's state saves itself, in any report that it is told to."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class At:
+class NextReport:
     """The answer to Approach: my next report is ``seq``, and I will not go beyond it before I hear of you."""
 
     index: int
@@ -202,7 +202,7 @@ class At:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pulse:
+class Heartbeat:
     """How far this rank is: numbers that grow as it gets on. ``phase``: it has said that silence is to be expected.
 
     ``collectives``: operations of its process groups; ``common``: of the one that all ranks are in. ``taken``: how far
@@ -210,7 +210,7 @@ class Pulse:
     """
 
     batches: int = 0
-    taken: Taken = ()
+    taken: RowsTaken = ()
     collectives: int = 0
     common: int = 0
     meetings: int = 0
@@ -233,28 +233,28 @@ class Frame(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stacks:
+class StackDump:
     """The answer to Dump: the main thread's calls, the outermost first; all threads with their locals as text.
 
     ``phase``: what another thread does that the main thread waits for, and that may take its time.
     """
 
     index: int
-    pulse: Pulse
+    pulse: Heartbeat
     main: tuple[Frame, ...]
     text: str
     phase: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Preempted:
+class PreemptionNotice:
     """This rank's process was told to leave (SIGTERM); ``deadline_s``: in so many seconds it will be ended."""
 
     deadline_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Arrive:
+class BarrierArrival:
     """This rank stands at its ``index``-th meeting point."""
 
     index: int
@@ -263,7 +263,7 @@ class Arrive:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Steps:
+class BatchCount:
     """This rank has at least ``count`` batches of an epoch of a dataset; ``ended``: and not one more."""
 
     dataset: str
@@ -273,14 +273,14 @@ class Steps:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DataFigures:
+class DataStats:
     """What this rank's data pipelines have done so far, as JSON text."""
 
     text: bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AskCheckpoints:
+class CheckpointQuery:
     """Which checkpoints are there, as soon as that of this rank's report ``after`` is; ``validated``: and every
     validation is over. The same ``index`` again replaces the question: a rank that has waited long enough asks for
     what there is.
@@ -292,7 +292,7 @@ class AskCheckpoints:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finished:
+class FunctionReturned:
     """The function returned; ``value`` is its pickled return value. ``early``: it left in the report agreed on."""
 
     value: bytes
@@ -300,12 +300,12 @@ class Finished:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rested:
+class WorkerIdle:
     """A worker that stays is through with a run, and waits for the Start of another one. For the engine alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Failed:
+class FunctionFailed:
     """The function raised. ``error`` is the pickled exception, or None where it does not pickle.
 
     ``misuse``: it called us in a way that another attempt would only repeat. ``broken``: it is not the function that
@@ -332,9 +332,9 @@ class Start:
     """
 
     rank: int
-    place: Place
+    place: RankAssignment
     run: RunInfo
-    surroundings: Surroundings
+    surroundings: ProcessSetup
     task: bytes
     checkpoint: bytes | None = None  # a pickled Checkpoint
     first_seq: int = 0
@@ -343,20 +343,20 @@ class Start:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Committed:
+class CheckpointCommitted:
     seq: int
     path: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Spent:
+class FilesDiscarded:
     """The files of report ``seq`` came when its checkpoint was gone: nobody has to wait for it."""
 
     seq: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Granted:
+class UploadGrant:
     """Put these of your files into this folder; or do not, and why."""
 
     index: int
@@ -366,14 +366,14 @@ class Granted:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Approach:
+class RequestNextReport:
     """All ranks are to do something in the same report: where are you?"""
 
     index: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SaveAt:
+class SaveAtReport:
     """Save your state in report ``seq``; ``leave``: and be through with it. None: go on, there is nothing to do."""
 
     seq: int | None
@@ -381,14 +381,14 @@ class SaveAt:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Dump:
+class RequestStacks:
     """What are all your threads doing?"""
 
     index: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Preemption:
+class PreemptionWarning:
     """These ranks are told to leave: until when (in ms since 1970), and which ranks on which machine."""
 
     deadline_ms: int
@@ -396,7 +396,7 @@ class Preemption:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Release:
+class BarrierRelease:
     """All ranks have reached meeting point ``index``; ``data`` is rank 0's."""
 
     index: int
@@ -404,7 +404,7 @@ class Release:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Horizon:
+class CommonBatchCount:
     """Every rank has ``count`` batches of this epoch; ``last``: and one of them no more."""
 
     dataset: str
@@ -413,7 +413,7 @@ class Horizon:
     last: bool
 
 
-class Known(NamedTuple):
+class CheckpointInfo(NamedTuple):
     """A checkpoint that is there, what is known of it, and its status by name."""
 
     path: str
@@ -422,15 +422,15 @@ class Known(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Checkpoints:
+class CheckpointList:
     """The answer to question ``index``, the oldest first."""
 
     index: int
-    found: tuple[Known, ...]
+    found: tuple[CheckpointInfo, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Dismissed:
+class ExitAllowed:
     """Every function has returned. Nobody leaves before: a peer might still be shaking hands with it."""
 
 
@@ -438,10 +438,10 @@ class Dismissed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Examine:
+class RunValidation:
     """Call a function with this checkpoint. ``task`` is a cloudpickle of :class:`headway.core.task.Task`."""
 
-    surroundings: Surroundings
+    surroundings: ProcessSetup
     logs: tuple[str, str]  # where its output goes, and its errors
     task: bytes
     checkpoint: bytes  # pickled
@@ -451,7 +451,7 @@ class Examine:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Examined:
+class ValidationReturned:
     """The function has returned these metrics, as JSON text."""
 
     metrics: bytes
@@ -461,7 +461,7 @@ class Examined:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Exited:
+class WorkerExited:
     """The process left the run: exit code (negative: killed by that signal), or the engine's own words.
 
     ``out_of_memory``: whether the kernel has killed a process for its memory meanwhile; None where nobody knows.
@@ -474,37 +474,37 @@ class Exited:
 
 ToController = (
     Ready
-    | Tracking
-    | At
-    | Saving
-    | Claim
+    | AutosaveEnabled
+    | NextReport
+    | SaveStarted
+    | UploadRequest
     | Report
-    | Staged
-    | Arrive
-    | AskCheckpoints
-    | Steps
-    | DataFigures
-    | Rested
-    | Pulse
-    | Stacks
-    | Preempted
-    | Finished
-    | Failed
-    | Exited
+    | FilesStaged
+    | BarrierArrival
+    | CheckpointQuery
+    | BatchCount
+    | DataStats
+    | WorkerIdle
+    | Heartbeat
+    | StackDump
+    | PreemptionNotice
+    | FunctionReturned
+    | FunctionFailed
+    | WorkerExited
 )
 ToWorker = (
     Start
-    | Approach
-    | SaveAt
-    | Dump
-    | Preemption
-    | Committed
-    | Spent
-    | Granted
-    | Release
-    | Horizon
-    | Checkpoints
-    | Dismissed
+    | RequestNextReport
+    | SaveAtReport
+    | RequestStacks
+    | PreemptionWarning
+    | CheckpointCommitted
+    | FilesDiscarded
+    | UploadGrant
+    | BarrierRelease
+    | CommonBatchCount
+    | CheckpointList
+    | ExitAllowed
 )
 
 
@@ -521,17 +521,17 @@ class FromWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class Abort:
+class AbortEvent:
     """End now, as ABORTED. Said twice: without grace."""
 
 
 @dataclass(frozen=True, slots=True)
-class StopRequested:
+class StopEvent:
     """End soon, keep what was reached, as STOPPED."""
 
 
 @dataclass(frozen=True, slots=True)
-class Terminate:
+class TerminateEvent:
     """This program is told to leave (SIGTERM): save what can be saved and end as PREEMPTED. Said twice: at once."""
 
 
@@ -539,7 +539,7 @@ class Terminate:
 
 
 @dataclass(frozen=True, slots=True)
-class Preempting:
+class WorkersPreemptedEvent:
     """These workers (by their index) will be taken away, in so many seconds if that is known."""
 
     attempt: int
@@ -548,7 +548,7 @@ class Preempting:
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class CapacityEvent:
     """So many workers of this run's kind could run now."""
 
     num_workers: int

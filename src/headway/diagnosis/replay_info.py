@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from headway.core.messages import Place, RunInfo, Start
+from headway.core.messages import RankAssignment, RunInfo, Start
 from headway.core.security.redaction import redact_arguments
 
 
@@ -30,10 +30,10 @@ def noted(starts: Sequence[Start], preload: Iterable[str], env_vars: Iterable[st
     }
 
 
-def place(scene: Mapping[str, Any], rank: int) -> Place:
+def place(scene: Mapping[str, Any], rank: int) -> RankAssignment:
     """Where this rank stood."""
     known = scene["places"][rank]
-    return Place(**{**known, "gpus": tuple(known["gpus"]), "visible_gpus": tuple(known["visible_gpus"])})
+    return RankAssignment(**{**known, "gpus": tuple(known["gpus"]), "visible_gpus": tuple(known["visible_gpus"])})
 
 
 def run_info(scene: Mapping[str, Any], description: Mapping[str, Any], attempt: int, path: str) -> RunInfo:

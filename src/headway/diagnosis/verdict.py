@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
-from headway.core.messages import Frame, Pulse
+from headway.core.messages import Frame, Heartbeat
 from headway.diagnosis.activity import Doing, doing, is_compiling, is_importing
 from headway.observe import phrases
 
@@ -95,7 +95,7 @@ class Rank:
     rank: int
     silent: bool = True
     samples: tuple[Sample, ...] = ()
-    pulse: Pulse = field(default_factory=Pulse)
+    pulse: Heartbeat = field(default_factory=Heartbeat)
     over: bool = False
     before: Sample | None = None
     reporting: bool = False

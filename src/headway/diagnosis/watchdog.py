@@ -20,10 +20,10 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from headway.core.config import FailureConfig
-from headway.core.messages import Frame, Pulse, Report, Stacks, ToController
+from headway.core.messages import Frame, Heartbeat, Report, StackDump, ToController
 from headway.diagnosis.stacks import from_faulthandler
 from headway.diagnosis.verdict import Diagnosis, Rank, Sample, diagnose
-from headway.engine.process_stats import Outside, Vital
+from headway.engine.process_stats import OutsideStacks, ProcessStats
 
 NUM_LOOKS = 3
 BETWEEN_S = 0.75
@@ -34,12 +34,12 @@ PATIENCE = 1.5  # times as long as the longest silence that ended by itself
 PHASE_S = 60.0  # in one phase, until we mention it; then after twice as long, and so on
 
 
-class Patients(Protocol):
+class RankProbe(Protocol):
     """How the ranks can be looked at; by rank."""
 
     def ask(self, rank: int, index: int) -> None: ...
-    def vital(self, rank: int) -> Vital | None: ...
-    def outside(self, rank: int) -> Outside | None: ...
+    def vital(self, rank: int) -> ProcessStats | None: ...
+    def outside(self, rank: int) -> OutsideStacks | None: ...
 
 
 @dataclass
@@ -59,17 +59,17 @@ class _Watched:
     reports: deque[float] = field(default_factory=lambda: deque(maxlen=REPORTING))
     num_reports: int = 0
     before: Sample | None = None
-    pulse: Pulse = field(default_factory=Pulse)
+    pulse: Heartbeat = field(default_factory=Heartbeat)
     over: bool = False
     left: bool = False
     samples: list[Sample] = field(default_factory=list)
-    answer: Stacks | None = None
+    answer: StackDump | None = None
     stacks: str = ""  # the newest that we have of it, as text
-    outside: Outside | None = None
+    outside: OutsideStacks | None = None
     mention_s: float = 0.0  # a phase that lasts for so long
 
 
-class Watch:
+class Watchdog:
     """``found`` is told a diagnosis when there is one and None when a stall is over; with how long it has lasted.
 
     ``lasts`` is told of phases that do, with who is in them and for how long: no stall, but nobody shall wonder.
@@ -78,7 +78,7 @@ class Watch:
     def __init__(
         self,
         config: FailureConfig,
-        patients: Patients,
+        patients: RankProbe,
         found: Callable[[Diagnosis | None, float], None],
         lasts: Callable[[str, list[int], float], None],
     ) -> None:
@@ -117,14 +117,14 @@ class Watch:
             return
         watched = self._ranks[rank]
         match message:
-            case Stacks(index=index):
+            case StackDump(index=index):
                 watched.stacks = message.text
                 if index == self._index:
                     watched.answer = message
                 if not _same(watched.pulse, message.pulse):
                     self._got_on(rank, now)
                 watched.pulse = message.pulse
-            case Pulse():
+            case Heartbeat():
                 if not _same(watched.pulse, message):
                     self._got_on(rank, now)
                 watched.pulse = message
@@ -220,7 +220,7 @@ class Watch:
         return False
 
     def _sample(self, rank: int, now: float, main: tuple[Frame, ...] = (), *, answered: bool = False) -> Sample:
-        vital = self._patients.vital(rank) or Vital()
+        vital = self._patients.vital(rank) or ProcessStats()
         return Sample(
             vital.state,
             vital.cpu_s,
@@ -326,6 +326,6 @@ def _drop_outside(watched: _Watched) -> None:
         watched.outside = None
 
 
-def _same(a: Pulse, b: Pulse) -> bool:
+def _same(a: Heartbeat, b: Heartbeat) -> bool:
     """Whether nothing has changed that tells of progress."""
     return replace(a, rss_bytes=0, in_loader=False) == replace(b, rss_bytes=0, in_loader=False)

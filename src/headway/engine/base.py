@@ -2,8 +2,8 @@
 
 An engine delivers processes and deaths; it decides nothing. It is driven by one thread, the controller's: events
 reach the controller only from inside :meth:`Engine.pump`, by the ``deliver`` that it was opened with. ``post`` is
-the one door for other threads. Beside what workers say it delivers :class:`~headway.core.messages.Preempting` and
-:class:`~headway.core.messages.Capacity`.
+the one entry for other threads. Beside what workers say it delivers ``WorkersPreemptedEvent`` and ``CapacityEvent``
+(:mod:`headway.core.messages`).
 
 - Workers are addressed by their index in the launch, 0 … n-1; ranks are the controller's business.
 - Every launched worker gets exactly one ``Exited``, after everything else it said.
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from headway.core.config import ScalingConfig
 from headway.core.messages import ToWorker
-from headway.engine.process_stats import Outside, Vital
+from headway.engine.process_stats import OutsideStacks, ProcessStats
 
 Deliver = Callable[[Sequence[Any]], None]
 
@@ -52,10 +52,10 @@ class Engine(Protocol):
     def kill(self) -> None:
         """End every process of the latest launch, with everything it started."""
 
-    def vital(self, index: int) -> Vital | None:
+    def vital(self, index: int) -> ProcessStats | None:
         """What the system says of this worker's process; None where that cannot be known, or it is gone."""
 
-    def outside(self, index: int) -> Outside | None:
+    def outside(self, index: int) -> OutsideStacks | None:
         """Its stacks as they can be had without it; None where they cannot."""
 
     def pump(self, timeout_s: float | None) -> None:

@@ -46,7 +46,7 @@ PATIENCE_S = 1.0  # between imports if all cores are busy
 STRAYS_S = 1.0  # after the last worker: time for what it has left to end by itself, another nursery say
 
 
-_here: Nursery | None = None
+_here: ForkServer | None = None
 
 
 def born_in_nursery() -> bool:
@@ -54,7 +54,7 @@ def born_in_nursery() -> bool:
     return _here is not None
 
 
-class Nursery:
+class ForkServer:
     def __init__(self, door: socket.socket, driver: int, warm: list[str], folder: str, *, sparing: bool) -> None:
         self._door = door
         self._sparing = sparing  # workers will be busy from the first moment on: leave them their cores
@@ -275,7 +275,9 @@ def main() -> NoReturn:
     fork_under_reapers(driver, boot["folder"])
     set_title(f"headway: fork server of {of}", "headway:forksrv")
     gc.disable()  # imports make no garbage worth collecting: a third faster without
-    _here = Nursery(socket.socket(fileno=boot["door"]), driver, boot["warm"], boot["folder"], sparing=boot["sparing"])
+    _here = ForkServer(
+        socket.socket(fileno=boot["door"]), driver, boot["warm"], boot["folder"], sparing=boot["sparing"]
+    )
     for name in (WORKER, *boot["preload"]):
         import_quietly(name)
     set_down()

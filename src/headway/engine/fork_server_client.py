@@ -26,7 +26,7 @@ from headway.engine.reaper import children, sweep_shared_memory
 DYING_S = 0.2  # what a process may take to be gone that has been killed
 
 
-class NurseryProcess:
+class ForkServerProcess:
     """The driver's end of a nursery."""
 
     def __init__(self, preload: Sequence[str], warm: Sequence[str]) -> None:
@@ -146,15 +146,15 @@ def end_groups(leaders: Collection[int]) -> None:
 
 
 # One nursery per set of preloaded modules, for the life of this process: being there already is its whole point.
-_nurseries: dict[tuple[str, ...], NurseryProcess] = {}
+_nurseries: dict[tuple[str, ...], ForkServerProcess] = {}
 _starting = threading.Lock()
 _also: list[str] = []  # what this program's workers will need besides
 _over = False
 
 
-def nursery(
-    preload: Sequence[str], warm: Sequence[str] = (), *, instead_of: NurseryProcess | None = None
-) -> NurseryProcess:
+def fork_server_for(
+    preload: Sequence[str], warm: Sequence[str] = (), *, instead_of: ForkServerProcess | None = None
+) -> ForkServerProcess:
     """The nursery for these modules, started if there is none, or none but the one that is no good any more."""
     key = tuple(preload)
     with _starting:
@@ -165,7 +165,7 @@ def nursery(
             return found
         if found is not None:
             found.end()
-        _nurseries[key] = NurseryProcess(preload, [*_also, *warm])
+        _nurseries[key] = ForkServerProcess(preload, [*_also, *warm])
         return _nurseries[key]
 
 
@@ -179,13 +179,13 @@ def also_warm(modules: Sequence[str]) -> None:
                 each.warm(new)
 
 
-def open_session(preload: Sequence[str], warm: Sequence[str] = ()) -> tuple[NurseryProcess, socket.socket]:
+def open_session(preload: Sequence[str], warm: Sequence[str] = ()) -> tuple[ForkServerProcess, socket.socket]:
     """A line to a nursery. One that is dying may still look alive; then another takes its place."""
-    found = nursery(preload, warm)
+    found = fork_server_for(preload, warm)
     try:
         return found, found.open_session()
     except OSError:
-        found = nursery(preload, warm, instead_of=found)
+        found = fork_server_for(preload, warm, instead_of=found)
         return found, found.open_session()
 
 
@@ -195,7 +195,7 @@ def warm_up(preload: Sequence[str], warm: Sequence[str]) -> None:
     helper = multiprocessing is not None and multiprocessing.parent_process() is not None
     if sys.platform == "linux" and not helper and not in_worker() and not born_in_nursery():
         with contextlib.suppress(OSError):  # no room for temporary files, say: whoever needs it will be told
-            nursery(preload, warm)
+            fork_server_for(preload, warm)
 
 
 @contextlib.contextmanager
@@ -214,9 +214,9 @@ def without_garbage_collection() -> Iterator[None]:
 def _end_all() -> None:
     global _over
     _over = True
-    end_nurseries()
+    end_fork_servers()
 
 
-def end_nurseries() -> None:
+def end_fork_servers() -> None:
     while _nurseries:
         _nurseries.popitem()[1].end()

@@ -19,12 +19,22 @@ from typing import Any
 from headway.core.config import ScalingConfig
 from headway.core.environment import outer_ranks
 from headway.core.errors import ConfigError
-from headway.core.messages import Abort, Exited, FromWorker, Place, Ready, Report, Start, ToController, ToWorker
+from headway.core.messages import (
+    AbortEvent,
+    FromWorker,
+    RankAssignment,
+    Ready,
+    Report,
+    Start,
+    ToController,
+    ToWorker,
+    WorkerExited,
+)
 from headway.core.task import Task
 from headway.engine import hardware
 from headway.engine.base import Deliver, worker_entry
 from headway.engine.gpu_locks import GpuClaim
-from headway.engine.process_stats import Outside, Vital
+from headway.engine.process_stats import OutsideStacks, ProcessStats
 
 
 class InlineEngine:
@@ -76,10 +86,10 @@ class InlineEngine:
     def kill(self) -> None:
         self.interrupted = True
 
-    def vital(self, index: int) -> Vital | None:
+    def vital(self, index: int) -> ProcessStats | None:
         return None
 
-    def outside(self, index: int) -> Outside | None:
+    def outside(self, index: int) -> OutsideStacks | None:
         return None
 
     def post(self, event: object) -> None:
@@ -93,13 +103,13 @@ class InlineEngine:
             else:
                 self.deliver_posted(timeout_s)
         except KeyboardInterrupt:
-            self._deliver([Abort()])
+            self._deliver([AbortEvent()])
 
     def _run(self) -> None:
         self.say(self._hello())
         start, self._start = self._start, None
         if start is None:  # the run was aborted before it began
-            return self.say(Exited(reason="never started"))
+            return self.say(WorkerExited(reason="never started"))
         self._session = worker_entry("Session")(start, _Link(self))
         try:
             with _environment(start.surroundings.env), self._user_code():
@@ -107,12 +117,12 @@ class InlineEngine:
         except KeyboardInterrupt:
             self.deliver_posted(0)
             if not self.interrupted:
-                self._deliver([Abort()])
+                self._deliver([AbortEvent()])
             outcome = None
         if outcome is not None:
             self.say(outcome)
         self._session = None
-        self.say(Exited(code=0) if outcome is not None else Exited(reason="interrupted"))
+        self.say(WorkerExited(code=0) if outcome is not None else WorkerExited(reason="interrupted"))
 
     @contextlib.contextmanager
     def _user_code(self) -> Iterator[None]:
@@ -195,13 +205,13 @@ def _environment(env: dict[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _place_by_torchrun(scaling: ScalingConfig) -> Place | None:
+def _place_by_torchrun(scaling: ScalingConfig) -> RankAssignment | None:
     """Under an outer torchrun this process has a place already."""
     outer = outer_ranks()
     if outer is None:
         return None
     with_gpu = scaling.num_gpus_per_worker > 0
-    return Place(
+    return RankAssignment(
         **asdict(outer),
         gpus=(outer.local_rank,) if with_gpu else (),
         visible_gpus=tuple(hardware.gpus()) if with_gpu else (),

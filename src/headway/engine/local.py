@@ -16,15 +16,15 @@ from collections.abc import Sequence
 
 from headway.core.config import ScalingConfig
 from headway.core.errors import ConfigError, EngineError
-from headway.core.messages import LOST_EXIT_CODE, Capacity, Exited, FromWorker, Ready, ToWorker
+from headway.core.messages import LOST_EXIT_CODE, CapacityEvent, FromWorker, Ready, ToWorker, WorkerExited
 from headway.core.wire import WireError
 from headway.engine import hardware
 from headway.engine.base import Deliver
 from headway.engine.channel import Channel, shut
 from headway.engine.fork_server import MESSAGE_BYTES
-from headway.engine.fork_server_client import NurseryProcess, end_groups, open_session
+from headway.engine.fork_server_client import ForkServerProcess, end_groups, open_session
 from headway.engine.gpu_locks import GpuClaim
-from headway.engine.process_stats import Outside, ProcessTable, ProcessTree, Vital
+from headway.engine.process_stats import OutsideStacks, ProcessStats, ProcessTable, ProcessTree
 
 REST_S = 0.05
 PATIENCE_S = 0.5
@@ -46,7 +46,7 @@ class LocalEngine:
         self._posted: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._bell: int | None = None  # rung by post(), and by a worker that says more than metrics
         self._ringing = threading.RLock()  # so that nobody rings a bell that is just being closed
-        self._nursery: NurseryProcess | None = None
+        self._nursery: ForkServerProcess | None = None
         self._session: socket.socket | None = None
         self._channels: list[Channel] = []
         self._attempt = 0
@@ -75,7 +75,7 @@ class LocalEngine:
             fits = min(hardware.room(self._scaling, len(self._gpus.gpus)), self._capacity)
         except ConfigError:  # less than the fewest
             fits = 0
-        self.post(Capacity(int(fits)))
+        self.post(CapacityEvent(int(fits)))
 
     def _look_at_hardware(self, now: float) -> None:
         """Cards come and go, and processes that could not be forked may be by now."""
@@ -157,15 +157,15 @@ class LocalEngine:
             with contextlib.suppress(OSError):  # a nursery that is gone took its workers along
                 self._session.send(json.dumps(request).encode())
 
-    def vital(self, index: int) -> Vital | None:
+    def vital(self, index: int) -> ProcessStats | None:
         channel = self._channels[index]
         if channel.tree is None and channel.pid is not None:
             channel.tree = ProcessTree(channel.pid)
         return channel.tree.look(self._processes) if channel.tree is not None else None
 
-    def outside(self, index: int) -> Outside | None:
+    def outside(self, index: int) -> OutsideStacks | None:
         channel = self._channels[index]
-        return Outside(channel.pid, channel.stacks) if channel.pid is not None else None
+        return OutsideStacks(channel.pid, channel.stacks) if channel.pid is not None else None
 
     def post(self, event: object) -> None:
         self._posted.put(event)
@@ -292,14 +292,14 @@ class LocalEngine:
         reason = channel.fault if cut_off else notice.get("reason", "")
         if "code" not in notice and self._scaling.elasticity_enabled:  # it could not even be forked: fewer, then
             self._capacity, self._crowded = min(self._capacity, max(1, channel.index)), True
-        self._exited(channel, Exited(code=notice.get("code"), reason=reason, out_of_memory=self._out_of_memory()))
+        self._exited(channel, WorkerExited(code=notice.get("code"), reason=reason, out_of_memory=self._out_of_memory()))
 
     def _out_of_memory(self) -> bool | None:
         """Whether the kernel has killed for memory since the launch."""
         now = hardware.num_oom_kills()
         return None if now is None or self._oom_kills is None else now > self._oom_kills
 
-    def _exited(self, channel: Channel, message: Exited) -> None:
+    def _exited(self, channel: Channel, message: WorkerExited) -> None:
         """Exited comes after everything else the worker said, which still lies in our socket."""
         if channel.left:
             return
@@ -314,7 +314,7 @@ class LocalEngine:
         self._close_session(session)
         end_groups(self._known())
         for channel in self._channels:
-            self._exited(channel, Exited(reason="died with the process that forks workers"))
+            self._exited(channel, WorkerExited(reason="died with the process that forks workers"))
 
     # --- letting go ---
 

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headway.core.messages import Exited, Ready
+from headway.core.messages import Ready, WorkerExited
 from headway.core.wire import Frames, WireError, encode
 from headway.engine.channel import shut
 from headway.engine.fork_server import MESSAGE_BYTES
@@ -39,11 +39,11 @@ class TooLong:
 
 
 @dataclass(frozen=True)
-class CalledOff:
+class Cancelled:
     """Nobody wants to know any more, and the process was killed."""
 
 
-class Errand:
+class OneShotProcess:
     """``entry`` is a module whose ``main(wire)`` the process will run."""
 
     def __init__(self, entry: str, preload: Sequence[str], warm: Sequence[str]) -> None:
@@ -72,7 +72,7 @@ class Errand:
         try:
             nursery, session = open_session(self._preload, self._warm)
         except OSError as error:
-            return Exited(reason=f"the process that forks others cannot be reached: {error}")
+            return WorkerExited(reason=f"the process that forks others cannot be reached: {error}")
         wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with theirs:
@@ -83,7 +83,7 @@ class Errand:
                     selector.register(source, _READ)
                 return self._wait(selector, wire, session, question, timeout_s)
         except OSError as error:
-            return Exited(reason=f"could not be started: {error}")
+            return WorkerExited(reason=f"could not be started: {error}")
         finally:
             shut(wire)
             shut(session)  # the nursery ends what is left of it
@@ -101,7 +101,7 @@ class Errand:
         while True:
             ready = {key.fileobj for key, _ in selector.select(self._left())}
             if self._off in ready:
-                return self._killed(selector, session, CalledOff())
+                return self._killed(selector, session, Cancelled())
             if wire in ready and not self._heard(wire, frames, question, timeout_s):
                 selector.unregister(wire)
             if session in ready:
@@ -146,12 +146,12 @@ class Errand:
         return outcome
 
 
-def _exited(session: socket.socket) -> Exited:
+def _exited(session: socket.socket) -> WorkerExited:
     try:
         data = session.recv(MESSAGE_BYTES)
     except OSError:
         data = b""
     if not data:
-        return Exited(reason="died with the process that forks others")
+        return WorkerExited(reason="died with the process that forks others")
     notice = json.loads(data)
-    return Exited(code=notice.get("code"), reason=notice.get("reason", ""))
+    return WorkerExited(code=notice.get("code"), reason=notice.get("reason", ""))

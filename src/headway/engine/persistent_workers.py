@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from headway.core.errors import EngineError
-from headway.core.messages import Exited, FromWorker, Ready, Rested
+from headway.core.messages import FromWorker, Ready, WorkerExited, WorkerIdle
 from headway.engine.base import Deliver
 from headway.engine.local import LocalEngine
 
 BRING_UP_S = 120.0
 
 
-class StayingEngine(LocalEngine):
+class PersistentEngine(LocalEngine):
     """A local engine that is opened and closed by one run after another, until ``shut_down``."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -95,10 +95,10 @@ class StayingEngine(LocalEngine):
                 match event.message:
                     case Ready() as ready:
                         self._ready[event.rank] = ready
-                    case Rested():
+                    case WorkerIdle():
                         self._resting.add(event.rank)
-                        event = FromWorker(event.attempt, event.rank, Exited(code=0))
-                    case Exited() if event.rank in self._resting:
+                        event = FromWorker(event.attempt, event.rank, WorkerExited(code=0))
+                    case WorkerExited() if event.rank in self._resting:
                         self._resting.discard(event.rank)
                         continue  # its run was told already that it has left
             passed.append(event)

@@ -28,7 +28,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
-class Vital:
+class ProcessStats:
     """``state``: as in /proc (R runs, S sleeps, D waits for a disk, T is stopped, Z is dead); "" where it is not known.
 
     All times are in seconds since some moment; only their growth means something.
@@ -139,7 +139,7 @@ class ProcessTree:
     _tree_s: float = 0.0
     _moved_bytes: int = 0
 
-    def look(self, table: ProcessTable) -> Vital | None:
+    def look(self, table: ProcessTable) -> ProcessStats | None:
         """None where there is no such process."""
         entries = table.entries()
         if self.pid not in entries:
@@ -160,7 +160,7 @@ class ProcessTree:
             waits_in = _waits_in(self.pid)
         except (OSError, IndexError, ValueError):
             return None
-        return Vital(state, cpu_s, delay_s, self._all_s, self._tree_s, waits_in, self._moved_bytes)
+        return ProcessStats(state, cpu_s, delay_s, self._all_s, self._tree_s, waits_in, self._moved_bytes)
 
 
 def _waits_in(pid: int) -> str:
@@ -207,7 +207,7 @@ def name_this_thread(name: str) -> None:
         Path("/proc/thread-self/comm").write_text(name)
 
 
-class Outside:
+class OutsideStacks:
     """The stacks of a process that does not answer: asked for now, read a moment later."""
 
     def __init__(self, pid: int, file: str) -> None:

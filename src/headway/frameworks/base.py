@@ -10,14 +10,14 @@ from typing import Any, ClassVar, Literal, Protocol, cast
 
 from headway.core.config import refuse_unknown_keywords
 from headway.core.errors import ConfigError
-from headway.core.messages import Place
+from headway.core.messages import RankAssignment
 
 
 class Join(Protocol):
     """Brings this process into its group for as long as the context is open."""
 
     def __call__(
-        self, config: Any, place: Place, rendezvous: str | None, *, lasting: bool
+        self, config: Any, place: RankAssignment, rendezvous: str | None, *, lasting: bool
     ) -> contextlib.AbstractContextManager[None]: ...
 
 
@@ -88,7 +88,7 @@ class TorchScriptConfig(BackendConfig):
 
 
 @dataclass(frozen=True)
-class LonelyConfig(BackendConfig):
+class SingleProcessConfig(BackendConfig):
     """One rank in a world of many where the others are not; ``by_script``: its own code makes the group."""
 
     by_script: bool = False
@@ -100,15 +100,15 @@ def alone(config: BackendConfig | None) -> BackendConfig | None:
     """The same for a rank that is run without the others."""
     match config:
         case TorchConfig():
-            return LonelyConfig()
+            return SingleProcessConfig()
         case TorchScriptConfig():
-            return LonelyConfig(by_script=True)
+            return SingleProcessConfig(by_script=True)
         case _:
             return config
 
 
 def join(
-    config: BackendConfig | None, place: Place, rendezvous: str | None, *, lasting: bool
+    config: BackendConfig | None, place: RankAssignment, rendezvous: str | None, *, lasting: bool
 ) -> contextlib.AbstractContextManager[None]:
     """Act on a backend config, if there is one to act on."""
     if config is None or config.entry is None:

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import _rendezvous_handlers
 
-from headway.core.messages import Place
+from headway.core.messages import RankAssignment
 from headway.frameworks.base import TorchConfig, TorchScriptConfig
 from headway.frameworks.torch_sync_check import notice_separate_models
 
@@ -29,7 +29,7 @@ _kept: list[Any] = []
 
 
 @contextlib.contextmanager
-def joined(config: TorchConfig, place: Place, rendezvous: str | None, *, lasting: bool) -> Iterator[None]:
+def joined(config: TorchConfig, place: RankAssignment, rendezvous: str | None, *, lasting: bool) -> Iterator[None]:
     """The process group is there before the user's first line; in a worker that stays, it is still there."""
     backend = config.backend or default_backend(place)
     before, hook = _rendezvous_handlers["env"], sys.excepthook
@@ -52,7 +52,9 @@ def joined(config: TorchConfig, place: Place, rendezvous: str | None, *, lasting
 
 
 @contextlib.contextmanager
-def prepared(config: TorchScriptConfig, place: Place, rendezvous: str | None, *, lasting: bool) -> Iterator[None]:
+def prepared(
+    config: TorchScriptConfig, place: RankAssignment, rendezvous: str | None, *, lasting: bool
+) -> Iterator[None]:
     """The script calls ``init_process_group`` itself."""
     prepare(place, rendezvous)
     _keep_groups()
@@ -87,21 +89,21 @@ def num_collectives() -> tuple[int, int]:
     return 0, 0
 
 
-def default_backend(place: Place) -> str:
+def default_backend(place: RankAssignment) -> str:
     """nccl wants a card per rank; workers that share one speak gloo."""
     shared = len(place.visible_gpus) < place.local_world_size
     return "nccl" if place.gpus and not shared else "gloo"
 
 
-def device_of(place: Place) -> torch.device:
+def device_of(place: RankAssignment) -> torch.device:
     return torch.device("cuda", place.gpus[0]) if place.gpus else torch.device("cpu")
 
 
-def devices_of(place: Place) -> list[torch.device]:
+def devices_of(place: RankAssignment) -> list[torch.device]:
     return [torch.device("cuda", index) for index in place.gpus] or [torch.device("cpu")]
 
 
-def prepare(place: Place, rendezvous: str | None) -> None:
+def prepare(place: RankAssignment, rendezvous: str | None) -> None:
     """What must be so before a group is made, whoever makes it."""
     _environment(place)
     if place.num_threads is not None:
@@ -114,7 +116,7 @@ def prepare(place: Place, rendezvous: str | None) -> None:
         meet_in(dist.HashStore(), place)  # type: ignore[attr-defined]
 
 
-def _environment(place: Place) -> None:
+def _environment(place: RankAssignment) -> None:
     os.environ["ACCELERATE_TORCH_DEVICE"] = str(device_of(place))
     # Lightning and friends take this as the sign that a launcher has dealt out the ranks.
     os.environ.setdefault("TORCHELASTIC_RUN_ID", "headway")
@@ -130,7 +132,7 @@ def _environment(place: Place) -> None:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
 
 
-def _lightning_defaults(place: Place) -> dict[str, str]:
+def _lightning_defaults(place: RankAssignment) -> dict[str, str]:
     """What Lightning's ``Trainer()`` takes where nothing is said: by itself it sees one CPU, and trains alone."""
     found = {"NUM_NODES": str(place.num_nodes)}
     if not place.gpus:
@@ -140,7 +142,7 @@ def _lightning_defaults(place: Place) -> dict[str, str]:
     return found
 
 
-def meet_in(store: Any, place: Place) -> None:
+def meet_in(store: Any, place: RankAssignment) -> None:
     """Let ``env://``, here and in the user's own code, mean this store; each meeting under a prefix of its own."""
     count = itertools.count()
 

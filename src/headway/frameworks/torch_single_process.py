@@ -23,8 +23,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.rendezvous import _rendezvous_handlers
 
 from headway.core.errors import AloneError
-from headway.core.messages import Place
-from headway.frameworks.base import LonelyConfig
+from headway.core.messages import RankAssignment
+from headway.frameworks.base import SingleProcessConfig
 from headway.frameworks.torch import meet_in, prepare
 
 NAME = "lonely"
@@ -37,12 +37,16 @@ Tensors = Sequence[torch.Tensor]
 
 
 @contextlib.contextmanager
-def joined(config: LonelyConfig, place: Place, rendezvous: str | None, *, lasting: bool) -> Iterator[None]:
+def joined(
+    config: SingleProcessConfig, place: RankAssignment, rendezvous: str | None, *, lasting: bool
+) -> Iterator[None]:
     """The group is there before the user's first line; whatever group their code makes is like it."""
     before, hook = _rendezvous_handlers["env"], sys.excepthook
     prepare(place, rendezvous)
     meet_in(dist.HashStore(), place)  # type: ignore[attr-defined]
-    dist.Backend.register_backend(NAME, lambda store, rank, size, timeout: Lonely(rank, size), devices=["cpu", "cuda"])
+    dist.Backend.register_backend(
+        NAME, lambda store, rank, size, timeout: SingleProcessGroup(rank, size), devices=["cpu", "cuda"]
+    )
     with _replaced():
         if not config.by_script:
             dist.init_process_group(NAME)
@@ -57,7 +61,7 @@ def joined(config: LonelyConfig, place: Place, rendezvous: str | None, *, lastin
 _ProcessGroup: Any = dist.ProcessGroup  # whose types are of what Python calls; here C++ calls, in one way only
 
 
-class Lonely(_ProcessGroup):  # type: ignore[misc]
+class SingleProcessGroup(_ProcessGroup):  # type: ignore[misc]
     """Every rank of the group has what this one has. Methods have the names that several versions of torch call."""
 
     def __init__(self, rank: int, size: int) -> None:

@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from headway.core.messages import Place
+from headway.core.messages import RankAssignment
 
 ENOUGH = 100  # optimizer steps without a collective between them
 ENOUGH_IN_LIGHTNING = 10  # which has no strategy that would average models now and then
 
 
 @contextlib.contextmanager
-def notice_separate_models(place: Place, num_collectives: Callable[[], int]) -> Iterator[None]:
+def notice_separate_models(place: RankAssignment, num_collectives: Callable[[], int]) -> Iterator[None]:
     """Say on rank 0 when its optimizers step and the process group is not used.
 
     The hook does nothing once the answer is known, mostly after the second step. It stays until the function returns:
@@ -42,7 +42,7 @@ def notice_separate_models(place: Place, num_collectives: Callable[[], int]) -> 
 class _Steps:
     """Counts optimizer steps until it is known whether the ranks synchronize."""
 
-    def __init__(self, place: Place, num_collectives: Callable[[], int]) -> None:
+    def __init__(self, place: RankAssignment, num_collectives: Callable[[], int]) -> None:
         self._place = place
         self._num_collectives = num_collectives
         self._count = 0
@@ -77,7 +77,7 @@ def _has_lightning() -> bool:
     return "lightning" in sys.modules or "pytorch_lightning" in sys.modules
 
 
-def _sentence(place: Place, num_steps: int) -> str:
+def _sentence(place: RankAssignment, num_steps: int) -> str:
     remedy = "wrap it with headway.train.torch.prepare_model(model)"
     if _has_lightning():
         nodes = f", num_nodes={place.num_nodes}" if place.num_nodes > 1 else ""

@@ -17,7 +17,7 @@ from typing import Any
 from headway.core.config import LEVELS
 from headway.observe import phrases
 from headway.observe.log_tail import Line, Tail
-from headway.observe.run_observer import Glance
+from headway.observe.run_observer import RunSnapshot
 from headway.observe.terminal_text import colored, plain
 from headway.storage.run import layout
 
@@ -73,7 +73,7 @@ class Console:
             keys = [(rank, stream) for rank in range(num_workers) for stream in ("out", "err")]
             self._tails = {(rank, stream): Tail(layout.log(self._run, rank, stream)) for rank, stream in keys}
 
-    def tick(self, glance: Glance) -> float | None:
+    def tick(self, glance: RunSnapshot) -> float | None:
         """Show what is new, a few times a second; how long until the next look."""
         wait = self._next_look - time.monotonic()
         if wait > 0:
@@ -90,7 +90,7 @@ class Console:
         self._next_look = time.monotonic() + TICK_S
         return TICK_S if self._tails or self._live else None
 
-    def _status(self, glance: Glance) -> str:
+    def _status(self, glance: RunSnapshot) -> str:
         seconds = time.monotonic() - self._began
         parts = [glance.state, phrases.count(glance.num_workers, "worker"), phrases.count(glance.num_reports, "report")]
         if glance.attempt > 1:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from headway.core.messages import Exited
+from headway.core.messages import WorkerExited
 
 
 def ranks(numbers: Iterable[int]) -> str:
@@ -30,7 +30,7 @@ def ranks_are(numbers: Collection[int]) -> str:
     return f"{ranks(numbers)} {'is' if len(numbers) == 1 else 'are'}"
 
 
-def death(exited: Exited, *, several: bool = False) -> str:
+def death(exited: WorkerExited, *, several: bool = False) -> str:
     """What became of a process that did not finish, or of several that ended alike."""
     was, its = ("were", "their functions") if several else ("was", "its function")
     code = exited.code

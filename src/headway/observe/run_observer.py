@@ -10,7 +10,7 @@ from headway.core.messages import Report
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class RunSnapshot:
     """What can be seen of a run at a glance."""
 
     state: str
@@ -20,21 +20,21 @@ class Glance:
     newest: Report | None
 
 
-class Watcher(Protocol):
+class RunObserver(Protocol):
     def say(self, text: str, *, level: str = "INFO") -> None:
         """Something happened, in words."""
 
     def follow(self, num_workers: int) -> None:
         """An attempt begins: so many workers will write logs."""
 
-    def tick(self, glance: Glance) -> float | None:
+    def tick(self, glance: RunSnapshot) -> float | None:
         """Called after every batch of events; seconds until it wants to be called again if nothing happens."""
 
 
-class Watchers:
+class RunObservers:
     """Several of them as one."""
 
-    def __init__(self, watchers: Sequence[Watcher]) -> None:
+    def __init__(self, watchers: Sequence[RunObserver]) -> None:
         self._watchers = watchers
 
     def say(self, text: str, *, level: str = "INFO") -> None:
@@ -45,6 +45,6 @@ class Watchers:
         for watcher in self._watchers:
             watcher.follow(num_workers)
 
-    def tick(self, glance: Glance) -> float | None:
+    def tick(self, glance: RunSnapshot) -> float | None:
         waits = [watcher.tick(glance) for watcher in self._watchers]
         return min((wait for wait in waits if wait is not None), default=None)

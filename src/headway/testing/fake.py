@@ -17,20 +17,20 @@ from pathlib import Path
 
 from headway.core.config import ScalingConfig
 from headway.core.messages import (
-    Dismissed,
-    Exited,
-    Failed,
-    Finished,
+    ExitAllowed,
     FromWorker,
+    FunctionFailed,
+    FunctionReturned,
     Ready,
     Report,
-    Saving,
+    SaveStarted,
     Start,
     ToController,
     ToWorker,
+    WorkerExited,
 )
 from headway.engine.base import Deliver
-from headway.engine.process_stats import Outside, Vital
+from headway.engine.process_stats import OutsideStacks, ProcessStats
 from headway.storage.checkpoint.staging import Slot
 
 SLOW_S = 5.0
@@ -109,7 +109,7 @@ class FakeEngine:
         worker = self._workers[index]
         if isinstance(message, Start):
             worker.seq, worker.phase = message.first_seq, "running"
-        elif isinstance(message, Dismissed) and worker.phase == "finished":
+        elif isinstance(message, ExitAllowed) and worker.phase == "finished":
             worker.phase = "leaving"
 
     def interrupt(self) -> None:
@@ -120,10 +120,10 @@ class FakeEngine:
             if worker.phase not in ("leaving", "gone"):
                 worker.phase, worker.code = "leaving", -9
 
-    def vital(self, index: int) -> Vital | None:
+    def vital(self, index: int) -> ProcessStats | None:
         return None
 
-    def outside(self, index: int) -> Outside | None:
+    def outside(self, index: int) -> OutsideStacks | None:
         return None
 
     def post(self, event: object) -> None:
@@ -153,11 +153,11 @@ class FakeEngine:
             self._say(index, Ready(host="fake", pid=index))
         elif worker.phase == "leaving":
             worker.phase = "gone"
-            self._say(index, Exited(code=worker.code))
+            self._say(index, WorkerExited(code=worker.code))
         elif worker.said < len(worker.script.says):
             if worker.script.says[worker.said].files and worker.phase == "running":
                 worker.phase = "saving"
-                self._say(index, Saving())
+                self._say(index, SaveStarted())
             else:
                 worker.phase = "running"
                 self._report(index, worker)
@@ -180,13 +180,13 @@ class FakeEngine:
         match worker.script.ending:
             case Ending.FINISH:
                 worker.phase = "finished"
-                self._say(index, Finished(value=b""))
+                self._say(index, FunctionReturned(value=b""))
             case Ending.RAISE:
                 worker.phase, worker.code = "leaving", 1
-                self._say(index, Failed(kind="ValueError", message="as scripted", traceback=""))
+                self._say(index, FunctionFailed(kind="ValueError", message="as scripted", traceback=""))
             case Ending.DIE:
                 worker.phase = "gone"
-                self._say(index, Exited(code=-9))
+                self._say(index, WorkerExited(code=-9))
 
     def _say(self, index: int, message: ToController) -> None:
         event = FromWorker(self._attempt, index, message)

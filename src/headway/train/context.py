@@ -6,8 +6,8 @@ import posixpath
 from dataclasses import dataclass, field
 from typing import Any
 
-from headway.core.messages import Place, RunInfo
-from headway.storage.object_store.base import Store
+from headway.core.messages import RankAssignment, RunInfo
+from headway.storage.object_store.base import ObjectStore
 from headway.storage.run import layout
 
 
@@ -16,7 +16,7 @@ class Storage:
     """Where the run's files are, for code that writes there itself."""
 
     experiment_fs_path: str
-    _store: Store | None = None
+    _store: ObjectStore | None = None
 
     @property
     def storage_filesystem(self) -> Any:
@@ -39,10 +39,10 @@ class TrainContext:
     1
     """
 
-    _place: Place
+    _place: RankAssignment
     _run: RunInfo
     _metadata: dict[str, Any] = field(default_factory=dict)
-    _store: Store | None = None
+    _store: ObjectStore | None = None
 
     def get_world_size(self) -> int:
         return self._place.world_size

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from headway.core.config import ScalingConfig
 from headway.core.errors import ConfigError, DataError, StorageError
 from headway.core.schema import ShapeError, conform, printable
-from headway.storage.run.run_directory import RunDir
+from headway.storage.run.run_directory import RunDirectory
 from headway.worker.session import Session
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ _POSITION = {
 _POSITIONS = {"positions": frozenset({list, None})}
 
 
-def check_unchanged(feeds: Mapping[str, Feed], rundir: RunDir) -> None:
+def check_unchanged(feeds: Mapping[str, Feed], rundir: RunDirectory) -> None:
     """A run that goes on must find the rows that it had."""
     kept = rundir.recovered.kept
     cursors = kept[-1].manifest.cursor.get("datasets", {}) if kept else {}

@@ -33,18 +33,18 @@ from headway.control.workers import ranks
 from headway.control.workers.start_message import surroundings
 from headway.core.errors import AloneError, ConfigError, HeadwayError, StorageError
 from headway.core.messages import (
-    Arrive,
-    AskCheckpoints,
-    Checkpoints,
-    Failed,
-    Horizon,
-    Known,
-    Place,
-    Release,
-    Staged,
+    BarrierArrival,
+    BarrierRelease,
+    BatchCount,
+    CheckpointInfo,
+    CheckpointList,
+    CheckpointQuery,
+    CommonBatchCount,
+    FilesStaged,
+    FunctionFailed,
+    ProcessSetup,
+    RankAssignment,
     Start,
-    Steps,
-    Surroundings,
     ToController,
     ToWorker,
 )
@@ -57,10 +57,10 @@ from headway.engine import hardware
 from headway.frameworks.base import alone
 from headway.observe import phrases
 from headway.storage.checkpoint.checkpoint import Checkpoint
-from headway.storage.checkpoint.commit import Saved
+from headway.storage.checkpoint.commit import SavedCheckpoint
 from headway.storage.object_store.base import is_remote
 from headway.storage.run import failure_bundle, layout
-from headway.storage.run.reader import Record
+from headway.storage.run.reader import RunReader
 from headway.train.collective import BROADCAST
 from headway.worker.main import seed, settle, unpack, work
 from headway.worker.session import Leave, Session
@@ -75,7 +75,7 @@ Examine = Callable[[BaseException], None]
 class Replay:
     """What will be run again. ``remarks``: what is otherwise than it was then."""
 
-    record: Record
+    record: RunReader
     folder: Path
     summary: Mapping[str, Any]
     rank: int
@@ -112,7 +112,7 @@ class Replay:
 class Ending:
     """How it went: it raised, or it was ended in report ``stopped_at`` because it got further than then, or neither."""
 
-    failed: Failed | None = None
+    failed: FunctionFailed | None = None
     stopped_at: int | None = None
 
     def cause(self, rank: int) -> str:
@@ -122,7 +122,7 @@ class Ending:
 # --- what is to be run again ---
 
 
-def find(record: Record, rank: int | None = None, attempt: int | None = None, *, trust: bool = False) -> Replay:
+def find(record: RunReader, rank: int | None = None, attempt: int | None = None, *, trust: bool = False) -> Replay:
     """The newest failed attempt, and the rank that failed first, unless others are asked for.
 
     What the bundle names (an address of a checkpoint, say) is opened only if the bundle is proven to be our own, or on
@@ -144,7 +144,7 @@ def find(record: Record, rank: int | None = None, attempt: int | None = None, *,
     return Replay(record, folder, summary, chosen, first_seq, checkpoint, tuple(filter(None, remarks)))
 
 
-def _folder(record: Record, attempt: int | None) -> Path:
+def _folder(record: RunReader, attempt: int | None) -> Path:
     found = {failure_bundle.summary(folder)["attempt"]: folder for folder in record.failures() if _is_failure(folder)}
     if not found:
         raise StorageError(f"run {record.name} has no failed attempt to replay: see headway why {record.url}")
@@ -169,7 +169,9 @@ def _rank(summary: Mapping[str, Any], rank: int | None) -> int:
     return chosen
 
 
-def begin_with(summary: Mapping[str, Any], kept: Sequence[Saved], run: Path) -> tuple[int, Checkpoint | None, str]:
+def begin_with(
+    summary: Mapping[str, Any], kept: Sequence[SavedCheckpoint], run: Path
+) -> tuple[int, Checkpoint | None, str]:
     """The first report, the checkpoint to begin with, and what there is to say about it."""
     first_seq, then = summary["first_seq"], summary["checkpoint"]
     if first_seq == 0:  # before the run's own first checkpoint
@@ -195,7 +197,7 @@ def _given(then: str, run: Path) -> Checkpoint:
     return Checkpoint(then)
 
 
-def _differences(summary: Mapping[str, Any], then: Place) -> Iterator[str]:
+def _differences(summary: Mapping[str, Any], then: RankAssignment) -> Iterator[str]:
     """What is otherwise than it was then, as far as we can see it."""
     for name, now in versions().items():
         if summary["versions"].get(name, now) != now:
@@ -230,7 +232,7 @@ def run(replay: Replay, *, trust: bool, tell: Tell, examine: Examine = lambda er
         outcome = work(start, session, unpacked, rendezvous=None, lasting=True)
     if obstacles:
         raise obstacles[0]
-    return Ending(outcome if isinstance(outcome, Failed) else None, link.stopped_at)
+    return Ending(outcome if isinstance(outcome, FunctionFailed) else None, link.stopped_at)
 
 
 @contextlib.contextmanager
@@ -246,7 +248,7 @@ def _swept_folder() -> Iterator[Path]:
             directory.remove()
 
 
-def _scratch(record: Record, folder: Path) -> Path:
+def _scratch(record: RunReader, folder: Path) -> Path:
     """A run directory to throw away: it is called like the run, and says that it is the run."""
     scratch = folder / record.name
     (scratch / layout.CHECKPOINTS).mkdir(parents=True)
@@ -270,14 +272,14 @@ def _start(replay: Replay, scratch: Path, key: Key, *, trust: bool) -> Start:
     )
 
 
-def _on_this_machine(then: Place, cards: Sequence[str]) -> Place:
+def _on_this_machine(then: RankAssignment, cards: Sequence[str]) -> RankAssignment:
     """The same cards where they are here; else others, as many as there are."""
     if set(then.visible_gpus) <= set(cards):
         return then
     return replace(then, gpus=tuple(range(min(len(then.gpus), len(cards)))), visible_gpus=tuple(cards))
 
 
-def _surroundings(scene: Mapping[str, Any], here: Place) -> Surroundings:
+def _surroundings(scene: Mapping[str, Any], here: RankAssignment) -> ProcessSetup:
     now = surroundings(ranks.environment(here))
     path = [*scene["sys_path"], *(entry for entry in now.sys_path if entry not in scene["sys_path"])]
     cwd = scene["cwd"] if os.path.isdir(scene["cwd"]) else now.cwd
@@ -341,15 +343,15 @@ class _Alone:
 
     def send(self, message: ToController, *, ring: bool = True) -> None:
         match message:
-            case Arrive(kind=kind) if kind == BROADCAST and self._rank != 0:
+            case BarrierArrival(kind=kind) if kind == BROADCAST and self._rank != 0:
                 raise AloneError(f"replay has one rank only, and the function waits for what rank 0 has in {kind}")
-            case Arrive(index=index, data=data):
-                self._receive(Release(index=index, data=data))
-            case AskCheckpoints(index=index):
-                self._receive(Checkpoints(index=index, found=self._known))
-            case Steps(dataset=dataset, epoch=epoch, count=count, ended=ended):
-                self._receive(Horizon(dataset=dataset, epoch=epoch, count=count, last=ended))
-            case Staged():
+            case BarrierArrival(index=index, data=data):
+                self._receive(BarrierRelease(index=index, data=data))
+            case CheckpointQuery(index=index):
+                self._receive(CheckpointList(index=index, found=self._known))
+            case BatchCount(dataset=dataset, epoch=epoch, count=count, ended=ended):
+                self._receive(CommonBatchCount(dataset=dataset, epoch=epoch, count=count, last=ended))
+            case FilesStaged():
                 self._drop()
             case _:
                 pass  # nobody listens
@@ -370,10 +372,11 @@ class _Alone:
         return done()
 
 
-def _known(replay: Replay) -> tuple[Known, ...]:
+def _known(replay: Replay) -> tuple[CheckpointInfo, ...]:
     """The checkpoints that the rank might have asked for: those before its first report."""
     kept = [saved for saved in replay.record.checkpoints() if saved.manifest.seq < replay.first_seq]
     committed = ReportedCheckpointStatus.COMMITTED
     return tuple(
-        Known(str(each.path), each.metrics, each.validation.status if each.validation else committed) for each in kept
+        CheckpointInfo(str(each.path), each.metrics, each.validation.status if each.validation else committed)
+        for each in kept
     )

@@ -13,10 +13,10 @@ from headway.core.errors import ConfigError, RemoteError
 from headway.observe import phrases
 from headway.observe.terminal_text import plain
 from headway.storage.checkpoint.checkpoint import Checkpoint
-from headway.storage.checkpoint.commit import Saved
+from headway.storage.checkpoint.commit import SavedCheckpoint
 from headway.storage.checkpoint.retention import best, ranked, value_of
-from headway.storage.object_store.checkpoint_backend import StoreVault
-from headway.storage.run.reader import Record
+from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
+from headway.storage.run.reader import RunReader
 
 if TYPE_CHECKING:
     import pandas
@@ -34,7 +34,7 @@ class Result:
     ({'loss': 0.5}, 'done')
     """
 
-    def __init__(self, record: Record, returned: Sequence[bytes] = (), error: BaseException | None = None) -> None:
+    def __init__(self, record: RunReader, returned: Sequence[bytes] = (), error: BaseException | None = None) -> None:
         self._record = record
         self._returned = returned  # what the function has returned, pickled, in rank order
         self.return_value = _unpacked(returned[0]) if returned else None
@@ -46,7 +46,7 @@ class Result:
 
         ``path`` may be an address (``s3://bucket/runs/mine``), or on a filesystem that is given with it.
         """
-        record = Record.at(path, storage_filesystem)
+        record = RunReader.at(path, storage_filesystem)
         last = list(record.events())[-1:]
         cause = last[0].get("cause") if last else None
         return cls(record, error=RemoteError(plain(cause, lines=True)) if cause else None)
@@ -55,7 +55,7 @@ class Result:
     def path(self) -> str:
         """The run directory; of a run in an object store, where it is on ``filesystem``."""
         vault = self._record.vault
-        return vault.store.path if isinstance(vault, StoreVault) else str(self._record.path)
+        return vault.store.path if isinstance(vault, ObjectStoreCheckpointBackend) else str(self._record.path)
 
     @property
     def return_values(self) -> list[Any]:
@@ -123,10 +123,12 @@ class Result:
         import pyarrow.fs
 
         vault = self._record.vault
-        return vault.store.filesystem if isinstance(vault, StoreVault) else pyarrow.fs.LocalFileSystem()
+        return (
+            vault.store.filesystem if isinstance(vault, ObjectStoreCheckpointBackend) else pyarrow.fs.LocalFileSystem()
+        )
 
     @property
-    def _kept(self) -> list[Saved]:
+    def _kept(self) -> list[SavedCheckpoint]:
         return self._record.checkpoints()
 
     def __repr__(self) -> str:

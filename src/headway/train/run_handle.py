@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from headway.observe.run_observer import Glance
+from headway.observe.run_observer import RunSnapshot
 from headway.storage.run import layout
 from headway.train.launch.driver_signals import heed_sigterm
 from headway.train.launch.request import Request
 from headway.train.result import Result
 
 if TYPE_CHECKING:
-    from headway.engine.persistent_workers import StayingEngine
+    from headway.engine.persistent_workers import PersistentEngine
 
 LEAVE_S = 5.0  # how long the end of the program waits for runs that it has left open
 
@@ -44,7 +44,7 @@ class _Bell:
     def follow(self, num_workers: int) -> None:
         pass
 
-    def tick(self, glance: Glance) -> float | None:
+    def tick(self, glance: RunSnapshot) -> float | None:
         self.ring()
         return None
 
@@ -67,7 +67,7 @@ class Run:
     {'step': 2}
     """
 
-    def __init__(self, request: Request, workers: StayingEngine | None = None) -> None:
+    def __init__(self, request: Request, workers: PersistentEngine | None = None) -> None:
         from headway.train.launch.fit import prepare
 
         self._bell = _Bell()

@@ -18,7 +18,7 @@ from headway.core.validation import ValidationConfig
 from headway.frameworks.base import BackendConfig
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.run.description import config_of
-from headway.storage.run.reader import Record
+from headway.storage.run.reader import RunReader
 from headway.train.datasets import DataConfig
 from headway.train.launch.request import Request
 from headway.train.result import Result
@@ -87,7 +87,7 @@ class DataParallelTrainer:
     def can_restore(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> bool:
         """Whether a run lies there that ``restore`` would go on with."""
         try:
-            Record.at(path, storage_filesystem).description["openings"]
+            RunReader.at(path, storage_filesystem).description["openings"]
         except (StorageError, OSError, KeyError, TypeError):
             return False
         return True
@@ -109,7 +109,7 @@ class DataParallelTrainer:
         Configs that are not given are those of last time. The function is: code is not kept in run directories. Nor are
         secrets and objects, only their fields as text: a ``train_loop_config`` with some in it must be given again.
         """
-        record = Record.at(path, storage_filesystem)
+        record = RunReader.at(path, storage_filesystem)
         last = (record.description["openings"] or [{}])[-1]
         config = _former_config(last) if train_loop_config is None else train_loop_config
         scaling = scaling_config or config_of(record.path, last, "scaling_config", ScalingConfig)

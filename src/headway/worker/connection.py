@@ -15,7 +15,7 @@ from headway.worker.critical_threads import start_vital_thread
 from headway.worker.interrupt_guard import speaking
 
 
-class Link(Protocol):
+class Connection(Protocol):
     alone: bool  # whether the thread that speaks is the controller's, too
 
     def send(self, message: ToController, *, ring: bool = True) -> None:
@@ -31,7 +31,7 @@ class Link(Protocol):
         """Let messages come in until ``done()``; False when the time is over first."""
 
 
-class SocketLink:
+class SocketConnection:
     """Over an inherited socket. User code may report from several threads, hence ``speaking``.
 
     The controller reads metrics in its own time; whatever else we say rings its bell.

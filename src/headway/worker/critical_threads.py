@@ -11,13 +11,13 @@ import threading
 import traceback
 from collections.abc import Callable
 
-from headway.core.messages import LOST_EXIT_CODE, Failed
+from headway.core.messages import LOST_EXIT_CODE, FunctionFailed
 from headway.engine.process_stats import name_this_thread
 from headway.worker.interrupt_guard import speaking
 
 LAST_WORDS_S = 5.0  # for the thread that is saying something to let us speak
 
-Say = Callable[[Failed], None]
+Say = Callable[[FunctionFailed], None]
 
 
 def start_vital_thread(name: str, work: Callable[[], None], say: Say) -> None:
@@ -48,7 +48,7 @@ def end_worker(what: str, error: BaseException, say: Say) -> None:
         held = speaking.acquire(timeout=LAST_WORDS_S)
         try:
             message = f"{what} failed with {_told(error)}"
-            say(Failed(kind="WorkerThreadError", message=message, traceback=text, broken=True))
+            say(FunctionFailed(kind="WorkerThreadError", message=message, traceback=text, broken=True))
         finally:
             if held:
                 speaking.release()

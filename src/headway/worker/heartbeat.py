@@ -11,9 +11,9 @@ import os
 import time
 from collections.abc import Callable, Iterator
 
-from headway.core.messages import Pulse, Taken
+from headway.core.messages import Heartbeat, RowsTaken
 from headway.frameworks.base import num_collectives
-from headway.worker.connection import Link
+from headway.worker.connection import Connection
 from headway.worker.critical_threads import start_vital_thread
 
 EVERY_S = 0.5
@@ -39,13 +39,13 @@ class Progress:
         finally:
             self._phases.remove(name)
 
-    def how_far(self) -> Taken:
+    def how_far(self) -> RowsTaken:
         """In the datasets that are split among the ranks."""
         return tuple(sorted(self.taken.copy().items()))
 
-    def pulse(self) -> Pulse:
+    def pulse(self) -> Heartbeat:
         collectives, common = num_collectives()
-        return Pulse(
+        return Heartbeat(
             batches=self.batches,
             taken=self.how_far(),
             collectives=collectives,
@@ -65,7 +65,9 @@ def _rss_bytes() -> int:
         return 0
 
 
-def beat(progress: Progress, link: Link, over: Callable[[], bool], also: Callable[[], None] = lambda: None) -> None:
+def beat(
+    progress: Progress, link: Connection, over: Callable[[], bool], also: Callable[[], None] = lambda: None
+) -> None:
     """Tell it from now on, in a thread, until ``over()``; ``also`` is called as often as we tell it at least."""
 
     def loop() -> None:

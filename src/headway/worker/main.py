@@ -29,15 +29,15 @@ import cloudpickle
 from headway.core.environment import preamble
 from headway.core.errors import ConfigError, MetricsError, SessionError
 from headway.core.messages import (
-    Failed,
-    Finished,
-    Place,
-    Preempted,
+    FunctionFailed,
+    FunctionReturned,
+    PreemptionNotice,
+    ProcessSetup,
+    RankAssignment,
     Ready,
-    Rested,
     RunInfo,
     Start,
-    Surroundings,
+    WorkerIdle,
 )
 from headway.core.process.title import set_title, worker_title
 from headway.core.security.redaction import redact_assignments
@@ -50,7 +50,7 @@ from headway.observe.log_tail import TRACEBACK_FOLLOWS
 from headway.observe.tracebacks import folded, full
 from headway.storage.fs_ops import open_to_append
 from headway.storage.run import layout
-from headway.worker.connection import SocketLink
+from headway.worker.connection import SocketConnection
 from headway.worker.heartbeat import beat
 from headway.worker.interrupt_guard import look_after_interrupts
 from headway.worker.metrics_json import refuse_tensors
@@ -61,31 +61,31 @@ from headway.worker.sigterm import look_after_notices
 def main(wire: socket.socket, bell: int, gpus: list[str], rendezvous: str | None) -> None:
     """The whole life of a worker process. Never returns."""
     look_after_interrupts()
-    link = SocketLink(wire, bell)
+    link = SocketConnection(wire, bell)
     stacks = write_stacks_on_signal()
     link.send(Ready(host=socket.gethostname(), pid=os.getpid(), gpus=tuple(gpus), stacks=stacks))
     start: Start | None = link.first()
-    before: Surroundings | None = None
-    look_after_notices(lambda: link.send(Preempted()))
+    before: ProcessSetup | None = None
+    look_after_notices(lambda: link.send(PreemptionNotice()))
     while start is not None:
         _take_part(start, link, rendezvous, before)
         before = start.surroundings
         if not start.stays:
             break
         set_title("headway: worker, waiting for a run", "headway:idle")
-        link.send(Rested())
+        link.send(WorkerIdle())
         with contextlib.suppress(KeyboardInterrupt):
             start = link.next()
     leave(0)
 
 
-def _take_part(start: Start, link: SocketLink, rendezvous: str | None, before: Surroundings | None) -> None:
+def _take_part(start: Start, link: SocketConnection, rendezvous: str | None, before: ProcessSetup | None) -> None:
     """One run, until all have finished. Who fails does not come back."""
     session = Session(start, link, lambda error: link.send(failure(error)))
     link.listen(session.receive)
     beat(session.progress, link, session.is_over, session.tell_figures)
     outcome = _become(start, before) or work(start, session, lambda: unpack(start.task), rendezvous=rendezvous)
-    if isinstance(outcome, Failed):
+    if isinstance(outcome, FunctionFailed):
         link.send(session.progress.pulse(), ring=False)  # what is written down of us shall be how far we really were
         link.send(outcome)
         leave(1)
@@ -94,7 +94,7 @@ def _take_part(start: Start, link: SocketLink, rendezvous: str | None, before: S
         session.wait_for_dismissal()
 
 
-def _become(start: Start, before: Surroundings | None) -> Failed | None:
+def _become(start: Start, before: ProcessSetup | None) -> FunctionFailed | None:
     """Be the worker that Start says; what stands in the way of that, if anything."""
     try:
         worker_title(start.rank, start.run.num_workers, start.run.name, start.run.attempt)
@@ -109,7 +109,7 @@ def _become(start: Start, before: Surroundings | None) -> Failed | None:
 
 def work(
     start: Start, session: Session, unpack: Callable[[], Task], *, rendezvous: str | None, lasting: bool = False
-) -> Finished | Failed:
+) -> FunctionReturned | FunctionFailed:
     """Run the user's function in its session. ``lasting``: this process goes on afterwards."""
     try:
         session.check_storage()
@@ -120,11 +120,11 @@ def work(
             with join(task.backend, start.place, rendezvous, lasting=lasting):
                 value = _packed_value(task.call(), plain=not task.any_value)
                 session.wait_for_saves()
-                return Finished(value=value)
+                return FunctionReturned(value=value)
     except KeyboardInterrupt:
         if lasting:
             raise
-        return Failed(kind="KeyboardInterrupt", message="", traceback="")
+        return FunctionFailed(kind="KeyboardInterrupt", message="", traceback="")
     except SystemExit as leaving:
         return _left(leaving, session, log=not lasting)
     except BaseException as error:  # the user's code: whatever it is, it is the answer
@@ -136,7 +136,7 @@ def work(
             close()
 
 
-def _left(leaving: SystemExit, session: Session, *, log: bool) -> Finished | Failed:
+def _left(leaving: SystemExit, session: Session, *, log: bool) -> FunctionReturned | FunctionFailed:
     """The function went on its own feet: sys.exit(), or because all ranks leave."""
     if leaving.code not in (0, None):
         return failure(leaving, log=log)
@@ -144,7 +144,7 @@ def _left(leaving: SystemExit, session: Session, *, log: bool) -> Finished | Fai
         session.wait_for_saves()
     except Exception as error:  # of a save in the background
         return failure(error, log=log)
-    return Finished(value=cloudpickle.dumps(None), early=isinstance(leaving, Leave))
+    return FunctionReturned(value=cloudpickle.dumps(None), early=isinstance(leaving, Leave))
 
 
 def _packed_value(value: object, *, plain: bool) -> bytes:
@@ -158,7 +158,7 @@ def _packed_value(value: object, *, plain: bool) -> bytes:
     return data
 
 
-def failure(error: BaseException, *, log: bool = True) -> Failed:
+def failure(error: BaseException, *, log: bool = True) -> FunctionFailed:
     """An exception, ready to travel. The whole traceback goes to the rank's own log, if it has one."""
     if log:
         print(f"{TRACEBACK_FOLLOWS}\n{redact_assignments(full(error))}", end="", file=sys.stderr)
@@ -168,7 +168,7 @@ def failure(error: BaseException, *, log: bool = True) -> Failed:
     )
     message = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else redact_assignments(_text(error))
     misuse = isinstance(error, MetricsError | SessionError | ConfigError)
-    return Failed(
+    return FunctionFailed(
         kind=name,
         message=message,
         traceback=redact_assignments(folded(error)),
@@ -216,7 +216,7 @@ def unpack(data: bytes) -> Task:
     return task
 
 
-def settle(surroundings: Surroundings, before: Surroundings | None = None) -> None:
+def settle(surroundings: ProcessSetup, before: ProcessSetup | None = None) -> None:
     """Look like the driver does now: the nursery was started long ago.
 
     ``before``: what we looked like in the run before. What has not changed since is as the user's code has left it.
@@ -254,7 +254,7 @@ def write_to_logs(out: Path, err: Path) -> None:
     faulthandler.enable()
 
 
-def log_like(surroundings: Surroundings) -> None:
+def log_like(surroundings: ProcessSetup) -> None:
     """Log as the driver does; streams are the rank's own by now."""
     if surroundings.logging is not None:
         logging_config.apply(surroundings.logging)
@@ -275,7 +275,7 @@ class _Log(io.FileIO):
             return len(data)
 
 
-def seed(run: RunInfo, place: Place) -> None:
+def seed(run: RunInfo, place: RankAssignment) -> None:
     """Give each rank random states of its own: forked siblings begin with equal ones.
 
     Every start of a rank begins with the same ones, so that rows it holds out at random stay held out after a restart.

@@ -19,41 +19,41 @@ import cloudpickle
 
 from headway.core.errors import ConfigError, SessionError, StorageError
 from headway.core.messages import (
-    Approach,
-    Arrive,
-    AskCheckpoints,
-    At,
-    Checkpoints,
-    Claim,
-    Committed,
-    DataFigures,
-    Dismissed,
-    Dump,
-    Granted,
-    Horizon,
-    Known,
-    Preemption,
-    Release,
-    SaveAt,
-    Saving,
-    Spent,
-    Staged,
+    AutosaveEnabled,
+    BarrierArrival,
+    BarrierRelease,
+    BatchCount,
+    CheckpointCommitted,
+    CheckpointInfo,
+    CheckpointList,
+    CheckpointQuery,
+    CommonBatchCount,
+    DataStats,
+    ExitAllowed,
+    FilesDiscarded,
+    FilesStaged,
+    NextReport,
+    PreemptionWarning,
+    RequestNextReport,
+    RequestStacks,
+    SaveAtReport,
+    SaveStarted,
     Start,
-    Steps,
     ToWorker,
-    Tracking,
+    UploadGrant,
+    UploadRequest,
 )
 from headway.core.security.signing import Key
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.staging import Note, lock_of
-from headway.storage.object_store.base import Store
+from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.upload import folder_key
 from headway.storage.run import layout
-from headway.storage.run.report_backlog import Backlog
+from headway.storage.run.report_backlog import ReportBacklog
 from headway.worker.checkpoint.background import Background
 from headway.worker.checkpoint.local import Saver, Wish
 from headway.worker.checkpoint.object_store import Uploader
-from headway.worker.connection import Link
+from headway.worker.connection import Connection
 from headway.worker.heartbeat import Progress
 from headway.worker.interrupt_guard import heed, speaking
 from headway.worker.metrics_json import encode_metrics
@@ -104,7 +104,9 @@ class Leave(SystemExit):
 class Session:
     """One worker's part in one attempt."""
 
-    def __init__(self, start: Start, link: Link, failed: Callable[[BaseException], None] = lambda error: None) -> None:
+    def __init__(
+        self, start: Start, link: Connection, failed: Callable[[BaseException], None] = lambda error: None
+    ) -> None:
         self.rank = start.rank
         self.place = start.place
         self.run = start.run
@@ -121,7 +123,7 @@ class Session:
         self.progress = Progress()
         self._observer = Observer(self.progress.pulse, link.send)
         self._stays = start.stays
-        self.preemption: Preemption | None = None  # who is told to leave, if anybody
+        self.preemption: PreemptionWarning | None = None  # who is told to leave, if anybody
         self._link = link
         self._next_seq = start.first_seq
         self._reporting = threading.RLock()
@@ -134,12 +136,12 @@ class Session:
         self._unread = start.checkpoint is not None and start.rank == 0  # nobody has asked for what we began with
         self._checkpoint: Checkpoint | None = None  # the newest since then that we had a part in
         self._num_claims = 0
-        self._granted: dict[int, Granted] = {}
+        self._granted: dict[int, UploadGrant] = {}
         self._holding: contextlib.ExitStack | None = None  # on to this machine's copy of the first checkpoint
         self._pending: set[int] = set()  # reports of ours with files of which a checkpoint may yet come
         self._last_save: int | None = None  # the newest report of ours with files
         self._num_questions = 0
-        self._answers: dict[int, tuple[Known, ...] | None] = {}  # None: asked, not answered yet
+        self._answers: dict[int, tuple[CheckpointInfo, ...] | None] = {}  # None: asked, not answered yet
         self._position = threading.Lock()  # over the next two, which the link's thread looks at too
         self._entered = start.first_seq - 1  # the newest report that was begun
         self._limit: int | None = None  # the first report that must wait until a number is agreed on
@@ -147,11 +149,11 @@ class Session:
         self._leave_at: int | None = None
         self._num_meetings = 0
         self._released: dict[int, bytes] = {}
-        self._horizons: dict[tuple[str, int], Horizon] = {}
+        self._horizons: dict[tuple[str, int], CommonBatchCount] = {}
         self._dismissed = False
-        self._backlog: Backlog | None = None
+        self._backlog: ReportBacklog | None = None
         if not link.alone and start.run.root in ("", start.run.path):  # else no checkpoint outlives the driver
-            self._backlog = Backlog(Path(start.run.path), start.run.attempt, start.rank)
+            self._backlog = ReportBacklog(Path(start.run.path), start.run.attempt, start.rank)
             self.at_end.append(self._backlog.close)
 
     def report(
@@ -238,7 +240,7 @@ class Session:
         with self._position:
             following = self._entered + 1
             self._limit = following + 1
-        self._link.send(At(index=index, seq=following))
+        self._link.send(NextReport(index=index, seq=following))
 
     def _save(
         self, checkpoint: object, seq: int, metrics: bytes, wish: Wish, validation: dict[str, Any] | None
@@ -250,7 +252,7 @@ class Session:
                 f"checkpoint must be a Checkpoint, got {kind}: use Checkpoint.from_directory(path) or from_dict(data)"
             )
         self._say_if_unread()
-        self._link.send(Saving(taken=self.progress.how_far(), place=wish.place))
+        self._link.send(SaveStarted(taken=self.progress.how_far(), place=wish.place))
         heed()
         with self.progress.phase("saving a checkpoint"):
             note = Note(
@@ -276,7 +278,7 @@ class Session:
         """Files that a report has promised are there; it may be quicker than the report itself."""
         with self._arriving:
             if seq in self._reported:
-                self._link.send(Staged(seq=seq))
+                self._link.send(FilesStaged(seq=seq))
             else:
                 self._early.add(seq)
 
@@ -284,7 +286,7 @@ class Session:
         with self._arriving:
             self._reported.add(seq)
             if seq in self._early:
-                self._link.send(Staged(seq=seq))
+                self._link.send(FilesStaged(seq=seq))
 
     @property
     def key(self) -> Key:
@@ -302,7 +304,7 @@ class Session:
         return self._next_seq
 
     @functools.cached_property
-    def store(self) -> Store | None:
+    def store(self) -> ObjectStore | None:
         """The object store that the run is in; it begins at the run."""
         return cloudpickle.loads(self.run.store) if self.run.store else None
 
@@ -313,12 +315,12 @@ class Session:
             return Uploader(self.store, self.run.attempt, self.rank, self._claim, self._background, spool, self.key)
         return Saver(self._root, self.run.attempt, self.rank, self._background, self.key, self._lock)
 
-    def _claim(self, seq: int, name: str | None, files: tuple[str, ...]) -> Granted:
+    def _claim(self, seq: int, name: str | None, files: tuple[str, ...]) -> UploadGrant:
         """Where our files go, and which of them."""
         with self._position:
             index = self._num_claims
             self._num_claims += 1
-        self._link.send(Claim(index=index, seq=seq, name=name, files=files))
+        self._link.send(UploadRequest(index=index, seq=seq, name=name, files=files))
         heed()
         self._link.wait(lambda: index in self._granted)
         return self._granted.pop(index)
@@ -342,7 +344,7 @@ class Session:
     def track(self, autosave: Autosave) -> None:
         """From now on this saves itself, when we are told to and when it likes."""
         self.autosave = autosave
-        self._link.send(Tracking())
+        self._link.send(AutosaveEnabled())
         heed()
 
     def is_over(self) -> bool:
@@ -389,7 +391,7 @@ class Session:
             path if self.store is None else self.store.at(folder_key(name)), trust=self.run.trust, key=self.key
         )
 
-    def checkpoints(self, *, validated: bool, timeout_s: float | None) -> tuple[Known, ...]:
+    def checkpoints(self, *, validated: bool, timeout_s: float | None) -> tuple[CheckpointInfo, ...]:
         """Those there are when this rank's last one is, and all validations are over; or when the time is."""
         self._unread = False
         self._settle_if_alone()
@@ -401,11 +403,11 @@ class Session:
         with self.progress.phase("waiting for validations"):
             return self._asked(left_s, validated=True)
 
-    def _all_saved(self, timeout_s: float | None) -> tuple[Known, ...]:
+    def _all_saved(self, timeout_s: float | None) -> tuple[CheckpointInfo, ...]:
         """Who is in here waits for other ranks: that is how :mod:`headway.diagnosis.activity` knows."""
         return self._asked(timeout_s)
 
-    def _asked(self, timeout_s: float | None, *, validated: bool = False) -> tuple[Known, ...]:
+    def _asked(self, timeout_s: float | None, *, validated: bool = False) -> tuple[CheckpointInfo, ...]:
         index = self._num_questions
         self._num_questions += 1
         self._answers[index] = None
@@ -413,10 +415,10 @@ class Session:
         def answered() -> bool:
             return self._answers[index] is not None
 
-        self._link.send(AskCheckpoints(index=index, after=self._last_save, validated=validated))
+        self._link.send(CheckpointQuery(index=index, after=self._last_save, validated=validated))
         heed()
         if not self._link.wait(answered, timeout_s):
-            self._link.send(AskCheckpoints(index=index))
+            self._link.send(CheckpointQuery(index=index))
             heed()
             self._link.wait(answered)
         return self._answers.pop(index) or ()
@@ -428,14 +430,14 @@ class Session:
         index = self._num_meetings
         self._num_meetings += 1
         self.progress.meetings += 1
-        self._link.send(Arrive(index=index, kind=kind, data=data))
+        self._link.send(BarrierArrival(index=index, kind=kind, data=data))
         heed()
         self._link.wait(lambda: index in self._released)
         return self._released.pop(index)
 
     def has_batches(self, dataset: str, epoch: int, count: int, *, ended: bool) -> None:
         """Tell the others how many batches of an epoch we have, as far as we know."""
-        self._link.send(Steps(dataset=dataset, epoch=epoch, count=count, ended=ended))
+        self._link.send(BatchCount(dataset=dataset, epoch=epoch, count=count, ended=ended))
         heed()
 
     def all_have_batch(self, dataset: str, epoch: int, number: int) -> bool:
@@ -454,7 +456,7 @@ class Session:
         """How our data pipelines do; may be called by any thread."""
         figures = self.figures()
         if figures:
-            self._link.send(DataFigures(text=json.dumps(figures).encode()), ring=False)
+            self._link.send(DataStats(text=json.dumps(figures).encode()), ring=False)
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -472,33 +474,33 @@ class Session:
     def receive(self, message: ToWorker) -> None:
         """A word from the controller."""
         match message:
-            case Committed(seq=seq, path=path):
+            case CheckpointCommitted(seq=seq, path=path):
                 if seq in self._pending:
                     self._pending.difference_update([other for other in tuple(self._pending) if other <= seq])
                     self._checkpoint = self.committed(path)
-            case Spent(seq=seq):
+            case FilesDiscarded(seq=seq):
                 self._pending.discard(seq)
-            case Approach(index=index):
+            case RequestNextReport(index=index):
                 self._approach(index)
-            case Dump(index=index):
+            case RequestStacks(index=index):
                 self._observer.ask(index)
-            case Preemption():
+            case PreemptionWarning():
                 self.preemption = message
-            case SaveAt(seq=seq, leave=leave):
+            case SaveAtReport(seq=seq, leave=leave):
                 if seq is not None:
                     self._save_at.add(seq)
                     self._leave_at = seq if leave else self._leave_at
                 self._limit = None
-            case Granted(index=index):
+            case UploadGrant(index=index):
                 self._granted[index] = message
-            case Release(index=index, data=data):
+            case BarrierRelease(index=index, data=data):
                 self._released[index] = data
-            case Checkpoints(index=index, found=found):
+            case CheckpointList(index=index, found=found):
                 if index in self._answers:
                     self._answers[index] = found
-            case Horizon():
+            case CommonBatchCount():
                 self._horizons[message.dataset, message.epoch] = message
-            case Dismissed():
+            case ExitAllowed():
                 self._dismissed = True
                 if self._stays:  # else its process ends soon, and may be asked what keeps it
                     self._observer.close()

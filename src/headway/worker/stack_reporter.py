@@ -10,7 +10,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from headway.core.messages import Frame, Pulse, Stacks
+from headway.core.messages import Frame, Heartbeat, StackDump
 from headway.diagnosis.stacks import all_threads, main_thread, phase
 from headway.engine.process_stats import name_this_thread
 
@@ -18,7 +18,7 @@ from headway.engine.process_stats import name_this_thread
 class Observer:
     """Its thread is started by the first question. A question that comes while it looks is the last one it answers."""
 
-    def __init__(self, pulse: Callable[[], Pulse], send: Callable[[Stacks], None]) -> None:
+    def __init__(self, pulse: Callable[[], Heartbeat], send: Callable[[StackDump], None]) -> None:
         self._pulse = pulse
         self._send = send
         self._questions: queue.SimpleQueue[int | None] = queue.SimpleQueue()
@@ -48,11 +48,11 @@ class Observer:
             index = self._questions.get()
         return index
 
-    def _looked(self, index: int) -> Stacks:
+    def _looked(self, index: int) -> StackDump:
         main: tuple[Frame, ...] = ()
         text = begins = ""
         try:
             main, text, begins = main_thread(), all_threads(), phase()
         except Exception as error:  # then it is not known: the main thread's calls are what counts
             text = f"(the stacks could not be told: {type(error).__name__})\n"
-        return Stacks(index=index, pulse=self._pulse(), main=main, text=text, phase=begins)
+        return StackDump(index=index, pulse=self._pulse(), main=main, text=text, phase=begins)

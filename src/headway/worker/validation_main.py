@@ -14,7 +14,7 @@ from pathlib import Path
 import cloudpickle
 
 from headway.core.errors import MetricsError
-from headway.core.messages import Examine, Examined, Failed, Ready
+from headway.core.messages import FunctionFailed, Ready, RunValidation, ValidationReturned
 from headway.core.process.title import set_title
 from headway.core.security.signing import Key
 from headway.core.wire import Frames, encode
@@ -34,16 +34,16 @@ def main(wire: socket.socket) -> None:
     leave(0)
 
 
-def _heard(wire: socket.socket) -> Examine:
+def _heard(wire: socket.socket) -> RunValidation:
     frames = Frames()
     while data := wire.recv(1 << 18):
         for message in frames.feed(data):
-            assert isinstance(message, Examine)
+            assert isinstance(message, RunValidation)
             return message
     os._exit(0)  # nobody wants to know any more
 
 
-def _examined(what: Examine) -> Examined | Failed:
+def _examined(what: RunValidation) -> ValidationReturned | FunctionFailed:
     try:
         with contextlib.suppress(OSError):
             os.nice(NICE)
@@ -60,6 +60,6 @@ def _examined(what: Examine) -> Examined | Failed:
         if not isinstance(value, Mapping):
             kind = type(value).__qualname__
             raise MetricsError(f"the validation function must return a dict of metrics, it returned a {kind}")
-        return Examined(metrics=encode_metrics(value))
+        return ValidationReturned(metrics=encode_metrics(value))
     except BaseException as error:  # the user's code: whatever it is, it is the answer
         return failure(error)

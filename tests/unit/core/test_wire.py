@@ -11,33 +11,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.messages import (
-    Arrive,
-    AskCheckpoints,
-    Checkpoints,
-    Committed,
-    Dismissed,
-    Examine,
-    Examined,
-    Failed,
-    Finished,
-    Known,
-    Place,
+    BarrierArrival,
+    BarrierRelease,
+    CheckpointCommitted,
+    CheckpointInfo,
+    CheckpointList,
+    CheckpointQuery,
+    ExitAllowed,
+    FilesDiscarded,
+    FunctionFailed,
+    FunctionReturned,
+    ProcessSetup,
+    RankAssignment,
     Ready,
-    Release,
     Report,
     RunInfo,
-    Saving,
-    Spent,
+    RunValidation,
+    SaveStarted,
     Start,
-    Surroundings,
+    ValidationReturned,
 )
 from headway.core.wire import Frames, WireError, encode, encode_report
 
 START = Start(
     rank=1,
-    place=Place(rank=1, world_size=2, local_rank=1, local_world_size=2, gpus=(0,), visible_gpus=("3",)),
+    place=RankAssignment(rank=1, world_size=2, local_rank=1, local_world_size=2, gpus=(0,), visible_gpus=("3",)),
     run=RunInfo(id="a", name="b", path="/c", seed=7, attempt=2, num_workers=2, global_workers=4),
-    surroundings=Surroundings(env={"A": "1"}, cwd="/", sys_path=("",)),
+    surroundings=ProcessSetup(env={"A": "1"}, cwd="/", sys_path=("",)),
     task=b"x" * 100_000,
 )
 MESSAGES: list[Any] = [
@@ -45,18 +45,18 @@ MESSAGES: list[Any] = [
     START,
     Report(seq=3, time=1.5, metrics=b'{"loss":1}', staged=True),
     Report(seq=4, time=2.5, metrics=b"{}", cursor=b"c" * (1 << 17)),
-    Arrive(index=0, kind="barrier()"),
-    Release(index=0, data=b"abc"),
-    Committed(seq=1, path="/p"),
-    Spent(seq=1),
-    Finished(value=b""),
-    Failed(kind="E", message="m", traceback="t", error=None),
-    Dismissed(),
-    Saving(),
-    AskCheckpoints(index=1, after=3, validated=True),
-    Checkpoints(index=1, found=(Known("/p", {"loss": 1}, "VALIDATED"),)),
-    Examine(surroundings=START.surroundings, logs=("/o", "/e"), task=b"t", checkpoint="/p", kwargs={}, key=b"k"),
-    Examined(metrics=b"{}"),
+    BarrierArrival(index=0, kind="barrier()"),
+    BarrierRelease(index=0, data=b"abc"),
+    CheckpointCommitted(seq=1, path="/p"),
+    FilesDiscarded(seq=1),
+    FunctionReturned(value=b""),
+    FunctionFailed(kind="E", message="m", traceback="t", error=None),
+    ExitAllowed(),
+    SaveStarted(),
+    CheckpointQuery(index=1, after=3, validated=True),
+    CheckpointList(index=1, found=(CheckpointInfo("/p", {"loss": 1}, "VALIDATED"),)),
+    RunValidation(surroundings=START.surroundings, logs=("/o", "/e"), task=b"t", checkpoint="/p", kwargs={}, key=b"k"),
+    ValidationReturned(metrics=b"{}"),
 ]
 
 
@@ -76,7 +76,7 @@ def test_garbage_is_never_taken_for_a_message(data: bytes) -> None:
 
 
 def test_a_frame_with_a_wrong_body_is_garbage() -> None:
-    good = encode(Dismissed())
+    good = encode(ExitAllowed())
     with pytest.raises(WireError):
         Frames().feed(good[:6] + b"\x00" * (len(good) - 6))
     with pytest.raises(WireError):
@@ -86,7 +86,7 @@ def test_a_frame_with_a_wrong_body_is_garbage() -> None:
 def test_a_message_may_be_larger_than_4_gib() -> None:
     """Only its header is written here: the length of a frame has 64 bits."""
     header = struct.Struct("!BBQ")
-    good = encode(Dismissed())
+    good = encode(ExitAllowed())
     assert header.unpack_from(good)[2] == len(good) - header.size
     assert Frames().feed(header.pack(*good[:2], 5 << 30) + b"x") == [], "it waits for the rest"
 

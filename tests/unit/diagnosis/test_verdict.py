@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headway.core.messages import Frame, Pulse
+from headway.core.messages import Frame, Heartbeat
 from headway.diagnosis.activity import MEETINGS, doing, is_compiling
 from headway.diagnosis.verdict import Rank, Sample, diagnose
 from headway.worker.session import Session
@@ -60,7 +60,7 @@ def rank(
         Sample(state, cpu * i, every * i, float(i), stack, answered, delay * i, (every + tree) * i)
         for i, stack in enumerate(seen)
     )
-    return Rank(number, silent, samples, Pulse(**pulse), over, None, reporting, left_behind)
+    return Rank(number, silent, samples, Heartbeat(**pulse), over, None, reporting, left_behind)
 
 
 def at(function: str, hint: str = "", file: str = "/home/you/train.py") -> tuple[Frame, ...]:

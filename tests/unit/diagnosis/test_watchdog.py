@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from headway.core.config import FailureConfig
-from headway.core.messages import Frame, Pulse, Report, Stacks
+from headway.core.messages import Frame, Heartbeat, Report, StackDump
 from headway.diagnosis.verdict import Diagnosis
-from headway.diagnosis.watchdog import AWAY_S, Watch
-from headway.engine.process_stats import Outside, Vital
+from headway.diagnosis.watchdog import AWAY_S, Watchdog
+from headway.engine.process_stats import OutsideStacks, ProcessStats
 
 LOCK = (Frame("/home/you/train.py", 31, "train_func", hint="lock"),)
 SPIN = (Frame("/home/you/train.py", 40, "train_func"),)
@@ -26,7 +26,7 @@ class Patient:
     delay: float = 0.0
     tree: float = 0.0
     reports_every_s: float | None = None
-    vital: Vital = field(default_factory=lambda: Vital("S"))
+    vital: ProcessStats = field(default_factory=lambda: ProcessStats("S"))
 
 
 @dataclass
@@ -41,7 +41,7 @@ class World:
 
     def __post_init__(self) -> None:
         config = FailureConfig(stall_warn_s=WARN_S)
-        self.watch = Watch(config, self, self.found, lambda phase, ranks, s: self.mentioned.append(phase))
+        self.watch = Watchdog(config, self, self.found, lambda phase, ranks, s: self.mentioned.append(phase))
         self.watch.begin(len(self.patients), self.now)
 
     def found(self, diagnosis: Diagnosis | None, silent_s: float) -> None:
@@ -50,10 +50,10 @@ class World:
     def ask(self, rank: int, index: int) -> None:
         self.asked.append((rank, index))
 
-    def vital(self, rank: int) -> Vital:
+    def vital(self, rank: int) -> ProcessStats:
         return self.patients[rank].vital
 
-    def outside(self, rank: int) -> Outside | None:
+    def outside(self, rank: int) -> OutsideStacks | None:
         return None
 
     def pass_s(self, seconds: float, step: float = 0.05) -> None:
@@ -73,7 +73,7 @@ class World:
                     self.report(rank)
             for rank, index in self.asked:
                 self.watch.heard(
-                    rank, Stacks(index=index, pulse=Pulse(), main=self.patients[rank].main, text=""), self.now
+                    rank, StackDump(index=index, pulse=Heartbeat(), main=self.patients[rank].main, text=""), self.now
                 )
             self.asked.clear()
             self.watch.look(self.now)

@@ -14,10 +14,10 @@ import headway.data
 from headway.engine import fork_server, fork_server_client
 
 
-def made(monkeypatch: pytest.MonkeyPatch, **state: Any) -> fork_server.Nursery:
+def made(monkeypatch: pytest.MonkeyPatch, **state: Any) -> fork_server.ForkServer:
     """One that has just imported, on a machine all of whose cores are busy."""
     monkeypatch.setattr(fork_server, "_some_core_is_idle", lambda: False)
-    found = fork_server.Nursery.__new__(fork_server.Nursery)
+    found = fork_server.ForkServer.__new__(fork_server.ForkServer)
     vars(found).update({"_workers": {}, "_sparing": False, "_imported": time.monotonic(), **state})
     return found
 

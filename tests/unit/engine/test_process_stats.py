@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headway.engine import process_stats
-from headway.engine.process_stats import Entry, ProcessTable, ProcessTree, Vital, members
+from headway.engine.process_stats import Entry, ProcessStats, ProcessTable, ProcessTree, members
 from support import wait_until
 
 COMPUTE = "while True: pass"
@@ -47,7 +47,7 @@ def started(code: str) -> Iterator[ProcessTree]:
         process.wait()
 
 
-def grows(tree: ProcessTree, by: Callable[[Vital], float]) -> None:
+def grows(tree: ProcessTree, by: Callable[[ProcessStats], float]) -> None:
     """Waits until something has grown."""
     table = ProcessTable()
     table_of = vars(process_stats)["TABLE_LASTS_S"]

@@ -14,11 +14,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from headway.core.errors import AloneError
-from headway.core.messages import Place
-from headway.frameworks.base import LonelyConfig, TorchConfig, TorchScriptConfig, alone, join
+from headway.core.messages import RankAssignment
+from headway.frameworks.base import SingleProcessConfig, TorchConfig, TorchScriptConfig, alone, join
 
 RANK, SIZE = 1, 3
-PLACE = Place(rank=RANK, world_size=SIZE, local_rank=RANK, local_world_size=SIZE)
+PLACE = RankAssignment(rank=RANK, world_size=SIZE, local_rank=RANK, local_world_size=SIZE)
 
 
 @pytest.fixture
@@ -29,14 +29,14 @@ def group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     of_lightning = ("PL_TRAINER_ACCELERATOR", "PL_TRAINER_DEVICES", "PL_TRAINER_NUM_NODES")
     for name in (*of_torch, *of_accelerate, *of_lightning):
         monkeypatch.setenv(name, "")  # it sets them, and whoever is replayed does not care
-    with join(LonelyConfig(), PLACE, None, lasting=True):
+    with join(SingleProcessConfig(), PLACE, None, lasting=True):
         yield
     assert not dist.is_initialized()
 
 
 def test_every_backend_that_we_know_has_a_lonely_one() -> None:
-    assert alone(TorchConfig(backend="nccl")) == LonelyConfig()
-    assert alone(TorchScriptConfig()) == LonelyConfig(by_script=True)
+    assert alone(TorchConfig(backend="nccl")) == SingleProcessConfig()
+    assert alone(TorchScriptConfig()) == SingleProcessConfig(by_script=True)
     assert alone(None) is None
 
 

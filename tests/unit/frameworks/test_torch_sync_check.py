@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch.optim.optimizer import _global_optimizer_post_hooks as hooks
 
-from headway.core.messages import Place
+from headway.core.messages import RankAssignment
 from headway.frameworks import torch_sync_check
 from headway.frameworks.torch_sync_check import ENOUGH, notice_separate_models
 
@@ -25,7 +25,7 @@ class Training:
     """A loop whose collectives are counted by hand."""
 
     def __init__(self, world_size: int = 2, rank: int = 0) -> None:
-        self.place = Place(rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size)
+        self.place = RankAssignment(rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size)
         self.collectives = 0
 
     def step(self) -> None:

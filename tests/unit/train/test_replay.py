@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headway.core.errors import StorageError
-from headway.core.messages import Place, RunInfo, Start, Surroundings
+from headway.core.messages import ProcessSetup, RankAssignment, RunInfo, Start
 from headway.diagnosis import replay_info
 from headway.train.replay import _on_this_machine, begin_with
 from support import saved_as
@@ -47,12 +47,14 @@ def test_the_first_attempt_of_all_begins_with_nothing_or_what_it_was_given(tmp_p
         begin_with({"first_seq": 0, "checkpoint": str(tmp_path / "none")}, [], RUN)
 
 
-PLACE = Place(rank=1, world_size=2, local_rank=1, local_world_size=2, gpus=(1,), visible_gpus=("2", "3"), num_threads=4)
+PLACE = RankAssignment(
+    rank=1, world_size=2, local_rank=1, local_world_size=2, gpus=(1,), visible_gpus=("2", "3"), num_threads=4
+)
 INFO = RunInfo(id="i", name="a", path="/runs/a", seed=7, attempt=2, num_workers=2, global_workers=4, every_reports=5)
 
 
 def test_a_scene_survives_json() -> None:
-    looks = Surroundings(env={"SECRET": "x"}, cwd="/here", sys_path=("/lib",), argv=("train.py",))
+    looks = ProcessSetup(env={"SECRET": "x"}, cwd="/here", sys_path=("/lib",), argv=("train.py",))
     starts = [
         Start(rank=rank, place=replace(PLACE, rank=rank), run=INFO, surroundings=looks, task=b"") for rank in (0, 1)
     ]

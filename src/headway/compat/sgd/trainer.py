@@ -17,13 +17,13 @@ from headway.core.environment import results_folder
 from headway.core.errors import ConfigError, HeadwayError, TrainingFailedError, WorkerDied
 from headway.frameworks.base import BackendConfig, TorchConfig
 from headway.storage.checkpoint.checkpoint import Checkpoint
-from headway.storage.run.reader import Record
+from headway.storage.run.reader import RunReader
 from headway.train.launch.request import Request
 from headway.train.result import Result
 from headway.train.run_handle import Run
 
 if TYPE_CHECKING:
-    from headway.engine.persistent_workers import StayingEngine
+    from headway.engine.persistent_workers import PersistentEngine
 
 BACKENDS: dict[str, type[BackendConfig]] = {"torch": TorchConfig}
 LATER = ("tensorflow", "horovod")
@@ -56,7 +56,7 @@ class Trainer:
         self._failures = FailureConfig(max_failures=max_retries, retry_exceptions=False)
         self._logdir = _new_folder(self.prefix) if logdir is None else results_folder() / Path(logdir).expanduser()
         self._logdir.mkdir(parents=True, exist_ok=True)
-        self._engine: StayingEngine | None = None
+        self._engine: PersistentEngine | None = None
         self._hook: Callable[[], Any] | None = None
         self._run: Run | None = None  # the newest one
         self._result: Result | None = None
@@ -66,11 +66,11 @@ class Trainer:
 
     def start(self, initialization_hook: Callable[[], Any] | None = None) -> None:
         """Bring up the workers; each calls ``initialization_hook`` before anything else it is asked for."""
-        from headway.engine.persistent_workers import StayingEngine  # the machinery is imported when it is needed
+        from headway.engine.persistent_workers import PersistentEngine  # the machinery is imported when it is needed
 
         if self._engine is not None:
             raise RuntimeError("this trainer has been started already")
-        engine = StayingEngine(self._scaling, self._backend.preload, self._backend.warm)
+        engine = PersistentEngine(self._scaling, self._backend.preload, self._backend.warm)
         engine.check(self._scaling)
         engine.bring_up(self._scaling.max_workers)
         self._engine, self._hook = engine, initialization_hook
@@ -231,7 +231,7 @@ class Trainer:
         """The newest run's result; while it goes on, what it has reached so far."""
         if self._result is not None or self._run is None:
             return self._result
-        return Result(Record.at(self._run.path))
+        return Result(RunReader.at(self._run.path))
 
 
 def _own(error: TrainingFailedError) -> BaseException:

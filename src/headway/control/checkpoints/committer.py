@@ -18,24 +18,24 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
-from headway.control.machine.events import CommitDone, CommitFailed, SaveFinished
-from headway.control.machine.report_rounds import Habits, Round
+from headway.control.machine.events import CommitDoneEvent, CommitFailedEvent, SaveFinishedEvent
+from headway.control.machine.report_rounds import ReportRound, SaveHabits
 from headway.core.config import CheckpointConfig
 from headway.core.errors import StorageError
-from headway.core.messages import Claim, Granted, Known, Report
+from headway.core.messages import CheckpointInfo, Report, UploadGrant, UploadRequest
 from headway.core.validation import ReportedCheckpointStatus
-from headway.storage.checkpoint.commit import Commitment, Saved
+from headway.storage.checkpoint.commit import CommitRequest, SavedCheckpoint
 from headway.storage.checkpoint.retention import surplus, why_retired
 from headway.storage.checkpoint.validation_record import Validation
 from headway.storage.object_store.lease import LeaseLost
 from headway.storage.run import journal, layout
-from headway.storage.run.run_directory import RunDir
+from headway.storage.run.run_directory import RunDirectory
 
 NICE = 10
 
 
 @dataclass(frozen=True)
-class Complaint:
+class WarningEvent:
     """Something that does not matter for the run went wrong, and should be said."""
 
     text: str
@@ -43,7 +43,7 @@ class Complaint:
 
 
 @dataclass
-class Allotted:
+class UploadTarget:
     """A checkpoint whose files are on their way to where they will stay."""
 
     number: int
@@ -51,13 +51,13 @@ class Allotted:
     owners: dict[str, int] = field(default_factory=dict)  # file -> the rank that puts it there
 
 
-Post = Callable[[CommitDone | CommitFailed | SaveFinished | Complaint], None]
+Post = Callable[[CommitDoneEvent | CommitFailedEvent | SaveFinishedEvent | WarningEvent], None]
 
 
-class Ledger:
+class CheckpointCommitter:
     """Belongs to the controller's thread, all of it but the jobs that it hands to its committer."""
 
-    def __init__(self, rundir: RunDir, config: CheckpointConfig) -> None:
+    def __init__(self, rundir: RunDirectory, config: CheckpointConfig) -> None:
         self._rundir = rundir
         self._config = config
         self._lines: list[bytes] = []
@@ -66,7 +66,7 @@ class Ledger:
         self._asked: set[int] = set()  # of this attempt: seqs that were handed to the committer
         self._paths: dict[int, PurePath] = {}  # the committer's: seq of this attempt -> its checkpoint
         self._held: PurePath | None = None  # what this attempt began with, while a rank may not have read it
-        self._allotted: dict[int, Allotted] = {}  # of this attempt: seq -> what was said where its files go
+        self._allotted: dict[int, UploadTarget] = {}  # of this attempt: seq -> what was said where its files go
         self._uncommitted: set[int] = set()  # the committer's, of this attempt: seqs whose commit has failed
         self._withdrawn: set[int] = set()  # of this attempt: seqs that have no checkpoint and will have none
         self._retired: set[int] = set()  # of this attempt: seqs whose checkpoint had to make room for better ones
@@ -96,13 +96,13 @@ class Ledger:
         """Where reports go on: after the newest checkpoint."""
         return self.kept[-1].manifest.seq + 1 if self.kept else 0
 
-    def habits(self, num_workers: int) -> Habits:
+    def habits(self, num_workers: int) -> SaveHabits:
         """What the newest checkpoint tells of as many ranks as made it."""
         newest = self.kept[-1].manifest if self.kept else None
         if newest is None or newest.world_size != num_workers:
-            return Habits()
+            return SaveHabits()
         givers = frozenset(newest.ranks)
-        return Habits(give=givers, stay_away=frozenset(range(num_workers)) - givers)
+        return SaveHabits(give=givers, stay_away=frozenset(range(num_workers)) - givers)
 
     def begin_attempt(self, attempt: int, first_seq: int) -> None:
         """Reports from ``first_seq`` on will come anew; readers drop what an earlier attempt said of them."""
@@ -127,7 +127,7 @@ class Ledger:
 
     # --- checkpoints ---
 
-    def allot(self, rank: int, claim: Claim) -> Granted:
+    def allot(self, rank: int, claim: UploadRequest) -> UploadGrant:
         """Where this rank's files go, and which of them it shall put there: no name is written twice."""
         allotted = self._allotted.get(claim.seq)
         try:
@@ -141,25 +141,25 @@ class Ledger:
                 return _refused(
                     claim, f"there is a checkpoint {name} already: every checkpoint needs a name of its own"
                 )
-            allotted = self._allotted[claim.seq] = Allotted(number, name)
+            allotted = self._allotted[claim.seq] = UploadTarget(number, name)
         assert allotted.name is not None
         if claim.name not in (None, allotted.name):
             return _refused(claim, f"the ranks call this checkpoint by different names: {allotted.name}, {claim.name}")
         mine = tuple(file for file in claim.files if allotted.owners.setdefault(file, rank) == rank)
-        return Granted(index=claim.index, folder=allotted.name, files=mine)
+        return UploadGrant(index=claim.index, folder=allotted.name, files=mine)
 
     def _take_number(self) -> int:
         self._next_number += 1
         return self._next_number - 1
 
-    def commit(self, attempt: int, closing: Round) -> None:
+    def commit(self, attempt: int, closing: ReportRound) -> None:
         """Have this round's files made a checkpoint; CommitDone or CommitFailed will follow."""
-        allotted = self._allotted.get(closing.seq) or Allotted(self._take_number(), None)
+        allotted = self._allotted.get(closing.seq) or UploadTarget(self._take_number(), None)
         save = functools.partial(self._commit, attempt, closing, allotted.number, allotted.name)
         self._asked.add(closing.seq)
         self._jobs.put(functools.partial(self._answer, attempt, closing.seq, save))
 
-    def extend(self, attempt: int, late: Round) -> bool:
+    def extend(self, attempt: int, late: ReportRound) -> bool:
         """Have late files added to their round's checkpoint, answered like a commit; False where it is gone."""
         if late.seq in self._withdrawn or late.seq in self._retired:
             return False
@@ -175,7 +175,7 @@ class Ledger:
         """Have files brought to storage whose worker has died; SaveFinished will follow."""
         self._jobs.put(functools.partial(self._finish, attempt, rank, seq))
 
-    def committed(self, saved: Saved) -> Saved:
+    def committed(self, saved: SavedCheckpoint) -> SavedCheckpoint:
         """Count a checkpoint in, and let go of those that it makes superfluous; gives it as it is known now."""
         if saved.manifest.seq in self._withdrawn | self._retired:
             return replace(saved, validation=None)
@@ -185,7 +185,7 @@ class Ledger:
         self._count_in(saved)
         return saved
 
-    def validated(self, path: PurePath, validation: Validation) -> Saved | None:
+    def validated(self, path: PurePath, validation: Validation) -> SavedCheckpoint | None:
         """Its validation is over: write that down and rank it anew; None where it is gone meanwhile."""
         before = self._find(path)
         if before is None:
@@ -195,18 +195,18 @@ class Ledger:
         self._count_in(saved)
         return saved
 
-    def known(self) -> tuple[Known, ...]:
+    def known(self) -> tuple[CheckpointInfo, ...]:
         """All that is kept, with what is known of it."""
         committed = ReportedCheckpointStatus.COMMITTED
         return tuple(
-            Known(str(each.path), each.metrics, each.validation.status if each.validation else committed)
+            CheckpointInfo(str(each.path), each.metrics, each.validation.status if each.validation else committed)
             for each in self.kept
         )
 
-    def _find(self, path: PurePath) -> Saved | None:
+    def _find(self, path: PurePath) -> SavedCheckpoint | None:
         return next((each for each in self.kept if each.path == path), None)
 
-    def _count_in(self, saved: Saved) -> None:
+    def _count_in(self, saved: SavedCheckpoint) -> None:
         self.kept = [*(other for other in self.kept if other.path != saved.path), saved]
         self.kept.sort(key=lambda each: each.manifest.seq)
         self._retire()
@@ -224,7 +224,7 @@ class Ledger:
             self._rundir.note("retired", path=old.path.name, seq=old.manifest.seq, why=why)
             self._jobs.put(functools.partial(self._discard, old.path))
 
-    def hold(self, given: Saved | None) -> None:
+    def hold(self, given: SavedCheckpoint | None) -> None:
         """This is what the ranks of an attempt begin with: it stays, until :meth:`release`, whatever else is kept."""
         self._held = given.path if given is not None else None
 
@@ -247,7 +247,7 @@ class Ledger:
         """Whether this round's checkpoint had to make room for better ones."""
         return seq in self._retired
 
-    def drop(self, attempt: int, closing: Round) -> None:
+    def drop(self, attempt: int, closing: ReportRound) -> None:
         """The files of this round will not become a checkpoint, nor will any that come late."""
         self._withdrawn.add(closing.seq)
         allotted = self._allotted.get(closing.seq)
@@ -267,9 +267,9 @@ class Ledger:
 
     # --- the committer's thread ---
 
-    def _commit(self, attempt: int, closing: Round, number: int, name: str | None) -> Saved:
+    def _commit(self, attempt: int, closing: ReportRound, number: int, name: str | None) -> SavedCheckpoint:
         """Metrics may be megabytes of text: they are read here, and not in the controller's thread."""
-        what = Commitment(
+        what = CommitRequest(
             number=number,
             seq=closing.seq,
             attempt=attempt,
@@ -292,7 +292,7 @@ class Ledger:
         unfinished = {name for seq, name in names.items() if seq not in keep}
         self._vault.sweep(attempt, unfinished - kept, keep)
 
-    def _extend(self, attempt: int, seq: int, rank: int) -> Saved:
+    def _extend(self, attempt: int, seq: int, rank: int) -> SavedCheckpoint:
         return self._vault.extend(self._paths[seq], attempt, seq, rank)
 
     def _withdraw(self, seq: int) -> None:
@@ -323,15 +323,17 @@ class Ledger:
         try:
             arrived = self._vault.finish(attempt, seq, rank)
         except Exception as error:  # the files are still where they were; without them the round is not whole
-            self._post(Complaint(f"the files of rank {rank} for report {seq} could not be brought to storage: {error}"))
+            self._post(
+                WarningEvent(f"the files of rank {rank} for report {seq} could not be brought to storage: {error}")
+            )
             arrived = False
-        self._post(SaveFinished(attempt, rank, seq, arrived))
+        self._post(SaveFinishedEvent(attempt, rank, seq, arrived))
 
     def _note_validation(self, path: PurePath, validation: Validation) -> None:
         try:
             self._vault.note_validation(path, validation)
         except (OSError, StorageError) as error:
-            self._post(Complaint(f"the validation of {path.name} could not be written down: {error}"))
+            self._post(WarningEvent(f"the validation of {path.name} could not be written down: {error}"))
 
     def _work(self) -> None:
         with contextlib.suppress(OSError):
@@ -342,22 +344,22 @@ class Ledger:
             except Exception as error:  # tidying up must not stop what comes after it
                 self._post(_not_removed(error))
 
-    def _answer(self, attempt: int, seq: int, save: Callable[[], Saved]) -> None:
+    def _answer(self, attempt: int, seq: int, save: Callable[[], SavedCheckpoint]) -> None:
         try:
             saved = save()
         except Exception as error:  # whatever storage does to us, the run must hear of it
             reason = f"the checkpoint of report {seq} could not be committed: {error}"
-            self._post(CommitFailed(attempt, seq, reason, lost=isinstance(error, LeaseLost)))
+            self._post(CommitFailedEvent(attempt, seq, reason, lost=isinstance(error, LeaseLost)))
         else:
             self._paths[seq] = saved.path
-            self._post(CommitDone(attempt, seq, saved))
+            self._post(CommitDoneEvent(attempt, seq, saved))
 
 
-def _not_removed(error: Exception) -> Complaint:
-    return Complaint(f"old checkpoint files could not be removed: {error}")
+def _not_removed(error: Exception) -> WarningEvent:
+    return WarningEvent(f"old checkpoint files could not be removed: {error}")
 
 
-def cursors_of(closing: Round) -> dict[str, Any]:
+def cursors_of(closing: ReportRound) -> dict[str, Any]:
     """Where each dataset is: one position for all ranks, or one for each where they differ."""
     told = [json.loads(report.cursor) for report in closing.reports if report is not None and report.cursor]
     whole = len(told) == len(closing.reports)
@@ -372,11 +374,11 @@ def cursors_of(closing: Round) -> dict[str, Any]:
     return found
 
 
-def _refused(claim: Claim, why: str) -> Granted:
-    return Granted(index=claim.index, folder="", files=(), refusal=why)
+def _refused(claim: UploadRequest, why: str) -> UploadGrant:
+    return UploadGrant(index=claim.index, folder="", files=(), refusal=why)
 
 
-def metrics_of(closing: Round) -> dict[str, Any]:
+def metrics_of(closing: ReportRound) -> dict[str, Any]:
     """What a round says of itself: rank 0's metrics, else those of the lowest rank that reported."""
     report = next(report for report in closing.reports if report is not None)
     metrics: dict[str, Any] = json.loads(report.metrics)

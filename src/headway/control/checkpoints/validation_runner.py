@@ -20,13 +20,13 @@ from typing import Any
 
 import cloudpickle
 
-from headway.control.machine.events import ValidationDone
-from headway.core.messages import Examine, Examined, Exited, Failed, Surroundings
+from headway.control.machine.events import ValidationDoneEvent
+from headway.core.messages import FunctionFailed, ProcessSetup, RunValidation, ValidationReturned, WorkerExited
 from headway.core.security.signing import Key
 from headway.core.validation import ReportedCheckpointStatus as Status
-from headway.engine.one_shot_process import CalledOff, Errand, TooLong
+from headway.engine.one_shot_process import Cancelled, OneShotProcess, TooLong
 from headway.observe import phrases
-from headway.storage.checkpoint.commit import Saved
+from headway.storage.checkpoint.commit import SavedCheckpoint
 from headway.storage.checkpoint.validation_record import Validation
 from headway.storage.run import layout
 
@@ -46,15 +46,15 @@ class Validator:
     warm: tuple[str, ...] = ()
 
 
-class Validations:
+class ValidationRunner:
     """Belongs to the controller's thread, all of it but what its threads do."""
 
     def __init__(
         self,
         validator: Validator,
         run: Path,
-        surroundings: Surroundings,
-        post: Callable[[ValidationDone], None],
+        surroundings: ProcessSetup,
+        post: Callable[[ValidationDoneEvent], None],
         key: Key,
         *,
         trust: bool,
@@ -65,13 +65,13 @@ class Validations:
         self._run = run
         self._surroundings = surroundings
         self._post = post
-        self._waiting: queue.PriorityQueue[tuple[float, int, Saved | None]] = queue.PriorityQueue()
+        self._waiting: queue.PriorityQueue[tuple[float, int, SavedCheckpoint | None]] = queue.PriorityQueue()
         self._order = itertools.count()
         self._threads: list[threading.Thread] = []
-        self._running: set[Errand] = set()
+        self._running: set[OneShotProcess] = set()
         self._over = threading.Event()
 
-    def ask(self, saved: Saved) -> None:
+    def ask(self, saved: SavedCheckpoint) -> None:
         """Have this checkpoint validated when its turn comes; ValidationDone will follow."""
         self._waiting.put((saved.manifest.seq, next(self._order), saved))
         if len(self._threads) < self._validator.max_concurrent:
@@ -97,21 +97,21 @@ class Validations:
             try:
                 outcome = self._outcome(self._question(saved, asked), timeout_s)
             except Exception as error:  # no files left, no memory: the run must hear that it is over
-                outcome = Exited(reason=f"could not be had: {error}")
-            if not isinstance(outcome, CalledOff):
-                self._post(ValidationDone(saved.path, verdict(asked, outcome, timeout_s)))
+                outcome = WorkerExited(reason=f"could not be had: {error}")
+            if not isinstance(outcome, Cancelled):
+                self._post(ValidationDoneEvent(saved.path, verdict(asked, outcome, timeout_s)))
 
-    def _outcome(self, question: Examine, timeout_s: float | None) -> Any:
-        with contextlib.closing(Errand(ENTRY, self._validator.preload, self._validator.warm)) as errand:
+    def _outcome(self, question: RunValidation, timeout_s: float | None) -> Any:
+        with contextlib.closing(OneShotProcess(ENTRY, self._validator.preload, self._validator.warm)) as errand:
             self._running.add(errand)
             try:
-                return CalledOff() if self._over.is_set() else errand.ask(question, timeout_s)
+                return Cancelled() if self._over.is_set() else errand.ask(question, timeout_s)
             finally:
                 self._running.discard(errand)
 
-    def _question(self, saved: Saved, asked: Validation) -> Examine:
+    def _question(self, saved: SavedCheckpoint, asked: Validation) -> RunValidation:
         name = saved.path.name
-        return Examine(
+        return RunValidation(
             surroundings=self._surroundings,
             logs=(
                 str(layout.validation_log(self._run, name, "out")),
@@ -129,13 +129,13 @@ def verdict(asked: Validation, outcome: Any, timeout_s: float | None) -> Validat
     """What came of it, to be written down; what was asked for is of no use any more."""
     asked = replace(asked, kwargs={}, timeout_s=None)
     match outcome:
-        case Examined(metrics=text):
+        case ValidationReturned(metrics=text):
             return replace(asked, status=Status.VALIDATED, metrics=json.loads(text))
         case TooLong():
             return replace(asked, status=Status.VALIDATION_TIMEOUT, error=f"it took longer than {timeout_s:g} s")
-        case Failed(kind=kind, message=message, misuse=misuse):
+        case FunctionFailed(kind=kind, message=message, misuse=misuse):
             error = message if misuse else f"{kind}: {message}" if message else kind
-        case Exited():
+        case WorkerExited():
             error = f"its process {phrases.death(outcome)}"
         case _:
             error = f"its process spoke nonsense: {outcome!r}"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headway.core.messages import Arrive
+from headway.core.messages import BarrierArrival
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class BarrierComplete:
     """Everybody is here."""
 
     index: int
@@ -16,41 +16,41 @@ class Met:
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class BarrierBroken:
     """This meeting can never take place."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Meetings:
+class Barriers:
     """The one meeting that can be open: the next one begins only when all have been released from this one."""
 
     num_workers: int
-    arrived: tuple[tuple[int, Arrive], ...] = ()
+    arrived: tuple[tuple[int, BarrierArrival], ...] = ()
     ended: frozenset[int] = frozenset()
 
-    def arrive(self, rank: int, arrival: Arrive) -> tuple[Meetings, Met | Missed | None]:
-        return Meetings(self.num_workers, (*self.arrived, (rank, arrival)), self.ended)._settled()
+    def arrive(self, rank: int, arrival: BarrierArrival) -> tuple[Barriers, BarrierComplete | BarrierBroken | None]:
+        return Barriers(self.num_workers, (*self.arrived, (rank, arrival)), self.ended)._settled()
 
-    def end(self, rank: int) -> tuple[Meetings, Met | Missed | None]:
-        return Meetings(self.num_workers, self.arrived, self.ended | {rank})._settled()
+    def end(self, rank: int) -> tuple[Barriers, BarrierComplete | BarrierBroken | None]:
+        return Barriers(self.num_workers, self.arrived, self.ended | {rank})._settled()
 
-    def _settled(self) -> tuple[Meetings, Met | Missed | None]:
+    def _settled(self) -> tuple[Barriers, BarrierComplete | BarrierBroken | None]:
         if not self.arrived:
             return self, None
         first_rank, first = self.arrived[0]
         for rank, arrival in self.arrived:
             if (arrival.kind, arrival.index) != (first.kind, first.index):
-                return self, Missed(
+                return self, BarrierBroken(
                     f"rank {first_rank} waits in {first.kind} while rank {rank} waits in {arrival.kind}"
                 )
         if self.ended:
-            return self, Missed(
+            return self, BarrierBroken(
                 f"rank {first_rank} waits in {first.kind}, which rank {min(self.ended)} will never reach: "
                 "its function has returned"
             )
         if len(self.arrived) < self.num_workers:
             return self, None
         data = next(arrival.data for rank, arrival in self.arrived if rank == 0)
-        return Meetings(self.num_workers, (), self.ended), Met(first.index, data)
+        return Barriers(self.num_workers, (), self.ended), BarrierComplete(first.index, data)

@@ -9,14 +9,23 @@ from enum import StrEnum
 from pathlib import PurePath
 from typing import Literal
 
-from headway.control.machine.report_rounds import UNKNOWN, Closed, Habits, Round
+from headway.control.machine.report_rounds import UNKNOWN, ClosedRound, ReportRound, SaveHabits
 from headway.control.machine.retry_policy import Failure
-from headway.core.messages import Abort, Capacity, Claim, FromWorker, Report, StopRequested, Terminate, ToWorker
-from headway.storage.checkpoint.commit import Saved
+from headway.core.messages import (
+    AbortEvent,
+    CapacityEvent,
+    FromWorker,
+    Report,
+    StopEvent,
+    TerminateEvent,
+    ToWorker,
+    UploadRequest,
+)
+from headway.storage.checkpoint.commit import SavedCheckpoint
 from headway.storage.checkpoint.validation_record import Validation
 
 
-class State(StrEnum):
+class RunState(StrEnum):
     WAITING = "WAITING"
     STARTING = "STARTING"
     RUNNING = "RUNNING"
@@ -29,29 +38,29 @@ class State(StrEnum):
     ABORTED = "ABORTED"
 
 
-ENDS = frozenset({State.FINISHED, State.STOPPED, State.PREEMPTED, State.FAILED, State.ABORTED})
+ENDS = frozenset({RunState.FINISHED, RunState.STOPPED, RunState.PREEMPTED, RunState.FAILED, RunState.ABORTED})
 
 
 # --- what can happen ---
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class BeginEvent:
     """Start the (next) attempt."""
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class LaunchedEvent:
     """The engine is bringing up this many workers, whose first report has this number."""
 
     attempt: int
     num_workers: int
     first_seq: int
-    habits: Habits = UNKNOWN
+    habits: SaveHabits = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchFailed:
+class LaunchFailedEvent:
     """``lost``: the run is in other hands."""
 
     attempt: int
@@ -60,16 +69,16 @@ class LaunchFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitDone:
+class CommitDoneEvent:
     """Storage has made this round's files a checkpoint."""
 
     attempt: int
     seq: int
-    saved: Saved
+    saved: SavedCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
-class CommitFailed:
+class CommitFailedEvent:
     """``lost``: the run is in other hands."""
 
     attempt: int
@@ -79,7 +88,7 @@ class CommitFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitSkipped:
+class CommitSkippedEvent:
     """Storage had nothing to do: the checkpoint in question is not there any more."""
 
     attempt: int
@@ -87,7 +96,7 @@ class CommitSkipped:
 
 
 @dataclass(frozen=True, slots=True)
-class SaveFinished:
+class SaveFinishedEvent:
     """What this rank was about to bring to storage when its process ended is there now, or is lost."""
 
     attempt: int
@@ -97,14 +106,14 @@ class SaveFinished:
 
 
 @dataclass(frozen=True, slots=True)
-class Deadline:
+class DeadlineEvent:
     """The time that was allowed is over: to come up, to leave together, to stop."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class Overdue:
+class OverdueEvent:
     """The files of this round have waited long enough for ranks that may never come; ``long``: very long."""
 
     attempt: int
@@ -113,14 +122,14 @@ class Overdue:
 
 
 @dataclass(frozen=True, slots=True)
-class SaveDue:
+class SaveDueEvent:
     """Tracked state has not been saved for as long as the user wants it to be."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class Notified:
+class PreemptedEvent:
     """These ranks are told to leave, in so many seconds if that is known."""
 
     attempt: int
@@ -129,7 +138,7 @@ class Notified:
 
 
 @dataclass(frozen=True, slots=True)
-class Stalled:
+class StalledEvent:
     """The ranks have stood still for longer than the user allows; ``text`` says what they wait for."""
 
     attempt: int
@@ -138,7 +147,7 @@ class Stalled:
 
 
 @dataclass(frozen=True, slots=True)
-class ValidationDone:
+class ValidationDoneEvent:
     """The validation of this checkpoint is over, however it went. It belongs to the run, not to an attempt."""
 
     path: PurePath
@@ -146,61 +155,61 @@ class ValidationDone:
 
 
 Answer = (
-    Launched
-    | LaunchFailed
-    | CommitDone
-    | CommitFailed
-    | CommitSkipped
-    | SaveFinished
-    | Deadline
-    | Overdue
-    | SaveDue
-    | Notified
-    | Stalled
+    LaunchedEvent
+    | LaunchFailedEvent
+    | CommitDoneEvent
+    | CommitFailedEvent
+    | CommitSkippedEvent
+    | SaveFinishedEvent
+    | DeadlineEvent
+    | OverdueEvent
+    | SaveDueEvent
+    | PreemptedEvent
+    | StalledEvent
 )
-Event = FromWorker | Begin | Abort | StopRequested | Terminate | Capacity | ValidationDone | Answer
+Event = FromWorker | BeginEvent | AbortEvent | StopEvent | TerminateEvent | CapacityEvent | ValidationDoneEvent | Answer
 
 
 # --- what is done ---
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchWorkers:
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class StartWorkers:
+class AssignRanks:
     """All are here: deal out ranks and send each its Start."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RecordReport:
     rank: int
     report: Report
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
+class CloseRound:
     """A round is over; ``commit`` says that its files shall become a checkpoint."""
 
     attempt: int
-    closed: Closed
+    closed: ClosedRound
     commit: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Extend:
+class ExtendCheckpoint:
     """Files came after their round had closed: add them to its checkpoint, or make one of them."""
 
     attempt: int
-    round: Round
+    round: ReportRound
 
 
 @dataclass(frozen=True, slots=True)
-class FinishSave:
+class RecoverFiles:
     """A process has ended while files that it had reported were on their way: bring them. SaveFinished will follow."""
 
     attempt: int
@@ -209,7 +218,7 @@ class FinishSave:
 
 
 @dataclass(frozen=True, slots=True)
-class Withdraw:
+class WithdrawCheckpoint:
     """The checkpoint of this round was committed in good faith and is not whole: remove it."""
 
     seq: int
@@ -217,33 +226,33 @@ class Withdraw:
 
 
 @dataclass(frozen=True, slots=True)
-class Allot:
+class AnswerUploadRequest:
     """Answer this rank's claim with a place."""
 
     rank: int
-    claim: Claim
+    claim: UploadRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendMessage:
     rank: int
     message: ToWorker
 
 
 @dataclass(frozen=True, slots=True)
-class Validate:
+class StartValidation:
     """Have this checkpoint validated; ValidationDone will follow."""
 
-    saved: Saved
+    saved: SavedCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
-class EndValidations:
+class CancelValidations:
     """End every validation, whatever it does; they stay pending, and are taken up when the run is opened again."""
 
 
 @dataclass(frozen=True, slots=True)
-class ShowCheckpoints:
+class SendCheckpointList:
     """Tell this rank which checkpoints there are: it has asked, and now is the time."""
 
     rank: int
@@ -251,12 +260,12 @@ class ShowCheckpoints:
 
 
 @dataclass(frozen=True, slots=True)
-class Interrupt:
+class InterruptWorkers:
     """Ask every worker's Python to stop."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class KillWorkers:
     """End every process of this attempt, whatever it does."""
 
 
@@ -269,7 +278,7 @@ class SetDeadline:
 
 
 @dataclass(frozen=True, slots=True)
-class Announce:
+class AnnouncePreemption:
     """Tell all workers that these ranks are told to leave, and when."""
 
     ranks: frozenset[int]
@@ -277,14 +286,14 @@ class Announce:
 
 
 @dataclass(frozen=True, slots=True)
-class BeginLater:
+class ScheduleAttempt:
     """Begin after a pause."""
 
     after_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Retried:
+class RecordRetry:
     """This attempt is over and another will begin."""
 
     failures: tuple[Failure, ...] = ()
@@ -293,29 +302,29 @@ class Retried:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    state: State
+class EndRun:
+    state: RunState
     failures: tuple[Failure, ...] = ()
 
 
 Action = (
-    Launch
-    | StartWorkers
-    | Record
-    | Close
-    | Extend
-    | FinishSave
-    | Withdraw
-    | Allot
-    | Validate
-    | EndValidations
-    | ShowCheckpoints
-    | Send
-    | Interrupt
-    | Kill
+    LaunchWorkers
+    | AssignRanks
+    | RecordReport
+    | CloseRound
+    | ExtendCheckpoint
+    | RecoverFiles
+    | WithdrawCheckpoint
+    | AnswerUploadRequest
+    | StartValidation
+    | CancelValidations
+    | SendCheckpointList
+    | SendMessage
+    | InterruptWorkers
+    | KillWorkers
     | SetDeadline
-    | Announce
-    | BeginLater
-    | Retried
-    | End
+    | AnnouncePreemption
+    | ScheduleAttempt
+    | RecordRetry
+    | EndRun
 )

@@ -26,8 +26,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from headway.control.machine.save_consistency import NO_SAVES, Crossed, Saves
-from headway.core.messages import Report, Taken
+from headway.control.machine.save_consistency import NO_SAVES, CrossedSaves, SaveNumbers
+from headway.core.messages import Report, RowsTaken
 
 FILES_WINDOW = 64  # rounds with files that may wait for a rank
 GIVER_WINDOW = 8  # of them, for one that has given files before
@@ -40,12 +40,12 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class ReportRound:
     """One report number over all ranks; None where a rank has not reported (yet)."""
 
     seq: int
     reports: tuple[Report | None, ...]
-    taken: Taken = ()  # how far those who gave files had come in the datasets
+    taken: RowsTaken = ()  # how far those who gave files had come in the datasets
     places: tuple[tuple[int, str], ...] = ()  # where state that saves itself stood, by rank
 
     @property
@@ -54,63 +54,63 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class ClosedRound:
     """This round is over. ``partial`` names ranks that give files and are missing, ``behind`` those that lag.
 
     ``apart``: where two ranks stood whose files do not fit together.
     """
 
-    round: Round
+    round: ReportRound
     partial: tuple[int, ...] = ()
     behind: tuple[int, ...] = ()
     apart: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
+class LateFiles:
     """Files came for a round that had closed without them; ``round`` holds the one report that brought them."""
 
-    round: Round
+    round: ReportRound
 
 
-News = Closed | Late | Crossed
+News = ClosedRound | LateFiles | CrossedSaves
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
+class SaveHabits:
     """What the newest checkpoint tells of the ranks: who gave files to it, and who stayed away."""
 
     give: frozenset[int] = frozenset()
     stay_away: frozenset[int] = frozenset()
 
 
-UNKNOWN = Habits()
+UNKNOWN = SaveHabits()
 
 
 @dataclass(frozen=True, slots=True)
-class Rounds:
+class ReportRounds:
     """All rounds of one attempt: ``passed[rank]`` is that rank's next seq, ``open`` the rounds from ``first`` on."""
 
     first: int
     passed: tuple[int, ...]
-    open: tuple[Round, ...] = ()
+    open: tuple[ReportRound, ...] = ()
     num_staged: int = 0  # open rounds that hold files
     ended: frozenset[int] = frozenset()
     missed: frozenset[int] = frozenset()
     gave: frozenset[int] = frozenset()
     expected: frozenset[int] = frozenset()  # to give files, because they did before this attempt
-    saves: Saves = NO_SAVES
+    saves: SaveNumbers = NO_SAVES
     owed: frozenset[tuple[int, int]] = frozenset()  # (rank, seq): files that a report has promised
-    taken: tuple[Taken, ...] = ()  # how far each rank has come in the datasets, as far as we know
+    taken: tuple[RowsTaken, ...] = ()  # how far each rank has come in the datasets, as far as we know
     places: tuple[str, ...] = ()  # where each rank's state that saves itself stood at its newest save; "" if unknown
     excused: frozenset[int] = frozenset()  # however few they take: nobody can wait for them for ever
 
     @classmethod
-    def begin(cls, num_workers: int, first_seq: int = 0, habits: Habits = UNKNOWN) -> Rounds:
+    def begin(cls, num_workers: int, first_seq: int = 0, habits: SaveHabits = UNKNOWN) -> ReportRounds:
         nothing = (0,) * num_workers
         passed = (first_seq,) * num_workers
-        saves = Saves(nothing)
-        taken: tuple[Taken, ...] = ((),) * num_workers
+        saves = SaveNumbers(nothing)
+        taken: tuple[RowsTaken, ...] = ((),) * num_workers
         return cls(
             first_seq,
             passed,
@@ -134,22 +134,22 @@ class Rounds:
         waiting = self._waiting_for(seq)
         return waiting & (self.gave | self.expected | self._lagging(self.open[seq - self.first], waiting))
 
-    def begin_save(self, rank: int, taken: Taken = (), place: str | None = None) -> Rounds:
+    def begin_save(self, rank: int, taken: RowsTaken = (), place: str | None = None) -> ReportRounds:
         """This rank has begun to lay down files: it is one that gives some, and will report."""
         known = _put(self.taken, rank, _furthest(taken, self.taken[rank]))
         places = self.places if place is None else _put(self.places, rank, place)
         return self._with(gave=self.gave | {rank}, missed=self.missed - {rank}, taken=known, places=places)
 
-    def begin_tracking(self, rank: int) -> Rounds:
+    def begin_tracking(self, rank: int) -> ReportRounds:
         """This rank's state saves itself: it gives files, and so will all others, the first time included."""
         everybody = frozenset(range(len(self.passed)))
         return self._with(gave=self.gave | {rank}, missed=self.missed - {rank}, expected=self.expected | everybody)
 
-    def has_taken(self, rank: int, taken: Taken) -> tuple[Rounds, tuple[News, ...]]:
+    def has_taken(self, rank: int, taken: RowsTaken) -> tuple[ReportRounds, tuple[News, ...]]:
         """This rank has come so far in the datasets."""
         return self._with(taken=_put(self.taken, rank, _furthest(taken, self.taken[rank])))._closed()
 
-    def report(self, rank: int, report: Report) -> tuple[Rounds, tuple[News, ...]]:
+    def report(self, rank: int, report: Report) -> tuple[ReportRounds, tuple[News, ...]]:
         """This rank has reported its next number."""
         saves, crossed, gave = self.saves, None, self.gave
         owed = self.owed | {(rank, report.seq)} if report.pending else self.owed
@@ -161,7 +161,7 @@ class Rounds:
         late = report.seq < self.first
         opened, fresh = (self.open, 0) if late else self._entered(rank, report)
         num_staged = self.num_staged + fresh
-        rounds = Rounds(
+        rounds = ReportRounds(
             self.first,
             passed,
             opened,
@@ -180,25 +180,25 @@ class Rounds:
             return rounds, (crossed,)
         if not late:
             return rounds._closed()
-        only = Round(report.seq, _put((None,) * len(passed), rank, report))
-        return rounds, (Late(only),) if report.staged else ()
+        only = ReportRound(report.seq, _put((None,) * len(passed), rank, report))
+        return rounds, (LateFiles(only),) if report.staged else ()
 
-    def staged(self, rank: int, seq: int) -> tuple[Rounds, tuple[News, ...]]:
+    def staged(self, rank: int, seq: int) -> tuple[ReportRounds, tuple[News, ...]]:
         """The files are there that this rank has promised."""
         rounds = self._with(owed=self.owed - {(rank, seq)})
         if seq < self.first:
             report = Report(seq, 0.0, b"{}", staged=True)
-            return rounds, (Late(Round(seq, _put((None,) * len(self.passed), rank, report))),)
+            return rounds, (LateFiles(ReportRound(seq, _put((None,) * len(self.passed), rank, report))),)
         promised = self.open[seq - self.first].reports[rank]
         assert promised is not None, "a report goes before its files"
         opened, fresh = rounds._entered(rank, promised._replace(staged=True, pending=False))
         return rounds._with(open=opened, num_staged=self.num_staged + fresh)._closed()
 
-    def end(self, rank: int) -> tuple[Rounds, tuple[News, ...]]:
+    def end(self, rank: int) -> tuple[ReportRounds, tuple[News, ...]]:
         """This rank's function is over: nothing more will come from it."""
         return self._with(ended=self.ended | {rank})._closed()
 
-    def overdue(self, seq: int, *, long: bool) -> tuple[Rounds, tuple[News, ...]]:
+    def overdue(self, seq: int, *, long: bool) -> tuple[ReportRounds, tuple[News, ...]]:
         """The time is over for ranks that never gave files to come to this round.
 
         ``long``: also for those that lag, and for those that gave some in earlier attempts; the program may be another
@@ -213,30 +213,30 @@ class Rounds:
         lagging = self._lagging(self.open[seq - self.first], absent)
         return self._with(missed=self.missed | (absent - lagging))._closed()
 
-    def conclude(self) -> tuple[Rounds, tuple[News, ...]]:
+    def conclude(self) -> tuple[ReportRounds, tuple[News, ...]]:
         """Everybody has left: whoever is missing stays missing. Where some save, rank 0 is taken to be among them."""
         unknown = frozenset({0}) - self.gave - self.missed
         return self._with(expected=self.expected | unknown)._closed(all_of_them=True)
 
-    def _with(self, **changes: Any) -> Rounds:
+    def _with(self, **changes: Any) -> ReportRounds:
         return replace(self, **changes)
 
-    def _entered(self, rank: int, report: Report) -> tuple[tuple[Round, ...], int]:
+    def _entered(self, rank: int, report: Report) -> tuple[tuple[ReportRound, ...], int]:
         """The open rounds with this report in place, and whether its round now holds files for the first time."""
         index = report.seq - self.first
         opened = self.open
         if index == len(opened):
-            opened = (*opened, Round(report.seq, (None,) * len(self.passed)))
+            opened = (*opened, ReportRound(report.seq, (None,) * len(self.passed)))
         old = opened[index]
         fresh = report.staged and not old.givers
         gives = old.reports[rank] is None and (report.staged or report.pending)
         taken = _furthest(old.taken, self.taken[rank]) if gives else old.taken
         places = (*old.places, (rank, self.places[rank])) if gives and self.places[rank] else old.places
-        return _put(opened, index, Round(old.seq, _put(old.reports, rank, report), taken, places)), int(fresh)
+        return _put(opened, index, ReportRound(old.seq, _put(old.reports, rank, report), taken, places)), int(fresh)
 
-    def _closed(self, *, all_of_them: bool = False) -> tuple[Rounds, tuple[News, ...]]:
+    def _closed(self, *, all_of_them: bool = False) -> tuple[ReportRounds, tuple[News, ...]]:
         """Close from the oldest on what is complete, and what the windows no longer hold open."""
-        rounds: Rounds = self
+        rounds: ReportRounds = self
         news: list[News] = []
         while rounds.open:
             oldest = rounds.open[0]
@@ -257,19 +257,19 @@ class Rounds:
         away = self.missed - self._lagging(self.open[seq - self.first], self.missed)
         return frozenset(behind - self.ended - away) | owing
 
-    def _lagging(self, at: Round, ranks: frozenset[int]) -> frozenset[int]:
+    def _lagging(self, at: ReportRound, ranks: frozenset[int]) -> frozenset[int]:
         """Those that are not known to have come as far in the datasets as those who gave files to this round."""
         if not at.taken:
             return NOBODY
         return frozenset(rank for rank in ranks - self.excused if _is_behind(self.taken[rank], at.taken))
 
-    def _close(self, oldest: Round, waiting: frozenset[int]) -> tuple[Rounds, Closed]:
+    def _close(self, oldest: ReportRound, waiting: frozenset[int]) -> tuple[ReportRounds, ClosedRound]:
         holds_files = bool(oldest.givers)
         lagging = self._lagging(oldest, waiting) if waiting and holds_files else NOBODY
         missed = self.missed | (waiting - lagging - self.gave) if waiting else self.missed
         absent = {rank for rank in missed | waiting if oldest.reports[rank] is None} if holds_files else set()
         absent |= {rank for rank, number in self.owed if number == oldest.seq}
-        rounds = Rounds(
+        rounds = ReportRounds(
             self.first + 1,
             self.passed,
             self.open[1:],
@@ -285,17 +285,17 @@ class Rounds:
             self.excused,
         )
         partial = tuple(sorted((absent | lagging) & (self.gave | self.expected)))
-        return rounds, Closed(oldest, partial, tuple(sorted(lagging)), _apart(oldest.places))
+        return rounds, ClosedRound(oldest, partial, tuple(sorted(lagging)), _apart(oldest.places))
 
 
-def _furthest(one: Taken, other: Taken) -> Taken:
+def _furthest(one: RowsTaken, other: RowsTaken) -> RowsTaken:
     if one == other:
         return one
     known, told = dict(one), dict(other)
     return tuple((name, max(known.get(name, 0), told.get(name, 0))) for name in sorted(known | told))
 
 
-def _is_behind(rank: Taken, others: Taken) -> bool:
+def _is_behind(rank: RowsTaken, others: RowsTaken) -> bool:
     """Whether a rank is less far in some dataset, and further in none."""
     if rank == others:
         return False

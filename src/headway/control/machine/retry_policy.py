@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from headway.core.messages import Exited, Failed
+from headway.core.messages import FunctionFailed, WorkerExited
 
 # raised: the function raised · died: the process ended · stalled: it stood still · storage: a commit failed
 # start: it never came up · preempted: it was told to leave
@@ -29,18 +29,18 @@ class Failure:
 
     kind: FailureKind
     rank: int | None
-    cause: Failed | Exited | str
+    cause: FunctionFailed | WorkerExited | str
 
 
 def was_taken(failure: Failure) -> bool:
     """Whether its process, or one that it has started, was ended: what happens when all are told to leave at once."""
-    if failure.kind == "raised" and isinstance(failure.cause, Failed):
+    if failure.kind == "raised" and isinstance(failure.cause, FunctionFailed):
         return "killed by signal: Terminated" in failure.cause.message  # torch, of a loader process
     return failure.kind in ("died", "stalled")
 
 
 @dataclass(frozen=True, slots=True)
-class Budgets:
+class RetryBudgets:
     """How often each kind of trouble is survived; -1 means without end."""
 
     failures: int = 0
@@ -50,7 +50,7 @@ class Budgets:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class FailureHistory:
     """What has been charged so far, and how many attempts in a row have got nowhere."""
 
     failures: int = 0
@@ -58,7 +58,7 @@ class History:
     preemptions: int = 0
     in_a_row: int = 0
 
-    def charged(self, kind: FailureKind, *, progress: bool) -> History:
+    def charged(self, kind: FailureKind, *, progress: bool) -> FailureHistory:
         in_a_row = 1 if progress else self.in_a_row + 1
         match kind:
             case "start":
@@ -81,7 +81,7 @@ class GiveUp:
     """End the run as FAILED."""
 
 
-def decide(kind: FailureKind, history: History, budgets: Budgets) -> Retry | GiveUp:
+def decide(kind: FailureKind, history: FailureHistory, budgets: RetryBudgets) -> Retry | GiveUp:
     """``history`` counts this failure too."""
     if kind in FINAL or (kind == "raised" and not budgets.exceptions):
         return GiveUp()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class SaveAgreement:
     """``waiting``: ranks that have not said where they stand. ``leave``: the report is to be their last."""
 
     index: int
@@ -21,7 +21,7 @@ class Agreement:
     leave: bool = False
     furthest: int = 0  # the largest number that somebody may report already
 
-    def answer(self, rank: int, index: int, seq: int) -> Agreement:
+    def answer(self, rank: int, index: int, seq: int) -> SaveAgreement:
         """This rank's next report is ``seq``."""
         if index != self.index or rank not in self.waiting:
             return self

@@ -15,7 +15,7 @@ MEMORY = 256  # how many saves back we can tell their numbers
 
 
 @dataclass(frozen=True, slots=True)
-class Crossed:
+class CrossedSaves:
     """The ``nth`` save of rank ``a`` is its report ``seq_a``; that of rank ``b`` is its report ``seq_b``.
 
     ``suspects`` are rounds since then that others have saved in: all that ``a`` has not come to yet, and those that it
@@ -31,21 +31,21 @@ class Crossed:
 
 
 @dataclass(frozen=True, slots=True)
-class Saves:
+class SaveNumbers:
     """``counts[rank]``: how often it has saved; ``recent``: the numbers of the latest saves, ``first`` of the first."""
 
     counts: tuple[int, ...]
     first: int | None = None
     recent: tuple[int, ...] = ()
 
-    def made(self, rank: int, seq: int, window: int) -> tuple[Saves, Crossed | None]:
+    def made(self, rank: int, seq: int, window: int) -> tuple[SaveNumbers, CrossedSaves | None]:
         """This rank saves in its report ``seq``; of those it has passed at most ``window`` come under suspicion."""
         n, most = self.counts[rank], max(self.counts)
         counts = (*self.counts[:rank], n + 1, *self.counts[rank + 1 :])
         if n == most:
             first = seq if self.first is None else self.first
-            return Saves(counts, first, (*self.recent, seq)[-MEMORY:]), None
-        saves = Saves(counts, self.first, self.recent)
+            return SaveNumbers(counts, first, (*self.recent, seq)[-MEMORY:]), None
+        saves = SaveNumbers(counts, self.first, self.recent)
         expected = self._number(n)
         if expected in (seq, None):
             return saves, None
@@ -53,7 +53,7 @@ class Saves:
         since = self.recent[max(0, len(self.recent) - (most - n)) :]
         passed = tuple(number for number in since if number < seq)
         suspects = (*(passed if len(passed) <= window else ()), *(number for number in since if number >= seq))
-        return saves, Crossed(rank, seq, other, expected or 0, n, suspects)
+        return saves, CrossedSaves(rank, seq, other, expected or 0, n, suspects)
 
     def _number(self, n: int) -> int | None:
         """The report number of the n-th save of all; None where that is too long ago."""
@@ -61,4 +61,4 @@ class Saves:
         return self.first if n == 0 else self.recent[index] if index >= 0 else None
 
 
-NO_SAVES = Saves(())
+NO_SAVES = SaveNumbers(())

@@ -9,21 +9,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headway.control.job_thread import Aside
-from headway.control.machine.report_rounds import Round
+from headway.control.job_thread import JobThread
+from headway.control.machine.report_rounds import ReportRound
 from headway.control.machine.retry_policy import Failure
 from headway.control.narration.failure_text import exception
 from headway.core.callback import TrainRunContext, UserCallback
 from headway.observe.tracebacks import folded
 from headway.storage.checkpoint.checkpoint import Checkpoint
-from headway.storage.checkpoint.commit import Saved
+from headway.storage.checkpoint.commit import SavedCheckpoint
 
 
 @dataclass
 class _Pending:
     """A round that callbacks have not heard of yet, because its checkpoint, or one before it, is not committed."""
 
-    round: Round
+    round: ReportRound
     waits: bool
     checkpoint: Checkpoint | None = None
 
@@ -31,7 +31,7 @@ class _Pending:
 SLOW_S = 5.0  # from here on a person wants to know whose callback it is
 
 
-class Hooks:
+class CallbackRunner:
     """``at_once``: they are called in the controller's own thread, where a function runs in this process."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Hooks:
         self._callbacks = callbacks
         self._context = context
         self._complain = complain
-        self._aside = None if at_once else Aside("headway-callbacks")
+        self._aside = None if at_once else JobThread("headway-callbacks")
         self._pending: deque[_Pending] = deque()
         self._complaints: Counter[str] = Counter()
         self._over = False
@@ -59,13 +59,13 @@ class Hooks:
             self._over = True
             self._call("after_run", error)
 
-    def closed(self, closing: Round, *, commit: bool) -> None:
+    def closed(self, closing: ReportRound, *, commit: bool) -> None:
         """A round is over; with a checkpoint it is told when that is committed, and later rounds after it."""
         if self._callbacks:
             self._pending.append(_Pending(closing, waits=commit))
             self._tell()
 
-    def saved(self, saved: Saved) -> None:
+    def saved(self, saved: SavedCheckpoint) -> None:
         for pending in self._pending:
             if pending.waits and pending.round.seq == saved.manifest.seq:
                 pending.waits, pending.checkpoint = False, saved.checkpoint()

@@ -8,17 +8,17 @@ from collections.abc import Callable
 from typing import Any
 
 from headway.observe import phrases
-from headway.storage.run.run_directory import RunDir
+from headway.storage.run.run_directory import RunDirectory
 
 STARVED = 0.3  # of the time since the last look, which loops may wait for data
 LONG_ENOUGH_S = 4.0  # to judge
 AGAIN_S = 60.0  # before it is said again
 
 
-class Feeding:
+class DataLog:
     """Belongs to the controller's thread."""
 
-    def __init__(self, rundir: RunDir, tell: Callable[[str], None]) -> None:
+    def __init__(self, rundir: RunDirectory, tell: Callable[[str], None]) -> None:
         self._rundir = rundir
         self._tell = tell
         self._attempt = 0

@@ -7,27 +7,29 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from headway.control.checkpoints.committer import Ledger
-from headway.control.machine.events import Retried
-from headway.control.machine.report_rounds import Closed, Round
+from headway.control.checkpoints.committer import CheckpointCommitter
+from headway.control.machine.events import RecordRetry
+from headway.control.machine.report_rounds import ClosedRound, ReportRound
 from headway.control.machine.state import Leaving
 from headway.control.narration.failure_text import sentence, traceback_text
 from headway.core.config import CheckpointConfig
 from headway.diagnosis.verdict import Diagnosis
 from headway.observe import phrases
-from headway.observe.run_observer import Watcher
-from headway.storage.checkpoint.commit import Saved
+from headway.observe.run_observer import RunObserver
+from headway.storage.checkpoint.commit import SavedCheckpoint
 from headway.storage.checkpoint.manifest import Manifest
 from headway.storage.checkpoint.retention import value_of
 from headway.storage.checkpoint.validation_record import Validation
 from headway.storage.run import layout
-from headway.storage.run.run_directory import RunDir
+from headway.storage.run.run_directory import RunDirectory
 
 SLOW_UPLOAD_S = 2.0  # from here on a person wants to know how fast files travel
 
 
-class Chronicle:
-    def __init__(self, rundir: RunDir, ledger: Ledger, watcher: Watcher, config: CheckpointConfig) -> None:
+class EventLog:
+    def __init__(
+        self, rundir: RunDirectory, ledger: CheckpointCommitter, watcher: RunObserver, config: CheckpointConfig
+    ) -> None:
         self._rundir = rundir
         self._ledger = ledger
         self._watcher = watcher
@@ -96,7 +98,7 @@ class Chronicle:
         }.get(leaving or "", "")
         self.tell("stopping", f"{why}stopping after report {seq}")
 
-    def retried(self, attempt: int, retried: Retried) -> None:
+    def retried(self, attempt: int, retried: RecordRetry) -> None:
         kept, newest = self._ledger.kept, self._ledger.newest_report
         source = f"from {kept[-1].path.name}" if kept else "from the beginning: there is no checkpoint yet"
         where = f"after report {newest.seq}" if newest else "before the first report"
@@ -135,7 +137,7 @@ class Chronicle:
 
     # --- checkpoints ---
 
-    def saved(self, seq: int, attempt: int, saved: Saved) -> None:
+    def saved(self, seq: int, attempt: int, saved: SavedCheckpoint) -> None:
         speed = {"seconds": round(saved.seconds, 3), "bytes": saved.manifest.size} if saved.seconds else {}
         self._rundir.note("checkpoint", path=saved.path.name, seq=seq, attempt=attempt, **speed)
         if saved.seconds >= SLOW_UPLOAD_S:
@@ -156,7 +158,7 @@ class Chronicle:
         text = f"a rank has failed; waiting up to {within_s:g} s for {phrases.ranks(ranks)} to complete its checkpoint"
         self.tell("awaiting", text, ranks=sorted(ranks))
 
-    def dropped(self, closed: Closed) -> None:
+    def dropped(self, closed: ClosedRound) -> None:
         missing = closed.partial or closed.behind
         if not missing:
             places = " and ".join(f"rank {rank}'s state at {place}" for rank, place in closed.apart)
@@ -172,7 +174,7 @@ class Chronicle:
         text = f"rank {rank} has gone while its files for report {seq} were on their way: bringing them to storage"
         self.tell("finishing", text, rank=rank, seq=seq)
 
-    def too_late(self, late: Round) -> None:
+    def too_late(self, late: ReportRound) -> None:
         text = f"files of {phrases.ranks(late.givers)} for report {late.seq} came too late: its checkpoint is gone"
         self.tell("late", text, "WARNING", seq=late.seq)
 
@@ -192,7 +194,7 @@ class Chronicle:
     def validating(self, number: int) -> None:
         self.tell("waiting", f"training is over; waiting for {phrases.count(number, 'validation')}")
 
-    def validated(self, name: str, validation: Validation, saved: Saved | None) -> None:
+    def validated(self, name: str, validation: Validation, saved: SavedCheckpoint | None) -> None:
         fields: dict[str, Any] = {"path": name, "status": validation.status, "metrics": validation.metrics}
         if validation.error:
             log = layout.validation_log(self._rundir.path, name, "err")
@@ -204,7 +206,7 @@ class Chronicle:
         if saved is not None:
             self._look_for_score(saved)
 
-    def _look_for_score(self, saved: Saved) -> None:
+    def _look_for_score(self, saved: SavedCheckpoint) -> None:
         """Say it once where a checkpoint lacks what it should be ranked by."""
         if self._score is not None and value_of(saved, self._score) is None and not self._missed_score:
             self._missed_score = True

@@ -12,21 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import headway
-from headway.control.job_thread import Aside
+from headway.control.job_thread import JobThread
 from headway.control.machine.retry_policy import Failure
 from headway.control.narration.failure_text import fault, ordered, sentence
-from headway.core.messages import Failed, Pulse, Report, Stacks, Start, ToController
+from headway.core.messages import FunctionFailed, Heartbeat, Report, StackDump, Start, ToController
 from headway.core.security.signing import Key
 from headway.diagnosis.verdict import Diagnosis
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.run import failure_bundle as bundles
-from headway.storage.run.failure_bundle import Bundle
+from headway.storage.run.failure_bundle import FailureBundle
 
 MEMORY_SAMPLES = 300
 PACKAGES = ("torch", "numpy", "pyarrow", "cloudpickle")
 
 
-class Witness:
+class FailureRecorder:
     """Belongs to the controller's thread, all of it but the writing."""
 
     def __init__(self, run: Path, task: bytes, key: Key, complain: Callable[[str], None]) -> None:
@@ -34,12 +34,12 @@ class Witness:
         self._key = key
         self._task = task
         self._complain = complain
-        self._aside = Aside("headway-postmortem")
+        self._aside = JobThread("headway-postmortem")
         self._num_stalls = 0
         self._attempt: dict[str, Any] = {"attempt": 0, "num_workers": 0}
         self._stacks: dict[int, str] = {}
         self._raised: set[int] = set()
-        self._pulses: dict[int, Pulse] = {}
+        self._pulses: dict[int, Heartbeat] = {}
         self._reports: dict[int, int] = {}
         self._memory: dict[int, deque[tuple[float, int]]] = {}
 
@@ -60,17 +60,17 @@ class Witness:
         match message:
             case Report(seq=seq):
                 self._reports[rank] = seq
-            case Pulse():
+            case Heartbeat():
                 self._note(rank, message)
-            case Stacks(text=text, pulse=pulse):
+            case StackDump(text=text, pulse=pulse):
                 if rank not in self._raised:  # where it raised counts, not what it did afterwards
                     self._stacks[rank] = text
                 self._note(rank, pulse)
-            case Failed(stacks=stacks):
+            case FunctionFailed(stacks=stacks):
                 self._stacks[rank] = stacks
                 self._raised.add(rank)
 
-    def _note(self, rank: int, pulse: Pulse) -> None:
+    def _note(self, rank: int, pulse: Heartbeat) -> None:
         self._pulses[rank] = pulse
         history = self._memory.setdefault(rank, deque(maxlen=MEMORY_SAMPLES))
         history.append((round(time.time(), 1), pulse.rss_bytes))
@@ -108,10 +108,10 @@ class Witness:
             "memory": {str(rank): list(history) for rank, history in sorted(self._memory.items())},
             "versions": versions(),
         }
-        bundle = Bundle(name, summary, dict(self._stacks), task, self._key)
+        bundle = FailureBundle(name, summary, dict(self._stacks), task, self._key)
         self._aside.do(name, lambda: self._written(bundle))
 
-    def _written(self, bundle: Bundle) -> None:
+    def _written(self, bundle: FailureBundle) -> None:
         try:
             bundles.write(self._run, bundle)
         except OSError as error:
@@ -122,7 +122,7 @@ class Witness:
 
 
 def _failure(failure: Failure) -> dict[str, Any]:
-    traceback = failure.cause.traceback if isinstance(failure.cause, Failed) else ""
+    traceback = failure.cause.traceback if isinstance(failure.cause, FunctionFailed) else ""
     return {"rank": failure.rank, "kind": failure.kind, "cause": sentence([failure]), "traceback": traceback}
 
 

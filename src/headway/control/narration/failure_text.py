@@ -17,7 +17,7 @@ from headway.core.errors import (
     WorkerDied,
     WorkerStalled,
 )
-from headway.core.messages import Exited, Failed
+from headway.core.messages import FunctionFailed, WorkerExited
 from headway.observe import phrases
 
 
@@ -39,7 +39,7 @@ def traceback_text(failures: Sequence[Failure]) -> str:
         return ""
     first = _folded(failures)[0]
     cause = first[0].cause
-    if not isinstance(cause, Failed) or not cause.traceback:
+    if not isinstance(cause, FunctionFailed) or not cause.traceback:
         return ""
     others = [failure.rank for failure in first[1:] if failure.rank is not None]
     also = f" ({phrases.ranks(others)} the same)" if others else ""
@@ -49,9 +49,9 @@ def traceback_text(failures: Sequence[Failure]) -> str:
 def exception(failure: Failure) -> BaseException:
     """The failure as an exception: the user's own, in its own type, wherever that comes back to life here."""
     match failure.cause:
-        case Failed(kind=kind, message=message, error=error):
+        case FunctionFailed(kind=kind, message=message, error=error):
             return _revived(error) or RemoteError(f"{kind}: {message}")
-        case Exited():
+        case WorkerExited():
             return WorkerDied(_said([failure]))
         case str(reason):
             return _OURS[failure.kind](reason)
@@ -63,11 +63,11 @@ _MEMORY = re.compile(r"out of memory|can't allocate memory|cannot allocate memor
 def fault(failure: Failure) -> str:
     """The class of a failure, in a word or three."""
     match failure.cause:
-        case Failed(kind=kind, message=message):
+        case FunctionFailed(kind=kind, message=message):
             return "out of memory" if kind == "MemoryError" or _MEMORY.search(message) else "exception"
-        case Exited(out_of_memory=True):
+        case WorkerExited(out_of_memory=True):
             return "out of memory"
-        case Exited():
+        case WorkerExited():
             return "dead"
         case _:
             return failure.kind
@@ -106,7 +106,7 @@ def _folded(failures: Sequence[Failure]) -> list[list[Failure]]:
 
 def _key(failure: Failure) -> object:
     cause = failure.cause
-    if isinstance(cause, Failed):
+    if isinstance(cause, FunctionFailed):
         return cause.kind, re.sub(r"\d+", "#", cause.message)
     return failure.kind, cause
 
@@ -117,7 +117,7 @@ _CONNECTION = re.compile(r"gloo|nccl|connection (reset|closed|refused)|broken pi
 def _is_consequence(failure: Failure) -> bool:
     """Whether a rank raised only because another one was gone."""
     cause = failure.cause
-    return isinstance(cause, Failed) and _CONNECTION.search(cause.message) is not None
+    return isinstance(cause, FunctionFailed) and _CONNECTION.search(cause.message) is not None
 
 
 def _lost(group: Sequence[Failure]) -> str:
@@ -133,10 +133,10 @@ def _said(group: Sequence[Failure]) -> str:
         else ""
     )
     match cause:
-        case Failed(kind=kind, message=message):
+        case FunctionFailed(kind=kind, message=message):
             first = message.strip().split("\n")[0]
             return f"{who} raised {kind}" + (f": {first}" if first else "")
-        case Exited():
+        case WorkerExited():
             return f"{who} {phrases.death(cause, several=len(group) > 1)}"
         case str(reason):
             return reason

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headway.core.messages import Place, Ready
+from headway.core.messages import RankAssignment, Ready
 
 
 def order(ready: Sequence[Ready]) -> list[int]:
@@ -19,7 +19,7 @@ def order(ready: Sequence[Ready]) -> list[int]:
     )
 
 
-def places(ready: Sequence[Ready], *, num_threads: int | None, master_port: int) -> list[Place]:
+def places(ready: Sequence[Ready], *, num_threads: int | None, master_port: int) -> list[RankAssignment]:
     """One place per rank; ``ready`` stands in rank order already."""
     if (outer := ready[0].place) is not None:
         return [outer]
@@ -31,7 +31,7 @@ def places(ready: Sequence[Ready], *, num_threads: int | None, master_port: int)
     for rank, worker in enumerate(ready):
         local_rank = seen[worker.host] = seen.get(worker.host, -1) + 1
         found.append(
-            Place(
+            RankAssignment(
                 rank=rank,
                 world_size=len(ready),
                 local_rank=local_rank,
@@ -52,7 +52,7 @@ def _card(gpu: str) -> tuple[int, str]:
     return (int(gpu), "") if gpu.isdigit() else (1 << 30, gpu)
 
 
-def environment(place: Place) -> dict[str, str]:
+def environment(place: RankAssignment) -> dict[str, str]:
     """The variables by which torchrun, Accelerate, Lightning and plain torch.distributed code find their place."""
     env = {
         "HEADWAY_WORKER": "1",
@@ -72,7 +72,7 @@ def environment(place: Place) -> dict[str, str]:
     return env
 
 
-def torchrun_environment(place: Place, *, run: str, restarts: int, max_restarts: int) -> dict[str, str]:
+def torchrun_environment(place: RankAssignment, *, run: str, restarts: int, max_restarts: int) -> dict[str, str]:
     """What torchrun sets besides: scripts written for it skip work after a restart, or look whether it started them.
 
     Args:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable
 from pathlib import PurePath
 
-from headway.core.messages import Stacks, ToController
+from headway.core.messages import StackDump, ToController
 from headway.observe import phrases
 
 SLOW_EXIT_S = 5.0  # from here on a person wants to know
@@ -18,7 +18,7 @@ QUESTION = -2  # the index of our Dump: its answer is not for those who look for
 _THREAD = re.compile(r"^thread (.*):$", re.MULTILINE)
 
 
-class Exits:
+class SlowExits:
     """What the workers of one attempt were doing when they were asked."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Exits:
 
     def heard(self, rank: int, message: ToController) -> str | None:
         """The answer to our question, as a sentence; None for everything else."""
-        if not isinstance(message, Stacks) or message.index != QUESTION:
+        if not isinstance(message, StackDump) or message.index != QUESTION:
             return None
         self._doing[rank] = doing(message)
         return f"rank {rank} has returned, and {self._doing[rank]}"
@@ -46,7 +46,7 @@ class Exits:
         return "; ".join(each)
 
 
-def doing(stacks: Stacks) -> str:
+def doing(stacks: StackDump) -> str:
     """What keeps a process that is about to end, in words."""
     calls = stacks.main
     if any(call.function == "_shutdown" and PurePath(call.file).name == "threading.py" for call in calls):

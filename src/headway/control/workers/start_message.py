@@ -10,14 +10,14 @@ from typing import Any
 
 import cloudpickle
 
-from headway.control.run_plan import Plan
+from headway.control.run_plan import RunPlan
 from headway.control.workers import ranks
 from headway.core.config import ScalingConfig
 from headway.core.environment import outer_ranks, working_directory
-from headway.core.messages import Place, Ready, RunInfo, Start, Surroundings
+from headway.core.messages import ProcessSetup, RankAssignment, Ready, RunInfo, Start
 from headway.observe.logging_config import current_settings
 from headway.storage.checkpoint.checkpoint import Checkpoint
-from headway.storage.run.run_directory import RunDir
+from headway.storage.run.run_directory import RunDirectory
 
 # Arrow's allocator: a huge page is zeroed as a whole when it is first touched, which takes long on a virtual machine;
 # blocks of a few megabytes gain nothing by it.
@@ -25,8 +25,8 @@ ARROW = {"MIMALLOC_ALLOW_THP": "0"}
 
 
 def starts(
-    plan: Plan,
-    rundir: RunDir,
+    plan: RunPlan,
+    rundir: RunDirectory,
     ready: Sequence[Ready],
     *,
     attempt: int,
@@ -69,7 +69,7 @@ def starts(
     ]
 
 
-def _environment(plan: Plan, rundir: RunDir, place: Place, attempt: int) -> dict[str, str]:
+def _environment(plan: RunPlan, rundir: RunDirectory, place: RankAssignment, attempt: int) -> dict[str, str]:
     env = ranks.environment(place)
     if outer_ranks() is not None:  # a torchrun around us has set these, and its agent keeps a store
         return env
@@ -78,10 +78,10 @@ def _environment(plan: Plan, rundir: RunDir, place: Place, attempt: int) -> dict
     return env | ranks.torchrun_environment(place, run=rundir.path.name, restarts=restarts, max_restarts=limit)
 
 
-def surroundings(env: dict[str, str]) -> Surroundings:
+def surroundings(env: dict[str, str]) -> ProcessSetup:
     """This process as it is now: the nursery was started long ago."""
     env = {**ARROW, **os.environ, **env}
-    return Surroundings(
+    return ProcessSetup(
         env=env, cwd=working_directory(), sys_path=tuple(sys.path), argv=tuple(sys.argv), logging=current_settings()
     )
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from headway.core.security.signing import Key
 from headway.storage import durable_fs
 from headway.storage.checkpoint import background_handoff, staging
-from headway.storage.checkpoint.commit import Commitment, Saved, Signer, commit, discard, extend
+from headway.storage.checkpoint.commit import CommitRequest, SavedCheckpoint, Signer, commit, discard, extend
 from headway.storage.checkpoint.manifest import Manifest, damage, read_manifest
 from headway.storage.checkpoint.recovery import Recovered, Survey, next_number, recover, survey
 from headway.storage.checkpoint.staging import Slot
@@ -20,23 +20,23 @@ from headway.storage.fs_ops import entries
 from headway.storage.run import layout
 
 
-class Vault(Protocol):
+class CheckpointBackend(Protocol):
     """Only the controller's committer calls what changes anything."""
 
     @property
     def url(self) -> str:
         """Where the run is, for people."""
 
-    def read_only(self) -> Vault:
+    def read_only(self) -> CheckpointBackend:
         """The same place for those who only look: without a key and without a lock, so that it can be pickled."""
 
     def fence(self) -> None:
         """StorageError where the run is not ours any more: then nothing may be written."""
 
-    def commit(self, what: Commitment) -> Saved:
+    def commit(self, what: CommitRequest) -> SavedCheckpoint:
         """Make these ranks' files a checkpoint. Raises without leaving anything that looks like one."""
 
-    def extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> Saved:
+    def extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> SavedCheckpoint:
         """Add a rank's files to a checkpoint."""
 
     def discard(self, path: PurePath) -> None:
@@ -80,7 +80,7 @@ class Vault(Protocol):
 
 
 @dataclass(frozen=True)
-class FolderVault:
+class LocalCheckpointBackend:
     """``root`` is the run's folder, or a place in memory like it."""
 
     root: Path
@@ -91,19 +91,19 @@ class FolderVault:
     def url(self) -> str:
         return str(self.root)
 
-    def read_only(self) -> FolderVault:
-        return FolderVault(self.root)
+    def read_only(self) -> LocalCheckpointBackend:
+        return LocalCheckpointBackend(self.root)
 
     def fence(self) -> None:
         """LeaseLost where the folder is another run's by now."""
         if self.check_lock is not None:
             self.check_lock()
 
-    def commit(self, what: Commitment) -> Saved:
+    def commit(self, what: CommitRequest) -> SavedCheckpoint:
         self.fence()
         return commit(self.root, what, self.signer)
 
-    def extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> Saved:
+    def extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> SavedCheckpoint:
         self.fence()
         return extend(Path(path), Slot(self.root, attempt, seq, rank), self.signer)
 

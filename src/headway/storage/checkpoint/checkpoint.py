@@ -18,7 +18,7 @@ from headway.storage.checkpoint.dict_files import foreign_pickles, read_dict, wr
 from headway.storage.checkpoint.manifest import Manifest, parse_manifest, read_manifest
 from headway.storage.checkpoint.signatures import Proof, proof_of, trusted
 from headway.storage.fs_ops import copy_tree, json_bytes, parse_json, read_json, write_json
-from headway.storage.object_store.base import Store, is_remote, open_store
+from headway.storage.object_store.base import ObjectStore, is_remote, open_store
 from headway.storage.object_store.download_cache import copy_of, held
 from headway.storage.object_store.verify import contents_of, fetch
 from headway.storage.run import layout
@@ -37,7 +37,7 @@ class Checkpoint:
     """
 
     _data: dict[Any, Any] | None = None
-    _store: Store | None = None  # where its files are, if not in a folder here
+    _store: ObjectStore | None = None  # where its files are, if not in a folder here
     _trusted = False  # whether its pickles may be opened whoever wrote them
     _key: Key | None = None  # of the run that hands it out, if that is not this user's own
 
@@ -51,7 +51,7 @@ class Checkpoint:
             self.path = os.path.abspath(named)
 
     @classmethod
-    def of(cls, place: Store | str, *, trust: bool = False, key: Key | None = None) -> Self:
+    def of(cls, place: ObjectStore | str, *, trust: bool = False, key: Key | None = None) -> Self:
         """A checkpoint of a run.
 
         Args:

@@ -24,12 +24,12 @@ from headway.storage.checkpoint.merge import Clash, Given, merge
 from headway.storage.checkpoint.staging import Note, Slot, read_note
 from headway.storage.checkpoint.validation_record import Validation, carry_over, lay_down
 from headway.storage.fs_ops import remove_json, replace_links
-from headway.storage.object_store.base import Store
+from headway.storage.object_store.base import ObjectStore
 from headway.storage.run import layout
 
 
 @dataclass(frozen=True, kw_only=True)
-class Commitment:
+class CommitRequest:
     """All that is needed to turn staged files into a checkpoint."""
 
     number: int
@@ -74,13 +74,13 @@ class Commitment:
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedCheckpoint:
     """A checkpoint that is there: in a folder here, or in ``store``, which begins where the checkpoint does."""
 
     path: PurePath
     manifest: Manifest
     clashes: tuple[Clash, ...] = ()
-    store: Store | None = None
+    store: ObjectStore | None = None
     seconds: float = 0.0  # how long its files travelled
     validation: Validation | None = None  # None: nobody has asked for one
 
@@ -116,7 +116,7 @@ class Signer:
         return self.sign(unsigned, {late: note}) if known.is_signed(self.key) else unsigned
 
 
-def commit(run: Path, what: Commitment, signer: Signer | None = None) -> Saved:
+def commit(run: Path, what: CommitRequest, signer: Signer | None = None) -> SavedCheckpoint:
     """Make these ranks' files the checkpoint of this number. Raises without leaving anything that looks like one."""
     slots = [Slot(run, what.attempt, what.seq, rank) for rank in what.ranks]
     notes = {slot.rank: read_note(slot) for slot in slots}
@@ -142,7 +142,7 @@ def commit(run: Path, what: Commitment, signer: Signer | None = None) -> Saved:
     put_in_place(whole, final)
     for slot in slots:
         slot.clear()
-    return Saved(final, manifest, clashes, validation=validation)
+    return SavedCheckpoint(final, manifest, clashes, validation=validation)
 
 
 def check_adopted_files(manifest: Manifest, notes: Iterable[Note | None]) -> None:
@@ -184,7 +184,7 @@ def put_in_place(whole: Path, final: Path) -> None:
     durable_fs.flush(final.parent)
 
 
-def extend(path: Path, late: Slot, signer: Signer | None = None) -> Saved:
+def extend(path: Path, late: Slot, signer: Signer | None = None) -> SavedCheckpoint:
     """Add a rank's files to a checkpoint: build the larger one beside it and swap the two in one step."""
     manifest = read_manifest(path)
     known = late.folder.with_name(f"{late.folder.name}.known")
@@ -205,7 +205,7 @@ def extend(path: Path, late: Slot, signer: Signer | None = None) -> Saved:
     durable_fs.flush(path.parent)
     durable_fs.remove(known)
     late.clear()
-    return Saved(path, larger, clashes, validation=validation)
+    return SavedCheckpoint(path, larger, clashes, validation=validation)
 
 
 def discard(path: Path) -> None:

@@ -25,7 +25,7 @@ from headway.core.security.signing import Key
 from headway.storage import durable_fs
 from headway.storage.checkpoint import background_handoff, staging
 from headway.storage.checkpoint.background_handoff import Handoff
-from headway.storage.checkpoint.commit import Commitment, Saved, Signer, commit, put_in_place
+from headway.storage.checkpoint.commit import CommitRequest, SavedCheckpoint, Signer, commit, put_in_place
 from headway.storage.checkpoint.manifest import Manifest, NewerFormat, damage, in_words, read_manifest
 from headway.storage.checkpoint.staging import Note, Slot
 from headway.storage.checkpoint.validation_record import read_validation
@@ -40,7 +40,7 @@ LARGE = 1 << 30  # bytes that take a moment to read
 class Survey:
     """The checkpoints of a run by the report they were made of, and those that are not what they should be."""
 
-    kept: list[Saved]
+    kept: list[SavedCheckpoint]
     damaged: dict[PurePath, str]
 
 
@@ -48,7 +48,7 @@ class Survey:
 class Recovered:
     """What an opening found; ``notes`` are what a person should hear of it."""
 
-    kept: list[Saved]
+    kept: list[SavedCheckpoint]
     notes: list[str]
 
 
@@ -67,7 +67,7 @@ def survey(run: Path) -> Survey:
 def _look(run: Path) -> tuple[Survey, bool]:
     """What is there, and whether something has vanished meanwhile."""
     vanished = False
-    kept: list[Saved] = []
+    kept: list[SavedCheckpoint] = []
     damaged: dict[PurePath, str] = {}
     for folder in _folders(run):
         try:
@@ -79,7 +79,7 @@ def _look(run: Path) -> tuple[Survey, bool]:
         except StorageError as error:
             wrong = str(error)
         if not wrong:
-            kept.append(Saved(folder, manifest, validation=read_validation(folder)))
+            kept.append(SavedCheckpoint(folder, manifest, validation=read_validation(folder)))
         elif folder.exists():
             damaged[folder] = wrong
         else:
@@ -87,7 +87,7 @@ def _look(run: Path) -> tuple[Survey, bool]:
     return Survey(sorted(kept, key=lambda saved: saved.manifest.seq), damaged), vanished
 
 
-def committed(run: Path) -> list[Saved]:
+def committed(run: Path) -> list[SavedCheckpoint]:
     """Every good checkpoint of a run, by the report it was made of."""
     return survey(run).kept
 
@@ -121,7 +121,7 @@ def recover(run: Path, *, crashed: bool, signer: Signer | None = None) -> Recove
     return Recovered(committed(run), notes)
 
 
-def restore_reports(run: Path, kept: Sequence[Saved]) -> Iterator[str]:
+def restore_reports(run: Path, kept: Sequence[SavedCheckpoint]) -> Iterator[str]:
     """Reports before the newest checkpoint that the driver had not read when it was killed; ``run`` is a directory."""
     restored = report_backlog.restore(run, kept[-1].manifest.seq) if kept else 0
     if restored:
@@ -188,7 +188,7 @@ def _commit_complete_saves(run: Path, signer: Signer | None) -> Iterator[str]:
             continue
         ranks = tuple(sorted(slot.rank for slot in notes))
         note = notes[Slot(run, attempt, seq, ranks[0])]
-        what = Commitment(
+        what = CommitRequest(
             number=next_number(run),
             seq=seq,
             attempt=attempt,

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from headway.core.config import CheckpointConfig
-from headway.storage.checkpoint.commit import Saved
+from headway.storage.checkpoint.commit import SavedCheckpoint
 
 _WORST = -math.inf
 
@@ -25,7 +25,7 @@ def look_up(metrics: Mapping[str, Any], key: str) -> Any:
     return value
 
 
-def score(saved: Saved, key: str, order: str) -> float:
+def score(saved: SavedCheckpoint, key: str, order: str) -> float:
     """Higher is better, whatever the order; what is missing, NaN or no number is worst."""
     value = value_of(saved, key)
     if not isinstance(value, int | float):
@@ -39,14 +39,14 @@ def score(saved: Saved, key: str, order: str) -> float:
     return number if order == "max" else -number
 
 
-def value_of(saved: Saved, key: str) -> Any:
+def value_of(saved: SavedCheckpoint, key: str) -> Any:
     """What a checkpoint is ranked by: what its validation says, else a number in its own dict, else its report."""
     validated = look_up(saved.validation.metrics, key) if saved.validation is not None else None
     own = saved.manifest.values.get(key) if validated is None else validated
     return look_up(saved.manifest.metrics, key) if own is None else own
 
 
-def ranked(kept: Sequence[Saved], config: CheckpointConfig) -> list[Saved]:
+def ranked(kept: Sequence[SavedCheckpoint], config: CheckpointConfig) -> list[SavedCheckpoint]:
     """From the worst to the best; of equals the later is better."""
     key = config.checkpoint_score_attribute
     if key is None:
@@ -55,13 +55,13 @@ def ranked(kept: Sequence[Saved], config: CheckpointConfig) -> list[Saved]:
     return sorted(kept, key=lambda c: (score(c, key, order), c.manifest.seq))
 
 
-def best(kept: Sequence[Saved], config: CheckpointConfig) -> list[Saved]:
+def best(kept: Sequence[SavedCheckpoint], config: CheckpointConfig) -> list[SavedCheckpoint]:
     """The ``num_to_keep`` best, the best of all last."""
     order = ranked(kept, config)
     return order if config.num_to_keep is None else order[-config.num_to_keep :] if config.num_to_keep else []
 
 
-def surplus(kept: Sequence[Saved], config: CheckpointConfig) -> list[Saved]:
+def surplus(kept: Sequence[SavedCheckpoint], config: CheckpointConfig) -> list[SavedCheckpoint]:
     """Those that may go: neither among the best nor the newest, and their validation, if any, is over.
 
     A directory that has another name than we gave it is a copy that somebody has made, or was renamed to be kept.
@@ -73,11 +73,11 @@ def surplus(kept: Sequence[Saved], config: CheckpointConfig) -> list[Saved]:
     return [c for c in ours if c.path not in stay and not c.awaits_validation]
 
 
-def _is_renamed(saved: Saved) -> bool:
+def _is_renamed(saved: SavedCheckpoint) -> bool:
     return saved.path.name != saved.manifest.name
 
 
-def why_kept(kept: Sequence[Saved], config: CheckpointConfig) -> dict[PurePath, str]:
+def why_kept(kept: Sequence[SavedCheckpoint], config: CheckpointConfig) -> dict[PurePath, str]:
     """For each checkpoint what keeps it, in words."""
     newest = max(kept, key=lambda c: c.manifest.seq).path if kept else None
     if config.num_to_keep is None:
@@ -94,7 +94,7 @@ def why_kept(kept: Sequence[Saved], config: CheckpointConfig) -> dict[PurePath, 
     return reasons
 
 
-def why_retired(old: Saved, config: CheckpointConfig) -> str:
+def why_retired(old: SavedCheckpoint, config: CheckpointConfig) -> str:
     return f"not among the {config.num_to_keep} {_wanted(config)}{_value(old, config)}"
 
 
@@ -107,6 +107,6 @@ def _wanted(config: CheckpointConfig) -> str:
     )
 
 
-def _value(saved: Saved, config: CheckpointConfig) -> str:
+def _value(saved: SavedCheckpoint, config: CheckpointConfig) -> str:
     key = config.checkpoint_score_attribute
     return "" if key is None else f" ({value_of(saved, key)})"

@@ -27,7 +27,7 @@ PAUSE_S = 0.2  # before the second try; twice as long before each further one
 _OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl")
 
 
-class Store(Protocol):
+class ObjectStore(Protocol):
     """Keys are relative to where the store begins. A key that is not there: FileNotFoundError."""
 
     @property
@@ -73,17 +73,17 @@ class Store(Protocol):
         """Those that are there."""
 
 
-def open_store(path: str | os.PathLike[str], filesystem: Any = None) -> Store:
+def open_store(path: str | os.PathLike[str], filesystem: Any = None) -> ObjectStore:
     """The store that an address names (``s3://bucket/runs``), or that lies on a filesystem of the user's own."""
     text = os.fspath(path)
     if filesystem is not None:
-        from headway.storage.object_store.fsspec_client import FilesystemStore, as_fsspec
+        from headway.storage.object_store.fsspec_client import FsspecClient, as_fsspec
 
-        return FilesystemStore(as_fsspec(filesystem), text.strip("/") if not text.startswith("/") else text.rstrip("/"))
+        return FsspecClient(as_fsspec(filesystem), text.strip("/") if not text.startswith("/") else text.rstrip("/"))
     if scheme_of(text) in _OBJECT_STORES:
-        from headway.storage.object_store.obstore_client import ObjectStore
+        from headway.storage.object_store.obstore_client import ObstoreClient
 
-        return ObjectStore.parse(text)
+        return ObstoreClient.parse(text)
     from headway.storage.object_store.fsspec_client import opened
 
     return opened(text)

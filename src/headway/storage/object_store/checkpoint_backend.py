@@ -15,13 +15,13 @@ from pathlib import Path, PurePath
 from headway.core.errors import StorageError
 from headway.storage.checkpoint import background_handoff
 from headway.storage.checkpoint.background_handoff import Handoff
-from headway.storage.checkpoint.commit import Commitment, Saved, Signer, check_adopted_files
+from headway.storage.checkpoint.commit import CommitRequest, SavedCheckpoint, Signer, check_adopted_files
 from headway.storage.checkpoint.manifest import Manifest, Stored, manifest_bytes, parse_manifest, versions
 from headway.storage.checkpoint.recovery import Recovered, Survey, finish_or_undo, restore_reports
 from headway.storage.checkpoint.staging import Note
 from headway.storage.checkpoint.validation_record import Validation, validation_bytes, wanted
 from headway.storage.object_store import download_cache, recovery
-from headway.storage.object_store.base import Store
+from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.upload import Parcel, begun_key, differing, folder_key, get_note, note_key, send
 from headway.storage.object_store.verify import SET_ASIDE, damage, summed
 from headway.storage.run import layout
@@ -30,17 +30,17 @@ SERIES = 1000  # numbers that a new owner begins with are a multiple of it
 
 
 @dataclass(frozen=True)
-class StoreVault:
+class ObjectStoreCheckpointBackend:
     """``store`` begins at the run."""
 
-    store: Store
+    store: ObjectStore
     check_lease: Callable[[], None] | None = field(default=None, compare=False)
     contested: bool = False  # whether a former owner may not know yet that it is one
     signer: Signer | None = None  # None: nothing will be committed here
     home: Path | None = None  # on the machine of the driver, where its workers leave what is to be uploaded
 
-    def read_only(self) -> StoreVault:
-        return StoreVault(self.store)
+    def read_only(self) -> ObjectStoreCheckpointBackend:
+        return ObjectStoreCheckpointBackend(self.store)
 
     def fence(self) -> None:
         """LeaseLost where the run is in other hands."""
@@ -60,11 +60,11 @@ class StoreVault:
     def url(self) -> str:
         return self.store.url
 
-    def commit(self, what: Commitment) -> Saved:
+    def commit(self, what: CommitRequest) -> SavedCheckpoint:
         with self._as_owner():
             return self._commit(what)
 
-    def _commit(self, what: Commitment) -> Saved:
+    def _commit(self, what: CommitRequest) -> SavedCheckpoint:
         notes = [(rank, get_note(self.store, what.attempt, what.seq, rank)) for rank in what.ranks]
         given = {name: stored for _, note in notes for name, stored in note.files.items()}
         files = {name: stored for name, stored in given.items() if name not in layout.BESIDE}  # which may change
@@ -79,7 +79,9 @@ class StoreVault:
         wish = next((note.validation for _, note in notes if note.validation is not None), None)
         return self._written(manifest, notes, wanted(wish) if wish is not None else None)
 
-    def _written(self, manifest: Manifest, notes: list[tuple[int, Note]], validation: Validation | None) -> Saved:
+    def _written(
+        self, manifest: Manifest, notes: list[tuple[int, Note]], validation: Validation | None
+    ) -> SavedCheckpoint:
         """The one step that makes it a checkpoint; what was said on the way is of no use afterwards."""
         folder = self.store.at(folder_key(manifest.name))
         self._check_files(folder, manifest, notes)
@@ -96,7 +98,7 @@ class StoreVault:
         seconds = max(note.seconds for _, note in notes)
         return replace(recovery.saved(self.store, manifest, validation), clashes=clashes, seconds=seconds)
 
-    def _check_files(self, folder: Store, manifest: Manifest, notes: list[tuple[int, Note]]) -> None:
+    def _check_files(self, folder: ObjectStore, manifest: Manifest, notes: list[tuple[int, Note]]) -> None:
         """What is promised must be there, whoever was to put it there."""
         wrong = list(damage(folder, manifest, folder.sizes(), contents=False))
         wrong += [
@@ -113,12 +115,12 @@ class StoreVault:
         folder = self.store.at(folder_key(name))
         return summed(folder, {file: size for file, size in folder.sizes().items() if file not in layout.BESIDE})
 
-    def extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> Saved:
+    def extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> SavedCheckpoint:
         """A larger manifest takes the place of the smaller one; no file that this one names was touched."""
         with self._as_owner():
             return self._extend(path, attempt, seq, rank)
 
-    def _extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> Saved:
+    def _extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> SavedCheckpoint:
         folder = self.store.at(folder_key(path.name))
         manifest = parse_manifest(folder.url, folder.read(layout.MANIFEST))
         note = get_note(self.store, attempt, seq, rank)

@@ -22,7 +22,7 @@ from pathlib import Path
 from headway.core.errors import StorageError
 from headway.storage import durable_fs
 from headway.storage.fs_ops import json_bytes
-from headway.storage.object_store.base import Store
+from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.verify import contents_of, fetch
 from headway.storage.run import layout
 
@@ -30,21 +30,21 @@ _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
-def copy_of(folder: Store) -> Iterator[Path]:
+def copy_of(folder: ObjectStore) -> Iterator[Path]:
     """A checkpoint's files on a disk here, to read. Who comes second waits for the first one's download."""
     with _held(folder) as place:
         yield _copied(folder, place)
 
 
 @contextlib.contextmanager
-def held(folder: Store) -> Iterator[None]:
+def held(folder: ObjectStore) -> Iterator[None]:
     """As long as we are in here, a copy that somebody makes stays for the next one who wants it."""
     with _held(folder):
         yield
 
 
 @contextlib.contextmanager
-def _held(folder: Store) -> Iterator[Path]:
+def _held(folder: ObjectStore) -> Iterator[Path]:
     place, lock = _open_held(_place(folder))
     try:
         yield place
@@ -69,12 +69,12 @@ def _sweep(copies: Path) -> None:
         copies.rmdir()
 
 
-def is_held(folder: Store) -> bool:
+def is_held(folder: ObjectStore) -> bool:
     """Whether somebody on this machine reads this checkpoint right now."""
     return durable_fs.is_read(_place(folder) / "held")
 
 
-def _place(folder: Store) -> Path:
+def _place(folder: ObjectStore) -> Path:
     return _copies() / hashlib.sha256(folder.identity.encode()).hexdigest()[:24]
 
 
@@ -115,7 +115,7 @@ def _open_held(place: Path) -> tuple[Path, int]:
         os.close(lock)
 
 
-def _copied(folder: Store, place: Path) -> Path:
+def _copied(folder: ObjectStore, place: Path) -> Path:
     files = contents_of(folder)
     state = hashlib.sha256(json_bytes({name: asdict(stored) for name, stored in files.items()})).hexdigest()[:16]
     whole = place / f"files-{state}"

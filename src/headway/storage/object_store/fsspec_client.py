@@ -15,7 +15,7 @@ from headway.storage.object_store.base import patiently
 
 
 @dataclass(frozen=True)
-class FilesystemStore:
+class FsspecClient:
     """``fs`` is of fsspec; ``root`` a path on it."""
 
     fs: Any
@@ -45,11 +45,11 @@ class FilesystemStore:
             return wrapped
         return pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(self.fs))
 
-    def at(self, folder: str) -> FilesystemStore:
-        return FilesystemStore(self.fs, posixpath.join(self.root, folder.strip("/")))
+    def at(self, folder: str) -> FsspecClient:
+        return FsspecClient(self.fs, posixpath.join(self.root, folder.strip("/")))
 
-    def up(self, levels: int) -> FilesystemStore:
-        return FilesystemStore(self.fs, "/".join(self.root.split("/")[:-levels]))
+    def up(self, levels: int) -> FsspecClient:
+        return FsspecClient(self.fs, "/".join(self.root.split("/")[:-levels]))
 
     def _key(self, key: str) -> str:
         return posixpath.join(self.root, key)
@@ -127,7 +127,7 @@ def as_fsspec(filesystem: Any) -> Any:
     raise ConfigError(f"storage_filesystem must be a filesystem of pyarrow or fsspec, got {kind}")
 
 
-def opened(url: str) -> FilesystemStore:
+def opened(url: str) -> FsspecClient:
     """Whatever fsspec knows this address to be; else pyarrow."""
     try:
         import fsspec
@@ -137,4 +137,4 @@ def opened(url: str) -> FilesystemStore:
         fs, path = fsspec.core.url_to_fs(url)
     except Exception as error:  # a third party's: it may connect, and may miss arguments or libraries
         raise ConfigError(f"storage_path {url!r} cannot be opened: {error}") from None
-    return FilesystemStore(fs, path)
+    return FsspecClient(fs, path)

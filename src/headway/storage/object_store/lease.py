@@ -20,7 +20,7 @@ from typing import Any
 from headway.core.errors import StorageError
 from headway.core.schema import NUMBER, Range, conform, printable
 from headway.storage.durable_fs import boot_id
-from headway.storage.object_store.base import Store
+from headway.storage.object_store.base import ObjectStore
 from headway.storage.run import layout
 
 RENEW_S = 5.0
@@ -45,7 +45,7 @@ class LeaseLost(StorageError):
 class Lease:
     """Ours until ``release``, if nobody has taken it away while we slept."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._mine = {
             "owner": f"process {os.getpid()} on {socket.gethostname()}",
@@ -114,7 +114,7 @@ def _now() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def read(store: Store) -> dict[str, Any] | None:
+def read(store: ObjectStore) -> dict[str, Any] | None:
     """What the owner says of itself; None where there is none."""
     try:
         content: dict[str, Any] = json.loads(store.read(layout.LOCK))
@@ -124,13 +124,13 @@ def read(store: Store) -> dict[str, Any] | None:
     return content
 
 
-def is_held(store: Store) -> bool:
+def is_held(store: ObjectStore) -> bool:
     """Whether somebody has said so lately, by its own clock."""
     found = read(store)
     return found is not None and not _died_here(found) and abs(time.time() - found.get("time", 0)) < EXPIRE_S
 
 
-def _await_end(store: Store) -> bool:
+def _await_end(store: ObjectStore) -> bool:
     """Returns when nobody holds the lease, and whether it had to be taken away from somebody unseen.
 
     Whoever renews it while we look is alive, and we are not wanted.
@@ -155,7 +155,7 @@ def _await_end(store: Store) -> bool:
     return not _died_here(first)
 
 
-def _is_open(store: Store, found: dict[str, Any] | None) -> StorageError:
+def _is_open(store: ObjectStore, found: dict[str, Any] | None) -> StorageError:
     owner = (found or {}).get("owner", "another process")
     return StorageError(f"run {store.url} is open in {owner}: wait for it, or choose another name")
 

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from headway.core.environment import results_folder
-from headway.storage.object_store.base import Store
+from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.lease import RENEW_S, Lease, Repeating
 from headway.storage.run import layout
 from headway.storage.run.failure_bundle import SUMMARY
@@ -26,7 +26,7 @@ SHARE = 20  # of the time that copying took, until it is done again: it must not
 _GROWING = (layout.JOURNAL, layout.METRICS, layout.DATA)
 
 
-def home_of(store: Store) -> Path:
+def home_of(store: ObjectStore) -> Path:
     """The folder of this machine where such a run is written down first."""
     storage, _, name = store.url.rpartition("/")
     slug = re.sub(r"[^A-Za-z0-9.-]+", "_", storage)[-60:].strip("_")
@@ -34,7 +34,7 @@ def home_of(store: Store) -> Path:
     return results_folder() / ".remote" / f"{slug}-{digest}" / name
 
 
-def fetch_record(store: Store, home: Path) -> None:
+def fetch_record(store: ObjectStore, home: Path) -> None:
     """Bring home what is known of a run. What is here and goes on where the store's copy ends is newer: it stays."""
     for name in (layout.DESCRIPTION, *_GROWING):
         path = home / name
@@ -49,7 +49,7 @@ def fetch_record(store: Store, home: Path) -> None:
         path.write_bytes(theirs)
 
 
-def fetch_logs(store: Store, home: Path) -> None:
+def fetch_logs(store: ObjectStore, home: Path) -> None:
     """Bring home the logs of former openings, so that ours go on where they end and the store's copy keeps them.
 
     To be called before :func:`fetch_record`: as long as the journal here goes on where the store's copy ends, nobody
@@ -69,7 +69,7 @@ def fetch_logs(store: Store, home: Path) -> None:
             part.replace(path)
 
 
-def fetch_failures(store: Store, home: Path) -> None:
+def fetch_failures(store: ObjectStore, home: Path) -> None:
     """Bring home what tells of each failure; stacks, logs and functions stay where they are."""
     for key in store.sizes(layout.FAILURES):
         if key.endswith(f"/{SUMMARY}") and layout.is_inner_path(key):
@@ -94,7 +94,7 @@ def forget(home: Path) -> None:
 class Mirror:
     """Copies what has changed since it looked last; the final word is ``close``."""
 
-    def __init__(self, home: Path, store: Store, lease: Lease) -> None:
+    def __init__(self, home: Path, store: ObjectStore, lease: Lease) -> None:
         self._home = home
         self._store = store
         self._lease = lease

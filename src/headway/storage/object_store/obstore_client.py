@@ -26,7 +26,7 @@ _MISSING = (
 
 
 @dataclass(frozen=True)
-class ObjectStore:
+class ObstoreClient:
     """``root`` is a bucket (``s3://bucket``), ``prefix`` a folder in it, as its keys have it.
 
     ``query`` is for options of obstore's, as in ``endpoint=http://127.0.0.1:9000&region=eu-1``; without any, they come
@@ -38,7 +38,7 @@ class ObjectStore:
     query: str = ""
 
     @classmethod
-    def parse(cls, address: str) -> ObjectStore:
+    def parse(cls, address: str) -> ObstoreClient:
         """``s3://bucket/runs?region=eu-1``."""
         url, _, query = address.partition("?")
         scheme, _, rest = url.partition("://")
@@ -73,11 +73,11 @@ class ObjectStore:
         }
         return pyarrow.fs.S3FileSystem(**{name: value for name, value in wanted.items() if value})
 
-    def at(self, folder: str) -> ObjectStore:
-        return ObjectStore(self.root, self._key(folder.strip("/")), self.query)
+    def at(self, folder: str) -> ObstoreClient:
+        return ObstoreClient(self.root, self._key(folder.strip("/")), self.query)
 
-    def up(self, levels: int) -> ObjectStore:
-        return ObjectStore(self.root, "/".join(self.prefix.split("/")[:-levels]), self.query)
+    def up(self, levels: int) -> ObstoreClient:
+        return ObstoreClient(self.root, "/".join(self.prefix.split("/")[:-levels]), self.query)
 
     @property
     def _client(self) -> Any:

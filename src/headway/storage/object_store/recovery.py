@@ -18,12 +18,12 @@ from pathlib import PurePath, PurePosixPath
 from typing import Protocol
 
 from headway.core.errors import StorageError
-from headway.storage.checkpoint.commit import Commitment, Saved
+from headway.storage.checkpoint.commit import CommitRequest, SavedCheckpoint
 from headway.storage.checkpoint.manifest import Manifest, NewerFormat, in_words, parse_manifest
 from headway.storage.checkpoint.recovery import LOOKS, Recovered, Survey, complete_rounds, say_reading
 from headway.storage.checkpoint.staging import Note
 from headway.storage.checkpoint.validation_record import Validation, parse_validation
-from headway.storage.object_store.base import Store
+from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.lease import LeaseLost
 from headway.storage.object_store.upload import folder_key
 from headway.storage.object_store.verify import SET_ASIDE, damage
@@ -36,9 +36,9 @@ class Committer(Protocol):
     """Whose commit is used."""
 
     @property
-    def store(self) -> Store: ...
+    def store(self) -> ObjectStore: ...
 
-    def commit(self, what: Commitment) -> Saved: ...
+    def commit(self, what: CommitRequest) -> SavedCheckpoint: ...
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class Listing:
     begun: dict[str, tuple[int, int, int]]  # the same of those that said that they begin
 
 
-def saved(store: Store, manifest: Manifest, validation: Validation | None) -> Saved:
+def saved(store: ObjectStore, manifest: Manifest, validation: Validation | None) -> SavedCheckpoint:
     folder = store.at(folder_key(manifest.name))
-    return Saved(PurePosixPath(folder.path), manifest, validation=validation, store=folder)
+    return SavedCheckpoint(PurePosixPath(folder.path), manifest, validation=validation, store=folder)
 
 
-def validation_of(folder: Store) -> Validation | None:
+def validation_of(folder: ObjectStore) -> Validation | None:
     """None where nobody has asked for one."""
     try:
         return parse_validation(f"{folder.url}/{layout.VALIDATION}", folder.read(layout.VALIDATION))
@@ -63,7 +63,7 @@ def validation_of(folder: Store) -> Validation | None:
         return None
 
 
-def listing(store: Store) -> Listing:
+def listing(store: ObjectStore) -> Listing:
     folders: dict[str, dict[str, int]] = defaultdict(dict)
     notes: dict[str, tuple[int, int, int]] = {}
     begun: dict[str, tuple[int, int, int]] = {}
@@ -79,7 +79,7 @@ def listing(store: Store) -> Listing:
     return Listing(dict(folders), notes, begun)
 
 
-def survey(store: Store, known: Listing | None = None) -> Survey:
+def survey(store: ObjectStore, known: Listing | None = None) -> Survey:
     """Look, and change nothing; sizes are checked. Where something vanishes meanwhile, we look again."""
     for _ in range(1 if known is not None else LOOKS):
         found, vanished = _look(store, known or listing(store))
@@ -88,12 +88,12 @@ def survey(store: Store, known: Listing | None = None) -> Survey:
     return found
 
 
-def _look(store: Store, known: Listing) -> tuple[Survey, bool]:
+def _look(store: ObjectStore, known: Listing) -> tuple[Survey, bool]:
     """What is there, and whether something has vanished meanwhile."""
     vanished = False
     folders = known.folders
     names = [name for name, files in folders.items() if layout.MANIFEST in files]
-    kept: list[Saved] = []
+    kept: list[SavedCheckpoint] = []
     damaged: dict[PurePath, str] = {}
     for name, data in zip(names, _manifests(store, names), strict=True):
         folder = store.at(folder_key(name))
@@ -115,7 +115,7 @@ def _look(store: Store, known: Listing) -> tuple[Survey, bool]:
     return Survey(sorted(kept, key=lambda each: each.manifest.seq), damaged), vanished
 
 
-def _manifests(store: Store, names: list[str]) -> list[bytes | None]:
+def _manifests(store: ObjectStore, names: list[str]) -> list[bytes | None]:
     def read(name: str) -> bytes | None:
         with contextlib.suppress(FileNotFoundError):
             return store.read(f"{folder_key(name)}/{layout.MANIFEST}")
@@ -125,7 +125,7 @@ def _manifests(store: Store, names: list[str]) -> list[bytes | None]:
         return list(pool.map(read, names))
 
 
-def next_number(store: Store) -> int:
+def next_number(store: ObjectStore) -> int:
     return layout.next_number(listing(store).folders)
 
 
@@ -158,7 +158,7 @@ def _commit_complete_saves(vault: Committer) -> Iterator[str]:
             continue
         name = first.adopted or first.name or ""
         number = layout.number(name)
-        what = Commitment(
+        what = CommitRequest(
             number=next_number(store) if number is None or number >= layout.MOST else number,
             seq=seq,
             attempt=attempt,
@@ -177,7 +177,7 @@ def _commit_complete_saves(vault: Committer) -> Iterator[str]:
         yield f"{name} (report {seq}) was saved when the run was cut off, and is kept"
 
 
-def _note(store: Store, key: str) -> Note | None:
+def _note(store: ObjectStore, key: str) -> Note | None:
     """None where it is damaged: then what it tells of is not complete."""
     try:
         return Note.from_json(store.read(key))
@@ -197,7 +197,9 @@ def _all_there(known: Listing, notes: Collection[Note]) -> bool:
     return True
 
 
-def sweep(store: Store, attempt: int | None = None, names: Collection[str] = (), keep: Collection[int] = ()) -> None:
+def sweep(
+    store: ObjectStore, attempt: int | None = None, names: Collection[str] = (), keep: Collection[int] = ()
+) -> None:
     """Folders without a manifest, and notes; of one attempt, only those of these names, and not of some reports.
 
     Of those, only numbered ones: the next attempt may be writing already to one that the user has named.
@@ -214,7 +216,7 @@ def sweep(store: Store, attempt: int | None = None, names: Collection[str] = (),
         folder.delete(folder.sizes())
 
 
-def _set_damaged_aside(store: Store, *, crashed: bool) -> Iterator[str]:
+def _set_damaged_aside(store: ObjectStore, *, crashed: bool) -> Iterator[str]:
     known = listing(store)
     found = survey(store, known)
     for path, wrong in found.damaged.items():
@@ -229,7 +231,7 @@ def _set_damaged_aside(store: Store, *, crashed: bool) -> Iterator[str]:
         yield _set_aside(store, each.path.name, wrong)
 
 
-def _refuse_newer(store: Store, name: str) -> None:
+def _refuse_newer(store: ObjectStore, name: str) -> None:
     key = f"{folder_key(name)}/{layout.MANIFEST}"
     try:
         parse_manifest(store.at(key).url, store.read(key))
@@ -239,7 +241,7 @@ def _refuse_newer(store: Store, name: str) -> None:
         return
 
 
-def _set_aside(store: Store, name: str, wrong: str) -> str:
+def _set_aside(store: ObjectStore, name: str, wrong: str) -> str:
     folder = store.at(folder_key(name))
     folder.put(SET_ASIDE, folder.read(layout.MANIFEST))
     folder.delete([layout.MANIFEST])

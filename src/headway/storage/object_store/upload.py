@@ -31,7 +31,7 @@ from headway.storage.checkpoint.file_inventory import (
 from headway.storage.checkpoint.manifest import Stored, checksum
 from headway.storage.checkpoint.merge import Clash, shared_by
 from headway.storage.checkpoint.staging import Note, check_name, copied_from
-from headway.storage.object_store.base import Store
+from headway.storage.object_store.base import ObjectStore
 from headway.storage.run import layout
 
 FILES_AT_ONCE = 4
@@ -44,7 +44,7 @@ class Parcel:
     ``mine`` are those that this rank puts there; the names of the others are taken: their content is only compared.
     """
 
-    store: Store  # of the run
+    store: ObjectStore  # of the run
     attempt: int
     seq: int
     rank: int
@@ -62,7 +62,7 @@ class Parcel:
         return {"folder": self.folder, "names": list(self.names), "mine": sorted(self.mine)}
 
     @classmethod
-    def of(cls, store: Store, handed_over: Handoff, key: Key) -> Parcel:
+    def of(cls, store: ObjectStore, handed_over: Handoff, key: Key) -> Parcel:
         """One that a worker has left to whoever finds it."""
         there = handed_over.upload
         assert there is not None, "in a run in a store, files go there"
@@ -107,7 +107,7 @@ def send(parcel: Parcel, note: Note) -> Note:
     return said
 
 
-def _send_files(parcel: Parcel, target: Store) -> dict[str, Stored]:
+def _send_files(parcel: Parcel, target: ObjectStore) -> dict[str, Stored]:
     """Upload files, and say what each holds: in a state that it had, even if somebody writes to it meanwhile."""
     until = time.monotonic() + PATIENCE_S
     done: dict[str, Stored] = {}
@@ -168,7 +168,7 @@ def _is_written(path: Path) -> bool:
         return False
 
 
-def _sent(target: Store, name: str, parcel: Parcel) -> bool:
+def _sent(target: ObjectStore, name: str, parcel: Parcel) -> bool:
     try:
         target.upload(name, parcel.source / name)
     except FileNotFoundError:
@@ -176,11 +176,11 @@ def _sent(target: Store, name: str, parcel: Parcel) -> bool:
     return True
 
 
-def put_note(store: Store, attempt: int, seq: int, rank: int, note: Note, key: Key | None) -> None:
+def put_note(store: ObjectStore, attempt: int, seq: int, rank: int, note: Note, key: Key | None) -> None:
     store.put(note_key(attempt, seq, rank), note.signed(key, attempt, seq, rank).to_json())
 
 
-def get_note(store: Store, attempt: int, seq: int, rank: int) -> Note:
+def get_note(store: ObjectStore, attempt: int, seq: int, rank: int) -> Note:
     where = store.at(folder_key(layout.STAGING)).url
     try:
         return Note.from_json(store.read(note_key(attempt, seq, rank)))
@@ -190,7 +190,7 @@ def get_note(store: Store, attempt: int, seq: int, rank: int) -> Note:
         raise StorageError(f"what rank {rank} said of its files for report {seq} is damaged: {error}") from error
 
 
-def check_adopted(store: Store, path: str) -> tuple[str, dict[str, Stored]]:
+def check_adopted(store: ObjectStore, path: str) -> tuple[str, dict[str, Stored]]:
     """The name of a folder of the run's checkpoints that holds files already, and these files."""
     checkpoints = store.at(layout.CHECKPOINTS)
     parent, _, name = path.rstrip("/").rpartition("/")

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from headway.core.errors import StorageError
 from headway.storage.checkpoint.manifest import Manifest, Stored, parse_manifest
-from headway.storage.object_store.base import Store
+from headway.storage.object_store.base import ObjectStore
 from headway.storage.run import layout
 
 FILES_AT_ONCE = 4
 SET_ASIDE = f"{layout.MANIFEST}{layout.DAMAGED}"  # what the manifest of a damaged one is called
 
 
-def damage(folder: Store, manifest: Manifest, sizes: Mapping[str, int], *, contents: bool) -> Iterator[str]:
+def damage(folder: ObjectStore, manifest: Manifest, sizes: Mapping[str, int], *, contents: bool) -> Iterator[str]:
     """Everything that is not as it was committed; with ``contents`` every byte is read."""
     whole = []
     for name, stored in manifest.files.items():
@@ -37,14 +37,14 @@ def damage(folder: Store, manifest: Manifest, sizes: Mapping[str, int], *, conte
         )
 
 
-def summed(folder: Store, sizes: Mapping[str, int]) -> dict[str, Stored]:
+def summed(folder: ObjectStore, sizes: Mapping[str, int]) -> dict[str, Stored]:
     """Read every byte of these files, and say what they hold."""
     with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
         sums = pool.map(lambda name: folder.checksum(name, sizes[name]), sizes)
     return {name: Stored(sizes[name], digest) for name, digest in zip(sizes, sums, strict=True)}
 
 
-def contents_of(folder: Store) -> dict[str, Stored]:
+def contents_of(folder: ObjectStore) -> dict[str, Stored]:
     """Every file of a checkpoint: by its manifest, or, of a folder that never had one, by the store's list."""
     try:
         data = folder.read(layout.MANIFEST)
@@ -61,7 +61,7 @@ def contents_of(folder: Store) -> dict[str, Stored]:
     return {name: stored for name, stored in files.items() if name != layout.METADATA}
 
 
-def _is_of_a_run(folder: Store) -> bool:
+def _is_of_a_run(folder: ObjectStore) -> bool:
     """Whether this is where a run has its checkpoints: there, only a manifest makes one."""
     if folder.up(1).path.rpartition("/")[2] != layout.CHECKPOINTS:
         return False
@@ -71,7 +71,7 @@ def _is_of_a_run(folder: Store) -> bool:
         return False
 
 
-def fetch(folder: Store, files: Mapping[str, Stored], target: Path) -> None:
+def fetch(folder: ObjectStore, files: Mapping[str, Stored], target: Path) -> None:
     """Bring files to a folder here, and look at every byte of them on the way. Metadata come along, as they are now."""
     target.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileNotFoundError):
@@ -80,7 +80,7 @@ def fetch(folder: Store, files: Mapping[str, Stored], target: Path) -> None:
         list(pool.map(lambda name: _fetch(folder, name, files[name], target), files))
 
 
-def _fetch(folder: Store, name: str, stored: Stored, target: Path) -> None:
+def _fetch(folder: ObjectStore, name: str, stored: Stored, target: Path) -> None:
     path = target / name
     path.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -69,7 +69,7 @@ _LOG_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
-class Bundle:
+class FailureBundle:
     """What is written of one failure or stall.
 
     Args:
@@ -91,7 +91,7 @@ def folder_of(run: Path, name: str) -> Path:
     return run / layout.FAILURES / name
 
 
-def write(run: Path, bundle: Bundle) -> Path:
+def write(run: Path, bundle: FailureBundle) -> Path:
     """Whole or not at all."""
     place = folder_of(run, bundle.name)
     fresh = place.with_name(f".{bundle.name}.new")

@@ -24,17 +24,17 @@ from headway.core.errors import ConfigError, StorageError
 from headway.core.security.signing import user_key
 from headway.storage import durable_fs
 from headway.storage.checkpoint import staging
-from headway.storage.checkpoint.backend import FolderVault, Vault
+from headway.storage.checkpoint.backend import CheckpointBackend, LocalCheckpointBackend
 from headway.storage.checkpoint.commit import Signer
 from headway.storage.checkpoint.recovery import Recovered
 from headway.storage.fs_ops import open_regular, write_json
-from headway.storage.object_store.base import Store
-from headway.storage.object_store.checkpoint_backend import StoreVault
+from headway.storage.object_store.base import ObjectStore
+from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.object_store.lease import Lease, LeaseLost
 from headway.storage.object_store.log_mirror import Mirror, fetch_logs, fetch_record, forget, home_of, tidy
 from headway.storage.run import journal, layout
 from headway.storage.run.description import read_description
-from headway.storage.run.run_directory import RunDir
+from headway.storage.run.run_directory import RunDirectory
 
 ENDED = ("FINISHED", "STOPPED", "PREEMPTED", "FAILED", "ABORTED")
 UNFINISHED = ".headway-new-"  # a run's directory, until it is one
@@ -44,7 +44,7 @@ _YOUNG_S = 60  # no program takes that long to make a directory
 _ATTEMPT = re.compile(r"attempt-(\d{1,9})\b")
 
 
-def open_run(path: Path, resume: Resume, *, trust: bool = False) -> RunDir:
+def open_run(path: Path, resume: Resume, *, trust: bool = False) -> RunDirectory:
     """Create the directory, or continue the run that is in it. All that can be wrong is found here.
 
     Args:
@@ -98,9 +98,9 @@ def _enter(path: Path, *, trust: bool) -> TextIO:
     return lock
 
 
-def _open_locked(path: Path, lock: TextIO, notes: Sequence[str] = ()) -> RunDir:
-    def vault(signer: Signer) -> FolderVault:
-        return FolderVault(path, signer, lambda: _check_in_place(path, lock))
+def _open_locked(path: Path, lock: TextIO, notes: Sequence[str] = ()) -> RunDirectory:
+    def vault(signer: Signer) -> LocalCheckpointBackend:
+        return LocalCheckpointBackend(path, signer, lambda: _check_in_place(path, lock))
 
     try:
         with contextlib.ExitStack() as undo:
@@ -257,10 +257,10 @@ def _opened(
     path: Path,
     lock: TextIO,
     exists: bool,
-    make_vault: Callable[[Signer], Vault],
+    make_vault: Callable[[Signer], CheckpointBackend],
     mirror: Mirror | None = None,
     notes: Sequence[str] = (),
-) -> RunDir:
+) -> RunDirectory:
     description = read_description(path) if exists else _fresh(path.name)
     if not exists:
         write_json(path / layout.DESCRIPTION, description)
@@ -274,7 +274,7 @@ def _opened(
     past = max(past, _known_attempts(path, recovered))
     _check_numbers(path, past, recovered)
     recovered = replace(recovered, notes=[*notes, *damage, *recovered.notes])
-    return RunDir(path, lock, description, past, recovered, vault, signer, mirror)
+    return RunDirectory(path, lock, description, past, recovered, vault, signer, mirror)
 
 
 def _check_numbers(run: Path, past: int, recovered: Recovered) -> None:
@@ -295,7 +295,7 @@ def _known_attempts(run: Path, recovered: Recovered) -> int:
     return max(numbers, default=0)
 
 
-def open_remote_run(store: Store, resume: Resume) -> RunDir:
+def open_remote_run(store: ObjectStore, resume: Resume) -> RunDirectory:
     """The same in an object store; ``store`` begins at the run. What grows is written at home first."""
     _look(store, resume)
     home = home_of(store)
@@ -317,8 +317,8 @@ def open_remote_run(store: Store, resume: Resume) -> RunDir:
         mirror = Mirror(home, store, lease)
         undo.callback(mirror.close)
 
-        def vault(signer: Signer) -> StoreVault:
-            return StoreVault(store, lease.check, lease.taken_over, signer, home)
+        def vault(signer: Signer) -> ObjectStoreCheckpointBackend:
+            return ObjectStoreCheckpointBackend(store, lease.check, lease.taken_over, signer, home)
 
         opened = _opened(home, lock, exists, vault, mirror)
         tidy(home)
@@ -326,14 +326,14 @@ def open_remote_run(store: Store, resume: Resume) -> RunDir:
     return opened
 
 
-def _look(store: Store, resume: Resume) -> bool:
+def _look(store: ObjectStore, resume: Resume) -> bool:
     found = store.sizes().keys() - {layout.LOCK}
     exists = layout.DESCRIPTION in found
     _check_resume(store.url, exists, bool(found), resume)
     return exists
 
 
-def create_remote_run(storage: Store, prefix: str) -> RunDir:
+def create_remote_run(storage: ObjectStore, prefix: str) -> RunDirectory:
     """Without a name: by its date, and never an existing one."""
     for name in _names(prefix):
         store = storage.at(name)
@@ -349,7 +349,7 @@ def _names(prefix: str) -> Iterator[str]:
     yield from (f"{name}_{count}" for count in range(2, 1000))
 
 
-def create_run(storage: Path, prefix: str) -> RunDir:
+def create_run(storage: Path, prefix: str) -> RunDirectory:
     """A run that was given no name: ``<prefix>_<date>``, and never an existing one."""
     for name in _names(prefix):
         path = storage / name

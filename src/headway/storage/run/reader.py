@@ -14,11 +14,11 @@ from typing import Any
 from headway.core.config import CheckpointConfig, local_path
 from headway.core.errors import StorageError
 from headway.core.process.temp_directories import OwnedDirectory
-from headway.storage.checkpoint.backend import FolderVault, Vault
-from headway.storage.checkpoint.commit import Saved
+from headway.storage.checkpoint.backend import CheckpointBackend, LocalCheckpointBackend
+from headway.storage.checkpoint.commit import SavedCheckpoint
 from headway.storage.object_store import lease
-from headway.storage.object_store.base import Store, is_remote, open_store
-from headway.storage.object_store.checkpoint_backend import StoreVault
+from headway.storage.object_store.base import ObjectStore, is_remote, open_store
+from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.object_store.log_mirror import fetch_failures, fetch_record
 from headway.storage.run import failure_bundle, journal, layout
 from headway.storage.run.description import checkpoint_config, read_description
@@ -35,16 +35,16 @@ class _Keeper:
 
 
 @dataclass(frozen=True)
-class Record:
+class RunReader:
     """One run as its directory shows it now. Everything is read when it is asked for."""
 
     path: Path  # of its journal; checkpoints may lie elsewhere
-    vault: Vault
-    memory: Vault | None = None  # where this process keeps checkpoints that are not to outlive it
+    vault: CheckpointBackend
+    memory: CheckpointBackend | None = None  # where this process keeps checkpoints that are not to outlive it
     keeper: _Keeper | None = None  # of the folder, if it is only a copy
 
     @classmethod
-    def at(cls, where: str | os.PathLike[str], filesystem: Any = None) -> Record:
+    def at(cls, where: str | os.PathLike[str], filesystem: Any = None) -> RunReader:
         """By the path of a run, or its address in an object store, whose journal is fetched now."""
         if is_remote(where, filesystem):
             return cls._in_store(open_store(where, filesystem))
@@ -53,10 +53,10 @@ class Record:
             if path.is_dir() and not os.access(path, os.X_OK):
                 raise StorageError(f"{path} cannot be read: Permission denied")
             raise StorageError(f"{path} is not a run directory: it has no {layout.DESCRIPTION}")
-        return cls(path, FolderVault(path))
+        return cls(path, LocalCheckpointBackend(path))
 
     @classmethod
-    def _in_store(cls, store: Store) -> Record:
+    def _in_store(cls, store: ObjectStore) -> RunReader:
         keeper = _Keeper()
         name = PurePosixPath(store.path).name
         home = keeper.folder / (name if layout.is_plain_name(name) else "run")
@@ -64,7 +64,7 @@ class Record:
         fetch_record(store, home)
         if not (home / layout.DESCRIPTION).stat().st_size:
             raise StorageError(f"{store.url} is not a run: it has no {layout.DESCRIPTION}")
-        return cls(home, StoreVault(store), keeper=keeper)
+        return cls(home, ObjectStoreCheckpointBackend(store), keeper=keeper)
 
     @property
     def name(self) -> str:
@@ -78,7 +78,7 @@ class Record:
     @property
     def is_open(self) -> bool:
         """Whether a controller holds it right now."""
-        if isinstance(self.vault, StoreVault):
+        if isinstance(self.vault, ObjectStoreCheckpointBackend):
             return lease.is_held(self.vault.store)
         return is_open(self.path)
 
@@ -116,13 +116,13 @@ class Record:
             state = event.get("state", state)
         return state if state in ENDED or held or self.is_open else "INTERRUPTED"
 
-    def checkpoints(self) -> list[Saved]:
+    def checkpoints(self) -> list[SavedCheckpoint]:
         kept = [*self.vault.survey().kept, *(self.memory.survey().kept if self.memory else ())]
         return sorted(kept, key=lambda saved: saved.manifest.seq)
 
     def failures(self) -> list[Path]:
         """The folders of what has failed or stood still, the oldest first; of a run in a store, what tells of it."""
-        if isinstance(self.vault, StoreVault):
+        if isinstance(self.vault, ObjectStoreCheckpointBackend):
             fetch_failures(self.vault.store, self.path)
         return failure_bundle.bundles(self.path)
 
@@ -152,16 +152,16 @@ class Record:
 class Runs:
     """The runs of a storage directory, the newest first; and what looks like a run and cannot be read, with why."""
 
-    readable: list[Record]
+    readable: list[RunReader]
     unreadable: dict[str, str]
 
 
-def runs_in_store(storage: Store) -> Runs:
+def runs_in_store(storage: ObjectStore) -> Runs:
     """All runs in a directory of an object store."""
     names = sorted(
         key.split("/")[0] for key in storage.sizes() if key.endswith(f"/{layout.DESCRIPTION}") and key.count("/") == 1
     )
-    return _sorted_out({name: functools.partial(Record._in_store, storage.at(name)) for name in names})
+    return _sorted_out({name: functools.partial(RunReader._in_store, storage.at(name)) for name in names})
 
 
 def runs(storage: Path) -> Runs:
@@ -170,11 +170,11 @@ def runs(storage: Path) -> Runs:
         paths = [path.parent for path in sorted(storage.glob(f"*/{layout.DESCRIPTION}"))]
     except OSError as error:  # too long a name, say
         raise StorageError(f"{storage} cannot be read: {error.strerror}") from None
-    return _sorted_out({path.name: functools.partial(Record, path, FolderVault(path)) for path in paths})
+    return _sorted_out({path.name: functools.partial(RunReader, path, LocalCheckpointBackend(path)) for path in paths})
 
 
-def _sorted_out(found: Mapping[str, Callable[[], Record]]) -> Runs:
-    readable: list[tuple[float, Record]] = []
+def _sorted_out(found: Mapping[str, Callable[[], RunReader]]) -> Runs:
+    readable: list[tuple[float, RunReader]] = []
     unreadable: dict[str, str] = {}
     for name, read in found.items():
         try:

@@ -10,7 +10,7 @@ from pathlib import Path
 from headway.core.errors import StorageError
 from headway.core.security.signing import user_key
 from headway.storage.checkpoint import background_handoff
-from headway.storage.object_store.base import Store
+from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.lease import Lease
 from headway.storage.object_store.log_mirror import home_of
 from headway.storage.run import layout
@@ -73,7 +73,7 @@ def _remove_handed_over(path: Path) -> None:
         background_handoff.end(path, left)
 
 
-def remove_remote_run(store: Store) -> None:
+def remove_remote_run(store: ObjectStore) -> None:
     """The same in an object store; ``store`` begins at the run. Its description goes last: until then it is listed."""
     if layout.DESCRIPTION not in store.sizes():
         raise StorageError(f"{store.url} is not a run and is not removed: it has no {layout.DESCRIPTION}")

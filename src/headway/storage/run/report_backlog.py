@@ -24,7 +24,7 @@ FILE_BYTES = 4 << 20  # from this size on, the next report begins another file
 _NAME = re.compile(r"\d+\.backlog-\d+\.rank-\d+\.jsonl")
 
 
-class Backlog:
+class ReportBacklog:
     """One rank's part of it. A disk that is full costs the backlog, not the training."""
 
     def __init__(self, run: Path, attempt: int, rank: int) -> None:

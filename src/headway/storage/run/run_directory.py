@@ -14,21 +14,21 @@ from typing import Any, TextIO
 from headway.core.environment import memory_folder
 from headway.core.process.temp_directories import OwnedDirectory
 from headway.storage import durable_fs
-from headway.storage.checkpoint.backend import FolderVault, Vault
+from headway.storage.checkpoint.backend import CheckpointBackend, LocalCheckpointBackend
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.commit import Signer
 from headway.storage.checkpoint.manifest import Manifest, flushed, versions, write_manifest
 from headway.storage.checkpoint.recovery import Recovered
 from headway.storage.fs_ops import Appender, write_json
-from headway.storage.object_store.base import Store
-from headway.storage.object_store.checkpoint_backend import StoreVault
+from headway.storage.object_store.base import ObjectStore
+from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.object_store.log_mirror import Mirror
 from headway.storage.run import layout
 
 _LONGEST = 500  # of what has changed in one config, in characters
 
 
-class RunDir:
+class RunDirectory:
     """Open for one ``fit()``. ``past_attempts`` counts those of former openings, so that numbers never repeat."""
 
     def __init__(
@@ -38,7 +38,7 @@ class RunDir:
         description: dict[str, Any],
         past_attempts: int,
         recovered: Recovered,
-        vault: Vault,
+        vault: CheckpointBackend,
         signer: Signer,
         mirror: Mirror | None = None,
     ) -> None:
@@ -70,25 +70,27 @@ class RunDir:
         return self.kept_vault.url
 
     @property
-    def memory(self) -> FolderVault | None:
+    def memory(self) -> LocalCheckpointBackend | None:
         """Where checkpoints are made that are not to outlive this process."""
-        return self.vault if self.vault is not self.kept_vault and isinstance(self.vault, FolderVault) else None
+        return (
+            self.vault if self.vault is not self.kept_vault and isinstance(self.vault, LocalCheckpointBackend) else None
+        )
 
     @property
-    def store(self) -> Store | None:
+    def store(self) -> ObjectStore | None:
         """Where checkpoints are made, if that is not a folder."""
-        return self.vault.store if isinstance(self.vault, StoreVault) else None
+        return self.vault.store if isinstance(self.vault, ObjectStoreCheckpointBackend) else None
 
     @property
     def root(self) -> Path:
         """A folder of this machine on the way to where checkpoints are made."""
-        return self.vault.root if isinstance(self.vault, FolderVault) else self.path
+        return self.vault.root if isinstance(self.vault, LocalCheckpointBackend) else self.path
 
     def keep_checkpoints_in_memory(self) -> None:
         """From now on they are made in shared memory, and gone with this process."""
         directory = OwnedDirectory("checkpoints", memory_folder())
         (directory.path / layout.CHECKPOINTS).mkdir()
-        self.vault = FolderVault(directory.path, self._signer)
+        self.vault = LocalCheckpointBackend(directory.path, self._signer)
         atexit.register(directory.remove)
 
     def keep_first(self, given: Checkpoint) -> Checkpoint:

@@ -21,9 +21,9 @@ from typing import Any
 import headway
 from headway.control.checkpoints.validation_runner import Validator
 from headway.control.controller import Controller
-from headway.control.machine.events import State
+from headway.control.machine.events import RunState
 from headway.control.narration.failure_text import exception, ordered, sentence, traceback_text
-from headway.control.run_plan import Outcome, Plan
+from headway.control.run_plan import RunOutcome, RunPlan
 from headway.core.callback import TrainRunContext, UserCallback
 from headway.core.config import RunConfig, chosen_engine
 from headway.core.config_fields import describe
@@ -35,7 +35,7 @@ from headway.core.errors import (
     TrainingFailedError,
     WorkerGroupError,
 )
-from headway.core.messages import Abort, StopRequested, Terminate
+from headway.core.messages import AbortEvent, StopEvent, TerminateEvent
 from headway.core.process.standard_streams import hold_standard_streams
 from headway.core.security.redaction import redact, redact_arguments
 from headway.core.task import Task
@@ -43,16 +43,16 @@ from headway.core.validation import ValidationConfig, ValidationTaskConfig
 from headway.engine.base import Engine
 from headway.engine.inline import InlineEngine
 from headway.engine.local import LocalEngine
-from headway.engine.persistent_workers import StayingEngine
+from headway.engine.persistent_workers import PersistentEngine
 from headway.frameworks.base import BackendConfig
 from headway.observe import phrases
 from headway.observe.console import Console
-from headway.observe.run_observer import Watcher, Watchers
+from headway.observe.run_observer import RunObserver, RunObservers
 from headway.storage.checkpoint.checkpoint import Checkpoint
-from headway.storage.object_store.base import Store, open_store
+from headway.storage.object_store.base import ObjectStore, open_store
 from headway.storage.run.opening import create_remote_run, create_run, open_remote_run, open_run
-from headway.storage.run.reader import Record
-from headway.storage.run.run_directory import RunDir
+from headway.storage.run.reader import RunReader
+from headway.storage.run.run_directory import RunDirectory
 from headway.train import datasets
 from headway.train.launch.control_socket import ControlSocket
 from headway.train.launch.driver_signals import ctrl_c, exit_as_preempted, sigterm
@@ -66,7 +66,7 @@ LONGEST_CAUSE = 1000
 class Execution:
     """A run that is ready to go. ``stop`` and ``abort`` may be called from any thread, and from a signal handler."""
 
-    def __init__(self, controller: Controller, engine: Engine, rundir: RunDir, console: Console) -> None:
+    def __init__(self, controller: Controller, engine: Engine, rundir: RunDirectory, console: Console) -> None:
         self._controller = controller
         self._engine = engine
         self._rundir = rundir
@@ -77,13 +77,13 @@ class Execution:
         return self._rundir.path
 
     def stop(self) -> None:
-        self._engine.post(StopRequested())
+        self._engine.post(StopEvent())
 
     def abort(self) -> None:
-        self._engine.post(Abort())
+        self._engine.post(AbortEvent())
 
     def terminate(self) -> None:
-        self._engine.post(Terminate())
+        self._engine.post(TerminateEvent())
 
     def run(self) -> Result:
         """Run to the end. What has not finished raises TrainingFailedError, what was aborted KeyboardInterrupt."""
@@ -103,11 +103,11 @@ class Execution:
         result = _result(_record(self.path, self._rundir), outcome)
         self._console.say(_farewell(outcome, result, time.monotonic() - began))
         match outcome.state:
-            case State.FINISHED | State.STOPPED:
+            case RunState.FINISHED | RunState.STOPPED:
                 return result
-            case State.ABORTED:
+            case RunState.ABORTED:
                 raise KeyboardInterrupt
-            case State.PREEMPTED:
+            case RunState.PREEMPTED:
                 exit_as_preempted()
                 result.error = _preempted(outcome, result)
                 raise result.error
@@ -118,7 +118,7 @@ class Execution:
                 raise failed from result.error
 
 
-def prepare(request: Request, *watchers: Watcher, workers: StayingEngine | None = None) -> Execution:
+def prepare(request: Request, *watchers: RunObserver, workers: PersistentEngine | None = None) -> Execution:
     """Check everything, take the run directory, build the parts. ``workers``: those that are there and stay."""
     call = bind(request.function, request.train_loop_config)
     feeds = datasets.prepared(request.datasets, request.data, request.scaling)
@@ -140,7 +140,7 @@ def prepare(request: Request, *watchers: Watcher, workers: StayingEngine | None 
         rundir.describe(asked)
         if request.run.checkpoint_config.num_to_keep == 0:
             rundir.keep_checkpoints_in_memory()
-        plan = Plan(
+        plan = RunPlan(
             context=_context(request, rundir),
             task=packed,
             checkpoint=_first_checkpoint(request.checkpoint, rundir),
@@ -152,19 +152,19 @@ def prepare(request: Request, *watchers: Watcher, workers: StayingEngine | None 
         if request.train_loop_config and not takes_config(request.function):
             name = getattr(request.function, "__name__", type(request.function).__name__)
             console.say(f"train_loop_config is not used: {name!r} takes no argument by position", level="WARNING")
-        controller = Controller(plan, engine, rundir, Watchers([console, *watchers]))
+        controller = Controller(plan, engine, rundir, RunObservers([console, *watchers]))
         undo.pop_all()
     return Execution(controller, engine, rundir, console)
 
 
-def _first_checkpoint(given: Checkpoint | None, rundir: RunDir) -> Checkpoint | None:
+def _first_checkpoint(given: Checkpoint | None, rundir: RunDirectory) -> Checkpoint | None:
     """Where to begin; a dict is written down first, so that workers can read it."""
     if given is None or given.get_internal_representation()[0] != "data_dict":
         return given
     return rundir.keep_first(given)
 
 
-def _context(request: Request, rundir: RunDir) -> TrainRunContext:
+def _context(request: Request, rundir: RunDirectory) -> TrainRunContext:
     config = request.train_loop_config
     return TrainRunContext(
         run_id=rundir.id,
@@ -203,7 +203,7 @@ def _check_callbacks(config: RunConfig) -> None:
             raise ConfigError(f"callbacks must be instances of UserCallback, got {callback!r}")
 
 
-def _rundir(request: Request) -> RunDir:
+def _rundir(request: Request) -> RunDirectory:
     config, outer = request.run, outer_ranks()
     if chosen_engine(request.scaling) == "inline" and outer is not None and outer.rank > 0:
         # Under torchrun every process is a run of its own; rank 0's has the name that was asked for.
@@ -218,11 +218,11 @@ def _rundir(request: Request) -> RunDir:
     return open_remote_run(_store(config).at(config.name), config.resume)
 
 
-def _created(config: RunConfig, prefix: str) -> RunDir:
+def _created(config: RunConfig, prefix: str) -> RunDirectory:
     return create_run(config.storage, prefix) if config.is_local else create_remote_run(_store(config), prefix)
 
 
-def _store(config: RunConfig) -> Store:
+def _store(config: RunConfig) -> ObjectStore:
     assert config.storage_path is not None
     return open_store(config.storage_path, config.storage_filesystem)
 
@@ -297,41 +297,41 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
 
 
-def _farewell(outcome: Outcome, result: Result, seconds: float) -> str:
+def _farewell(outcome: RunOutcome, result: Result, seconds: float) -> str:
     kept = result.checkpoint
     reached = [phrases.metrics(result.metrics or {}), Path(kept.path).name if kept else "no checkpoint"]
     verbs = {
-        State.FINISHED: "finished",
-        State.STOPPED: "was stopped",
-        State.ABORTED: "was aborted",
-        State.FAILED: "failed",
+        RunState.FINISHED: "finished",
+        RunState.STOPPED: "was stopped",
+        RunState.ABORTED: "was aborted",
+        RunState.FAILED: "failed",
     }
     verb = verbs.get(outcome.state, "was told to leave, and left")
-    cause = f": {sentence(outcome.failures)}" if outcome.state is State.FAILED else ""
+    cause = f": {sentence(outcome.failures)}" if outcome.state is RunState.FAILED else ""
     return f"{verb} after {phrases.duration(seconds)}{cause} ({', '.join(filter(None, reached))})"
 
 
-def _record(path: Path, rundir: RunDir) -> Record:
+def _record(path: Path, rundir: RunDirectory) -> RunReader:
     """What remains to be read, without what only the owner of the run needs: its lock and its key."""
     memory = rundir.memory
-    return Record(path, rundir.kept_vault.read_only(), memory.read_only() if memory is not None else None)
+    return RunReader(path, rundir.kept_vault.read_only(), memory.read_only() if memory is not None else None)
 
 
-def _result(record: Record, outcome: Outcome) -> Result:
-    values = outcome.values if outcome.state in (State.FINISHED, State.STOPPED) else {}
-    error = exception(ordered(outcome.failures)[0]) if outcome.state is State.FAILED else None
+def _result(record: RunReader, outcome: RunOutcome) -> Result:
+    values = outcome.values if outcome.state in (RunState.FINISHED, RunState.STOPPED) else {}
+    error = exception(ordered(outcome.failures)[0]) if outcome.state is RunState.FAILED else None
     if error is not None and (text := traceback_text(outcome.failures)):
         error.add_note(text)
     return Result(record, [values[rank] for rank in sorted(values)], error)
 
 
-def _preempted(outcome: Outcome, result: Result) -> PreemptionError:
+def _preempted(outcome: RunOutcome, result: Result) -> PreemptionError:
     kept = Path(result.checkpoint.path).name if result.checkpoint else "the beginning"
     text = f"this program was told to leave; the same run again goes on from {kept} ({result.path})"
     return PreemptionError(text, outcome.preemption, outcome.drain_timed_out, result)
 
 
-def _failed(outcome: Outcome, result: Result) -> TrainingFailedError:
+def _failed(outcome: RunOutcome, result: Result) -> TrainingFailedError:
     attempts = "" if outcome.num_attempts == 1 else f" in attempt {outcome.num_attempts}"
     cause = phrases.shortened(sentence(outcome.failures), LONGEST_CAUSE)
     where = f"every rank's output: {result.path}/logs; more: headway why {result.path}"

@@ -25,7 +25,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from headway.core.errors import ConfigError
-from headway.core.messages import Place
+from headway.core.messages import RankAssignment
 from headway.data.sharding.step_sizes import batches_of, next_step, num_steps
 from headway.observe import phrases
 
@@ -34,7 +34,7 @@ _WITHOUT_MEMORY = (SequentialSampler, RandomSampler, SubsetRandomSampler, Weight
 LONE = "_headway_lone"  # on a loader that was left alone because its worker is
 
 
-def share(loader: Any, place: Place, seed: int, global_workers: int | None = None) -> None:
+def share(loader: Any, place: RankAssignment, seed: int, global_workers: int | None = None) -> None:
     """Replace what a loader draws by this rank's share of it. What shares already is left alone.
 
     A single worker's share is everything; it only gains ``set_epoch``. With ``global_workers`` a step takes the rows
@@ -67,7 +67,7 @@ def _check_batch_size(loader: Any) -> None:
     )
 
 
-def _deal_out(loader: Any, place: Place, seed: int, global_workers: int | None = None) -> None:
+def _deal_out(loader: Any, place: RankAssignment, seed: int, global_workers: int | None = None) -> None:
     drawn = loader.batch_sampler if loader.batch_size is None and loader.batch_sampler is not None else loader.sampler
     if not hasattr(drawn, "__len__"):
         raise ConfigError(
@@ -91,7 +91,7 @@ def _shares_already(loader: Any) -> bool:
 class DealtSampler(DistributedSampler[Any]):
     """This rank's rows of an epoch. Epochs count by themselves until somebody calls ``set_epoch``."""
 
-    def __init__(self, loader: Any, place: Place, seed: int, global_workers: int | None) -> None:
+    def __init__(self, loader: Any, place: RankAssignment, seed: int, global_workers: int | None) -> None:
         super().__init__(loader.dataset, place.world_size, place.rank, seed=seed, drop_last=loader.drop_last)
         self._source: Sampler[int] = loader.sampler
         # A launcher outside of us may have started more workers than we would have.
@@ -178,7 +178,7 @@ class DealtBatches(BatchSampler):
 class SharedBatches(Sampler[list[int]]):
     """Every n-th of the user's own batches. A few are cut in two where the ranks would not all have as many."""
 
-    def __init__(self, batches: Any, dataset: Any, place: Place, seed: int) -> None:
+    def __init__(self, batches: Any, dataset: Any, place: RankAssignment, seed: int) -> None:
         self.batches = batches
         self._place = place
         self._seed = seed
@@ -202,7 +202,7 @@ class SharedBatches(Sampler[list[int]]):
 class Evenness:
     """All ranks make as many steps: what that takes for one loader, and a sentence where rows have to come twice."""
 
-    def __init__(self, dataset: Any, place: Place) -> None:
+    def __init__(self, dataset: Any, place: RankAssignment) -> None:
         self._dataset = dataset
         self._place = place
         self._told = False

@@ -18,21 +18,21 @@ import cloudpickle
 
 from headway.core.config import CheckpointUploadMode
 from headway.core.errors import StorageError
-from headway.core.messages import Granted
+from headway.core.messages import UploadGrant
 from headway.core.security.signing import Key
 from headway.storage.checkpoint import background_handoff, file_inventory
 from headway.storage.checkpoint.background_handoff import Handoff
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.dict_files import scalars, write_dict
 from headway.storage.checkpoint.staging import Note, Slot, check_any, check_source
-from headway.storage.object_store.base import Store
+from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.upload import Parcel, check_adopted, inventory_at, put_note, send
 from headway.worker.checkpoint.background import Background
 from headway.worker.checkpoint.local import Wish, uploaded_by
 
 _BEGIN = f"import sys; sys.path[:] = sys.argv[1:]; from {__name__} import main; sys.exit(main())"
 
-Claimer = Callable[[int, str | None, tuple[str, ...]], Granted]
+Claimer = Callable[[int, str | None, tuple[str, ...]], UploadGrant]
 
 
 class Uploader:
@@ -40,7 +40,7 @@ class Uploader:
 
     def __init__(
         self,
-        store: Store,
+        store: ObjectStore,
         attempt: int,
         rank: int,
         claim: Claimer,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from headway.control.checkpoints.committer import Complaint, Ledger
-from headway.control.machine.events import CommitDone, CommitFailed
-from headway.control.machine.report_rounds import Round
+from headway.control.checkpoints.committer import CheckpointCommitter, WarningEvent
+from headway.control.machine.events import CommitDoneEvent, CommitFailedEvent
+from headway.control.machine.report_rounds import ReportRound
 from headway.core.config import CheckpointConfig
 from headway.core.messages import Report
 from headway.storage.checkpoint import backend
@@ -19,12 +19,12 @@ from headway.storage.run import layout
 from headway.storage.run.opening import open_run
 
 
-def a_round(run: Path, seq: int, *, files: bool = True) -> Round:
+def a_round(run: Path, seq: int, *, files: bool = True) -> ReportRound:
     if files:
         folder = Slot(run, 1, seq, 0).folder
         folder.mkdir(parents=True)
         (folder / "file").write_text(str(seq))
-    return Round(seq, (Report(seq, 0.0, b"{}", True),))
+    return ReportRound(seq, (Report(seq, 0.0, b"{}", True),))
 
 
 def test_a_checkpoint_that_cannot_be_removed_is_complained_about_and_the_next_one_committed(
@@ -35,19 +35,19 @@ def test_a_checkpoint_that_cannot_be_removed_is_complained_about_and_the_next_on
 
     monkeypatch.setattr(backend, "discard", discard)
     rundir = open_run(tmp_path / "run", "auto")
-    ledger = Ledger(rundir, CheckpointConfig(num_to_keep=1))
+    ledger = CheckpointCommitter(rundir, CheckpointConfig(num_to_keep=1))
     posted: queue.Queue[Any] = queue.Queue()
     ledger.open(posted.put)
     try:
         for seq in range(2):
             ledger.commit(1, a_round(rundir.path, seq))
             done = posted.get(timeout=5)
-            assert isinstance(done, CommitDone)
+            assert isinstance(done, CommitDoneEvent)
             ledger.committed(done.saved)
         complaint = posted.get(timeout=5)
-        assert complaint == Complaint("old checkpoint files could not be removed: not yours: checkpoint_000000")
+        assert complaint == WarningEvent("old checkpoint files could not be removed: not yours: checkpoint_000000")
         ledger.commit(1, a_round(rundir.path, 2, files=False))
-        assert isinstance(posted.get(timeout=5), CommitFailed)
+        assert isinstance(posted.get(timeout=5), CommitFailedEvent)
     finally:
         ledger.close()
         rundir.close()
@@ -65,12 +65,12 @@ def test_a_checkpoint_that_cannot_be_removed_keeps_no_other_from_it(
 
     monkeypatch.setattr(backend, "discard", discard)
     rundir = open_run(tmp_path / "run", "auto")
-    ledger = Ledger(rundir, CheckpointConfig(num_to_keep=1))
+    ledger = CheckpointCommitter(rundir, CheckpointConfig(num_to_keep=1))
     posted: queue.Queue[Any] = queue.Queue()
     ledger.open(posted.put)
     for seq in range(4):
         ledger.commit(1, a_round(rundir.path, seq))
-        ledger.committed(next(each for each in iter(posted.get, None) if isinstance(each, CommitDone)).saved)
+        ledger.committed(next(each for each in iter(posted.get, None) if isinstance(each, CommitDoneEvent)).saved)
     ledger.close()
     rundir.close()
     kept = sorted(path.name for path in (rundir.path / layout.CHECKPOINTS).glob("checkpoint_*"))
@@ -80,7 +80,7 @@ def test_a_checkpoint_that_cannot_be_removed_keeps_no_other_from_it(
 
 def test_reports_go_on_after_the_newest_checkpoint(tmp_path: Path) -> None:
     rundir = open_run(tmp_path / "run", "auto")
-    ledger = Ledger(rundir, CheckpointConfig())
+    ledger = CheckpointCommitter(rundir, CheckpointConfig())
     posted: queue.Queue[Any] = queue.Queue()
     ledger.open(posted.put)
     assert ledger.next_seq == 0

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headway.control.checkpoints.validation_runner import verdict
-from headway.core.messages import Examined, Exited, Failed
+from headway.core.messages import FunctionFailed, ValidationReturned, WorkerExited
 from headway.core.validation import ReportedCheckpointStatus as Status
 from headway.engine.one_shot_process import TooLong
 from headway.storage.checkpoint.validation_record import Validation
@@ -15,19 +15,19 @@ from headway.storage.checkpoint.validation_record import Validation
 ASKED = Validation(kwargs={"json": {"split": "test"}}, timeout_s=2.5)
 
 OUTCOMES: dict[str, tuple[Any, Status, str]] = {
-    "returned": (Examined(metrics=b'{"accuracy":0.9}'), Status.VALIDATED, ""),
+    "returned": (ValidationReturned(metrics=b'{"accuracy":0.9}'), Status.VALIDATED, ""),
     "raised": (
-        Failed(kind="KeyError", message="'x'", traceback=""),
+        FunctionFailed(kind="KeyError", message="'x'", traceback=""),
         Status.VALIDATION_FAILED,
         "KeyError: 'x'",
     ),
     "no dict": (
-        Failed(kind="MetricsError", message="it must return a dict", traceback="", misuse=True),
+        FunctionFailed(kind="MetricsError", message="it must return a dict", traceback="", misuse=True),
         Status.VALIDATION_FAILED,
         "it must return a dict",
     ),
     "killed": (
-        Exited(code=-9),
+        WorkerExited(code=-9),
         Status.VALIDATION_FAILED,
         "its process was killed (SIGKILL, out of memory?)",
     ),

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from headway.control.machine.barrier import Meetings, Met, Missed
-from headway.core.messages import Arrive
+from headway.control.machine.barrier import BarrierBroken, BarrierComplete, Barriers
+from headway.core.messages import BarrierArrival
 
-BARRIER = Arrive(index=0, kind="barrier()")
+BARRIER = BarrierArrival(index=0, kind="barrier()")
 
 
 def test_all_are_released_when_the_last_one_comes_with_rank_zeros_data() -> None:
-    meetings, verdict = Meetings(2).arrive(1, Arrive(index=0, kind="b", data=b"one"))
+    meetings, verdict = Barriers(2).arrive(1, BarrierArrival(index=0, kind="b", data=b"one"))
     assert verdict is None
-    meetings, verdict = meetings.arrive(0, Arrive(index=0, kind="b", data=b"zero"))
-    assert verdict == Met(0, b"zero")
-    assert meetings == Meetings(2), "and the next one may begin"
+    meetings, verdict = meetings.arrive(0, BarrierArrival(index=0, kind="b", data=b"zero"))
+    assert verdict == BarrierComplete(0, b"zero")
+    assert meetings == Barriers(2), "and the next one may begin"
 
 
 def test_nobody_waits_for_a_rank_that_has_returned() -> None:
     for first_ends in (True, False):
-        meetings = Meetings(2)
+        meetings = Barriers(2)
         if first_ends:
             meetings, _ = meetings.end(1)
             meetings, verdict = meetings.arrive(0, BARRIER)
         else:
             meetings, _ = meetings.arrive(0, BARRIER)
             meetings, verdict = meetings.end(1)
-        assert isinstance(verdict, Missed)
+        assert isinstance(verdict, BarrierBroken)
         assert "rank 0 waits in barrier(), which rank 1 will never reach" in verdict.reason
 
 
 def test_different_meetings_are_named() -> None:
-    meetings, _ = Meetings(2).arrive(0, BARRIER)
-    _, verdict = meetings.arrive(1, Arrive(index=0, kind="broadcast()"))
-    assert verdict == Missed("rank 0 waits in barrier() while rank 1 waits in broadcast()")
+    meetings, _ = Barriers(2).arrive(0, BARRIER)
+    _, verdict = meetings.arrive(1, BarrierArrival(index=0, kind="broadcast()"))
+    assert verdict == BarrierBroken("rank 0 waits in barrier() while rank 1 waits in broadcast()")

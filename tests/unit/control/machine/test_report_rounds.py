@@ -6,17 +6,17 @@ from headway.control.machine.report_rounds import (
     FILES_WINDOW,
     GIVER_WINDOW,
     ROUND_WINDOW,
-    Closed,
-    Habits,
-    Late,
+    ClosedRound,
+    LateFiles,
     News,
-    Rounds,
+    ReportRounds,
+    SaveHabits,
 )
-from headway.control.machine.save_consistency import MEMORY, Crossed, Saves
-from headway.core.messages import Report, Taken
+from headway.control.machine.save_consistency import MEMORY, CrossedSaves, SaveNumbers
+from headway.core.messages import Report, RowsTaken
 
 
-def say(rounds: Rounds, *ranks: int, files: bool = False, taken: int = 0) -> tuple[Rounds, list[News]]:
+def say(rounds: ReportRounds, *ranks: int, files: bool = False, taken: int = 0) -> tuple[ReportRounds, list[News]]:
     """Each of these ranks reports once, one after another; ``taken``: after so many rows of the dataset ``train``."""
     news: list[News] = []
     for rank in ranks:
@@ -27,43 +27,43 @@ def say(rounds: Rounds, *ranks: int, files: bool = False, taken: int = 0) -> tup
     return rounds, news
 
 
-def rows(number: int, **others: int) -> Taken:
+def rows(number: int, **others: int) -> RowsTaken:
     """So far in the dataset ``train``, and so far in others."""
     return tuple(sorted({"train": number, **others}.items()))
 
 
 def closed(news: list[News]) -> list[tuple[int, tuple[int, ...]]]:
-    return [(item.round.seq, item.round.givers) for item in news if isinstance(item, Closed)]
+    return [(item.round.seq, item.round.givers) for item in news if isinstance(item, ClosedRound)]
 
 
 def test_a_round_closes_when_every_rank_has_passed_it() -> None:
-    rounds, news = say(Rounds.begin(3), 0, 2, files=True)
+    rounds, news = say(ReportRounds.begin(3), 0, 2, files=True)
     assert news == []
     rounds, news = say(rounds, 1)
     assert closed(news) == [(0, (0, 2))]
 
 
 def test_a_round_closes_when_every_rank_has_passed_it_or_ended() -> None:
-    rounds, news = say(Rounds.begin(2), 0, 0, files=True)
+    rounds, news = say(ReportRounds.begin(2), 0, 0, files=True)
     rounds, told = rounds.end(1)
     assert closed(news + list(told)) == [(0, (0,)), (1, (0,))]
 
 
 def test_rounds_close_in_order() -> None:
-    rounds, _ = say(Rounds.begin(2), 0, 0, 0)
+    rounds, _ = say(ReportRounds.begin(2), 0, 0, 0)
     rounds, news = say(rounds, 1, 1)
     assert [seq for seq, _ in closed(news)] == [0, 1]
 
 
-def missing_rank_1(num_saves: int = 3) -> Rounds:
+def missing_rank_1(num_saves: int = 3) -> ReportRounds:
     """Rank 0 has saved a few times, and time was over for rank 1, which never did."""
-    rounds, news = say(Rounds.begin(2), *[0] * num_saves, files=True)
+    rounds, news = say(ReportRounds.begin(2), *[0] * num_saves, files=True)
     assert news == []
     return rounds.overdue(num_saves - 1, long=False)[0]
 
 
 def test_a_rank_that_never_reports_is_waited_for_a_while_and_then_no_more() -> None:
-    rounds, news = say(Rounds.begin(2), 0, 0, 0, files=True)
+    rounds, news = say(ReportRounds.begin(2), 0, 0, 0, files=True)
     assert news == []
     rounds, told = rounds.overdue(2, long=False)
     assert [seq for seq, _ in closed(list(told))] == [0, 1, 2]
@@ -72,7 +72,7 @@ def test_a_rank_that_never_reports_is_waited_for_a_while_and_then_no_more() -> N
 
 
 def test_no_more_than_so_many_rounds_wait_for_a_rank() -> None:
-    rounds, news = say(Rounds.begin(2), *[0] * FILES_WINDOW, files=True)
+    rounds, news = say(ReportRounds.begin(2), *[0] * FILES_WINDOW, files=True)
     assert news == []
     rounds, news = say(rounds, 0, files=True)
     assert closed(news)[0] == (0, (0,))
@@ -85,48 +85,48 @@ def test_a_missed_rank_that_reports_is_waited_for_again() -> None:
 
 
 def test_a_rank_that_gave_files_is_waited_for_longer_and_its_absence_spoils_the_round() -> None:
-    rounds, _ = say(Rounds.begin(2), 0, 1, files=True)
+    rounds, _ = say(ReportRounds.begin(2), 0, 1, files=True)
     rounds, news = say(rounds, *[0] * GIVER_WINDOW, files=True)
     assert news == []
     rounds, news = say(rounds, 0, files=True)
-    assert isinstance(news[0], Closed)
+    assert isinstance(news[0], ClosedRound)
     assert news[0].partial == (1,)
 
 
 def test_of_the_rounds_that_wait_for_a_rank_that_gives_files_only_the_oldest_is_dropped() -> None:
-    rounds, _ = say(Rounds.begin(2), 0, 1, files=True)
+    rounds, _ = say(ReportRounds.begin(2), 0, 1, files=True)
     rounds, news = say(rounds, *[0] * (GIVER_WINDOW + 2), files=True)
     assert closed(news) == [(1, (0,)), (2, (0,))]
     rounds, news = say(rounds, *[1] * (GIVER_WINDOW + 2), files=True)
-    assert [item.round.seq for item in news if isinstance(item, Late)] == [1, 2]
+    assert [item.round.seq for item in news if isinstance(item, LateFiles)] == [1, 2]
     assert closed(news) == [(seq, (0, 1)) for seq in range(3, GIVER_WINDOW + 3)], "it was slow, and is there"
 
 
 def test_files_for_a_closed_round_are_late() -> None:
     rounds, news = say(missing_rank_1(), 1, files=True)
     [late] = news
-    assert isinstance(late, Late)
+    assert isinstance(late, LateFiles)
     assert (late.round.seq, late.round.givers) == (0, (1,))
     rounds, news = say(rounds, 1)
     assert news == [], "metrics alone may come at any time"
 
 
 def test_metrics_alone_are_held_together_for_long() -> None:
-    rounds, news = say(Rounds.begin(2), *[0] * ROUND_WINDOW)
+    rounds, news = say(ReportRounds.begin(2), *[0] * ROUND_WINDOW)
     assert news == []
     rounds, news = say(rounds, 0)
     assert closed(news)[0] == (0, ())
     assert len(rounds.open) <= ROUND_WINDOW
 
 
-def crossings(news: list[News]) -> list[Crossed]:
-    return [item for item in news if isinstance(item, Crossed)]
+def crossings(news: list[News]) -> list[CrossedSaves]:
+    return [item for item in news if isinstance(item, CrossedSaves)]
 
 
 def test_one_save_under_two_numbers_is_a_crossing_whoever_comes_first() -> None:
     """Rank 0 reports once more than rank 1 before it saves."""
     for order in ([0, 0, 1, 1], [1, 1, 0, 0], [0, 1, 0, 1], [1, 0, 1, 0]):
-        rounds, found = Rounds.begin(2), []
+        rounds, found = ReportRounds.begin(2), []
         for rank in order:
             files = rounds.passed[rank] == (1 if rank == 0 else 0)
             rounds, news = say(rounds, rank, files=files)
@@ -138,16 +138,16 @@ def test_one_save_under_two_numbers_is_a_crossing_whoever_comes_first() -> None:
 
 def test_a_rank_that_logs_between_saves_crosses_with_one_that_does_not() -> None:
     """Rank 1 saves in every report: by their numbers, its fourth save would be merged with rank 0's first."""
-    rounds, news = say(Rounds.begin(2), 0, 0, 0)
+    rounds, news = say(ReportRounds.begin(2), 0, 0, 0)
     rounds, more = say(rounds, 1, files=True)
     assert crossings(news + more) == []
     rounds, news = say(rounds, 0, files=True)
-    assert crossings(news) == [Crossed(a=0, seq_a=3, b=1, seq_b=0, nth=0, suspects=(0,))]
+    assert crossings(news) == [CrossedSaves(a=0, seq_a=3, b=1, seq_b=0, nth=0, suspects=(0,))]
 
 
 def test_a_crossing_takes_nothing_away_that_stood_long_before() -> None:
     """Rank 0 saved alone for a while; that rank 1 begins under another number now is an error, but not a reason."""
-    rounds = Rounds.begin(2)
+    rounds = ReportRounds.begin(2)
     for _ in range(5):
         rounds, _ = say(rounds, 0, files=True)
         rounds, _ = say(rounds, 1)
@@ -163,7 +163,7 @@ def test_a_crossing_takes_away_what_was_saved_ahead() -> None:
 
 
 def test_saves_are_told_apart_however_many_there_were() -> None:
-    saves = Saves((0, 0))
+    saves = SaveNumbers((0, 0))
     for seq in range(3 * MEMORY):
         saves, _ = saves.made(0, 2 * seq, 2)
     assert len(saves.recent) == MEMORY
@@ -176,21 +176,21 @@ def test_saves_are_told_apart_however_many_there_were() -> None:
 
 
 def test_a_rank_that_has_begun_to_save_is_waited_for_like_one_that_has() -> None:
-    rounds, _ = say(Rounds.begin(2).begin_save(1), 0, files=True)
+    rounds, _ = say(ReportRounds.begin(2).begin_save(1), 0, files=True)
     assert rounds.overdue(0, long=False)[1] == ()
     [closing] = rounds.conclude()[1]
-    assert isinstance(closing, Closed)
+    assert isinstance(closing, ClosedRound)
     assert closing.partial == (1,)
 
 
 def test_the_first_save_of_tracked_state_lacks_no_rank_that_died_before_it_could_begin() -> None:
-    rounds, _ = say(Rounds.begin(2).begin_tracking(0), 0, files=True)
+    rounds, _ = say(ReportRounds.begin(2).begin_tracking(0), 0, files=True)
     _, told = rounds.conclude()
-    assert [item.partial for item in told if isinstance(item, Closed)] == [(1,)]
+    assert [item.partial for item in told if isinstance(item, ClosedRound)] == [(1,)]
 
 
 def test_when_time_is_over_a_round_closes_without_those_who_never_gave_files() -> None:
-    rounds, news = say(Rounds.begin(2), 0, files=True)
+    rounds, news = say(ReportRounds.begin(2), 0, files=True)
     assert news == []
     assert rounds.oldest_files == 0
     rounds, told = rounds.overdue(0, long=False)
@@ -201,31 +201,31 @@ def test_when_time_is_over_a_round_closes_without_those_who_never_gave_files() -
 
 
 def test_when_everybody_has_left_what_is_open_closes() -> None:
-    rounds, _ = say(Rounds.begin(2), 0, 0, files=True)
+    rounds, _ = say(ReportRounds.begin(2), 0, 0, files=True)
     rounds, told = rounds.conclude()
     assert closed(list(told)) == [(0, (0,)), (1, (0,))]
     assert rounds.open == ()
 
 
 def test_when_everybody_has_left_a_round_without_rank_zero_is_half_a_one() -> None:
-    rounds, _ = say(Rounds.begin(2), 1, files=True)
+    rounds, _ = say(ReportRounds.begin(2), 1, files=True)
     [closing] = rounds.conclude()[1]
-    assert isinstance(closing, Closed)
+    assert isinstance(closing, ClosedRound)
     assert closing.partial == (0,)
 
 
 def test_habits_of_an_earlier_attempt_hold_in_the_next() -> None:
-    rounds = Rounds.begin(2, 5, Habits(give=frozenset({0}), stay_away=frozenset({1})))
+    rounds = ReportRounds.begin(2, 5, SaveHabits(give=frozenset({0}), stay_away=frozenset({1})))
     rounds, news = say(rounds, 0, files=True)
     assert closed(news) == [(5, (0,))], "at once: rank 1 stayed away before"
-    rounds, _ = say(Rounds.begin(2, 5, Habits(give=frozenset({0, 1}))), 0, files=True)
+    rounds, _ = say(ReportRounds.begin(2, 5, SaveHabits(give=frozenset({0, 1}))), 0, files=True)
     [closing] = rounds.conclude()[1]
-    assert isinstance(closing, Closed)
+    assert isinstance(closing, ClosedRound)
     assert closing.partial == (1,), "half a checkpoint, as rank 1 gave files before"
 
 
 def test_a_rank_that_gave_files_in_an_earlier_attempt_is_waited_for_long_but_not_for_ever() -> None:
-    rounds, _ = say(Rounds.begin(2, 5, Habits(give=frozenset({0, 1}))), 0, files=True)
+    rounds, _ = say(ReportRounds.begin(2, 5, SaveHabits(give=frozenset({0, 1}))), 0, files=True)
     assert rounds.overdue(5, long=False)[1] == ()
     rounds, told = rounds.overdue(5, long=True)
     assert closed(list(told)) == [(5, (0,))], "the program is another one by now"
@@ -233,7 +233,7 @@ def test_a_rank_that_gave_files_in_an_earlier_attempt_is_waited_for_long_but_not
 
 
 def test_an_attempt_goes_on_counting_where_the_last_one_stopped() -> None:
-    _, news = say(Rounds.begin(2, first_seq=7), 0, 1)
+    _, news = say(ReportRounds.begin(2, first_seq=7), 0, 1)
     assert closed(news) == [(7, ())]
 
 
@@ -242,11 +242,11 @@ def test_an_attempt_goes_on_counting_where_the_last_one_stopped() -> None:
 
 def dropped(news: tuple[News, ...] | list[News]) -> list[tuple[int, tuple[int, ...]]]:
     """Rounds that closed without ranks which lag, and those."""
-    return [(item.round.seq, item.behind) for item in news if isinstance(item, Closed) and item.behind]
+    return [(item.round.seq, item.behind) for item in news if isinstance(item, ClosedRound) and item.behind]
 
 
 def test_a_rank_that_has_taken_fewer_batches_is_behind_and_not_away() -> None:
-    rounds, _ = say(Rounds.begin(2), 0, files=True, taken=5)
+    rounds, _ = say(ReportRounds.begin(2), 0, files=True, taken=5)
     rounds, _ = say(rounds, 0, files=True, taken=10)
     rounds, told = rounds.overdue(0, long=False)
     assert told == (), "it comes later"
@@ -261,7 +261,7 @@ def test_a_rank_that_has_taken_fewer_batches_is_behind_and_not_away() -> None:
 
 
 def test_a_rank_that_reports_without_files_and_is_behind_is_no_reason_to_pass_over_its_rows() -> None:
-    rounds, _ = say(Rounds.begin(2), 1)
+    rounds, _ = say(ReportRounds.begin(2), 1)
     rounds, news = say(rounds, 0, files=True, taken=5)
     assert closed(news) == [(0, (0,))]
     rounds, _ = say(rounds, 0, files=True, taken=10)
@@ -270,8 +270,8 @@ def test_a_rank_that_reports_without_files_and_is_behind_is_no_reason_to_pass_ov
 
 
 def test_who_stayed_away_in_an_earlier_attempt_is_waited_for_until_it_has_come_as_far() -> None:
-    habits = Habits(give=frozenset({0}), stay_away=frozenset({1}))
-    rounds, news = say(Rounds.begin(2, 5, habits), 0, files=True, taken=3)
+    habits = SaveHabits(give=frozenset({0}), stay_away=frozenset({1}))
+    rounds, news = say(ReportRounds.begin(2, 5, habits), 0, files=True, taken=3)
     assert news == []
     rounds, told = rounds.has_taken(1, rows(3))
     assert closed(list(told)) == [(5, (0,))]
@@ -279,7 +279,7 @@ def test_who_stayed_away_in_an_earlier_attempt_is_waited_for_until_it_has_come_a
 
 def test_a_rank_that_is_ahead_in_one_dataset_uses_the_others_in_its_own_way() -> None:
     """Only rank 0 evaluates: it is waited for until the other has trained on."""
-    rounds = Rounds.begin(2).begin_save(0, rows(10, valid=5))
+    rounds = ReportRounds.begin(2).begin_save(0, rows(10, valid=5))
     rounds, _ = rounds.has_taken(1, rows(10))
     rounds, _ = say(rounds, 0, files=True)
     rounds, told = rounds.overdue(0, long=False)
@@ -289,12 +289,12 @@ def test_a_rank_that_is_ahead_in_one_dataset_uses_the_others_in_its_own_way() ->
 
 
 def test_what_is_known_of_a_rank_never_shrinks() -> None:
-    rounds = Rounds.begin(1).begin_save(0, rows(10, valid=5))
+    rounds = ReportRounds.begin(1).begin_save(0, rows(10, valid=5))
     assert rounds.has_taken(0, rows(11))[0].taken == (rows(11, valid=5),)
 
 
 def test_a_rank_that_never_takes_a_batch_is_not_waited_for_for_ever() -> None:
-    rounds, _ = say(Rounds.begin(2), 0, files=True, taken=5)
+    rounds, _ = say(ReportRounds.begin(2), 0, files=True, taken=5)
     rounds, told = rounds.overdue(0, long=True)
     assert closed(list(told)) == [(0, (0,))]
     assert dropped(told) == []
@@ -303,7 +303,7 @@ def test_a_rank_that_never_takes_a_batch_is_not_waited_for_for_ever() -> None:
 
 
 def test_what_is_taken_while_files_are_on_their_way_does_not_count_for_them() -> None:
-    rounds, _ = Rounds.begin(2).begin_save(0, rows(5)).report(0, Report(0, 0.0, b"{}", pending=True))
+    rounds, _ = ReportRounds.begin(2).begin_save(0, rows(5)).report(0, Report(0, 0.0, b"{}", pending=True))
     rounds, _ = rounds.has_taken(0, rows(9))
     rounds, _ = rounds.staged(0, 0)
     rounds, _ = rounds.has_taken(1, rows(5))
@@ -311,17 +311,17 @@ def test_what_is_taken_while_files_are_on_their_way_does_not_count_for_them() ->
 
 
 def test_a_window_that_is_full_drops_what_is_ahead_of_a_rank() -> None:
-    rounds = Rounds.begin(2)
+    rounds = ReportRounds.begin(2)
     for number in range(FILES_WINDOW + 1):
         rounds, news = say(rounds, 0, files=True, taken=number + 1)
     assert dropped(news) == [(0, (1,))]
 
 
 def test_states_of_different_places_are_not_made_one_checkpoint() -> None:
-    def save(rounds: Rounds, rank: int, place: str) -> tuple[Rounds, tuple[News, ...]]:
+    def save(rounds: ReportRounds, rank: int, place: str) -> tuple[ReportRounds, tuple[News, ...]]:
         return rounds.begin_save(rank, place=place).report(rank, Report(0, 0.0, b"{}", staged=True))
 
     for second, apart in (("batch 2", ()), ("batch 4", ((0, "batch 2"), (1, "batch 4"))), ("", ())):
-        rounds, _ = save(Rounds.begin(2), 0, "batch 2")
+        rounds, _ = save(ReportRounds.begin(2), 0, "batch 2")
         _, news = save(rounds, 1, second)
-        assert [item.apart for item in news if isinstance(item, Closed)] == [apart]
+        assert [item.apart for item in news if isinstance(item, ClosedRound)] == [apart]

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from headway.control.controller import Controller
-from headway.control.run_plan import Plan
+from headway.control.run_plan import RunPlan
 from headway.core.callback import TrainRunContext, UserCallback
 from headway.core.config import RunConfig, ScalingConfig
-from headway.observe.run_observer import Watchers
+from headway.observe.run_observer import RunObservers
 from headway.storage.run.opening import open_run
 from headway.testing.fake import FINISH, FakeEngine, Say, Script
 
@@ -38,7 +38,7 @@ def run(folder: Path, kind: type[FakeEngine]) -> Heard:
     rundir = open_run(config.path, "auto")
     engine = kind(rundir.path, [[Script((Say(),), FINISH)]], 0)
     try:
-        Controller(Plan(context=context, task=b""), engine, rundir, Watchers([])).run()
+        Controller(RunPlan(context=context, task=b""), engine, rundir, RunObservers([])).run()
     except ZeroDivisionError:
         pass
     finally:

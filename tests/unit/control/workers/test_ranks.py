@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headway.control.workers.ranks import environment, order, places
-from headway.core.messages import Place, Ready
+from headway.core.messages import RankAssignment, Ready
 
 
 def ready(host: str, *gpus: str) -> Ready:
@@ -41,9 +41,11 @@ def test_two_workers_may_share_a_card() -> None:
 
 
 def test_the_environment_says_it_in_the_usual_words() -> None:
-    place = Place(rank=1, world_size=2, local_rank=1, local_world_size=2, visible_gpus=("3",), num_threads=4)
+    place = RankAssignment(rank=1, world_size=2, local_rank=1, local_world_size=2, visible_gpus=("3",), num_threads=4)
     env = environment(place)
     assert env["RANK"] == "1"
     assert env["CUDA_VISIBLE_DEVICES"] == "3"
     assert env["OMP_NUM_THREADS"] == "4"
-    assert "CUDA_VISIBLE_DEVICES" not in environment(Place(rank=0, world_size=1, local_rank=0, local_world_size=1))
+    assert "CUDA_VISIBLE_DEVICES" not in environment(
+        RankAssignment(rank=0, world_size=1, local_rank=0, local_world_size=1)
+    )

@@ -22,7 +22,7 @@ from headway.core.environment import memory_folder
 from headway.core.errors import StorageError
 from headway.storage import durable_fs, fs_ops
 from headway.storage.checkpoint import recovery
-from headway.storage.checkpoint.commit import Commitment, Saved, commit, discard, extend
+from headway.storage.checkpoint.commit import CommitRequest, SavedCheckpoint, commit, discard, extend
 from headway.storage.checkpoint.manifest import Manifest, damage, read_manifest, write_manifest
 from headway.storage.checkpoint.recovery import committed, recover
 from headway.storage.checkpoint.staging import Note, Slot, is_kept, stage
@@ -30,7 +30,7 @@ from headway.storage.fs_ops import write_json
 from headway.storage.run import layout, opening
 from headway.storage.run.opening import open_run
 from headway.storage.run.removal import remove_run
-from headway.storage.run.run_directory import RunDir
+from headway.storage.run.run_directory import RunDirectory
 
 
 @pytest.fixture
@@ -56,17 +56,17 @@ def save(run: Path, seq: int, rank: int, attempt: int = 1, **cursor: object) -> 
     return slot
 
 
-def make(run: Path, seq: int, number: int | None = None) -> Saved:
+def make(run: Path, seq: int, number: int | None = None) -> SavedCheckpoint:
     for rank in (0, 1):
         save(run, seq, rank)
     number = seq if number is None else number
     return commit(
         run,
-        Commitment(number=number, seq=seq, attempt=1, world_size=2, ranks=(0, 1), metrics={"seq": seq}),
+        CommitRequest(number=number, seq=seq, attempt=1, world_size=2, ranks=(0, 1), metrics={"seq": seq}),
     )
 
 
-def check_whole(saved: Saved) -> None:
+def check_whole(saved: SavedCheckpoint) -> None:
     """Every byte of every file of both ranks is that of this round."""
     assert list(damage(saved.path, saved.manifest, contents=True)) == []
     ranks = saved.manifest.ranks
@@ -134,7 +134,7 @@ def test_a_crash_at_any_step_of_an_extension_leaves_the_smaller_or_the_larger(tm
         run = tmp_path / "run"
         durable_fs.make_folder(run / layout.CHECKPOINTS)
         save(run, 0, 0)
-        what = Commitment(number=0, seq=0, attempt=1, world_size=2, ranks=(0,), metrics={"seq": 0})
+        what = CommitRequest(number=0, seq=0, attempt=1, world_size=2, ranks=(0,), metrics={"seq": 0})
         first = commit(run, what)
         committed_at = len(tape.steps)
         extend(first.path, save(run, 0, 1))
@@ -306,7 +306,7 @@ def test_names_with_odd_characters_are_kept(tmp_path: Path) -> None:
         (source / name).write_text(name.encode("utf-8", "surrogateescape").hex())
     run = tmp_path / "run"
     stage(source, Slot(run, 1, 0, 0), Note(1, {}))
-    saved = commit(run, Commitment(number=0, seq=0, attempt=1, world_size=1, ranks=(0,), metrics={}))
+    saved = commit(run, CommitRequest(number=0, seq=0, attempt=1, world_size=1, ranks=(0,), metrics={}))
     assert sorted(saved.manifest.files) == sorted(names)
     [found] = committed(run)
     assert list(damage(found.path, found.manifest, contents=True)) == []
@@ -331,7 +331,7 @@ def test_a_full_disk_in_the_middle_of_a_save_says_so_and_leaves_nothing(
 def test_a_larger_checkpoint_keeps_the_metadata(tmp_path: Path) -> None:
     for rank in (0, 1):
         save(tmp_path, 0, rank)
-    what = Commitment(number=0, seq=0, attempt=1, world_size=2, ranks=(0,), metrics={"seq": 0})
+    what = CommitRequest(number=0, seq=0, attempt=1, world_size=2, ranks=(0,), metrics={"seq": 0})
     checkpoint = commit(tmp_path, what).checkpoint()
     checkpoint.set_metadata({"epoch": 3})
     larger = extend(Path(checkpoint.path), Slot(tmp_path, 1, 0, 1))
@@ -362,7 +362,7 @@ def test_the_lock_of_a_removed_run_is_not_that_of_the_run_that_takes_its_place(
     path = tmp_path / "run"
     open_run(path, "auto").close()
     take = opening._locked
-    newer: list[RunDir] = []
+    newer: list[RunDirectory] = []
 
     def removed_meanwhile(lock: TextIO) -> bool:
         monkeypatch.setattr(opening, "_locked", take)

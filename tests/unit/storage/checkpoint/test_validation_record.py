@@ -18,7 +18,7 @@ from headway.core.validation import ReportedCheckpointStatus as Status
 from headway.core.validation import ValidationTaskConfig
 from headway.storage import durable_fs
 from headway.storage.checkpoint.checkpoint import Checkpoint
-from headway.storage.checkpoint.commit import Commitment, Saved, commit, extend
+from headway.storage.checkpoint.commit import CommitRequest, SavedCheckpoint, commit, extend
 from headway.storage.checkpoint.manifest import damage
 from headway.storage.checkpoint.recovery import committed, recover
 from headway.storage.checkpoint.retention import best, surplus, value_of, why_kept
@@ -49,8 +49,8 @@ def save(run: Path, seq: int, rank: int = 0, asked: dict[str, Any] | None = None
     return slot
 
 
-def made(run: Path, seq: int, *ranks: int) -> Saved:
-    what = Commitment(number=seq, seq=seq, attempt=1, world_size=2, ranks=ranks, metrics={"seq": seq, "loss": 1})
+def made(run: Path, seq: int, *ranks: int) -> SavedCheckpoint:
+    what = CommitRequest(number=seq, seq=seq, attempt=1, world_size=2, ranks=ranks, metrics={"seq": seq, "loss": 1})
     return commit(run, what)
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from headway.storage.checkpoint.commit import Commitment
+from headway.storage.checkpoint.commit import CommitRequest
 from headway.storage.checkpoint.manifest import Stored, checksum
 from headway.storage.checkpoint.staging import Note
-from headway.storage.object_store.checkpoint_backend import StoreVault
+from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.object_store.lease import LeaseLost
 from headway.storage.object_store.upload import Parcel, inventory_at, put_note, send
 from headway.storage.run import layout
@@ -39,7 +39,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class MemoryStore:
-    """See :class:`headway.storage.object_store.base.Store`; every put is whole or absent."""
+    """See :class:`headway.storage.object_store.base.ObjectStore`; every put is whole or absent."""
 
     bucket: Bucket
     prefix: str = ""
@@ -103,7 +103,7 @@ NAMES = ("model", "deep/er")
 
 def save(store: MemoryStore, folder: Path, seq: int, number: int, *, extends: bool) -> None:
     """Two ranks save, the second one perhaps too late; then the oldest checkpoint goes."""
-    vault = StoreVault(store)
+    vault = ObjectStoreCheckpointBackend(store)
     for rank in (0, 1):
         source = folder / f"{seq}-{rank}"
         for name in NAMES:
@@ -112,7 +112,7 @@ def save(store: MemoryStore, folder: Path, seq: int, number: int, *, extends: bo
             path.write_text(f"{seq} {rank} {name}")
     ranks = (0,) if extends else (0, 1)
     name = layout.checkpoint_name(number)
-    what = Commitment(number=number, seq=seq, attempt=1, world_size=2, ranks=ranks, metrics={"seq": seq}, name=name)
+    what = CommitRequest(number=number, seq=seq, attempt=1, world_size=2, ranks=ranks, metrics={"seq": seq}, name=name)
     for rank in ranks:
         send(parcel(store, folder, seq, rank, name), Note(2, {"seq": seq}))
     saved = vault.commit(what)
@@ -131,10 +131,10 @@ def parcel(store: MemoryStore, folder: Path, seq: int, rank: int, name: str) -> 
 
 def look(store: MemoryStore) -> list[int]:
     """The reports of which there are checkpoints; every byte of each is right."""
-    found = StoreVault(store).survey()
+    found = ObjectStoreCheckpointBackend(store).survey()
     assert not found.damaged
     for saved in found.kept:
-        manifest, wrong = StoreVault(store).verify(saved.path.name)
+        manifest, wrong = ObjectStoreCheckpointBackend(store).verify(saved.path.name)
         assert wrong == []
         for rank in manifest.ranks:
             for name in NAMES:
@@ -160,7 +160,7 @@ def test_every_beginning_of_a_save(tmp_path: Path, extends: bool, monkeypatch: p
         store.bucket.left = None
         offered = look(store)
         assert offered[-1] in (1, 2), "at least the newest one is there"
-        recovered = StoreVault(store).recover(crashed=True)
+        recovered = ObjectStoreCheckpointBackend(store).recover(crashed=True)
         assert [saved.manifest.seq for saved in recovered.kept] == look(store)
         assert set(look(store)) >= set(offered), "recovery loses nothing"
         _check_nothing_is_left(store)
@@ -181,8 +181,8 @@ def test_a_save_whose_commit_has_failed_outlives_the_end_of_its_attempt(tmp_path
             path.parent.mkdir(exist_ok=True)
             path.write_text(f"{seq} 0 {each}")
         send(parcel(store, tmp_path, seq, 0, name), Note(1, {}))
-    StoreVault(store).sweep(1, names[:1], keep={1})
-    [kept] = StoreVault(store).recover(crashed=False).kept
+    ObjectStoreCheckpointBackend(store).sweep(1, names[:1], keep={1})
+    [kept] = ObjectStoreCheckpointBackend(store).recover(crashed=False).kept
     assert (kept.path.name, look(store)) == (names[1], [1])
 
 
@@ -191,15 +191,15 @@ def test_a_save_that_cannot_be_finished_does_not_keep_the_run_from_being_opened(
     store.put(f"{layout.CHECKPOINTS}/mine/a", b"changed since")
     note = Note(1, {}, name="mine", adopted="mine", files={"a": Stored(3)})
     put_note(store, 1, 0, 0, note, None)
-    recovered = StoreVault(store).recover(crashed=True)
+    recovered = ObjectStoreCheckpointBackend(store).recover(crashed=True)
     assert recovered.kept == []
     [said] = recovered.notes
     assert "what was saved in report 0 when the run was cut off cannot be kept: a in mine changed" in said
-    assert StoreVault(store).recover(crashed=True).notes == []
+    assert ObjectStoreCheckpointBackend(store).recover(crashed=True).notes == []
 
 
 def _check_nothing_is_left(store: MemoryStore) -> None:
-    kept = {saved.path.name: saved.manifest for saved in StoreVault(store).survey().kept}
+    kept = {saved.path.name: saved.manifest for saved in ObjectStoreCheckpointBackend(store).survey().kept}
     for key in store.sizes(layout.CHECKPOINTS):
         _, name, *rest = key.split("/")
         assert name in kept, f"{key} is of no checkpoint"
@@ -218,13 +218,13 @@ def test_what_nobody_made_a_checkpoint_of_is_made_one(tmp_path: Path) -> None:
             path.write_text(f"1 {rank} {name}")
     send(parcel(store, tmp_path, 1, 0, "checkpoint_000001"), Note(2, {"seq": 1}))
     half = MemoryStore(Bucket(dict(store.bucket.objects)), store.prefix)
-    assert StoreVault(half).recover(crashed=True).notes == []
+    assert ObjectStoreCheckpointBackend(half).recover(crashed=True).notes == []
     assert look(half) == [0], "one rank's files are no checkpoint"
     send(parcel(store, tmp_path, 1, 1, "checkpoint_000001"), Note(2, {"seq": 1}))
-    (note,) = StoreVault(store).recover(crashed=True).notes
+    (note,) = ObjectStoreCheckpointBackend(store).recover(crashed=True).notes
     assert note == "checkpoint_000001 (report 1) was saved when the run was cut off, and is kept"
     assert look(store) == [0, 1]
-    assert StoreVault(store).next_number() == 2
+    assert ObjectStoreCheckpointBackend(store).next_number() == 2
 
 
 def test_files_that_the_next_owner_has_swept_are_not_called_missing() -> None:
@@ -233,8 +233,8 @@ def test_files_that_the_next_owner_has_swept_are_not_called_missing() -> None:
     def check_lease() -> None:
         raise LeaseLost("host has taken this run over")
 
-    vault = StoreVault(MemoryStore(Bucket()), check_lease)
-    what = Commitment(number=0, seq=0, attempt=1, world_size=1, ranks=(0,), metrics={}, name="checkpoint_000000")
+    vault = ObjectStoreCheckpointBackend(MemoryStore(Bucket()), check_lease)
+    what = CommitRequest(number=0, seq=0, attempt=1, world_size=1, ranks=(0,), metrics={}, name="checkpoint_000000")
     with pytest.raises(LeaseLost, match="has taken this run over"):
         vault.commit(what)
     with pytest.raises(LeaseLost, match="has taken this run over"):

@@ -15,9 +15,9 @@ import pytest
 
 from headway.core.config import CheckpointConfig
 from headway.core.errors import ConfigError, StorageError
-from headway.storage.checkpoint.backend import FolderVault
+from headway.storage.checkpoint.backend import LocalCheckpointBackend
 from headway.storage.checkpoint.checkpoint import Checkpoint
-from headway.storage.checkpoint.commit import Commitment, Saved, commit, discard, extend
+from headway.storage.checkpoint.commit import CommitRequest, SavedCheckpoint, commit, discard, extend
 from headway.storage.checkpoint.recovery import committed, next_number, survey
 from headway.storage.checkpoint.retention import best, look_up, score, surplus, why_kept
 from headway.storage.checkpoint.staging import Note, Slot, stage
@@ -25,7 +25,7 @@ from headway.storage.durable_fs import exchange, is_read
 from headway.storage.fs_ops import Appender, read_lines, read_lines_backwards, write_json
 from headway.storage.run import layout, opening
 from headway.storage.run.opening import create_run, is_open, open_run
-from headway.storage.run.reader import Record, runs
+from headway.storage.run.reader import RunReader, runs
 from support import saved_as
 
 
@@ -37,8 +37,8 @@ def staged(run: Path, rank: int, seq: int = 0, **files: str) -> None:
     stage(source, Slot(run, 1, seq, rank), Note(2, {}))
 
 
-def commitment(*ranks: int, seq: int = 0, number: int = 0) -> Commitment:
-    return Commitment(number=number, seq=seq, attempt=1, world_size=2, ranks=ranks, metrics={"loss": 1})
+def commitment(*ranks: int, seq: int = 0, number: int = 0) -> CommitRequest:
+    return CommitRequest(number=number, seq=seq, attempt=1, world_size=2, ranks=ranks, metrics={"loss": 1})
 
 
 def test_a_commit_merges_describes_and_renames(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_run_directory_is_locked_and_remembers(tmp_path: Path) -> None:
     again.describe({"x": 2})
     assert (again.id, again.seed, again.past_attempts, again.resumed) == (first.id, first.seed, 3, True)
     again.close()
-    assert [opening["x"] for opening in Record.at(tmp_path / "run").description["openings"]] == [1, 2]
+    assert [opening["x"] for opening in RunReader.at(tmp_path / "run").description["openings"]] == [1, 2]
 
 
 def test_unnamed_runs_never_share_a_folder(tmp_path: Path) -> None:
@@ -197,25 +197,25 @@ def test_a_later_attempt_tells_its_reports_anew(tmp_path: Path) -> None:
     ]
     path = tmp_path / layout.METRICS
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    record = Record(tmp_path, FolderVault(tmp_path))
+    record = RunReader(tmp_path, LocalCheckpointBackend(tmp_path))
     assert [(row["seq"], row["metrics"]["a"]) for row in record.reports()] == [(0, 1), (1, 1), (2, 2)]
     assert record.newest_metrics() == {"a": 2}
     path.write_text("".join(json.dumps(line) + "\n" for line in lines[:6]))
     assert record.newest_metrics() == {"a": 1}, "an attempt that has not reported yet"
-    assert Record(tmp_path / "none", FolderVault(tmp_path)).newest_metrics() is None
+    assert RunReader(tmp_path / "none", LocalCheckpointBackend(tmp_path)).newest_metrics() is None
 
 
 def test_the_newest_metrics_of_a_long_history(tmp_path: Path) -> None:
     line = '{{"rank": {}, "seq": {}, "attempt": 1, "metrics": {{"a": {}}}}}\n'
     text = "".join(line.format(rank, seq, seq) for seq in range(5000) for rank in (0, 1))
     (tmp_path / layout.METRICS).write_text('{"attempt": 1, "first_seq": 0}\n' + text)
-    assert Record(tmp_path, FolderVault(tmp_path)).newest_metrics() == {"a": 4999}
+    assert RunReader(tmp_path, LocalCheckpointBackend(tmp_path)).newest_metrics() == {"a": 4999}
 
 
 # --- retention ---
 
 
-def numbers(items: list[Saved]) -> list[int]:
+def numbers(items: list[SavedCheckpoint]) -> list[int]:
     return [item.manifest.number for item in items]
 
 
@@ -349,7 +349,7 @@ def test_a_directory_that_was_cut_off_while_it_was_made_is_used(tmp_path: Path) 
     (run / ".lock").touch()
     (run / "run.json.new").write_text("{")
     open_run(run, "auto").close()
-    assert Record.at(run).description["name"] == "run"
+    assert RunReader.at(run).description["name"] == "run"
 
 
 @pytest.mark.parametrize("entry", ["notes.txt", "logs/mine.txt", "checkpoints/mine/x"])
@@ -430,7 +430,7 @@ def test_one_damaged_line_hides_neither_the_others_nor_the_checkpoints(tmp_path:
         data = bytearray((run.path / name).read_bytes())
         data[3:11] = bytes(8)
         (run.path / name).write_bytes(data)
-    record = Record.at(run.path)
+    record = RunReader.at(run.path)
     assert record.state == "FINISHED"
     assert [row["metrics"] for row in record.reports()] == [{"a": 1}]
     assert record.damage() == ["events.jsonl: 1 damaged line is left out", "metrics.jsonl: 1 damaged line is left out"]
@@ -472,7 +472,7 @@ def test_the_newest_metrics_are_those_of_rank_zero_in_the_last_attempt(tmp_path:
     rundir.record(b'{"rank":0,"seq":0,"metrics":{"n":0}}\n{"rank":0,"seq":1,"metrics":{"n":1}}\n')
     rundir.record(b'{"attempt":2,"first_seq":1}\n{"rank":1,"seq":1,"metrics":{"n":9}}\n')
     rundir.close()
-    assert Record.at(rundir.path).newest_metrics() == {"n": 0}, "what came before the restart from report 0"
+    assert RunReader.at(rundir.path).newest_metrics() == {"n": 0}, "what came before the restart from report 0"
 
 
 @pytest.mark.parametrize("name", ["events.jsonl", "metrics.jsonl"])
@@ -509,7 +509,7 @@ def test_a_run_is_read_and_continued_whatever_happened_to_its_lines(
         "empty": b"",
     }
     path.unlink() if what == "gone" else path.write_bytes(content[what])
-    record = Record.at(run.path)
+    record = RunReader.at(run.path)
     assert len(record.damage()) == damaged
     assert len(record.reports()) >= (0 if name == "metrics.jsonl" and what in ("empty", "gone") else 1)
     again = open_run(run.path, "auto")

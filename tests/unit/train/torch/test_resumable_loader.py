@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler
 
 from headway.core.errors import ConfigError
-from headway.core.messages import Place
+from headway.core.messages import RankAssignment
 from headway.train.torch.resumable_loader import Cursor, follow
 from headway.train.torch.sampler import share
 
@@ -32,7 +32,7 @@ class Group:
         self.cursors: list[Cursor] = []
         for rank in range(world_size):
             loader = DataLoader(**options)
-            place = Place(rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size)
+            place = RankAssignment(rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size)
             share(loader, place, seed=7)
             cursor = follow(loader, 7, before_first_batch=lambda: None)
             if state is not None:

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, SubsetRandomSampler
 
 from headway.core.errors import ConfigError
-from headway.core.messages import Place
+from headway.core.messages import RankAssignment
 from headway.train.torch.sampler import share
 
 
 def shared(rank: int, world_size: int, global_workers: int | None, **options: Any) -> Any:
     loader = DataLoader(**{"dataset": range(40), **options})
-    place = Place(rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size)
+    place = RankAssignment(rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size)
     share(loader, place, 7, global_workers)
     return loader
 
