@@ -30,6 +30,7 @@ from crash_driver import check
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from headway.core.errors import StorageError
 from headway.storage.checkpoint.backend import CheckpointBackend, LocalCheckpointBackend
+from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.object_store.base import open_store
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.object_store.recovery import listing
@@ -104,7 +105,7 @@ def look(vault: CheckpointBackend, tally: Tally) -> None:
     for saved in found.kept:
         tally.checkpoints_read += 1
         try:
-            with saved.checkpoint().as_directory() as path:
+            with Checkpoint(saved.path).as_directory() as path:
                 assert check(path) == saved.manifest.metrics["step"]
             assert not vault.verify(saved.path.name)[1]
         except (AssertionError, OSError, StorageError) as error:

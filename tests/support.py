@@ -16,9 +16,7 @@ from typing import Any
 import psutil
 
 from headway import train
-from headway.storage.checkpoint.commit import SavedCheckpoint
-from headway.storage.checkpoint.manifest import Manifest
-from headway.storage.checkpoint.validation_record import Validation
+from headway.core.checkpoints import Manifest, SavedCheckpoint, ValidationRecord
 
 
 def fit(function: Any, num_workers: int = 1, **options: Any) -> train.Result:
@@ -115,7 +113,7 @@ def save(folder: str | os.PathLike[str], **files: str) -> train.Checkpoint:
     return train.Checkpoint.from_directory(folder)
 
 
-def saved_as(number: int, *, validation: Validation | None = None, **metrics: Any) -> SavedCheckpoint:
+def saved_as(number: int, *, validation: ValidationRecord | None = None, **metrics: Any) -> SavedCheckpoint:
     """A checkpoint that only its manifest exists of, for whoever ranks them."""
     manifest = Manifest(
         number=number,

@@ -33,6 +33,7 @@ from headway.control.machine.events import (
 )
 from headway.control.machine.retry_policy import RetryBudgets
 from headway.control.machine.state import MachineState
+from headway.core.checkpoints import Manifest, SavedCheckpoint, ValidationRecord
 from headway.core.messages import (
     AbortEvent,
     AutosaveEnabled,
@@ -55,9 +56,6 @@ from headway.core.messages import (
     TerminateEvent,
     WorkerExited,
 )
-from headway.storage.checkpoint.commit import SavedCheckpoint
-from headway.storage.checkpoint.manifest import Manifest
-from headway.storage.checkpoint.validation_record import Validation
 
 READY = Ready(host="here", pid=1)
 RAISED = FunctionFailed(kind="ValueError", message="bad", traceback="")
@@ -234,7 +232,7 @@ def _possible(run: MachineState, world: World) -> Iterator[tuple[Any, World]]:
         yield OverdueEvent(run.attempt, seq), world
         yield OverdueEvent(run.attempt, seq, long=True), world
     for path in world.validating:
-        yield ValidationDoneEvent(path, Validation()), replace(world, validating=world.validating - {path})
+        yield ValidationDoneEvent(path, ValidationRecord()), replace(world, validating=world.validating - {path})
     if world.left.dues:
         yield SaveDueEvent(run.attempt), _spent(world, "dues")
     if world.left.notices and run.state is RunState.RUNNING:
@@ -347,7 +345,7 @@ def _saved(seq: int, *, validation: bool) -> SavedCheckpoint:
     manifest = Manifest(
         number=seq, name=str(seq), seq=seq, attempt=1, world_size=2, ranks=[0], metrics={}, files={}, time=0.0
     )
-    return SavedCheckpoint(Path(f"checkpoint_{seq}"), manifest, validation=Validation() if validation else None)
+    return SavedCheckpoint(Path(f"checkpoint_{seq}"), manifest, validation=ValidationRecord() if validation else None)
 
 
 def _noticed(world: World) -> World:

@@ -24,6 +24,7 @@ from headway.control.narration import callback_runner
 from headway.engine import fork_server_client
 from headway.storage import durable_fs
 from headway.storage.checkpoint import commit, merge, staging
+from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.run.reader import RunReader
 from support import Driver, alive, fit, plain_trainer, python, save, wait_until, write_script
 
@@ -99,7 +100,7 @@ def test_a_run_whose_folder_is_taken_by_another_writes_nothing_there(how: str, t
     go_on.touch()
     with pytest.raises(train.TrainingFailedError, match="the folder of another run has taken the place of this one's"):
         first.result(timeout_s=60)
-    assert [saved.checkpoint().to_dict() for saved in RunReader.at(Path(second.path)).checkpoints()] == [
+    assert [Checkpoint(saved.path).to_dict() for saved in RunReader.at(Path(second.path)).checkpoints()] == [
         {"whose": "second"}
     ] * 3
     assert (slot / "file").read_text() == "of the second"

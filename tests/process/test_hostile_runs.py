@@ -35,14 +35,16 @@ import pytest
 import headway.data
 from headway import train
 from headway.cli import main
+from headway.core.checkpoints import ValidationRecord
 from headway.core.errors import HeadwayError
 from headway.core.security.signing import user_key
 from headway.core.validation import ReportedCheckpointStatus as Status
 from headway.storage import durable_fs
+from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.manifest import _sealed
 from headway.storage.checkpoint.signatures import Proof
 from headway.storage.checkpoint.staging import Note
-from headway.storage.checkpoint.validation_record import Validation, read_validation, unpack
+from headway.storage.checkpoint.validation_record import read_validation, unpack
 from headway.storage.object_store import download_cache
 from headway.storage.object_store.base import open_store
 from headway.storage.run import layout
@@ -248,7 +250,7 @@ def resume(box: Sandbox) -> str:
     try:
         if opened.recovered.kept:
             with contextlib.suppress(HeadwayError):
-                opened.recovered.kept[-1].checkpoint().proven_by(opened.key).to_dict()
+                Checkpoint(opened.recovered.kept[-1].path).proven_by(opened.key).to_dict()
         opened.note("seen")
         opened.record(b'{"attempt": 9, "first_seq": 9}\n')
         opened.append_data(b"{}\n")
@@ -854,7 +856,7 @@ def test_a_checkpoint_that_is_a_link_is_not_written_through(good: Path, sandbox:
     opened = open_run(sandbox.run, "must")
     try:
         for saved in opened.recovered.kept:
-            opened.vault.note_validation(saved.path, Validation(status=Status.VALIDATED))
+            opened.vault.note_validation(saved.path, ValidationRecord(status=Status.VALIDATED))
             opened.vault.discard(saved.path)
     finally:
         opened.close()

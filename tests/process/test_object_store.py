@@ -17,9 +17,9 @@ import pytest
 from headway import data as headway_data
 from headway import train
 from headway.cli import main as headway
+from headway.core.checkpoints import StoredFile
 from headway.core.environment import results_folder
 from headway.storage.checkpoint.backend import LocalCheckpointBackend
-from headway.storage.checkpoint.manifest import Stored
 from headway.storage.object_store import base, lease, obstore_client
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.object_store.download_cache import copy_of, is_held
@@ -478,7 +478,7 @@ def test_a_driver_that_slept_does_not_write_over_the_next_one(s3: S3, tmp_path: 
     assert headway(["ckpt", "verify", f"{s3.url}/runs/slept"]) == 0
 
 
-def _offered(name: str, s3: S3) -> list[tuple[str, int, dict[str, Stored]]]:
+def _offered(name: str, s3: S3) -> list[tuple[str, int, dict[str, StoredFile]]]:
     found = ObjectStoreCheckpointBackend(ObstoreClient.parse(f"{s3.url}/runs/{name}")).survey().kept
     return [(saved.path.name, saved.manifest.seq, saved.manifest.files) for saved in found]
 

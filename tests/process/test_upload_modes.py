@@ -21,6 +21,7 @@ import pytest
 
 from headway import train
 from headway.storage.checkpoint import background_handoff
+from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.run.reader import RunReader
 from headway.worker.checkpoint import local
 from support import Driver, fit, python, save, wait_until, write_script
@@ -161,7 +162,7 @@ def test_a_source_that_vanishes_is_said_and_never_an_empty_checkpoint(
     with pytest.raises(train.TrainingFailedError, match=r"holds no file|could not be moved aside|is not a directory"):
         fit(train_func, storage_path=tmp_path, name="run")
     [kept] = RunReader.at(tmp_path / "run").checkpoints()
-    assert kept.checkpoint().to_dict() == {"good": 1}
+    assert Checkpoint(kept.path).to_dict() == {"good": 1}
     assert [name for name in os.listdir(elsewhere) if name.startswith(background_handoff.PREFIX)] == []
 
 
@@ -436,7 +437,7 @@ def test_files_that_need_no_upload_must_stay_until_they_are_committed(change: st
     with pytest.raises(train.TrainingFailedError, match=f"checkpoint of report 1 could not be committed: b .*{change}"):
         fit(train_func, storage_path=tmp_path / "runs", name="run")
     [kept] = RunReader.at(tmp_path / "runs" / "run").checkpoints()
-    assert kept.checkpoint().to_dict() == {"good": 1}
+    assert Checkpoint(kept.path).to_dict() == {"good": 1}
 
 
 @pytest.mark.parametrize("mode", ["SYNC", "ASYNC", "ASYNC, kept"])
@@ -466,7 +467,7 @@ def test_a_full_disk_costs_neither_the_users_files_nor_the_checkpoint_before(
     with pytest.raises(train.TrainingFailedError, match=said):
         fit(train_func, storage_path=tmp_path / "runs", name="run")
     [kept] = RunReader.at(tmp_path / "runs" / "run").checkpoints()
-    assert kept.checkpoint().to_dict() == {"good": 1}
+    assert Checkpoint(kept.path).to_dict() == {"good": 1}
     assert {path.name: path.stat().st_size for path in folder.iterdir()} == {"large": 1 << 20, "a": 1}
     assert os.listdir(elsewhere) == ["mine"]
 

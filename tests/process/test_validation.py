@@ -17,7 +17,8 @@ import pytest
 
 from headway import train
 from headway.cli import main
-from headway.storage.checkpoint.validation_record import Validation, write_validation
+from headway.core.checkpoints import ValidationRecord
+from headway.storage.checkpoint.validation_record import write_validation
 from headway.storage.run import layout
 from headway.storage.run.reader import RunReader
 from support import Driver, alive, is_gone, wait_until, write_script
@@ -382,7 +383,7 @@ def test_without_a_function_pending_checkpoints_stay_and_a_line_says_so(
 
     result = trainer(train_func, None, name="run").fit()
     pending = Path(result.path, "checkpoints/checkpoint_000000", layout.VALIDATION)
-    write_validation(pending.parent, Validation())
+    write_validation(pending.parent, ValidationRecord())
     again = trainer(train_func, None, name="run", keep=train.CheckpointConfig(1)).fit()
     assert kept(again) == [0, 1]
     assert Path(pending).exists()

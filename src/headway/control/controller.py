@@ -30,6 +30,7 @@ from headway.control.timers import SlowExitEvent, SlowStartEvent, Timers
 from headway.control.workers import ranks
 from headway.control.workers.slow_exits import QUESTION, SLOW_EXIT_S, SlowExits
 from headway.control.workers.start_message import starts, surroundings
+from headway.core.checkpoints import SavedCheckpoint
 from headway.core.errors import ConfigError, EngineError, PreemptionInfo, StorageError
 from headway.core.messages import (
     AutosaveEnabled,
@@ -53,7 +54,6 @@ from headway.diagnosis.watchdog import Watchdog
 from headway.engine.base import Engine
 from headway.engine.process_stats import OutsideStacks, ProcessStats
 from headway.observe.run_observer import RunObserver, RunSnapshot
-from headway.storage.checkpoint.commit import SavedCheckpoint
 from headway.storage.object_store.lease import LeaseLost
 from headway.storage.run.run_directory import RunDirectory
 
@@ -73,6 +73,7 @@ class Controller:
             plan.config.callbacks,
             plan.context,
             lambda text: engine.post(WarningEvent(text, "callback")),
+            rundir.vault.checkpoint,
             at_once=engine.name == "inline",
         )
         patients = _Patients(engine, self)
@@ -375,7 +376,7 @@ class Controller:
         ready = [self._ready[index] for index in range(len(self._ready))]
         self.index_of = ranks.order(ready)
         newest = self._ledger.kept[-1] if self._ledger.kept else None
-        checkpoint = newest.checkpoint() if newest else self._plan.checkpoint
+        checkpoint = self._rundir.vault.checkpoint(newest.path) if newest else self._plan.checkpoint
         self._holding.close()
         self._ledger.hold(newest)
         if checkpoint is not None:
@@ -535,4 +536,12 @@ def _validations(plan: RunPlan, engine: Engine, rundir: RunDirectory) -> Validat
     if plan.validator is None:
         return None
     around = surroundings({**plan.config.env_vars, **plan.validator.env_vars})
-    return ValidationRunner(plan.validator, rundir.path, around, engine.post, rundir.key, trust=plan.config.trust)
+    return ValidationRunner(
+        plan.validator,
+        rundir.path,
+        around,
+        engine.post,
+        rundir.key,
+        rundir.vault.checkpoint,
+        trust=plan.config.trust,
+    )

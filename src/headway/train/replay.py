@@ -31,6 +31,7 @@ from headway.control.narration.failure_recorder import versions
 from headway.control.narration.failure_text import sentence
 from headway.control.workers import ranks
 from headway.control.workers.start_message import surroundings
+from headway.core.checkpoints import SavedCheckpoint
 from headway.core.errors import AloneError, ConfigError, HeadwayError, StorageError
 from headway.core.messages import (
     BarrierArrival,
@@ -57,7 +58,6 @@ from headway.engine import hardware
 from headway.frameworks.base import alone
 from headway.observe import phrases
 from headway.storage.checkpoint.checkpoint import Checkpoint
-from headway.storage.checkpoint.commit import SavedCheckpoint
 from headway.storage.object_store.base import is_remote
 from headway.storage.run import failure_bundle, layout
 from headway.storage.run.reader import RunReader
@@ -137,7 +137,7 @@ def find(record: RunReader, rank: int | None = None, attempt: int | None = None,
     chosen = _rank(summary, rank)
     failure_bundle.task(folder, user_key().for_run(record.description["id"]), trust=trust)
     kept = record.checkpoints()
-    first_seq, checkpoint, remark = begin_with(summary, kept, record.path)
+    first_seq, checkpoint, remark = begin_with(summary, kept, record.path, record.vault.checkpoint)
     remarks = [remark, *_differences(summary, place(summary["scene"], chosen))]
     if checkpoint is None and chosen != 0:
         remarks.append("there is no checkpoint to begin with: random weights are this rank's own, not those of rank 0")
@@ -170,7 +170,10 @@ def _rank(summary: Mapping[str, Any], rank: int | None) -> int:
 
 
 def begin_with(
-    summary: Mapping[str, Any], kept: Sequence[SavedCheckpoint], run: Path
+    summary: Mapping[str, Any],
+    kept: Sequence[SavedCheckpoint],
+    run: Path,
+    open_checkpoint: Callable[[PurePath], Checkpoint],
 ) -> tuple[int, Checkpoint | None, str]:
     """The first report, the checkpoint to begin with, and what there is to say about it."""
     first_seq, then = summary["first_seq"], summary["checkpoint"]
@@ -185,7 +188,7 @@ def begin_with(
     newest = before[-1]
     gone = newest.manifest.seq + 1 < first_seq
     remark = f"{name} is gone: beginning with {newest.path.name}, which is older" if gone else ""
-    return newest.manifest.seq + 1, newest.checkpoint(), remark
+    return newest.manifest.seq + 1, open_checkpoint(newest.path), remark
 
 
 def _given(then: str, run: Path) -> Checkpoint:

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from headway.core.checkpoints import SavedCheckpoint
 from headway.core.config import CheckpointConfig
 from headway.core.errors import ConfigError, RemoteError
+from headway.core.retention import best, ranked, value_of
 from headway.observe import phrases
 from headway.observe.terminal_text import plain
 from headway.storage.checkpoint.checkpoint import Checkpoint
-from headway.storage.checkpoint.commit import SavedCheckpoint
-from headway.storage.checkpoint.retention import best, ranked, value_of
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.run.reader import RunReader
 
@@ -87,13 +87,13 @@ class Result:
     def checkpoint(self) -> Checkpoint | None:
         """The newest committed checkpoint."""
         kept = self._kept
-        return kept[-1].checkpoint() if kept else None
+        return self._record.vault.checkpoint(kept[-1].path) if kept else None
 
     @property
     def best_checkpoints(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
         """The kept ones with their metrics, the best last; at most ``num_to_keep``."""
         kept = best(self._kept, self._record.checkpoint_config)
-        return [(saved.checkpoint(), saved.metrics) for saved in kept]
+        return [(self._record.vault.checkpoint(saved.path), saved.metrics) for saved in kept]
 
     def get_best_checkpoint(self, metric: str, mode: Literal["max", "min"]) -> Checkpoint | None:
         """The kept checkpoint with the best value of a metric (``"valid/loss"`` for nested ones)."""
@@ -104,7 +104,7 @@ class Result:
             known = sorted({key for saved in self._kept for key in phrases.flat(saved.metrics)})
             raise ConfigError(f"no checkpoint has a metric {metric!r}: there are {', '.join(known) or 'none at all'}")
         wanted = CheckpointConfig(checkpoint_score_attribute=metric, checkpoint_score_order=mode)
-        return ranked(having, wanted)[-1].checkpoint() if having else None
+        return self._record.vault.checkpoint(ranked(having, wanted)[-1].path) if having else None
 
     @property
     def config(self) -> dict[str, Any]:

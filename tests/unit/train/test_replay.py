@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 
 from headway.core.errors import StorageError
 from headway.core.messages import ProcessSetup, RankAssignment, RunInfo, Start
 from headway.diagnosis import replay_info
+from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.train.replay import _on_this_machine, begin_with
 from support import saved_as
 
 RUN = Path("/runs/a")
+
+
+def opened(path: PurePath) -> Checkpoint:
+    return Checkpoint(path)
+
+
 THEN = {"attempt": 2, "first_seq": 6, "checkpoint": "/elsewhere/checkpoints/5"}
 
 
 def test_it_begins_with_the_checkpoint_of_then_wherever_the_run_is_now() -> None:
-    first_seq, checkpoint, remark = begin_with(THEN, [saved_as(3), saved_as(5), saved_as(8)], RUN)
+    first_seq, checkpoint, remark = begin_with(THEN, [saved_as(3), saved_as(5), saved_as(8)], RUN, opened)
     assert checkpoint is not None
     assert (first_seq, checkpoint.path, remark) == (6, "/5", "")
 
 
 def test_if_that_is_gone_with_the_newest_that_is_older() -> None:
-    first_seq, checkpoint, remark = begin_with(THEN, [saved_as(2), saved_as(3), saved_as(8)], RUN)
+    first_seq, checkpoint, remark = begin_with(THEN, [saved_as(2), saved_as(3), saved_as(8)], RUN, opened)
     assert checkpoint is not None
     assert (first_seq, checkpoint.path) == (4, "/3")
     assert remark == "5 is gone: beginning with 3, which is older"
@@ -33,18 +40,18 @@ def test_if_that_is_gone_with_the_newest_that_is_older() -> None:
 
 def test_if_none_is_left_it_does_not_begin() -> None:
     with pytest.raises(StorageError, match="had begun with 5: it is gone, and none before it is left"):
-        begin_with(THEN, [saved_as(8)], RUN)
+        begin_with(THEN, [saved_as(8)], RUN, opened)
 
 
 def test_the_first_attempt_of_all_begins_with_nothing_or_what_it_was_given(tmp_path: Path) -> None:
-    assert begin_with({"first_seq": 0, "checkpoint": None}, [saved_as(1)], RUN) == (0, None, "")
-    _, given, _ = begin_with({"first_seq": 0, "checkpoint": str(tmp_path)}, [], RUN)
-    _, first, _ = begin_with({"first_seq": 0, "checkpoint": "/moved/first_checkpoint"}, [], RUN)
+    assert begin_with({"first_seq": 0, "checkpoint": None}, [saved_as(1)], RUN, opened) == (0, None, "")
+    _, given, _ = begin_with({"first_seq": 0, "checkpoint": str(tmp_path)}, [], RUN, opened)
+    _, first, _ = begin_with({"first_seq": 0, "checkpoint": "/moved/first_checkpoint"}, [], RUN, opened)
     assert given is not None
     assert first is not None
     assert (given.path, first.path) == (str(tmp_path), "/runs/a/first_checkpoint")
     with pytest.raises(StorageError, match="which is gone"):
-        begin_with({"first_seq": 0, "checkpoint": str(tmp_path / "none")}, [], RUN)
+        begin_with({"first_seq": 0, "checkpoint": str(tmp_path / "none")}, [], RUN, opened)
 
 
 PLACE = RankAssignment(

@@ -20,13 +20,13 @@ from typing import Any
 
 from headway.control.machine.events import CommitDoneEvent, CommitFailedEvent, SaveFinishedEvent
 from headway.control.machine.report_rounds import ReportRound, SaveHabits
+from headway.core.checkpoints import SavedCheckpoint, ValidationRecord
 from headway.core.config import CheckpointConfig
 from headway.core.errors import StorageError
 from headway.core.messages import CheckpointInfo, Report, UploadGrant, UploadRequest
+from headway.core.retention import surplus, why_retired
 from headway.core.validation import ReportedCheckpointStatus
-from headway.storage.checkpoint.commit import CommitRequest, SavedCheckpoint
-from headway.storage.checkpoint.retention import surplus, why_retired
-from headway.storage.checkpoint.validation_record import Validation
+from headway.storage.checkpoint.commit import CommitRequest
 from headway.storage.object_store.lease import LeaseLost
 from headway.storage.run import journal, layout
 from headway.storage.run.run_directory import RunDirectory
@@ -185,7 +185,7 @@ class CheckpointCommitter:
         self._count_in(saved)
         return saved
 
-    def validated(self, path: PurePath, validation: Validation) -> SavedCheckpoint | None:
+    def validated(self, path: PurePath, validation: ValidationRecord) -> SavedCheckpoint | None:
         """Its validation is over: write that down and rank it anew; None where it is gone meanwhile."""
         before = self._find(path)
         if before is None:
@@ -329,7 +329,7 @@ class CheckpointCommitter:
             arrived = False
         self._post(SaveFinishedEvent(attempt, rank, seq, arrived))
 
-    def _note_validation(self, path: PurePath, validation: Validation) -> None:
+    def _note_validation(self, path: PurePath, validation: ValidationRecord) -> None:
         try:
             self._vault.note_validation(path, validation)
         except (OSError, StorageError) as error:

@@ -15,19 +15,19 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import cloudpickle
 
 from headway.control.machine.events import ValidationDoneEvent
+from headway.core.checkpoints import SavedCheckpoint, ValidationRecord
 from headway.core.messages import FunctionFailed, ProcessSetup, RunValidation, ValidationReturned, WorkerExited
 from headway.core.security.signing import Key
 from headway.core.validation import ReportedCheckpointStatus as Status
 from headway.engine.one_shot_process import Cancelled, OneShotProcess, TooLong
 from headway.observe import phrases
-from headway.storage.checkpoint.commit import SavedCheckpoint
-from headway.storage.checkpoint.validation_record import Validation
+from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.run import layout
 
 ENTRY = "headway.worker.validation_main"
@@ -56,9 +56,11 @@ class ValidationRunner:
         surroundings: ProcessSetup,
         post: Callable[[ValidationDoneEvent], None],
         key: Key,
+        open_checkpoint: Callable[[PurePath], Checkpoint],
         *,
         trust: bool,
     ) -> None:
+        self._open_checkpoint = open_checkpoint
         self._validator = validator
         self._key = key
         self._trust = trust
@@ -92,7 +94,7 @@ class ValidationRunner:
 
     def _work(self) -> None:
         while (saved := self._waiting.get()[2]) is not None and not self._over.is_set():
-            asked = saved.validation or Validation()
+            asked = saved.validation or ValidationRecord()
             timeout_s = asked.timeout_s or self._validator.timeout_s
             try:
                 outcome = self._outcome(self._question(saved, asked), timeout_s)
@@ -109,7 +111,7 @@ class ValidationRunner:
             finally:
                 self._running.discard(errand)
 
-    def _question(self, saved: SavedCheckpoint, asked: Validation) -> RunValidation:
+    def _question(self, saved: SavedCheckpoint, asked: ValidationRecord) -> RunValidation:
         name = saved.path.name
         return RunValidation(
             surroundings=self._surroundings,
@@ -118,14 +120,14 @@ class ValidationRunner:
                 str(layout.validation_log(self._run, name, "err")),
             ),
             task=self._validator.task,
-            checkpoint=cloudpickle.dumps(saved.checkpoint()),
+            checkpoint=cloudpickle.dumps(self._open_checkpoint(saved.path)),
             kwargs=asked.kwargs,
             key=self._key.secret,
             trust=self._trust,
         )
 
 
-def verdict(asked: Validation, outcome: Any, timeout_s: float | None) -> Validation:
+def verdict(asked: ValidationRecord, outcome: Any, timeout_s: float | None) -> ValidationRecord:
     """What came of it, to be written down; what was asked for is of no use any more."""
     asked = replace(asked, kwargs={}, timeout_s=None)
     match outcome:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from headway.control.machine.report_rounds import UNKNOWN, ClosedRound, ReportRound, SaveHabits
 from headway.control.machine.retry_policy import Failure
+from headway.core.checkpoints import SavedCheckpoint, ValidationRecord
 from headway.core.messages import (
     AbortEvent,
     CapacityEvent,
@@ -21,8 +22,6 @@ from headway.core.messages import (
     ToWorker,
     UploadRequest,
 )
-from headway.storage.checkpoint.commit import SavedCheckpoint
-from headway.storage.checkpoint.validation_record import Validation
 
 
 class RunState(StrEnum):
@@ -151,7 +150,7 @@ class ValidationDoneEvent:
     """The validation of this checkpoint is over, however it went. It belongs to the run, not to an attempt."""
 
     path: PurePath
-    validation: Validation
+    validation: ValidationRecord
 
 
 Answer = (

@@ -7,6 +7,7 @@ import json
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from headway.control.job_thread import JobThread
@@ -14,9 +15,9 @@ from headway.control.machine.report_rounds import ReportRound
 from headway.control.machine.retry_policy import Failure
 from headway.control.narration.failure_text import exception
 from headway.core.callback import TrainRunContext, UserCallback
+from headway.core.checkpoints import SavedCheckpoint
 from headway.observe.tracebacks import folded
 from headway.storage.checkpoint.checkpoint import Checkpoint
-from headway.storage.checkpoint.commit import SavedCheckpoint
 
 
 @dataclass
@@ -39,12 +40,14 @@ class CallbackRunner:
         callbacks: Sequence[UserCallback],
         context: TrainRunContext,
         complain: Callable[[str], None],
+        open_checkpoint: Callable[[PurePath], Checkpoint],
         *,
         at_once: bool = False,
     ) -> None:
         self._callbacks = callbacks
         self._context = context
         self._complain = complain
+        self._open_checkpoint = open_checkpoint
         self._aside = None if at_once else JobThread("headway-callbacks")
         self._pending: deque[_Pending] = deque()
         self._complaints: Counter[str] = Counter()
@@ -68,7 +71,7 @@ class CallbackRunner:
     def saved(self, saved: SavedCheckpoint) -> None:
         for pending in self._pending:
             if pending.waits and pending.round.seq == saved.manifest.seq:
-                pending.waits, pending.checkpoint = False, saved.checkpoint()
+                pending.waits, pending.checkpoint = False, self._open_checkpoint(saved.path)
         self._tell()
 
     def failed(self, failures: Sequence[Failure]) -> None:

@@ -12,14 +12,12 @@ from headway.control.machine.events import RecordRetry
 from headway.control.machine.report_rounds import ClosedRound, ReportRound
 from headway.control.machine.state import Leaving
 from headway.control.narration.failure_text import sentence, traceback_text
+from headway.core.checkpoints import Manifest, SavedCheckpoint, ValidationRecord
 from headway.core.config import CheckpointConfig
+from headway.core.retention import value_of
 from headway.diagnosis.verdict import Diagnosis
 from headway.observe import phrases
 from headway.observe.run_observer import RunObserver
-from headway.storage.checkpoint.commit import SavedCheckpoint
-from headway.storage.checkpoint.manifest import Manifest
-from headway.storage.checkpoint.retention import value_of
-from headway.storage.checkpoint.validation_record import Validation
 from headway.storage.run import layout
 from headway.storage.run.run_directory import RunDirectory
 
@@ -144,13 +142,16 @@ class EventLog:
             size, took = phrases.size(saved.manifest.size), phrases.duration(saved.seconds)
             text = f"{saved.path.name}: {size} in {took}, {phrases.size(saved.manifest.size / saved.seconds)}/s"
             self.tell("upload", text)
-        for clash in saved.clashes:
-            kept = f"rank {clash.ranks[0]}'s was kept"
-            text = f"{saved.path.name}: {phrases.ranks(clash.ranks)} gave different contents for {clash.file}; {kept}"
-            if clash.shared:
-                text += f". All saved into {clash.shared}, each while another may have copied it: let one rank save, "
+        for conflict in saved.conflicts:
+            kept = f"rank {conflict.ranks[0]}'s was kept"
+            who = phrases.ranks(conflict.ranks)
+            text = f"{saved.path.name}: {who} gave different contents for {conflict.file}; {kept}"
+            if conflict.shared:
+                text += (
+                    f". All saved into {conflict.shared}, each while another may have copied it: let one rank save, "
+                )
                 text += "or give each rank a folder of its own"
-            self.tell("clash", text, "WARNING", file=clash.file, ranks=clash.ranks)
+            self.tell("clash", text, "WARNING", file=conflict.file, ranks=conflict.ranks)
         if not saved.awaits_validation:
             self._look_for_score(saved)
 
@@ -194,7 +195,7 @@ class EventLog:
     def validating(self, number: int) -> None:
         self.tell("waiting", f"training is over; waiting for {phrases.count(number, 'validation')}")
 
-    def validated(self, name: str, validation: Validation, saved: SavedCheckpoint | None) -> None:
+    def validated(self, name: str, validation: ValidationRecord, saved: SavedCheckpoint | None) -> None:
         fields: dict[str, Any] = {"path": name, "status": validation.status, "metrics": validation.metrics}
         if validation.error:
             log = layout.validation_log(self._rundir.path, name, "err")

@@ -7,15 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Protocol
 
+from headway.core.checkpoints import Manifest, SavedCheckpoint, ValidationRecord
 from headway.core.security.signing import Key
 from headway.storage import durable_fs
 from headway.storage.checkpoint import background_handoff, staging
-from headway.storage.checkpoint.commit import CommitRequest, SavedCheckpoint, Signer, commit, discard, extend
-from headway.storage.checkpoint.manifest import Manifest, damage, read_manifest
+from headway.storage.checkpoint.checkpoint import Checkpoint
+from headway.storage.checkpoint.commit import CommitRequest, Signer, commit, discard, extend
+from headway.storage.checkpoint.manifest import damage, read_manifest
 from headway.storage.checkpoint.recovery import Recovered, Survey, next_number, recover, survey
 from headway.storage.checkpoint.staging import Slot
 from headway.storage.checkpoint.staging import read_note as read_note
-from headway.storage.checkpoint.validation_record import Validation, write_validation
+from headway.storage.checkpoint.validation_record import write_validation
 from headway.storage.fs_ops import entries
 from headway.storage.run import layout
 
@@ -42,8 +44,11 @@ class CheckpointBackend(Protocol):
     def discard(self, path: PurePath) -> None:
         """Take a checkpoint away; it is never half there."""
 
-    def note_validation(self, path: PurePath, validation: Validation) -> None:
+    def note_validation(self, path: PurePath, validation: ValidationRecord) -> None:
         """Write down beside a checkpoint, if it is still there, what is known of it now."""
+
+    def checkpoint(self, path: PurePath) -> Checkpoint:
+        """The committed checkpoint at this path, as users get it."""
 
     def is_read(self, path: PurePath) -> bool:
         """Whether somebody reads it right now."""
@@ -111,10 +116,13 @@ class LocalCheckpointBackend:
         self.fence()
         discard(Path(path))
 
-    def note_validation(self, path: PurePath, validation: Validation) -> None:
+    def note_validation(self, path: PurePath, validation: ValidationRecord) -> None:
         self.fence()
         if Path(path).is_dir() and not Path(path).is_symlink():  # nothing is written through a link
             write_validation(Path(path), validation)
+
+    def checkpoint(self, path: PurePath) -> Checkpoint:
+        return Checkpoint.of(str(path))
 
     def is_read(self, path: PurePath) -> bool:
         return durable_fs.is_read(Path(path))

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from headway.core.checkpoints import Manifest
 from headway.core.config import local_path, scheme_of
 from headway.core.errors import ConfigError, StorageError
 from headway.core.security.signing import Key
 from headway.storage import durable_fs
 from headway.storage.checkpoint.dict_files import foreign_pickles, read_dict, write_dict
-from headway.storage.checkpoint.manifest import Manifest, parse_manifest, read_manifest
+from headway.storage.checkpoint.manifest import parse_manifest, read_manifest
 from headway.storage.checkpoint.signatures import Proof, proof_of, trusted
 from headway.storage.fs_ops import copy_tree, json_bytes, parse_json, read_json, write_json
 from headway.storage.object_store.base import ObjectStore, is_remote, open_store

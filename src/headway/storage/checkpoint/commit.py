@@ -12,19 +12,18 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
+from headway.core.checkpoints import Manifest, SavedCheckpoint, StoredFile
 from headway.core.errors import StorageError
 from headway.core.security.signing import Key
 from headway.storage import durable_fs
-from headway.storage.checkpoint.checkpoint import Checkpoint
-from headway.storage.checkpoint.manifest import Manifest, Stored, flushed, read_manifest, versions, write_manifest
-from headway.storage.checkpoint.merge import Clash, Given, merge
+from headway.storage.checkpoint.manifest import flushed, read_manifest, versions, write_manifest
+from headway.storage.checkpoint.merge import Given, merge
 from headway.storage.checkpoint.staging import Note, Slot, read_note
-from headway.storage.checkpoint.validation_record import Validation, carry_over, lay_down
+from headway.storage.checkpoint.validation_record import carry_over, lay_down
 from headway.storage.fs_ops import remove_json, replace_links
-from headway.storage.object_store.base import ObjectStore
 from headway.storage.run import layout
 
 
@@ -46,7 +45,7 @@ class CommitRequest:
         """What the checkpoint will be called."""
         return self.name or layout.checkpoint_name(self.number)
 
-    def manifest(self, note: Note | None, files: dict[str, Stored]) -> Manifest:
+    def manifest(self, note: Note | None, files: dict[str, StoredFile]) -> Manifest:
         """What the checkpoint will say of itself; ``note`` is that of its first rank."""
         return Manifest(
             number=self.number,
@@ -71,30 +70,6 @@ class CommitRequest:
     def path(self, run: Path) -> Path:
         """Where it will be, if that is a folder here."""
         return run / layout.CHECKPOINTS / self.folder
-
-
-@dataclass(frozen=True)
-class SavedCheckpoint:
-    """A checkpoint that is there: in a folder here, or in ``store``, which begins where the checkpoint does."""
-
-    path: PurePath
-    manifest: Manifest
-    clashes: tuple[Clash, ...] = ()
-    store: ObjectStore | None = None
-    seconds: float = 0.0  # how long its files travelled
-    validation: Validation | None = None  # None: nobody has asked for one
-
-    @property
-    def metrics(self) -> dict[str, Any]:
-        """Those it was reported with, and those of its validation, which know better."""
-        return {**self.manifest.metrics, **(self.validation.metrics if self.validation else {})}
-
-    @property
-    def awaits_validation(self) -> bool:
-        return self.validation is not None and self.validation.pending
-
-    def checkpoint(self) -> Checkpoint:
-        return Checkpoint.of(self.store or str(self.path))
 
 
 @dataclass(frozen=True)

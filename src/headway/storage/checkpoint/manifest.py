@@ -8,14 +8,14 @@ import json
 import os
 import platform
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import headway
+from headway.core.checkpoints import Manifest, StoredFile
 from headway.core.errors import StorageError
 from headway.core.schema import COUNT, NUMBER, Range, ShapeError, Values, conform, shown
-from headway.core.security.signing import Key
 from headway.storage import durable_fs
 from headway.storage.fs_ops import json_bytes, open_regular, parse_json, read_small, sizes, write_json
 from headway.storage.run import layout
@@ -47,58 +47,11 @@ class NewerFormat(StorageError):
     """Written by a later version: there is nothing wrong with it, but we cannot read it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """One file, as it was when it was committed. Without a sum: of a folder that never was."""
-
-    size: int
-    sha256: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Manifest:
-    """A manifest never changes: what is learnt later lies beside it."""
-
-    number: int
-    name: str
-    seq: int
-    attempt: int
-    world_size: int
-    ranks: list[int]
-    metrics: dict[str, Any]
-    values: dict[str, float] = field(default_factory=dict)  # numbers in the dict that it was made of
-    cursor: dict[str, Any] = field(default_factory=dict)  # where in the data it is, as far as we know
-    files: dict[str, Stored]
-    time: float
-    versions: dict[str, str] = field(default_factory=dict)
-    run: str = ""  # the id of the run that it was committed by
-    signature: str = ""  # by that run's key; none where what was committed is not proven to be its own
-    format: int = layout.FORMAT
-
-    @property
-    def size(self) -> int:
-        return sum(stored.size for stored in self.files.values())
-
-    def signed(self, run: str, key: Key) -> Manifest:
-        """The same, signed by the key of the run with this id."""
-        ours = replace(self, run=run)
-        return replace(ours, signature=key.sign("manifest", ours._signable))
-
-    def is_signed(self, key: Key) -> bool:
-        return key.verify("manifest", self._signable, self.signature)
-
-    @property
-    def _signable(self) -> bytes:
-        """What is signed, the same before it is written and after it was read."""
-        content = {**asdict(self), "signature": ""}
-        return json.dumps(json.loads(json.dumps(content)), sort_keys=True).encode()
-
-
 def versions() -> dict[str, str]:
     return {"headway": headway.__version__, "python": platform.python_version()}
 
 
-def flushed(folder: Path) -> dict[str, Stored]:
+def flushed(folder: Path) -> dict[str, StoredFile]:
     """Put every file below on the disk itself, for its owner alone to read, and say what it holds."""
     names = [name for name in sizes(folder) if name not in layout.BESIDE[1:]]  # which may change
     with concurrent.futures.ThreadPoolExecutor(max(1, min(HASHERS, len(names)))) as pool:
@@ -109,10 +62,10 @@ def flushed(folder: Path) -> dict[str, Stored]:
     return dict(zip(names, stored, strict=True))
 
 
-def _flushed(path: Path) -> Stored:
+def _flushed(path: Path) -> StoredFile:
     durable_fs.make_private(path)
     durable_fs.flush(path)
-    return Stored(path.stat().st_size, checksum(path))
+    return StoredFile(path.stat().st_size, checksum(path))
 
 
 def checksum(path: Path) -> str:
@@ -152,7 +105,7 @@ def parse_manifest(path: str | Path, data: bytes) -> Manifest:
             raise StorageError(f"{path} is damaged: it has changed since it was written")
         _check(content)
         del content[_SEAL]
-        files = {name: Stored(**stored) for name, stored in content.pop("files").items()}
+        files = {name: StoredFile(**stored) for name, stored in content.pop("files").items()}
         return Manifest(files=files, **content)
     except (ShapeError, KeyError, TypeError, RecursionError) as error:
         raise StorageError(f"{path} is damaged: {error}") from error
@@ -180,7 +133,7 @@ def damage(folder: Path, manifest: Manifest, *, contents: bool) -> Iterator[str]
             yield f"{_brief(name)} {wrong}"
 
 
-def _difference(folder: Path, name: str, stored: Stored, *, contents: bool) -> str:
+def _difference(folder: Path, name: str, stored: StoredFile, *, contents: bool) -> str:
     path = folder / name
     if not path.is_file() or _leads_elsewhere(folder, name):
         return "is missing"

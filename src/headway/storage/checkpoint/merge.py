@@ -10,18 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headway.core.checkpoints import FileConflict
 from headway.storage import durable_fs
 from headway.storage.checkpoint.staging import Note, Slot, read_note
 from headway.storage.fs_ops import same_content, sizes
-
-
-@dataclass(frozen=True)
-class Clash:
-    """Ranks gave different contents under one name; the first of ``ranks`` is the one whose copy was kept."""
-
-    file: str
-    ranks: tuple[int, ...]
-    shared: str = ""  # the folder they all copied from, if that was one
 
 
 def shared_by(notes: Iterable[Note]) -> str:
@@ -47,7 +39,7 @@ class Given:
         return bool(shared_by([self.note, other.note])) and self.note.began > other.note.began
 
 
-def merge(given: Sequence[Given]) -> Iterator[Clash]:
+def merge(given: Sequence[Given]) -> Iterator[FileConflict]:
     """Move all files into the first folder; see above for equal names."""
     whole = given[0].folder
     owners = dict.fromkeys(sizes(whole), given[0])
@@ -66,4 +58,4 @@ def merge(given: Sequence[Given]) -> Iterator[Clash]:
     for name, who in differing.items():
         kept = owners[name].rank
         others = (each.rank for each in who if each.rank != kept)
-        yield Clash(name, (kept, *others), shared_by(each.note for each in who))
+        yield FileConflict(name, (kept, *others), shared_by(each.note for each in who))

@@ -19,14 +19,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from headway.core.checkpoints import Manifest, SavedCheckpoint
 from headway.core.errors import StorageError
 from headway.core.schema import printable
 from headway.core.security.signing import Key
 from headway.storage import durable_fs
 from headway.storage.checkpoint import background_handoff, staging
 from headway.storage.checkpoint.background_handoff import Handoff
-from headway.storage.checkpoint.commit import CommitRequest, SavedCheckpoint, Signer, commit, put_in_place
-from headway.storage.checkpoint.manifest import Manifest, NewerFormat, damage, in_words, read_manifest
+from headway.storage.checkpoint.commit import CommitRequest, Signer, commit, put_in_place
+from headway.storage.checkpoint.manifest import NewerFormat, damage, in_words, read_manifest
 from headway.storage.checkpoint.staging import Note, Slot
 from headway.storage.checkpoint.validation_record import read_validation
 from headway.storage.fs_ops import entries, has_links

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headway.core.checkpoints import Manifest
 from headway.core.environment import key_file
 from headway.core.security.signing import Key, user_key
-from headway.storage.checkpoint.manifest import Manifest, checksum
+from headway.storage.checkpoint.manifest import checksum
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from headway.core.checkpoints import StoredFile
 from headway.core.errors import StorageError
 from headway.core.schema import COUNT, NUMBER, Range, Values, conform
 from headway.core.security.signing import Key
@@ -25,7 +26,7 @@ from headway.storage import durable_fs
 from headway.storage.checkpoint import file_inventory
 from headway.storage.checkpoint.dict_files import scalars, write_dict
 from headway.storage.checkpoint.file_inventory import Inventory
-from headway.storage.checkpoint.manifest import Stored, read_manifest
+from headway.storage.checkpoint.manifest import read_manifest
 from headway.storage.fs_ops import has_links, read_small
 from headway.storage.run import layout
 
@@ -71,8 +72,10 @@ class Note:
     source: str = ""  # the user's folder that was copied: ranks may share one
     began: float = 0.0  # and when: the clock of a machine, common to its processes
     adopted: str | None = None  # a folder below the run's checkpoints that holds the files already
-    files: dict[str, Stored] = field(default_factory=dict)  # in a store, or if adopted: what this rank has put there
-    left: dict[str, Stored] = field(default_factory=dict)  # and what it has not, because another rank puts it there
+    files: dict[str, StoredFile] = field(
+        default_factory=dict
+    )  # in a store, or if adopted: what this rank has put there
+    left: dict[str, StoredFile] = field(default_factory=dict)  # and what it has not, because another rank puts it there
     seconds: float = 0.0  # how long that took
     unproven: bool = False  # the files are not the run's own: it has been given a checkpoint of somebody else
     signature: str = ""  # by the run's key: a worker of the run has written it
@@ -104,7 +107,7 @@ class Note:
         try:
             content = json.loads(data)
             conform(content, _NOTE)
-            kinds = {name: {file: Stored(**stored) for file, stored in content[name].items()} for name in _STORED}
+            kinds = {name: {file: StoredFile(**stored) for file, stored in content[name].items()} for name in _STORED}
             note = cls(**{**content, **kinds})
         except (TypeError, RecursionError) as error:
             raise ValueError(f"not a note: {error}") from error
@@ -233,7 +236,7 @@ def adopt(source: Path, slot: Slot, note: Note, key: Key | None = None) -> None:
     given = inventory_of(source, slot, note)
     check_any(given, source)
     names = [name for name in given.files if not given.may_lack(name) and name not in layout.BESIDE]
-    files = {name: Stored(given.files[name].size) for name in names}
+    files = {name: StoredFile(given.files[name].size) for name in names}
     _stage(lambda: durable_fs.make_folder(slot.part), slot, replace(note, adopted=source.name, files=files), key)
 
 

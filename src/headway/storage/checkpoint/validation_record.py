@@ -9,10 +9,11 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from headway.core.checkpoints import ValidationRecord
 from headway.core.errors import ConfigError, StorageError
 from headway.core.schema import ShapeError, conform
 from headway.core.security.signing import Key
@@ -20,7 +21,6 @@ from headway.core.validation import ReportedCheckpointStatus, ValidationTaskConf
 from headway.storage.fs_ops import json_bytes, parse_json, read_small, remove_json, write_json
 from headway.storage.run import layout
 
-PENDING = ReportedCheckpointStatus.PENDING_VALIDATION
 _KWARGS = "validation keywords"
 _KWARGS_SHAPE = {"?json": dict, "?pickle": str, "?signature": str}
 _TIMEOUT = frozenset({int, float, None})
@@ -32,22 +32,6 @@ _SHAPE = {
     "?timeout_s": _TIMEOUT,
     "?format": int,
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Validation:
-    """``kwargs`` are packed; they and ``timeout_s`` are what the report asked for beyond the trainer's own."""
-
-    status: ReportedCheckpointStatus = PENDING
-    metrics: dict[str, Any] = field(default_factory=dict)
-    error: str = ""
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    timeout_s: float | None = None
-    format: int = layout.FORMAT
-
-    @property
-    def pending(self) -> bool:
-        return self.status is PENDING
 
 
 def wish(config: ValidationTaskConfig | None, key: Key) -> dict[str, Any]:
@@ -89,7 +73,7 @@ def unpack(kwargs: Mapping[str, Any], key: Key, *, trust: bool = False) -> dict[
     return dict(cloudpickle.loads(data))
 
 
-def read_validation(folder: Path) -> Validation | None:
+def read_validation(folder: Path) -> ValidationRecord | None:
     """None where nobody has asked for one. One that cannot be read is a failed one: the checkpoint itself is good."""
     path = folder / layout.VALIDATION
     try:
@@ -100,28 +84,28 @@ def read_validation(folder: Path) -> Validation | None:
         return _unreadable(path, error)
 
 
-def parse_validation(path: str | Path, data: bytes) -> Validation:
+def parse_validation(path: str | Path, data: bytes) -> ValidationRecord:
     try:
         content = parse_json(path, data)
         conform(content, _SHAPE)
-        return Validation(**{**content, "status": ReportedCheckpointStatus(content["status"])})
+        return ValidationRecord(**{**content, "status": ReportedCheckpointStatus(content["status"])})
     except (StorageError, ValueError, TypeError, KeyError) as error:
         return _unreadable(path, error)
 
 
-def _unreadable(path: str | Path, error: Exception) -> Validation:
-    return Validation(status=ReportedCheckpointStatus.VALIDATION_FAILED, error=f"{path} is damaged: {error}")
+def _unreadable(path: str | Path, error: Exception) -> ValidationRecord:
+    return ValidationRecord(status=ReportedCheckpointStatus.VALIDATION_FAILED, error=f"{path} is damaged: {error}")
 
 
-def write_validation(folder: Path, validation: Validation) -> None:
+def write_validation(folder: Path, validation: ValidationRecord) -> None:
     write_json(folder / layout.VALIDATION, asdict(validation))
 
 
-def validation_bytes(validation: Validation) -> bytes:
+def validation_bytes(validation: ValidationRecord) -> bytes:
     return json_bytes(asdict(validation))
 
 
-def lay_down(folder: Path, asked: Mapping[str, Any] | None) -> Validation | None:
+def lay_down(folder: Path, asked: Mapping[str, Any] | None) -> ValidationRecord | None:
     """For a folder that is about to be a checkpoint: the wish, if there is one, and nothing of older times."""
     remove_json(folder / layout.VALIDATION)
     if asked is None:
@@ -131,16 +115,16 @@ def lay_down(folder: Path, asked: Mapping[str, Any] | None) -> Validation | None
     return validation
 
 
-def wanted(asked: Mapping[str, Any]) -> Validation:
+def wanted(asked: Mapping[str, Any]) -> ValidationRecord:
     """What a note asks for. StorageError where it is not what :func:`wish` has written."""
     try:
         conform(asked, {"kwargs": _KWARGS_SHAPE, "timeout_s": _TIMEOUT})
-        return Validation(**asked)
+        return ValidationRecord(**asked)
     except (ShapeError, TypeError) as error:
         raise StorageError(f"a note asks for a validation and is damaged: {error}") from error
 
 
-def carry_over(known: Path, larger: Path, asked: Mapping[str, Any] | None) -> Validation | None:
+def carry_over(known: Path, larger: Path, asked: Mapping[str, Any] | None) -> ValidationRecord | None:
     """For a folder that is about to replace a checkpoint: what is known of that one, else the wish of who came late."""
     before = read_validation(known)
     if before is None:

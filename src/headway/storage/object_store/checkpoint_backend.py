@@ -12,14 +12,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
+from headway.core.checkpoints import Manifest, SavedCheckpoint, StoredFile, ValidationRecord
 from headway.core.errors import StorageError
 from headway.storage.checkpoint import background_handoff
 from headway.storage.checkpoint.background_handoff import Handoff
-from headway.storage.checkpoint.commit import CommitRequest, SavedCheckpoint, Signer, check_adopted_files
-from headway.storage.checkpoint.manifest import Manifest, Stored, manifest_bytes, parse_manifest, versions
+from headway.storage.checkpoint.checkpoint import Checkpoint
+from headway.storage.checkpoint.commit import CommitRequest, Signer, check_adopted_files
+from headway.storage.checkpoint.manifest import manifest_bytes, parse_manifest, versions
 from headway.storage.checkpoint.recovery import Recovered, Survey, finish_or_undo, restore_reports
 from headway.storage.checkpoint.staging import Note
-from headway.storage.checkpoint.validation_record import Validation, validation_bytes, wanted
+from headway.storage.checkpoint.validation_record import validation_bytes, wanted
 from headway.storage.object_store import download_cache, recovery
 from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.upload import Parcel, begun_key, differing, folder_key, get_note, note_key, send
@@ -80,7 +82,7 @@ class ObjectStoreCheckpointBackend:
         return self._written(manifest, notes, wanted(wish) if wish is not None else None)
 
     def _written(
-        self, manifest: Manifest, notes: list[tuple[int, Note]], validation: Validation | None
+        self, manifest: Manifest, notes: list[tuple[int, Note]], validation: ValidationRecord | None
     ) -> SavedCheckpoint:
         """The one step that makes it a checkpoint; what was said on the way is of no use afterwards."""
         folder = self.store.at(folder_key(manifest.name))
@@ -94,9 +96,9 @@ class ObjectStoreCheckpointBackend:
             self.store.delete(
                 [key(manifest.attempt, manifest.seq, rank) for key in (note_key, begun_key) for rank in ranks]
             )
-        clashes = tuple(differing(notes))
+        conflicts = tuple(differing(notes))
         seconds = max(note.seconds for _, note in notes)
-        return replace(recovery.saved(self.store, manifest, validation), clashes=clashes, seconds=seconds)
+        return replace(recovery.saved(self.store, manifest, validation), conflicts=conflicts, seconds=seconds)
 
     def _check_files(self, folder: ObjectStore, manifest: Manifest, notes: list[tuple[int, Note]]) -> None:
         """What is promised must be there, whoever was to put it there."""
@@ -110,7 +112,7 @@ class ObjectStoreCheckpointBackend:
         if wrong:
             raise StorageError(f"{folder.url} is not whole: {'; '.join(wrong)}")
 
-    def _adopted(self, name: str) -> dict[str, Stored]:
+    def _adopted(self, name: str) -> dict[str, StoredFile]:
         """Files that other hands have put there: we must read them to know what they hold."""
         folder = self.store.at(folder_key(name))
         return summed(folder, {file: size for file, size in folder.sizes().items() if file not in layout.BESIDE})
@@ -142,7 +144,10 @@ class ObjectStoreCheckpointBackend:
         folder.delete([layout.MANIFEST])
         folder.delete(folder.sizes())
 
-    def note_validation(self, path: PurePath, validation: Validation) -> None:
+    def checkpoint(self, path: PurePath) -> Checkpoint:
+        return Checkpoint.of(self.store.at(folder_key(path.name)))
+
+    def note_validation(self, path: PurePath, validation: ValidationRecord) -> None:
         self.fence()
         folder = self.store.at(folder_key(path.name))
         if layout.MANIFEST in folder.sizes():

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from pathlib import PurePath, PurePosixPath
 from typing import Protocol
 
+from headway.core.checkpoints import Manifest, SavedCheckpoint, ValidationRecord
 from headway.core.errors import StorageError
-from headway.storage.checkpoint.commit import CommitRequest, SavedCheckpoint
-from headway.storage.checkpoint.manifest import Manifest, NewerFormat, in_words, parse_manifest
+from headway.storage.checkpoint.commit import CommitRequest
+from headway.storage.checkpoint.manifest import NewerFormat, in_words, parse_manifest
 from headway.storage.checkpoint.recovery import LOOKS, Recovered, Survey, complete_rounds, say_reading
 from headway.storage.checkpoint.staging import Note
-from headway.storage.checkpoint.validation_record import Validation, parse_validation
+from headway.storage.checkpoint.validation_record import parse_validation
 from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.lease import LeaseLost
 from headway.storage.object_store.upload import folder_key
@@ -50,12 +51,12 @@ class Listing:
     begun: dict[str, tuple[int, int, int]]  # the same of those that said that they begin
 
 
-def saved(store: ObjectStore, manifest: Manifest, validation: Validation | None) -> SavedCheckpoint:
+def saved(store: ObjectStore, manifest: Manifest, validation: ValidationRecord | None) -> SavedCheckpoint:
     folder = store.at(folder_key(manifest.name))
-    return SavedCheckpoint(PurePosixPath(folder.path), manifest, validation=validation, store=folder)
+    return SavedCheckpoint(PurePosixPath(folder.path), manifest, validation=validation)
 
 
-def validation_of(folder: ObjectStore) -> Validation | None:
+def validation_of(folder: ObjectStore) -> ValidationRecord | None:
     """None where nobody has asked for one."""
     try:
         return parse_validation(f"{folder.url}/{layout.VALIDATION}", folder.read(layout.VALIDATION))

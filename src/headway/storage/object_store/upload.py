@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from headway.core.checkpoints import FileConflict, StoredFile
 from headway.core.errors import StorageError
 from headway.core.security.signing import Key
 from headway.storage import durable_fs
@@ -28,8 +29,8 @@ from headway.storage.checkpoint.file_inventory import (
     is_temporary,
     vanished,
 )
-from headway.storage.checkpoint.manifest import Stored, checksum
-from headway.storage.checkpoint.merge import Clash, shared_by
+from headway.storage.checkpoint.manifest import checksum
+from headway.storage.checkpoint.merge import shared_by
 from headway.storage.checkpoint.staging import Note, check_name, copied_from
 from headway.storage.object_store.base import ObjectStore
 from headway.storage.run import layout
@@ -107,10 +108,10 @@ def send(parcel: Parcel, note: Note) -> Note:
     return said
 
 
-def _send_files(parcel: Parcel, target: ObjectStore) -> dict[str, Stored]:
+def _send_files(parcel: Parcel, target: ObjectStore) -> dict[str, StoredFile]:
     """Upload files, and say what each holds: in a state that it had, even if somebody writes to it meanwhile."""
     until = time.monotonic() + PATIENCE_S
-    done: dict[str, Stored] = {}
+    done: dict[str, StoredFile] = {}
     pending = list(parcel.names)
     while pending:
         before = {name: state for name in pending if (state := _state(parcel, name)) is not None}
@@ -126,7 +127,7 @@ def _send_files(parcel: Parcel, target: ObjectStore) -> dict[str, Stored]:
             if digest is None or not is_sent or (now := _state(parcel, name)) is None:
                 continue  # it has vanished
             if now == state and (name not in written or _checksum(parcel.source / name) == digest):
-                done[name] = Stored(state.size, digest)
+                done[name] = StoredFile(state.size, digest)
             else:
                 pending.append(name)
         if pending and time.monotonic() > until:
@@ -190,7 +191,7 @@ def get_note(store: ObjectStore, attempt: int, seq: int, rank: int) -> Note:
         raise StorageError(f"what rank {rank} said of its files for report {seq} is damaged: {error}") from error
 
 
-def check_adopted(store: ObjectStore, path: str) -> tuple[str, dict[str, Stored]]:
+def check_adopted(store: ObjectStore, path: str) -> tuple[str, dict[str, StoredFile]]:
     """The name of a folder of the run's checkpoints that holds files already, and these files."""
     checkpoints = store.at(layout.CHECKPOINTS)
     parent, _, name = path.rstrip("/").rpartition("/")
@@ -202,10 +203,10 @@ def check_adopted(store: ObjectStore, path: str) -> tuple[str, dict[str, Stored]
         raise StorageError(f"the reported checkpoint {path} holds no file: write it before you report it")
     if layout.MANIFEST in found:
         raise StorageError(f"{path} is a checkpoint already: write the next one into another folder")
-    return name, {file: Stored(size) for file, size in found.items() if file not in layout.BESIDE}
+    return name, {file: StoredFile(size) for file, size in found.items() if file not in layout.BESIDE}
 
 
-def differing(notes: Sequence[tuple[int, Note]]) -> Iterator[Clash]:
+def differing(notes: Sequence[tuple[int, Note]]) -> Iterator[FileConflict]:
     """Files of which ranks had different contents; what the first to ask for the name has sent is there."""
     said = dict(notes)
     owners = {name: rank for rank, note in notes for name in note.files}
@@ -213,4 +214,4 @@ def differing(notes: Sequence[tuple[int, Note]]) -> Iterator[Clash]:
         stored = said[owner].files[name]
         others = [rank for rank, note in notes if note.left.get(name, stored) != stored]
         if others:
-            yield Clash(name, (owner, *others), shared_by(said[rank] for rank in (owner, *others)))
+            yield FileConflict(name, (owner, *others), shared_by(said[rank] for rank in (owner, *others)))

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from headway.core.checkpoints import Manifest, StoredFile
 from headway.core.errors import StorageError
-from headway.storage.checkpoint.manifest import Manifest, Stored, parse_manifest
+from headway.storage.checkpoint.manifest import parse_manifest
 from headway.storage.object_store.base import ObjectStore
 from headway.storage.run import layout
 
@@ -37,19 +38,19 @@ def damage(folder: ObjectStore, manifest: Manifest, sizes: Mapping[str, int], *,
         )
 
 
-def summed(folder: ObjectStore, sizes: Mapping[str, int]) -> dict[str, Stored]:
+def summed(folder: ObjectStore, sizes: Mapping[str, int]) -> dict[str, StoredFile]:
     """Read every byte of these files, and say what they hold."""
     with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
         sums = pool.map(lambda name: folder.checksum(name, sizes[name]), sizes)
-    return {name: Stored(sizes[name], digest) for name, digest in zip(sizes, sums, strict=True)}
+    return {name: StoredFile(sizes[name], digest) for name, digest in zip(sizes, sums, strict=True)}
 
 
-def contents_of(folder: ObjectStore) -> dict[str, Stored]:
+def contents_of(folder: ObjectStore) -> dict[str, StoredFile]:
     """Every file of a checkpoint: by its manifest, or, of a folder that never had one, by the store's list."""
     try:
         data = folder.read(layout.MANIFEST)
     except FileNotFoundError:
-        found = {name: Stored(size) for name, size in folder.sizes().items() if name not in layout.BESIDE}
+        found = {name: StoredFile(size) for name, size in folder.sizes().items() if name not in layout.BESIDE}
         if SET_ASIDE in found or _is_of_a_run(folder):
             raise StorageError(f"{folder.url} is no checkpoint: it has no manifest (damaged, or not whole)") from None
         if not found:
@@ -71,7 +72,7 @@ def _is_of_a_run(folder: ObjectStore) -> bool:
         return False
 
 
-def fetch(folder: ObjectStore, files: Mapping[str, Stored], target: Path) -> None:
+def fetch(folder: ObjectStore, files: Mapping[str, StoredFile], target: Path) -> None:
     """Bring files to a folder here, and look at every byte of them on the way. Metadata come along, as they are now."""
     target.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileNotFoundError):
@@ -80,7 +81,7 @@ def fetch(folder: ObjectStore, files: Mapping[str, Stored], target: Path) -> Non
         list(pool.map(lambda name: _fetch(folder, name, files[name], target), files))
 
 
-def _fetch(folder: ObjectStore, name: str, stored: Stored, target: Path) -> None:
+def _fetch(folder: ObjectStore, name: str, stored: StoredFile, target: Path) -> None:
     path = target / name
     path.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from headway.core.checkpoints import SavedCheckpoint
 from headway.core.config import CheckpointConfig, local_path
 from headway.core.errors import StorageError
 from headway.core.process.temp_directories import OwnedDirectory
 from headway.storage.checkpoint.backend import CheckpointBackend, LocalCheckpointBackend
-from headway.storage.checkpoint.commit import SavedCheckpoint
 from headway.storage.object_store import lease
 from headway.storage.object_store.base import ObjectStore, is_remote, open_store
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend

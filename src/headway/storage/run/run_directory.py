@@ -11,13 +11,14 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
+from headway.core.checkpoints import Manifest
 from headway.core.environment import memory_folder
 from headway.core.process.temp_directories import OwnedDirectory
 from headway.storage import durable_fs
 from headway.storage.checkpoint.backend import CheckpointBackend, LocalCheckpointBackend
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.commit import Signer
-from headway.storage.checkpoint.manifest import Manifest, flushed, versions, write_manifest
+from headway.storage.checkpoint.manifest import flushed, versions, write_manifest
 from headway.storage.checkpoint.recovery import Recovered
 from headway.storage.fs_ops import Appender, write_json
 from headway.storage.object_store.base import ObjectStore

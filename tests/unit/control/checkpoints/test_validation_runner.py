@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from headway.control.checkpoints.validation_runner import verdict
+from headway.core.checkpoints import ValidationRecord
 from headway.core.messages import FunctionFailed, ValidationReturned, WorkerExited
 from headway.core.validation import ReportedCheckpointStatus as Status
 from headway.engine.one_shot_process import TooLong
-from headway.storage.checkpoint.validation_record import Validation
 
-ASKED = Validation(kwargs={"json": {"split": "test"}}, timeout_s=2.5)
+ASKED = ValidationRecord(kwargs={"json": {"split": "test"}}, timeout_s=2.5)
 
 OUTCOMES: dict[str, tuple[Any, Status, str]] = {
     "returned": (ValidationReturned(metrics=b'{"accuracy":0.9}'), Status.VALIDATED, ""),

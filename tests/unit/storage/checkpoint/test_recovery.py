@@ -18,12 +18,14 @@ import pytest
 
 from crashes import Tape, after_every_crash
 from headway.cli import main
+from headway.core.checkpoints import Manifest, SavedCheckpoint
 from headway.core.environment import memory_folder
 from headway.core.errors import StorageError
 from headway.storage import durable_fs, fs_ops
 from headway.storage.checkpoint import recovery
-from headway.storage.checkpoint.commit import CommitRequest, SavedCheckpoint, commit, discard, extend
-from headway.storage.checkpoint.manifest import Manifest, damage, read_manifest, write_manifest
+from headway.storage.checkpoint.checkpoint import Checkpoint
+from headway.storage.checkpoint.commit import CommitRequest, commit, discard, extend
+from headway.storage.checkpoint.manifest import damage, read_manifest, write_manifest
 from headway.storage.checkpoint.recovery import committed, recover
 from headway.storage.checkpoint.staging import Note, Slot, is_kept, stage
 from headway.storage.fs_ops import write_json
@@ -332,11 +334,11 @@ def test_a_larger_checkpoint_keeps_the_metadata(tmp_path: Path) -> None:
     for rank in (0, 1):
         save(tmp_path, 0, rank)
     what = CommitRequest(number=0, seq=0, attempt=1, world_size=2, ranks=(0,), metrics={"seq": 0})
-    checkpoint = commit(tmp_path, what).checkpoint()
+    checkpoint = Checkpoint(commit(tmp_path, what).path)
     checkpoint.set_metadata({"epoch": 3})
     larger = extend(Path(checkpoint.path), Slot(tmp_path, 1, 0, 1))
     check_whole(larger)
-    assert larger.checkpoint().get_metadata() == {"epoch": 3}
+    assert Checkpoint(larger.path).get_metadata() == {"epoch": 3}
 
 
 def test_what_was_set_aside_is_not_overwritten(tmp_path: Path) -> None:

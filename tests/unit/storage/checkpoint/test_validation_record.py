@@ -11,26 +11,20 @@ from typing import Any
 import pytest
 
 from crashes import Tape, after_every_crash
+from headway.core.checkpoints import SavedCheckpoint, ValidationRecord
 from headway.core.config import CheckpointConfig
 from headway.core.errors import ConfigError, StorageError
+from headway.core.retention import best, surplus, value_of, why_kept
 from headway.core.security.signing import Key
 from headway.core.validation import ReportedCheckpointStatus as Status
 from headway.core.validation import ValidationTaskConfig
 from headway.storage import durable_fs
 from headway.storage.checkpoint.checkpoint import Checkpoint
-from headway.storage.checkpoint.commit import CommitRequest, SavedCheckpoint, commit, extend
+from headway.storage.checkpoint.commit import CommitRequest, commit, extend
 from headway.storage.checkpoint.manifest import damage
 from headway.storage.checkpoint.recovery import committed, recover
-from headway.storage.checkpoint.retention import best, surplus, value_of, why_kept
 from headway.storage.checkpoint.staging import Note, Slot, check_source, stage
-from headway.storage.checkpoint.validation_record import (
-    Validation,
-    pack,
-    read_validation,
-    unpack,
-    wish,
-    write_validation,
-)
+from headway.storage.checkpoint.validation_record import pack, read_validation, unpack, wish, write_validation
 from headway.storage.run import layout
 from support import saved_as
 
@@ -94,7 +88,7 @@ def test_the_wish_of_the_lowest_rank_that_has_one_lies_beside_the_manifest(run: 
     save(run, 0, 0)
     save(run, 0, 1, wish(ValidationTaskConfig({"split": "test"}, timeout_s=3), KEY))
     saved = made(run, 0, 0, 1)
-    assert saved.validation == Validation(kwargs={"json": {"split": "test"}}, timeout_s=3)
+    assert saved.validation == ValidationRecord(kwargs={"json": {"split": "test"}}, timeout_s=3)
     assert saved.awaits_validation
     assert committed(run) == [saved], "what is read later is what was committed"
     assert set(saved.manifest.files) == {"model-0", "model-1"}
@@ -104,7 +98,7 @@ def test_a_result_changes_neither_the_manifest_nor_what_it_promises(run: Path) -
     save(run, 0, 0, wish(None, KEY))
     saved = made(run, 0, 0)
     before = (saved.path / layout.MANIFEST).read_bytes()
-    write_validation(saved.path, Validation(status=VALIDATED, metrics={"accuracy": 0.5, "loss": 2}))
+    write_validation(saved.path, ValidationRecord(status=VALIDATED, metrics={"accuracy": 0.5, "loss": 2}))
     assert (saved.path / layout.MANIFEST).read_bytes() == before
     assert not list(damage(saved.path, saved.manifest, contents=True))
     [again] = recover(run, crashed=True).kept
@@ -133,7 +127,7 @@ def test_a_damaged_one_is_a_failed_validation_of_a_good_checkpoint(run: Path) ->
 def test_late_files_leave_a_result_in_place_and_bring_a_wish(run: Path) -> None:
     save(run, 0, 0, wish(None, KEY))
     first = made(run, 0, 0)
-    done = Validation(status=VALIDATED, metrics={"accuracy": 1})
+    done = ValidationRecord(status=VALIDATED, metrics={"accuracy": 1})
     write_validation(first.path, done)
     assert extend(first.path, save(run, 0, 1, wish(None, KEY))).validation == done
     assert [saved.validation for saved in committed(run)] == [done]
@@ -145,7 +139,7 @@ def test_late_files_leave_a_result_in_place_and_bring_a_wish(run: Path) -> None:
 def test_a_copy_and_a_checkpoint_reported_once_more_bring_no_old_result(run: Path, tmp_path: Path) -> None:
     save(run, 0, 0, wish(None, KEY))
     saved = made(run, 0, 0)
-    write_validation(saved.path, Validation(status=VALIDATED, metrics={"accuracy": 1}))
+    write_validation(saved.path, ValidationRecord(status=VALIDATED, metrics={"accuracy": 1}))
     copied = Checkpoint(saved.path).to_directory(tmp_path / "copy")
     assert [path.name for path in Path(copied).iterdir()] == ["model-0"]
     stage(saved.path, Slot(run, 1, 1, 0), Note(1, {}))
@@ -173,7 +167,7 @@ def test_no_crash_loses_a_wish_or_a_result(tmp_path: Path, monkeypatch: pytest.M
         saved = made(run, 0, 0)
         promised = len(tape.steps)
         extend(saved.path, save(run, 0, 1))
-        write_validation(saved.path, Validation(status=VALIDATED, metrics={"accuracy": 1}))
+        write_validation(saved.path, ValidationRecord(status=VALIDATED, metrics={"accuracy": 1}))
         validated = len(tape.steps)
     if reboots:
         monkeypatch.setattr(durable_fs, "boot_id", lambda: "another life")
@@ -185,8 +179,8 @@ def test_no_crash_loses_a_wish_or_a_result(tmp_path: Path, monkeypatch: pytest.M
         assert len(recovered.kept) == 1 or done < promised
         for kept in recovered.kept:
             assert kept.validation in (
-                Validation(kwargs={"json": {"a": 1}}),
-                Validation(status=VALIDATED, metrics={"accuracy": 1}),
+                ValidationRecord(kwargs={"json": {"a": 1}}),
+                ValidationRecord(status=VALIDATED, metrics={"accuracy": 1}),
             )
             assert not kept.awaits_validation or done < validated
             assert not any(layout.VALIDATION in name for name in kept.manifest.files)
@@ -196,7 +190,7 @@ def test_no_crash_loses_a_wish_or_a_result(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_validation_ranks_and_its_word_comes_first() -> None:
-    told = Validation(status=VALIDATED, metrics={"loss": 9, "valid": {"loss": 3}})
+    told = ValidationRecord(status=VALIDATED, metrics={"loss": 9, "valid": {"loss": 3}})
     saved = saved_as(0, validation=told, loss=1, step=4)
     assert [value_of(saved, key) for key in ("loss", "valid/loss", "step", "none")] == [9, 3, 4, None]
     own = replace(saved, manifest=replace(saved.manifest, values={"loss": 5.0, "epoch": 2.0}))
@@ -204,9 +198,9 @@ def test_a_validation_ranks_and_its_word_comes_first() -> None:
 
 
 def test_failed_validations_keep_the_score_of_training() -> None:
-    failed = Validation(status=Status.VALIDATION_FAILED, error="no")
+    failed = ValidationRecord(status=Status.VALIDATION_FAILED, error="no")
     kept = [
-        saved_as(0, validation=Validation(status=VALIDATED, metrics={"x": 1}), x=9),
+        saved_as(0, validation=ValidationRecord(status=VALIDATED, metrics={"x": 1}), x=9),
         saved_as(1, validation=failed, x=5),
         saved_as(2, x=3),
     ]
@@ -214,7 +208,7 @@ def test_failed_validations_keep_the_score_of_training() -> None:
 
 
 def test_what_awaits_its_validation_is_never_superfluous() -> None:
-    kept = [saved_as(0, x=1), saved_as(1, validation=Validation(), x=0), saved_as(2, x=5), saved_as(3, x=2)]
+    kept = [saved_as(0, x=1), saved_as(1, validation=ValidationRecord(), x=0), saved_as(2, x=5), saved_as(3, x=2)]
     config = CheckpointConfig(1, "x")
     assert [saved.manifest.seq for saved in surplus(kept, config)] == [0]
     assert why_kept(kept, config)[Path("/1")] == "its validation is pending"

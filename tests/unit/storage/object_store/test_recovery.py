@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from headway.core.checkpoints import StoredFile
 from headway.storage.checkpoint.commit import CommitRequest
-from headway.storage.checkpoint.manifest import Stored, checksum
+from headway.storage.checkpoint.manifest import checksum
 from headway.storage.checkpoint.staging import Note
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.object_store.lease import LeaseLost
@@ -189,7 +190,7 @@ def test_a_save_whose_commit_has_failed_outlives_the_end_of_its_attempt(tmp_path
 def test_a_save_that_cannot_be_finished_does_not_keep_the_run_from_being_opened() -> None:
     store = MemoryStore(Bucket()).at("run")
     store.put(f"{layout.CHECKPOINTS}/mine/a", b"changed since")
-    note = Note(1, {}, name="mine", adopted="mine", files={"a": Stored(3)})
+    note = Note(1, {}, name="mine", adopted="mine", files={"a": StoredFile(3)})
     put_note(store, 1, 0, 0, note, None)
     recovered = ObjectStoreCheckpointBackend(store).recover(crashed=True)
     assert recovered.kept == []

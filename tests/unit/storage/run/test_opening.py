@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from headway.core.checkpoints import SavedCheckpoint
 from headway.core.config import CheckpointConfig
 from headway.core.errors import ConfigError, StorageError
+from headway.core.retention import best, look_up, score, surplus, why_kept
 from headway.storage.checkpoint.backend import LocalCheckpointBackend
 from headway.storage.checkpoint.checkpoint import Checkpoint
-from headway.storage.checkpoint.commit import CommitRequest, SavedCheckpoint, commit, discard, extend
+from headway.storage.checkpoint.commit import CommitRequest, commit, discard, extend
 from headway.storage.checkpoint.recovery import committed, next_number, survey
-from headway.storage.checkpoint.retention import best, look_up, score, surplus, why_kept
 from headway.storage.checkpoint.staging import Note, Slot, stage
 from headway.storage.durable_fs import exchange, is_read
 from headway.storage.fs_ops import Appender, read_lines, read_lines_backwards, write_json
@@ -47,7 +48,7 @@ def test_a_commit_merges_describes_and_renames(tmp_path: Path) -> None:
     saved = commit(tmp_path, commitment(0, 1))
     assert saved.path.name == "checkpoint_000000"
     assert {name: stored.size for name, stored in saved.manifest.files.items()} == {"a": 1, "b": 1, "same": 1}
-    assert saved.clashes == ()
+    assert saved.conflicts == ()
     assert not any(layout.staging(tmp_path).iterdir())
     assert [found.manifest for found in committed(tmp_path)] == [saved.manifest]
 
@@ -66,7 +67,7 @@ def test_a_clash_is_told_and_the_lowest_rank_wins(tmp_path: Path) -> None:
     staged(tmp_path, 2, model="two")
     saved = commit(tmp_path, commitment(0, 1, 2))
     assert (saved.path / "model").read_text() == "one"
-    assert [(clash.file, clash.ranks) for clash in saved.clashes] == [("model", (1, 2))]
+    assert [(clash.file, clash.ranks) for clash in saved.conflicts] == [("model", (1, 2))]
 
 
 def test_of_a_folder_that_ranks_share_the_last_copy_counts(tmp_path: Path) -> None:
@@ -78,7 +79,7 @@ def test_of_a_folder_that_ranks_share_the_last_copy_counts(tmp_path: Path) -> No
         stage(source, Slot(tmp_path, 1, 0, rank), Note(3, {}))
     saved = commit(tmp_path, commitment(0, 1, 2))
     assert (saved.path / "model").read_text() == "whole"
-    [clash] = saved.clashes
+    [clash] = saved.conflicts
     assert (clash.file, clash.ranks, clash.shared) == ("model", (1, 0, 2), str(source))
 
 
@@ -281,7 +282,7 @@ def test_a_checkpoint_that_goes_while_it_is_opened_is_said_to_be_gone(
         lock(fd, operation)
 
     monkeypatch.setattr(fcntl, "flock", discard_first)
-    with pytest.raises(StorageError, match="is not there"), saved.checkpoint().as_directory():
+    with pytest.raises(StorageError, match="is not there"), Checkpoint(saved.path).as_directory():
         pass
 
 
@@ -299,7 +300,7 @@ def test_who_opens_a_checkpoint_while_a_larger_one_takes_its_place_reads_that_on
         lock(fd, operation)
 
     monkeypatch.setattr(fcntl, "flock", extend_first)
-    with saved.checkpoint().as_directory() as folder:
+    with Checkpoint(saved.path).as_directory() as folder:
         assert {"a", "b"} <= set(os.listdir(folder))
         assert is_read(Path(folder))
     assert not is_read(Path(saved.path))

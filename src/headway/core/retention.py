@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from headway.core.checkpoints import SavedCheckpoint
 from headway.core.config import CheckpointConfig
-from headway.storage.checkpoint.commit import SavedCheckpoint
 
 _WORST = -math.inf
 

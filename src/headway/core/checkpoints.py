@@ -1,0 +1,140 @@
+"""What is known of a committed checkpoint: frozen values that the state machine, storage and readers share.
+
+A manifest never changes after the commit; what is learnt later, such as the outcome of a validation, lies beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import PurePath
+from typing import Any
+
+from headway.core.security.signing import Key
+from headway.core.validation import ReportedCheckpointStatus
+
+FORMAT = 1  # of everything that a run directory holds
+PENDING = ReportedCheckpointStatus.PENDING_VALIDATION
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """One file, as it was when it was committed. ``sha256`` is empty for directories that were never committed."""
+
+    size: int
+    sha256: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The description of a committed checkpoint.
+
+    Args:
+        number: Consecutive number of the checkpoint in its run.
+        name: Name of its directory.
+        seq: Number of the report that it was given with.
+        attempt: Attempt that reported it.
+        world_size: Number of workers of that attempt.
+        ranks: Ranks that gave files.
+        metrics: Metrics of the report.
+        values: Numbers in the dict that the checkpoint was made of.
+        cursor: Position in the training data.
+        files: Every file with its size and checksum.
+        time: Time of the commit, in seconds since 1970.
+        versions: Versions of Headway and Python that wrote it.
+        run: Id of the run that committed it.
+        signature: Signature by that run's key; empty if the content is not proven to be the run's own.
+        format: Version of this layout.
+    """
+
+    number: int
+    name: str
+    seq: int
+    attempt: int
+    world_size: int
+    ranks: list[int]
+    metrics: dict[str, Any]
+    values: dict[str, float] = field(default_factory=dict)
+    cursor: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, StoredFile]
+    time: float
+    versions: dict[str, str] = field(default_factory=dict)
+    run: str = ""
+    signature: str = ""
+    format: int = FORMAT
+
+    @property
+    def size(self) -> int:
+        return sum(stored.size for stored in self.files.values())
+
+    def signed(self, run: str, key: Key) -> Manifest:
+        """The same manifest, signed with the key of the run with this id."""
+        unsigned = replace(self, run=run)
+        return replace(unsigned, signature=key.sign("manifest", unsigned._signable))
+
+    def is_signed(self, key: Key) -> bool:
+        return key.verify("manifest", self._signable, self.signature)
+
+    @property
+    def _signable(self) -> bytes:
+        """The signed bytes, the same before writing and after reading."""
+        content = {**asdict(self), "signature": ""}
+        return json.dumps(json.loads(json.dumps(content)), sort_keys=True).encode()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationRecord:
+    """The request to validate a checkpoint, later its outcome.
+
+    Args:
+        status: Pending, or how it ended.
+        metrics: Metrics that the validation function returned.
+        error: Why the validation failed.
+        kwargs: Packed keywords that the report asked for, beyond those of the trainer.
+        timeout_s: Time limit that the report asked for.
+        format: Version of this layout.
+    """
+
+    status: ReportedCheckpointStatus = PENDING
+    metrics: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    timeout_s: float | None = None
+    format: int = FORMAT
+
+    @property
+    def pending(self) -> bool:
+        return self.status is PENDING
+
+
+@dataclass(frozen=True)
+class FileConflict:
+    """Ranks gave different contents under one name; the copy of the first of ``ranks`` was kept."""
+
+    file: str
+    ranks: tuple[int, ...]
+    shared: str = ""  # the directory that all of them copied from, if there is one
+
+
+@dataclass(frozen=True)
+class SavedCheckpoint:
+    """A committed checkpoint. ``path`` is a directory, or a key in the run's object store."""
+
+    path: PurePath
+    manifest: Manifest
+    conflicts: tuple[FileConflict, ...] = ()
+    seconds: float = 0.0  # duration of the upload
+    validation: ValidationRecord | None = None  # None: no validation was requested
+
+    @property
+    def seq(self) -> int:
+        return self.manifest.seq
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """Metrics of its report; those of its validation take precedence."""
+        return {**self.manifest.metrics, **(self.validation.metrics if self.validation else {})}
+
+    @property
+    def awaits_validation(self) -> bool:
+        return self.validation is not None and self.validation.pending
