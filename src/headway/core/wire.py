@@ -1,76 +1,46 @@
-"""Messages as bytes on a stream: a frame is a mark, a kind, a length and the fields.
+"""The wire format of messages: a frame is a mark, a kind, a length and the fields.
 
-Fields are pickled, which is for pipes between processes that we started ourselves; nothing of this is ever written
-to a file. Reports, of which there may be thousands a second, have a fixed layout of their own.
+Fields are pickled, because both ends are processes of one run and frames are never written to a file. Reports, of which
+there may be thousands per second, have a fixed layout of their own.
 """
 
 from __future__ import annotations
 
 import pickle
 import struct
-from typing import Any
+from typing import Any, get_args
 
-from headway.core import messages
 from headway.core.errors import HeadwayError
-from headway.core.messages import Report
+from headway.core.messages.to_controller import Report, SentByValidator, SentByWorker
+from headway.core.messages.to_worker import ToValidator, ToWorker
 
 _HEADER = struct.Struct("!BBQ")  # 64 bits: a function may carry gigabytes with it
 _REPORT_FRAME = struct.Struct("!BBQqd??I")
 _MARK = 0x48
 _REPORT = 0
-_KINDS: tuple[type[Any], ...] = (
-    messages.Report,
-    messages.Ready,
-    messages.BarrierArrival,
-    messages.FunctionReturned,
-    messages.FunctionFailed,
-    messages.Start,
-    messages.CheckpointCommitted,
-    messages.BarrierRelease,
-    messages.ExitAllowed,
-    messages.SaveStarted,
-    messages.FilesStaged,
-    messages.UploadRequest,
-    messages.UploadGrant,
-    messages.AutosaveEnabled,
-    messages.NextReport,
-    messages.RequestNextReport,
-    messages.SaveAtReport,
-    messages.CheckpointQuery,
-    messages.CheckpointList,
-    messages.RunValidation,
-    messages.ValidationReturned,
-    messages.Heartbeat,
-    messages.RequestStacks,
-    messages.StackDump,
-    messages.PreemptionNotice,
-    messages.PreemptionWarning,
-    messages.BatchCount,
-    messages.CommonBatchCount,
-    messages.DataStats,
-    messages.WorkerIdle,
-    messages.FilesDiscarded,
+_KINDS: tuple[type, ...] = tuple(
+    dict.fromkeys([Report, *get_args(SentByWorker), *get_args(ToWorker), *get_args(SentByValidator), ToValidator])
 )
 _REPORT_FIELDS = struct.Struct("!qd??I")
-_NUMBER = {kind: number for number, kind in enumerate(_KINDS)}
-_FIELDS: tuple[tuple[str, ...], ...] = tuple(tuple(kind.__slots__) for kind in _KINDS)
+_NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}  # Report is 0
+_FIELDS: tuple[tuple[str, ...], ...] = tuple(tuple(getattr(kind, "__slots__", ())) for kind in _KINDS)
 
 
 class WireError(HeadwayError):
-    """These bytes are not a message of ours."""
+    """These bytes are not a message of Headway."""
 
 
 def encode(message: object) -> bytes:
-    """One frame, ready to be written."""
+    """The frame of a message."""
     if type(message) is Report:
         return encode_report(*message)
-    number = _NUMBER[type(message)]
+    number = _NUMBERS[type(message)]
     body = pickle.dumps([getattr(message, name) for name in _FIELDS[number]], protocol=5)
     return _HEADER.pack(_MARK, number, len(body)) + body
 
 
 def encode_report(seq: int, time: float, metrics: bytes, staged: bool, pending: bool, cursor: bytes = b"") -> bytes:
-    """The frame of a Report. A training loop waits for this one, its caches cold: one call, no object."""
+    """The frame of a Report, without creating one: the training loop waits for this call."""
     size = _REPORT_FIELDS.size + len(cursor) + len(metrics)
     return _REPORT_FRAME.pack(_MARK, _REPORT, size, seq, time, staged, pending, len(cursor)) + cursor + metrics
 
@@ -83,19 +53,19 @@ def decode(number: int, body: memoryview) -> Any:
             begin = _REPORT_FIELDS.size + length
             return Report(seq, time, bytes(body[begin:]), staged, pending, bytes(body[begin - length : begin]))
         return _KINDS[number](**dict(zip(_FIELDS[number], pickle.loads(body), strict=True)))
-    except Exception as error:  # whatever garbage does inside pickle, it is garbage
+    except Exception as error:  # pickle raises anything for bytes that it did not write
         raise WireError(f"not a message: {error!r}") from error
 
 
 class Frames:
-    """Collects bytes as they come in and gives back whole messages."""
+    """Collects received bytes and returns whole messages."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     @property
     def incomplete(self) -> bool:
-        """Whether the rest of a message is still to come."""
+        """Whether a message has been received in part only."""
         return bool(self._buffer)
 
     def feed(self, data: bytes) -> list[Any]:

@@ -1,0 +1,87 @@
+"""Values that a worker is set up with: its rank, its run, its environment and its logging."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankAssignment:
+    """The ranks of one worker. ``gpus`` are indices into ``visible_gpus``, which all workers of a node share."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int = 0
+    num_nodes: int = 1
+    gpus: tuple[int, ...] = ()
+    visible_gpus: tuple[str, ...] = ()
+    num_threads: int | None = None
+    master_addr: str = "127.0.0.1"
+    master_port: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunInfo:
+    """What a worker may know about its run."""
+
+    id: str
+    name: str
+    path: str
+    seed: int
+    every_reports: int | None = None
+    root: str = ""  # where checkpoints are staged, if not in ``path``
+    store: bytes = b""  # the object store of the run, pickled
+    validates: bool = False  # whether the run has a function to validate checkpoints with
+    attempt: int
+    num_workers: int
+    global_workers: int | None = None  # the number of workers whose rows make one step; None: the current number
+    resources: dict[str, float] = field(default_factory=dict)
+    key: bytes = b""  # the run's secret: what its workers write is signed with it
+    trust: bool = False  # whether pickles of the run's directory may be opened whoever wrote them
+
+
+Stream = Literal["out", "err"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HandlerSettings:
+    """A ``logging`` handler that writes to the console; ``style`` is its formatter and its filters, pickled."""
+
+    stream: Stream
+    level: int = 0
+    style: bytes = b""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoggerSettings:
+    """The settings of one logger; the root logger has an empty name."""
+
+    name: str
+    level: int
+    propagate: bool = True
+    disabled: bool = False
+    handlers: tuple[HandlerSettings, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoggingSettings:
+    """The configuration of ``logging``; ``disabled_level`` is that of ``logging.disable()``."""
+
+    loggers: tuple[LoggerSettings, ...]
+    disabled_level: int = 0
+    level_names: dict[int, str] = field(default_factory=dict)
+    captures_warnings: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessSetup:
+    """The state of the driver's process that another process copies before it unpickles user code."""
+
+    env: dict[str, str]
+    cwd: str
+    sys_path: tuple[str, ...]
+    argv: tuple[str, ...] = ()
+    logging: LoggingSettings | None = None
