@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from headway import data, train
 from headway.cli import main
+from headway.core import phrases
 from headway.core.errors import TrainingFailedError
 from headway.frameworks.base import TorchScriptConfig
-from headway.observe import phrases
 from headway.storage.run import failure_bundle
 from headway.storage.run.reader import RunReader
 from headway.train.launch.fit import prepare

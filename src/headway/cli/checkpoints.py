@@ -8,11 +8,11 @@ import time
 from pathlib import PurePath
 
 from headway.cli.runs import find, print_table, say, shown, table
+from headway.core import phrases
 from headway.core.checkpoints import SavedCheckpoint
 from headway.core.errors import ConfigError, StorageError
 from headway.core.retention import why_kept
 from headway.core.validation import ReportedCheckpointStatus
-from headway.observe import phrases
 from headway.observe.terminal_text import plain
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.run import layout

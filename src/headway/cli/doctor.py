@@ -18,11 +18,11 @@ from typing import Literal
 
 import psutil
 
+from headway.core import phrases
 from headway.core.config import LoggingConfig, RunConfig, ScalingConfig
 from headway.core.environment import expanded, results_folder
 from headway.core.errors import HeadwayError
 from headway.engine import hardware
-from headway.observe import phrases
 from headway.observe.terminal_text import plain
 from headway.train.trainer import DataParallelTrainer
 

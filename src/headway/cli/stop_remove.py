@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from headway.cli.runs import find, say
+from headway.core import phrases
 from headway.core.errors import ConfigError, StorageError
-from headway.observe import phrases
 from headway.observe.terminal_text import plain
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.run.reader import RunReader

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from headway.core import phrases
 from headway.diagnosis.remedies import remedies
-from headway.observe import phrases
 
 CONSPICUOUS = 1.5  # so many times the memory of before …
 CONSPICUOUS_BYTES = 256e6  # … and so much more of it

@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
+from headway.core import phrases
 from headway.core.messages import Frame, Heartbeat
 from headway.diagnosis.activity import Doing, doing, is_compiling, is_importing
-from headway.observe import phrases
 
 Fault = Literal[
     "stopped",  # by a signal, or in a debugger

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from headway.core import phrases
 from headway.core.config import LEVELS
-from headway.observe import phrases
 from headway.observe.log_tail import Line, Tail
 from headway.observe.run_observer import RunSnapshot
 from headway.observe.terminal_text import colored, plain

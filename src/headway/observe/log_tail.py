@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from headway.core import phrases
 from headway.core.errors import StorageError
-from headway.observe import phrases
 from headway.storage.fs_ops import open_regular
 
 # A worker writes its whole traceback into its log after this line; the console tells it better, and once.

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from headway.core import phrases
 from headway.core.errors import ConfigError
-from headway.observe import phrases
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

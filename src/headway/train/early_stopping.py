@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from headway.core import phrases
 from headway.core.errors import ConfigError, MetricsError
-from headway.observe import phrases
 from headway.worker.session import current
 
 

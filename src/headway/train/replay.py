@@ -31,6 +31,7 @@ from headway.control.narration.failure_recorder import versions
 from headway.control.narration.failure_text import sentence
 from headway.control.workers import ranks
 from headway.control.workers.start_message import surroundings
+from headway.core import phrases
 from headway.core.checkpoints import SavedCheckpoint
 from headway.core.errors import AloneError, ConfigError, HeadwayError, StorageError
 from headway.core.messages import (
@@ -56,7 +57,6 @@ from headway.core.validation import ReportedCheckpointStatus
 from headway.diagnosis.replay_info import place, run_info
 from headway.engine import hardware
 from headway.frameworks.base import alone
-from headway.observe import phrases
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.object_store.base import is_remote
 from headway.storage.run import failure_bundle, layout

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from headway.core import phrases
 from headway.core.checkpoints import SavedCheckpoint
 from headway.core.config import CheckpointConfig
 from headway.core.errors import ConfigError, RemoteError
 from headway.core.retention import best, ranked, value_of
-from headway.observe import phrases
 from headway.observe.terminal_text import plain
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.observe import phrases
+from headway.core import phrases
 from headway.observe.log_tail import SHOW_BYTES, TRACEBACK_FOLLOWS, Tail
 from headway.observe.tracebacks import folded, full
 

@@ -21,12 +21,12 @@ from typing import Any
 import cloudpickle
 
 from headway.control.machine.events import ValidationDoneEvent
+from headway.core import phrases
 from headway.core.checkpoints import SavedCheckpoint, ValidationRecord
 from headway.core.messages import FunctionFailed, ProcessSetup, RunValidation, ValidationReturned, WorkerExited
 from headway.core.security.signing import Key
 from headway.core.validation import ReportedCheckpointStatus as Status
 from headway.engine.one_shot_process import Cancelled, OneShotProcess, TooLong
-from headway.observe import phrases
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.run import layout
 

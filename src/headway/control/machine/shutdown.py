@@ -42,8 +42,8 @@ from headway.control.machine.state import (
     to_all,
     tracks,
 )
+from headway.core import phrases
 from headway.core.messages import RequestNextReport, RequestStacks, SaveAtReport
-from headway.observe import phrases
 
 LINGER_S = 0.1  # after a failure: time for the others to say what they did, or that they raised the same
 CATCH_UP_S = 5.0  # and for those that lag to come to the checkpoint that one who raised has left behind

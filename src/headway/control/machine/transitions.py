@@ -69,6 +69,7 @@ from headway.control.machine.shutdown import (
     trained,
 )
 from headway.control.machine.state import MachineState, Step, WorkerState, changed, marked, present, to_all, tracks
+from headway.core import phrases
 from headway.core.checkpoints import SavedCheckpoint
 from headway.core.messages import (
     AbortEvent,
@@ -99,7 +100,6 @@ from headway.core.messages import (
     WorkerExited,
     WorkerIdle,
 )
-from headway.observe import phrases
 
 EXIT_S = 30.0  # after all functions returned: time for exit handlers
 NOTICE_S = 30.0  # after a notice that does not say when: time to save and leave

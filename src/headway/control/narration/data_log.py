@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from headway.observe import phrases
+from headway.core import phrases
 from headway.storage.run.run_directory import RunDirectory
 
 STARVED = 0.3  # of the time since the last look, which loops may wait for data

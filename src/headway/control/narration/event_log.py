@@ -12,11 +12,11 @@ from headway.control.machine.events import RecordRetry
 from headway.control.machine.report_rounds import ClosedRound, ReportRound
 from headway.control.machine.state import Leaving
 from headway.control.narration.failure_text import sentence, traceback_text
+from headway.core import phrases
 from headway.core.checkpoints import Manifest, SavedCheckpoint, ValidationRecord
 from headway.core.config import CheckpointConfig
 from headway.core.retention import value_of
 from headway.diagnosis.verdict import Diagnosis
-from headway.observe import phrases
 from headway.observe.run_observer import RunObserver
 from headway.storage.run import layout
 from headway.storage.run.run_directory import RunDirectory

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import cloudpickle
 
 from headway.control.machine.retry_policy import Failure
+from headway.core import phrases
 from headway.core.errors import (
     EngineError,
     HeadwayError,
@@ -18,7 +19,6 @@ from headway.core.errors import (
     WorkerStalled,
 )
 from headway.core.messages import FunctionFailed, WorkerExited
-from headway.observe import phrases
 
 
 def ordered(failures: Sequence[Failure]) -> list[Failure]:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Collection, Iterable
 from pathlib import PurePath
 
+from headway.core import phrases
 from headway.core.messages import StackDump, ToController
-from headway.observe import phrases
 
 SLOW_EXIT_S = 5.0  # from here on a person wants to know
 QUESTION = -2  # the index of our Dump: its answer is not for those who look for stalls

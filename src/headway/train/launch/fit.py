@@ -24,6 +24,7 @@ from headway.control.controller import Controller
 from headway.control.machine.events import RunState
 from headway.control.narration.failure_text import exception, ordered, sentence, traceback_text
 from headway.control.run_plan import RunOutcome, RunPlan
+from headway.core import phrases
 from headway.core.callback import TrainRunContext, UserCallback
 from headway.core.config import RunConfig, chosen_engine
 from headway.core.config_fields import describe
@@ -45,7 +46,6 @@ from headway.engine.inline import InlineEngine
 from headway.engine.local import LocalEngine
 from headway.engine.persistent_workers import PersistentEngine
 from headway.frameworks.base import BackendConfig
-from headway.observe import phrases
 from headway.observe.console import Console
 from headway.observe.run_observer import RunObserver, RunObservers
 from headway.storage.checkpoint.checkpoint import Checkpoint

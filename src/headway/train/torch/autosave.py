@@ -33,8 +33,8 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 from torch.utils.data import DataLoader
 
+from headway.core import phrases
 from headway.core.errors import ConfigError, StorageError
-from headway.observe import phrases
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.dict_files import is_dict, read_dict, write_dict
 from headway.storage.checkpoint.signatures import Proof

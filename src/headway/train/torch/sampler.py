@@ -24,10 +24,10 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
+from headway.core import phrases
 from headway.core.errors import ConfigError
 from headway.core.messages import RankAssignment
 from headway.data.sharding.step_sizes import batches_of, next_step, num_steps
-from headway.observe import phrases
 
 _WITHOUT_MEMORY = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
