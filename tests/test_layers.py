@@ -90,6 +90,14 @@ def test_imports_go_down_only(name: str) -> None:
         assert floor(other) > floor(unit), f"{name} imports {target}, which is not below it"
 
 
+def test_the_state_machine_knows_the_core_alone() -> None:
+    for name, tree in modules().items():
+        if name.startswith("control.machine"):
+            for target in imports(tree):
+                known = not target.startswith("headway") or target.startswith(("headway.core", "headway.control.machine"))
+                assert known, f"{name} imports {target}"
+
+
 def test_every_unit_has_its_floor() -> None:
     units = {name.split(".")[0] for name in modules() if name}
     assert units == set().union(*FLOORS)

@@ -292,7 +292,7 @@ def waits_for_the_answer_of_one_that_is_through(monkeypatch: pytest.MonkeyPatch)
 
 def tells_a_number_that_is_being_reported(monkeypatch: pytest.MonkeyPatch) -> Limits:
     number = property(lambda self: None if self.waiting else self.furthest)
-    monkeypatch.setattr(shutdown.Agreement, "seq", number)
+    monkeypatch.setattr(shutdown.SaveAgreement, "seq", number)
     return Limits(tracked=True, dues=1, reports=3)
 
 
