@@ -94,7 +94,9 @@ def test_the_state_machine_knows_the_core_alone() -> None:
     for name, tree in modules().items():
         if name.startswith("control.machine"):
             for target in imports(tree):
-                known = not target.startswith("headway") or target.startswith(("headway.core", "headway.control.machine"))
+                known = not target.startswith("headway") or target.startswith(
+                    ("headway.core", "headway.control.machine")
+                )
                 assert known, f"{name} imports {target}"
 
 
