@@ -14,10 +14,11 @@ import pytest
 
 from headway import train
 from headway.cli import main
+from headway.core.task import Task
 from headway.frameworks.base import TorchScriptConfig
 from headway.storage.run.reader import runs
 from headway.train.launch.fit import prepare
-from headway.train.launch.request import Request
+from headway.train.launch.request import TrainRequest
 from headway.worker.torchrun_script import run_script
 from support import fit, python, save, write_script
 
@@ -65,10 +66,9 @@ def test_a_script_for_torchrun_runs_as_it_is(tmp_path: Path) -> None:
 def test_a_script_that_destroys_its_group_under_a_live_model_does_not_hang(tmp_path: Path) -> None:
     script = write_script(tmp_path, TORCHRUN_SCRIPT)
     for _ in range(15):
-        request = Request(
+        request = TrainRequest(
             kind="script",
-            function=functools.partial(run_script, str(script), [str(tmp_path)]),
-            backend=TorchScriptConfig(),
+            task=Task(functools.partial(run_script, str(script), [str(tmp_path)]), TorchScriptConfig()),
             scaling=train.ScalingConfig(num_workers=2),
         )
         assert prepare(request).run().state == "FINISHED"

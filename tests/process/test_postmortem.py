@@ -21,11 +21,12 @@ from headway import data, train
 from headway.cli import main
 from headway.core import phrases
 from headway.core.errors import TrainingFailedError
+from headway.core.task import Task
 from headway.frameworks.base import TorchScriptConfig
 from headway.storage.run import failure_bundle
 from headway.storage.run.reader import RunReader
 from headway.train.launch.fit import prepare
-from headway.train.launch.request import Request
+from headway.train.launch.request import TrainRequest
 from headway.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 from headway.worker.torchrun_script import run_script
 from s3 import S3
@@ -345,10 +346,9 @@ def test_a_replay_gets_the_rows_of_then(tmp_path: Path, filtered: bool) -> None:
 def test_a_script_for_torchrun_is_replayed_too(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    request = Request(
+    request = TrainRequest(
         kind="script",
-        function=functools.partial(run_script, str(script), ["--flag"]),
-        backend=TorchScriptConfig(),
+        task=Task(functools.partial(run_script, str(script), ["--flag"]), TorchScriptConfig()),
         scaling=train.ScalingConfig(2),
         run=train.RunConfig(name="script", storage_path=tmp_path),
     )

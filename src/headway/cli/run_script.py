@@ -13,11 +13,12 @@ from pathlib import Path
 from headway.compat import as_ray
 from headway.core.config import FailureConfig, RunConfig, ScalingConfig
 from headway.core.errors import ConfigError, HeadwayError, PreemptionError, TrainingFailedError
+from headway.core.task import Task
 from headway.engine.fork_server_client import warm_up
 from headway.frameworks.base import TorchScriptConfig
 from headway.observe.terminal_text import plain
 from headway.train.launch.fit import prepare
-from headway.train.launch.request import Request
+from headway.train.launch.request import TrainRequest
 from headway.worker.torchrun_script import run_module, run_script
 
 
@@ -27,10 +28,9 @@ def run(args: argparse.Namespace) -> int:
     if not args.module and not os.path.isfile(args.script):
         raise ConfigError(f"there is no script {args.script!r}: give its path, or -m and a module's name")
     script = args.script if args.module else os.path.abspath(args.script)
-    request = Request(
+    request = TrainRequest(
         kind=script.rpartition(".")[2] if args.module else Path(script).stem,
-        function=functools.partial(run_module if args.module else run_script, script, args.args),
-        backend=TorchScriptConfig(),
+        task=Task(functools.partial(run_module if args.module else run_script, script, args.args), TorchScriptConfig()),
         scaling=scaling,
         run=RunConfig(
             name=args.name,

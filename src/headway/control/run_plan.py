@@ -10,6 +10,7 @@ from headway.control.machine.retry_policy import Failure
 from headway.core.callback import TrainRunContext
 from headway.core.config import RunConfig, ScalingConfig
 from headway.core.errors import PreemptionInfo
+from headway.core.task import WorkerOptions
 from headway.storage.checkpoint.checkpoint import Checkpoint
 
 
@@ -23,6 +24,10 @@ class RunPlan:
     differences: tuple[str, ...] = ()  # what is otherwise than when the run was opened last
     validator: Validator | None = None
     stays: bool = False  # whether the workers outlive the run
+
+    @property
+    def options(self) -> WorkerOptions:
+        return WorkerOptions.of(self.config, self.scaling, validates=self.validator is not None)
 
     @property
     def scaling(self) -> ScalingConfig:

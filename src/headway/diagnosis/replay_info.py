@@ -6,11 +6,12 @@ Of environment variables only the names are noted: their values may be secrets. 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from headway.core.messages import RankAssignment, RunInfo, Start
 from headway.core.security.redaction import redact_arguments
+from headway.core.task import WorkerOptions
 
 
 def noted(starts: Sequence[Start], preload: Iterable[str], env_vars: Iterable[str]) -> dict[str, Any]:
@@ -22,10 +23,7 @@ def noted(starts: Sequence[Start], preload: Iterable[str], env_vars: Iterable[st
         "sys_path": looks.sys_path,
         "env_vars": sorted(env_vars),
         "preload": list(preload),
-        "every_reports": run.every_reports,
-        "global_workers": run.global_workers,
-        "validates": run.validates,
-        "resources": run.resources,
+        **asdict(run.options),
         "places": [asdict(start.place) for start in starts],
     }
 
@@ -43,10 +41,7 @@ def run_info(scene: Mapping[str, Any], description: Mapping[str, Any], attempt: 
         name=description["name"],
         path=path,
         seed=description["seed"],
-        every_reports=scene["every_reports"],
-        validates=scene["validates"],
         attempt=attempt,
         num_workers=len(scene["places"]),
-        global_workers=scene["global_workers"],
-        resources=dict(scene["resources"]),
+        options=WorkerOptions(**{each.name: scene[each.name] for each in fields(WorkerOptions) if each.name in scene}),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +42,7 @@ class TrainContext:
 
     _place: RankAssignment
     _run: RunInfo
-    _metadata: dict[str, Any] = field(default_factory=dict)
+    _metadata: Mapping[str, Any] = field(default_factory=dict)
     _store: ObjectStore | None = None
 
     def get_world_size(self) -> int:
@@ -73,7 +74,7 @@ class TrainContext:
 
     def get_trial_resources(self) -> dict[str, float]:
         """What this worker was given."""
-        return dict(self._run.resources)
+        return dict(self._run.options.resources)
 
     def get_metadata(self) -> dict[str, Any]:
         """What was handed to the trainer as ``metadata``."""

@@ -181,15 +181,16 @@ def _positions(cursor: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def shard(session: Session, name: str | None) -> DataIterator:
     """This rank's part of a dataset; the same object each time it is asked for."""
-    if name is None and len(session.datasets) == 1:
-        name = next(iter(session.datasets))
-    if name not in session.datasets:
-        known = ", ".join(map(repr, session.datasets)) or "none"
+    datasets = session.task.datasets
+    if name is None and len(datasets) == 1:
+        [name] = datasets
+    if name is None or name not in datasets:
+        known = ", ".join(map(repr, datasets)) or "none"
         raise KeyError(f"there is no dataset {name!r}; the trainer was given {known}")
     shards: dict[str, DataIterator] = session.extras.setdefault("shards", {})
     if name not in shards:
-        shards[name] = _made(session, name, session.datasets[name])
-        session.positions = functools.partial(_all_positions, session.datasets, shards)
+        shards[name] = _made(session, name, datasets[name])
+        session.positions = functools.partial(_all_positions, datasets, shards)
         session.figures = functools.partial(_all_figures, shards)
     return shards[name]
 
@@ -202,7 +203,7 @@ def _made(session: Session, name: str, feed: Feed) -> DataIterator:
     if not session.alone:
         keep_freed_memory()
     place = session.place
-    own = Place(place.rank, place.world_size, session.run.global_workers, place.local_world_size)
+    own = Place(place.rank, place.world_size, session.run.options.global_workers, place.local_world_size)
     whole = Place(local_world_size=place.local_world_size)
     plan = feed.dataset._plan
     stream = Stream(

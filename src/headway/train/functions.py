@@ -104,7 +104,7 @@ def _validation(session: Session, checkpoint: object, asked: object) -> dict[str
         raise ConfigError(f"validation must be True, False or a ValidationTaskConfig, got {asked!r}")
     if checkpoint is None and session.autosave is None:
         raise ConfigError("report(validation=...) needs a checkpoint to validate: hand one over in the same call")
-    if not session.run.validates:
+    if not session.run.options.validates:
         raise ConfigError(
             "report(validation=...) needs a function to validate with: give the trainer a validation_config"
         )
@@ -195,7 +195,7 @@ def get_preemption_info() -> PreemptionInfo | None:
 def get_context() -> TrainContext:
     """Ranks and names of this worker."""
     session = current("headway.train.get_context")
-    return TrainContext(session.place, session.run, session.metadata, session.store)
+    return TrainContext(session.place, session.run, session.task.metadata, session.store)
 
 
 def get_all_reported_checkpoints(

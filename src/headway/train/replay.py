@@ -15,8 +15,10 @@ import contextlib
 import faulthandler
 import functools
 import importlib
+import io
 import json
 import os
+import pickle
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -303,7 +305,7 @@ def _become(start: Start, preload: Sequence[str]) -> None:
 
 def _unpacked(data: bytes, replay: Replay, examine: Examine, obstacles: list[HeadwayError]) -> Task:
     try:
-        task = unpack(data)
+        task = unpack(data, lambda packed: _RenamedModules(io.BytesIO(packed)).load())
     except Exception as error:  # the user's modules: they may be gone, or changed
         obstacles.append(StorageError(f"the function of {replay.folder} cannot be opened here: {error!r}"))
         raise
@@ -322,6 +324,19 @@ def _watched(call: Callable[[], Any], examine: Examine, obstacles: list[HeadwayE
     except (Exception, KeyboardInterrupt) as error:  # the user's code: whatever it is, it is the answer
         examine(error)
         raise
+
+
+class _RenamedModules(pickle.Unpickler):
+    """Opens what an older version packed: public names whose modules have been renamed since are found by name."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return super().find_class(module, name)
+        except (ImportError, AttributeError):
+            for package in ("headway.train", "headway.train.torch", "headway.data"):
+                if module.startswith("headway.") and name in (found := importlib.import_module(package)).__all__:
+                    return getattr(found, name)
+            raise
 
 
 class _Enough(Leave):

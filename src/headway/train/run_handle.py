@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from headway.observe.run_observer import RunSnapshot
 from headway.storage.run import layout
 from headway.train.launch.driver_signals import heed_sigterm
-from headway.train.launch.request import Request
+from headway.train.launch.request import TrainRequest
 from headway.train.result import Result
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Run:
     {'step': 2}
     """
 
-    def __init__(self, request: Request, workers: PersistentEngine | None = None) -> None:
+    def __init__(self, request: TrainRequest, workers: PersistentEngine | None = None) -> None:
         from headway.train.launch.fit import prepare
 
         self._bell = _Bell()

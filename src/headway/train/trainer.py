@@ -14,13 +14,14 @@ from typing import Any, Self
 from headway.core.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, refuse_unknown_keywords
 from headway.core.errors import ConfigError, StorageError
 from headway.core.security.redaction import masked
+from headway.core.task import Task
 from headway.core.validation import ValidationConfig
 from headway.frameworks.base import BackendConfig
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.run.description import config_of
 from headway.storage.run.reader import RunReader
 from headway.train.datasets import DataConfig
-from headway.train.launch.request import Request
+from headway.train.launch.request import TrainRequest
 from headway.train.result import Result
 from headway.train.run_handle import Run
 
@@ -69,17 +70,19 @@ class DataParallelTrainer:
         given = resume_from_checkpoint.get_internal_representation() if resume_from_checkpoint else ("", "")
         if given[0] == "local_path" and not os.path.isdir(given[1]):
             raise ConfigError(f"resume_from_checkpoint: there is no folder {given[1]}")
-        self._request = Request(
+        self._request = TrainRequest(
             kind=type(self).__name__,
-            function=train_loop_per_worker,
+            task=Task(
+                call=train_loop_per_worker,
+                backend=backend_config,
+                metadata=dict(metadata or {}),
+                datasets=datasets or {},
+            ),
             train_loop_config=train_loop_config,
-            backend=backend_config,
             scaling=scaling_config or ScalingConfig(),
             run=run_config or RunConfig(),
             checkpoint=resume_from_checkpoint,
-            metadata=metadata or {},
             validation=validation_config,
-            datasets=datasets or {},
             data=dataset_config or DataConfig(),
         )
 

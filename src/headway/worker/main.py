@@ -116,7 +116,7 @@ def work(
         with active(session):
             with session.progress.phase("importing the function"):
                 task = unpack()
-            session.metadata, session.datasets = task.metadata, task.datasets
+            session.task = task
             with join(task.backend, start.place, rendezvous, lasting=lasting):
                 value = _packed_value(task.call(), plain=not task.any_value)
                 session.wait_for_saves()
@@ -205,9 +205,9 @@ def write_stacks_on_signal() -> str:
     return path
 
 
-def unpack(data: bytes) -> Task:
+def unpack(data: bytes, loads: Callable[[bytes], Any] = cloudpickle.loads) -> Task:
     """The user's function. What it knows of ``__main__`` becomes our ``__main__``, so that its classes pickle again."""
-    task: Task = cloudpickle.loads(data)
+    task: Task = loads(data)
     function: Any = task.call.func if isinstance(task.call, functools.partial) else task.call
     if getattr(function, "__module__", None) == "__main__":
         plain = function if hasattr(function, "__globals__") else type(function).__call__

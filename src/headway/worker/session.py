@@ -44,6 +44,7 @@ from headway.core.messages import (
     UploadRequest,
 )
 from headway.core.security.signing import Key
+from headway.core.task import Task
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.staging import Note, lock_of
 from headway.storage.object_store.base import ObjectStore
@@ -112,13 +113,12 @@ class Session:
         self.run = start.run
         self._root = Path(start.run.root or start.run.path)
         self._lock = lock_of(self._root)
-        self.metadata: dict[str, Any] = {}  # the user's own
+        self.task = Task(call=lambda: None)  # what this worker runs; set when the function has been imported
         self.autosave: Autosave | None = None  # what saves itself
         self.extras: dict[str, Any] = {}  # what a framework's helpers keep for this session
-        self.datasets: dict[str, Any] = {}  # the user's own, as they were given to the trainer
-        self.cursors = start.cursors  # where they go on
-        self.positions: Callable[[], dict[str, Any]] = dict  # where they are
-        self.figures: Callable[[], dict[str, Any]] = dict  # how they do
+        self.cursors = start.cursors  # where each dataset is resumed
+        self.positions: Callable[[], dict[str, Any]] = dict  # where each dataset is
+        self.figures: Callable[[], dict[str, Any]] = dict  # statistics of each dataset
         self.at_end: list[Callable[[], None]] = []
         self.progress = Progress()
         self._observer = Observer(self.progress.pulse, link.send)

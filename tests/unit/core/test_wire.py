@@ -31,12 +31,13 @@ from headway.core.messages import (
     Start,
     ValidationReturned,
 )
+from headway.core.task import WorkerOptions
 from headway.core.wire import Frames, WireError, encode, encode_report
 
 START = Start(
     rank=1,
     place=RankAssignment(rank=1, world_size=2, local_rank=1, local_world_size=2, gpus=(0,), visible_gpus=("3",)),
-    run=RunInfo(id="a", name="b", path="/c", seed=7, attempt=2, num_workers=2, global_workers=4),
+    run=RunInfo(id="a", name="b", path="/c", seed=7, attempt=2, num_workers=2, options=WorkerOptions(global_workers=4)),
     surroundings=ProcessSetup(env={"A": "1"}, cwd="/", sys_path=("",)),
     task=b"x" * 100_000,
 )

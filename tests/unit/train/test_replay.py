@@ -10,6 +10,7 @@ import pytest
 
 from headway.core.errors import StorageError
 from headway.core.messages import ProcessSetup, RankAssignment, RunInfo, Start
+from headway.core.task import WorkerOptions
 from headway.diagnosis import replay_info
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.train.replay import _on_this_machine, begin_with
@@ -57,7 +58,8 @@ def test_the_first_attempt_of_all_begins_with_nothing_or_what_it_was_given(tmp_p
 PLACE = RankAssignment(
     rank=1, world_size=2, local_rank=1, local_world_size=2, gpus=(1,), visible_gpus=("2", "3"), num_threads=4
 )
-INFO = RunInfo(id="i", name="a", path="/runs/a", seed=7, attempt=2, num_workers=2, global_workers=4, every_reports=5)
+OPTIONS = WorkerOptions(global_workers=4, every_reports=5)
+INFO = RunInfo(id="i", name="a", path="/runs/a", seed=7, attempt=2, num_workers=2, options=OPTIONS)
 
 
 def test_a_scene_survives_json() -> None:

@@ -15,10 +15,11 @@ from headway.core.callback import UserCallback
 from headway.core.config import FailureConfig, RunConfig, ScalingConfig
 from headway.core.environment import results_folder
 from headway.core.errors import ConfigError, HeadwayError, TrainingFailedError, WorkerDied
+from headway.core.task import Task
 from headway.frameworks.base import BackendConfig, TorchConfig
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.run.reader import RunReader
-from headway.train.launch.request import Request
+from headway.train.launch.request import TrainRequest
 from headway.train.result import Result
 from headway.train.run_handle import Run
 
@@ -139,14 +140,18 @@ class Trainer:
         checkpoint: dict[str, Any] | str | Path | None,
         strategy: CheckpointStrategy | None,
         failures: FailureConfig | None = None,
-    ) -> Request:
+    ) -> TrainRequest:
         if strategy is not None and not isinstance(strategy, CheckpointStrategy):
             raise ConfigError(f"checkpoint_strategy must be a CheckpointStrategy, got {strategy!r}")
-        return Request(
+        return TrainRequest(
             kind=self.prefix,
-            function=function if self._hook is None else Hooked(function, self._hook),
+            task=Task(
+                function if self._hook is None else Hooked(function, self._hook),
+                self._backend,
+                datasets=_datasets(dataset),
+                any_value=True,
+            ),
             train_loop_config=config,
-            backend=self._backend,
             scaling=self._scaling,
             run=RunConfig(
                 name=_next_run(self._logdir),
@@ -156,11 +161,9 @@ class Trainer:
                 callbacks=list(callbacks),
             ),
             checkpoint=_checkpoint(checkpoint),
-            datasets=_datasets(dataset),
-            any_value=True,
         )
 
-    def _begun(self, request: Request) -> Run:
+    def _begun(self, request: TrainRequest) -> Run:
         if self._engine is None:
             raise RuntimeError(
                 "the trainer is not running: call start() before run(), and shutdown() after the last one"

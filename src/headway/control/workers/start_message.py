@@ -12,7 +12,6 @@ import cloudpickle
 
 from headway.control.run_plan import RunPlan
 from headway.control.workers import ranks
-from headway.core.config import ScalingConfig
 from headway.core.environment import outer_ranks, working_directory
 from headway.core.messages import ProcessSetup, RankAssignment, Ready, RunInfo, Start
 from headway.observe.logging_config import current_settings
@@ -43,12 +42,9 @@ def starts(
         seed=rundir.seed,
         root=str(rundir.root),
         store=cloudpickle.dumps(rundir.store) if rundir.store is not None else b"",
-        validates=plan.validator is not None,
-        every_reports=plan.config.checkpoint_config.every_reports,
         attempt=attempt,
         num_workers=len(ready),
-        global_workers=_global_workers(plan.scaling),
-        resources=plan.scaling.worker_resources,
+        options=plan.options,
         key=rundir.key.secret,
         trust=plan.config.trust,
     )
@@ -84,11 +80,6 @@ def surroundings(env: dict[str, str]) -> ProcessSetup:
     return ProcessSetup(
         env=env, cwd=working_directory(), sys_path=tuple(sys.path), argv=tuple(sys.argv), logging=current_settings()
     )
-
-
-def _global_workers(scaling: ScalingConfig) -> int | None:
-    """How many workers a step is made for, if it shall be the same step for any number of them."""
-    return scaling.max_workers if scaling.keep_global_batch and scaling.elasticity_enabled else None
 
 
 def _free_port() -> int:

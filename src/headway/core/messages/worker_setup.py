@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from headway.core.task import WorkerOptions
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankAssignment:
@@ -31,14 +33,11 @@ class RunInfo:
     name: str
     path: str
     seed: int
-    every_reports: int | None = None
     root: str = ""  # where checkpoints are staged, if not in ``path``
     store: bytes = b""  # the object store of the run, pickled
-    validates: bool = False  # whether the run has a function to validate checkpoints with
     attempt: int
     num_workers: int
-    global_workers: int | None = None  # the number of workers whose rows make one step; None: the current number
-    resources: dict[str, float] = field(default_factory=dict)
+    options: WorkerOptions = field(default_factory=WorkerOptions)
     key: bytes = b""  # the run's secret: what its workers write is signed with it
     trust: bool = False  # whether pickles of the run's directory may be opened whoever wrote them
 

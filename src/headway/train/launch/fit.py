@@ -57,7 +57,7 @@ from headway.train import datasets
 from headway.train.launch.control_socket import ControlSocket
 from headway.train.launch.driver_signals import ctrl_c, exit_as_preempted, sigterm
 from headway.train.launch.packing import bind, pack, takes_config
-from headway.train.launch.request import Request
+from headway.train.launch.request import TrainRequest
 from headway.train.result import Result
 
 LONGEST_CAUSE = 1000
@@ -118,17 +118,17 @@ class Execution:
                 raise failed from result.error
 
 
-def prepare(request: Request, *watchers: RunObserver, workers: PersistentEngine | None = None) -> Execution:
+def prepare(request: TrainRequest, *watchers: RunObserver, workers: PersistentEngine | None = None) -> Execution:
     """Check everything, take the run directory, build the parts. ``workers``: those that are there and stay."""
-    call = bind(request.function, request.train_loop_config)
-    feeds = datasets.prepared(request.datasets, request.data, request.scaling)
-    task = Task(call, request.backend, dict(request.metadata), feeds, request.any_value)
+    call = bind(request.task.call, request.train_loop_config)
+    feeds = datasets.prepared(request.task.datasets, request.data, request.scaling)
+    task = replace(request.task, call=call, datasets=feeds)
     _check_callbacks(request.run)
     inline = chosen_engine(request.scaling) == "inline"
     engine = workers or _engine(request, task, inline=inline)
     hold_standard_streams()
     packed = b"" if inline else pack(task)
-    validator = _validator(request.validation, request.backend or BackendConfig()) if request.validation else None
+    validator = _validator(request.validation, task.backend or BackendConfig()) if request.validation else None
     with contextlib.ExitStack() as undo:
         if workers is None:
             undo.callback(engine.close)
@@ -149,8 +149,8 @@ def prepare(request: Request, *watchers: RunObserver, workers: PersistentEngine 
             stays=workers is not None,
         )
         console = Console(rundir.path, request.run.logging_config.log_level, show_output=not inline)
-        if request.train_loop_config and not takes_config(request.function):
-            name = getattr(request.function, "__name__", type(request.function).__name__)
+        if request.train_loop_config and not takes_config(request.task.call):
+            name = getattr(request.task.call, "__name__", type(request.task.call).__name__)
             console.say(f"train_loop_config is not used: {name!r} takes no argument by position", level="WARNING")
         controller = Controller(plan, engine, rundir, RunObservers([console, *watchers]))
         undo.pop_all()
@@ -164,7 +164,7 @@ def _first_checkpoint(given: Checkpoint | None, rundir: RunDirectory) -> Checkpo
     return rundir.keep_first(given)
 
 
-def _context(request: Request, rundir: RunDirectory) -> TrainRunContext:
+def _context(request: TrainRequest, rundir: RunDirectory) -> TrainRunContext:
     config = request.train_loop_config
     return TrainRunContext(
         run_id=rundir.id,
@@ -172,15 +172,15 @@ def _context(request: Request, rundir: RunDirectory) -> TrainRunContext:
         run_config=request.run,
         scaling_config=request.scaling,
         train_loop_config=dict(config) if isinstance(config, Mapping) else config,
-        backend_config=request.backend,
+        backend_config=request.task.backend,
         dataset_config=request.data,
     )
 
 
-def _engine(request: Request, task: Task, *, inline: bool) -> Engine:
+def _engine(request: TrainRequest, task: Task, *, inline: bool) -> Engine:
     if inline:
         return InlineEngine(request.scaling, task)
-    backend = request.backend or BackendConfig()
+    backend = task.backend or BackendConfig()
     return LocalEngine(request.scaling, backend.preload, backend.warm)
 
 
@@ -203,7 +203,7 @@ def _check_callbacks(config: RunConfig) -> None:
             raise ConfigError(f"callbacks must be instances of UserCallback, got {callback!r}")
 
 
-def _rundir(request: Request) -> RunDirectory:
+def _rundir(request: TrainRequest) -> RunDirectory:
     config, outer = request.run, outer_ranks()
     if chosen_engine(request.scaling) == "inline" and outer is not None and outer.rank > 0:
         # Under torchrun every process is a run of its own; rank 0's has the name that was asked for.
@@ -227,12 +227,12 @@ def _store(config: RunConfig) -> ObjectStore:
     return open_store(config.storage_path, config.storage_filesystem)
 
 
-def _asked(request: Request, feeds: Mapping[str, datasets.Feed]) -> dict[str, Any]:
+def _asked(request: TrainRequest, feeds: Mapping[str, datasets.Feed]) -> dict[str, Any]:
     """What stands in run.json: the request, as far as JSON can hold it, without secrets."""
     asked = {
         "trainer": request.kind,
-        "function": _named(request.function),
-        "code": _fingerprint(request.function),
+        "function": _named(request.task.call),
+        "code": _fingerprint(request.task.call),
         **_described(request.train_loop_config),
         "scaling_config": _plain(asdict(request.scaling)),
         "checkpoint_config": asdict(request.run.checkpoint_config),

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from headway.core.config import RunConfig, ScalingConfig
+from headway.core.task import Task
 from headway.core.validation import ValidationConfig
-from headway.frameworks.base import BackendConfig
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.train.datasets import DataConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    """``kind`` is the first half of the run's name where it was given none."""
+class TrainRequest:
+    """A run that is asked for.
+
+    Args:
+        kind: What asks: the class of a trainer, or a script. It begins the names of runs that are given none.
+        task: What every worker is to do; its function is not bound to its config yet.
+        train_loop_config: A dict, or an object of the user's own.
+        scaling: How many workers, and what each needs.
+        run: Where the run lives and what happens when it fails.
+        checkpoint: Where to begin if the run has no checkpoint of its own.
+        validation: The function that validates checkpoints, if there is one.
+        data: How the datasets are split.
+    """
 
     kind: str
-    function: Any
-    train_loop_config: Any = None  # a dict, or the user's own object
-    backend: BackendConfig | None = None
+    task: Task
+    train_loop_config: object = None
     scaling: ScalingConfig = field(default_factory=ScalingConfig)
     run: RunConfig = field(default_factory=RunConfig)
     checkpoint: Checkpoint | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
     validation: ValidationConfig | None = None
-    datasets: Mapping[str, Any] = field(default_factory=dict)
     data: DataConfig = field(default_factory=DataConfig)
-    any_value: bool = False  # whether the function may return tensors and models

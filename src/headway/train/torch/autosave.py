@@ -212,7 +212,7 @@ class Tracked:
         """Save when it is due; or later, at the next place from which training can be resumed exactly."""
         self._warn_without_a_loader()
         self._warn_of_unnamed_loaders()
-        every = self._session.run.every_reports
+        every = self._session.run.options.every_reports
         self._owed |= must or (every is not None and (seq + 1) % every == 0)
         if not self._owed:
             return None

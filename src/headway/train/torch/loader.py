@@ -50,7 +50,7 @@ def prepare_data_loader(
         raise ConfigError(f"prepare_data_loader takes a torch DataLoader, got {type(data_loader).__name__}")
     prepared: DataLoader[Any] = copy.copy(data_loader)
     if add_dist_sampler:
-        share(prepared, session.place, session.extras.get("shuffle_seed", 0), session.run.global_workers)
+        share(prepared, session.place, session.extras.get("shuffle_seed", 0), session.run.options.global_workers)
     if isinstance(prepared.sampler, DealtSampler):
         session.extras.setdefault("samplers", []).append(prepared.sampler)
     device = device_of(session.place)
