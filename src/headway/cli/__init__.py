@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import headway
 from headway.core.errors import HeadwayError, PreemptionError
 from headway.core.process.standard_streams import hold_standard_streams
-from headway.observe.terminal_text import plain
+from headway.observe.terminal import plain
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -13,7 +13,7 @@ from headway.core.checkpoints import SavedCheckpoint
 from headway.core.errors import ConfigError, StorageError
 from headway.core.retention import why_kept
 from headway.core.validation import ReportedCheckpointStatus
-from headway.observe.terminal_text import plain
+from headway.observe.terminal import plain
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.run import layout
 from headway.storage.run.opening import open_remote_run, open_run

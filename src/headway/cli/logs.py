@@ -12,7 +12,7 @@ from pathlib import Path
 from headway.cli.runs import find
 from headway.core import phrases
 from headway.core.errors import StorageError
-from headway.observe.terminal_text import colored, plain
+from headway.observe.terminal import colored, plain
 from headway.storage.fs_ops import entries, open_regular
 from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend

@@ -13,7 +13,7 @@ from headway.core import phrases
 from headway.core.environment import expanded, results_folder
 from headway.core.errors import StorageError
 from headway.core.security.redaction import redact
-from headway.observe.terminal_text import plain
+from headway.observe.terminal import plain
 from headway.storage.object_store.base import is_remote, open_store
 from headway.storage.run.reader import RunReader, runs, runs_in_store
 

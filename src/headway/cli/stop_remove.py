@@ -10,7 +10,7 @@ from pathlib import Path
 from headway.cli.runs import find, say
 from headway.core import phrases
 from headway.core.errors import ConfigError, StorageError
-from headway.observe.terminal_text import plain
+from headway.observe.terminal import plain
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.run.reader import RunReader
 from headway.storage.run.removal import check_removable, foreign_entries, remove_remote_run, remove_run

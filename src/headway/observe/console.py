@@ -18,7 +18,7 @@ from headway.core import phrases
 from headway.core.config import LEVELS
 from headway.observe.log_tail import Line, Tail
 from headway.observe.run_observer import RunSnapshot
-from headway.observe.terminal_text import colored, plain
+from headway.observe.terminal import colored, plain
 from headway.storage.run import layout
 
 TICK_S = 0.1

@@ -13,7 +13,7 @@ from headway.core.checkpoints import SavedCheckpoint
 from headway.core.config import CheckpointConfig
 from headway.core.errors import ConfigError, RemoteError
 from headway.core.retention import best, ranked, value_of
-from headway.observe.terminal_text import plain
+from headway.observe.terminal import plain
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.run.reader import RunReader

@@ -45,7 +45,7 @@ from headway.core.task import Task
 from headway.diagnosis.stacks import all_threads, of_error
 from headway.engine.process_stats import STACKS_SIGNAL
 from headway.frameworks.base import join
-from headway.observe import logging_config
+from headway.observe import worker_logging
 from headway.observe.log_tail import TRACEBACK_FOLLOWS
 from headway.observe.tracebacks import folded, full
 from headway.storage.fs_ops import open_to_append
@@ -257,7 +257,7 @@ def write_to_logs(out: Path, err: Path) -> None:
 def log_like(surroundings: ProcessSetup) -> None:
     """Log as the driver does; streams are the rank's own by now."""
     if surroundings.logging is not None:
-        logging_config.apply(surroundings.logging)
+        worker_logging.apply(surroundings.logging)
 
 
 class _Log(io.FileIO):

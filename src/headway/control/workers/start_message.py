@@ -14,7 +14,7 @@ from headway.control.run_plan import RunPlan
 from headway.control.workers import ranks
 from headway.core.environment import outer_ranks, working_directory
 from headway.core.messages import ProcessSetup, RankAssignment, Ready, RunInfo, Start
-from headway.observe.logging_config import current_settings
+from headway.observe.worker_logging import current_settings
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.run.run_directory import RunDirectory
 
