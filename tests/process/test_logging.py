@@ -1,13 +1,17 @@
-"""What the driver configures with ``logging`` holds in the workers, too: levels, formats, and each record once."""
+"""Log records: the driver's ``logging`` configuration holds in the workers, and for what the library says."""
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+import headway
 from support import python, write_script
 
 HEAD = """
@@ -139,3 +143,165 @@ def test_a_validation_logs_as_the_driver_does(tmp_path: Path) -> None:
     print(*(each.read_text() for each in pathlib.Path(path, "logs").rglob("*valid*") if each.is_file()))
     """
     assert "INFO:project.model:info of the function" in [line.strip() for line in run(tmp_path, code)]
+
+
+# --- what the library itself says ---
+
+
+def test_the_library_prints_nothing_to_stdout(tmp_path: Path) -> None:
+    """In a run with most of its features: restart, checkpoints, validation, callbacks, tracked state, warnings."""
+    code = """
+    import os, sys, torch
+    from headway import train
+    from headway.train.torch import TorchTrainer, prepare_data_loader, prepare_model
+
+    class Failing(train.UserCallback):
+        def after_report(self, run_context, metrics, checkpoint):
+            raise ValueError("of the callback")
+
+    def train_func(config):
+        model = prepare_model(torch.nn.Linear(1, 1))
+        data = torch.utils.data.TensorDataset(torch.zeros(7, 1))
+        loader = prepare_data_loader(torch.utils.data.DataLoader(data, batch_size=2, shuffle=True))
+        state = train.track(model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1))
+        for epoch in state.epochs(3):
+            for (batch,) in loader:
+                model(batch).sum().backward()
+            train.report({"epoch": epoch})
+            if epoch == 1 and train.get_context().get_world_rank() == 1 and not os.path.exists("once"):
+                open("once", "w").close()
+                os._exit(3)
+
+    result = TorchTrainer(
+        train_func,
+        train_loop_config={},
+        scaling_config=train.ScalingConfig(2),
+        run_config=train.RunConfig(
+            storage_path=sys.argv[1], callbacks=[Failing()], failure_config=train.FailureConfig(1),
+            checkpoint_config=train.CheckpointConfig(every_reports=1), logging_config=train.LoggingConfig("DEBUG"),
+        ),
+    ).fit()
+    """
+    done = python(write_script(tmp_path, code), tmp_path / "runs", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    for said in ("headway: attempt 1 ended", "callback Failing.after_report raised", "[r0] headway: a shuffled loader"):
+        assert done.stderr.count(said) >= 1, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("configure", "first", "last"),
+    [
+        ("", "headway: run first begins with 1 worker", "headway: finished"),
+        (
+            "logging.basicConfig(format='%(levelname)s|%(run)s|%(message)s')",
+            "INFO|first|run first begins with 1 worker",
+            "INFO|first|finished",
+        ),
+        (
+            "logging.basicConfig(filename=sys.argv[1] + '.log')",
+            "headway: run first begins with 1 worker",
+            "headway: finished",
+        ),
+        ("logging.getLogger('headway').setLevel(logging.WARNING)", None, None),
+        ("logging.disable(logging.CRITICAL)", None, None),
+        (
+            "logging.getLogger('headway').addHandler(logging.FileHandler(sys.argv[1] + '.log'));"
+            "logging.getLogger('headway').propagate = False",
+            None,
+            None,
+        ),
+    ],
+    ids=["unconfigured", "basicConfig", "basicConfig of a file", "level", "disable", "own handler"],
+)
+@pytest.mark.parametrize("when", ["before the import", "after the import", "after a run"])
+def test_the_users_configuration_decides_where_events_go(
+    tmp_path: Path, configure: str, first: str | None, last: str | None, when: str
+) -> None:
+    script = f"""
+    import logging, sys
+    when, configure = {when!r}, {configure!r}
+    if when == "before the import":
+        exec(configure)
+    from headway import train
+    if when == "after the import":
+        exec(configure)
+
+    def fit(name):
+        run = train.RunConfig(storage_path=sys.argv[1], name=name)
+        train.DataParallelTrainer(lambda: None, scaling_config=train.ScalingConfig(0), run_config=run).fit()
+
+    if when == "after a run":
+        fit("zero")
+        print("----", file=sys.stderr)
+        exec(configure)
+    fit("first")
+    """
+    done = python(write_script(tmp_path, script), tmp_path / "runs")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    said = done.stderr.rpartition("----\n")[2]
+    if first is None:
+        assert said == ""
+    else:
+        begins, finished = said.splitlines()
+        assert begins.startswith(first.replace("with 1 worker", "in this process"))
+        assert finished.startswith(last)
+    if "FileHandler" in configure or "filename" in configure:
+        assert (tmp_path / "runs.log").read_text().count("run first begins") == 1
+
+
+def test_the_level_of_the_environment_holds_for_runs_without_a_logging_config(tmp_path: Path) -> None:
+    code = """
+    import sys
+    from headway import train
+
+    for name, options in (("quiet", {}), ("loud", {"logging_config": train.LoggingConfig("INFO")})):
+        run = train.RunConfig(storage_path=sys.argv[1], name=name, **options)
+        train.DataParallelTrainer(lambda: None, scaling_config=train.ScalingConfig(0), run_config=run).fit()
+    """
+    script = write_script(tmp_path, code)
+    done = python(script, tmp_path / "runs", env={**os.environ, "HEADWAY_LOG_LEVEL": "warning"})
+    assert done.returncode == 0, done.stderr
+    assert "run loud begins" in done.stderr
+    assert "run quiet" not in done.stderr
+    refused = python(script, tmp_path / "runs", env={**os.environ, "HEADWAY_LOG_LEVEL": "LOUD"})
+    assert "ConfigError: HEADWAY_LOG_LEVEL must be one of DEBUG, INFO, WARNING, ERROR, got 'LOUD'" in refused.stderr
+
+
+def test_what_the_library_says_in_a_worker_follows_the_drivers_configuration(tmp_path: Path) -> None:
+    code = """
+    import logging, sys
+    from headway import train
+    if sys.argv[2] == "format":
+        logging.basicConfig(format="%(levelname)s|%(name)s")
+    if sys.argv[2] == "level":
+        logging.getLogger("headway").setLevel(logging.ERROR)
+
+    def train_func():
+        logging.getLogger("headway.train.functions").warning("of the library")
+
+    run = train.RunConfig(storage_path=sys.argv[1], name=sys.argv[2])
+    train.DataParallelTrainer(train_func, scaling_config=train.ScalingConfig(2), run_config=run).fit()
+    """
+    script = write_script(tmp_path, code)
+    for how, shown in (
+        ("none", "headway: of the library"),
+        ("format", "WARNING|headway.train.functions"),
+        ("level", ""),
+    ):
+        done = python(script, tmp_path / "runs", how)
+        assert done.returncode == 0, done.stderr
+        lines = sorted(line for line in done.stderr.splitlines() if line.startswith("[r"))
+        assert lines == ([f"[r{rank}] {shown}" for rank in (0, 1)] if shown else [])
+        log = (tmp_path / "runs" / how / "logs" / "rank-1.err").read_text()
+        assert log == (shown and shown + "\n")
+
+
+def test_no_module_but_the_commands_prints_to_stdout() -> None:
+    source = Path(headway.__file__).parent
+    found = []
+    for path in source.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            is_print = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+            if is_print and not any(keyword.arg == "file" for keyword in node.keywords):
+                found.append(path.relative_to(source).as_posix())
+    assert all(path.startswith("cli/") for path in found), found

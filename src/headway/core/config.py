@@ -18,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from headway.core.environment import expanded, results_folder, wanted_engine
+from headway.core.environment import expanded, results_folder, wanted_engine, wanted_log_level
 from headway.core.errors import ConfigError, UnknownOption
 
 Resume = Literal["auto", "never", "must"]
@@ -275,7 +275,10 @@ class CheckpointConfig:
 @known_options_only
 @dataclass(frozen=True)
 class LoggingConfig:
-    """How much Headway itself says on the console; worker output is shown at every level below ERROR.
+    """Which events of a run are logged; worker output is shown on the console at every level below ERROR.
+
+    Events are records of the logger ``headway.run`` (docs/logging.md). A RunConfig without a LoggingConfig takes the
+    level of the environment variable ``HEADWAY_LOG_LEVEL``.
 
     >>> LoggingConfig("WARNING").log_level
     'WARNING'
@@ -286,6 +289,13 @@ class LoggingConfig:
     def __post_init__(self) -> None:
         if self.log_level not in LEVELS:
             raise ConfigError(f"log_level must be one of {', '.join(LEVELS)}, got {self.log_level!r}")
+
+
+def _default_logging() -> LoggingConfig:
+    level = wanted_log_level().upper()
+    if level not in LEVELS:
+        raise ConfigError(f"HEADWAY_LOG_LEVEL must be one of {', '.join(LEVELS)}, got {level!r}")
+    return LoggingConfig(level)
 
 
 @known_options_only
@@ -311,7 +321,7 @@ class RunConfig:
     storage_filesystem: Any = None
     failure_config: FailureConfig = field(default_factory=FailureConfig)
     checkpoint_config: CheckpointConfig = field(default_factory=CheckpointConfig)
-    logging_config: LoggingConfig = field(default_factory=LoggingConfig)
+    logging_config: LoggingConfig = field(default_factory=_default_logging)
     callbacks: Sequence[Any] = ()
     worker_runtime_env: Mapping[str, Any] = field(default_factory=dict)
     resume: Resume = "auto"
@@ -321,7 +331,7 @@ class RunConfig:
         for name, kind in (
             ("failure_config", FailureConfig),
             ("checkpoint_config", CheckpointConfig),
-            ("logging_config", LoggingConfig),
+            ("logging_config", _default_logging),
             ("callbacks", tuple),
             ("worker_runtime_env", dict),
         ):

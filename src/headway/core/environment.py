@@ -46,6 +46,11 @@ def memory_folder() -> str | None:
     return chosen if os.access(chosen, os.W_OK) else None
 
 
+def wanted_log_level() -> str:
+    """``HEADWAY_LOG_LEVEL``, used by runs whose RunConfig has no logging_config."""
+    return os.environ.get("HEADWAY_LOG_LEVEL") or "INFO"
+
+
 def wanted_engine() -> str:
     """``HEADWAY_ENGINE``, where a config leaves the choice."""
     return os.environ.get("HEADWAY_ENGINE", "auto")

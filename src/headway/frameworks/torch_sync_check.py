@@ -9,6 +9,7 @@ prove nothing: they may be those of a metric.
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from collections.abc import Callable, Iterator
 
@@ -16,6 +17,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from headway.core.messages import RankAssignment
+
+_logger = logging.getLogger(__name__)
 
 ENOUGH = 100  # optimizer steps without a collective between them
 ENOUGH_IN_LIGHTNING = 10  # which has no strategy that would average models now and then
@@ -70,7 +73,7 @@ class _Steps:
     def _answer(self, *, separate: bool) -> None:
         self._answered = True
         if separate:
-            print(_sentence(self._place, self._count), file=sys.stderr)
+            _logger.warning(_sentence(self._place, self._count))
 
 
 def _has_lightning() -> bool:
@@ -84,6 +87,6 @@ def _sentence(place: RankAssignment, num_steps: int) -> str:
         remedy = f"use Trainer(devices={place.local_world_size}{nodes}, strategy='ddp'), or leave them out"
     steps = "1 optimizer step" if num_steps == 1 else f"{num_steps} optimizer steps"
     return (
-        f"headway: there are {place.world_size} workers, and rank 0 has taken {steps} without a collective operation: "
+        f"there are {place.world_size} workers, and rank 0 has taken {steps} without a collective operation: "
         f"each rank trains a model of its own. To train one model together, {remedy}"
     )

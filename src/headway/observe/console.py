@@ -1,57 +1,71 @@
-"""What a person sees of a run while it runs.
+"""The console of a run in the driver: its events, its workers' output with ranks, and a live status line.
 
 On a terminal: workers' lines as they come, each with its rank, and below them one live line (drawn by rich) that
-never tears them. Elsewhere (a file, a pipe, a notebook): the same lines and plain sentences. Headway's own words go
-to stderr, the workers' to where they wrote them.
+shows state and progress. Elsewhere (a file, a pipe, a notebook): the same lines without the live line. Events are
+records of the logger ``headway.run``, which :mod:`headway.observe.log_handler` writes to stderr; workers' lines go to
+the stream that the worker wrote them to.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from headway.core import phrases
-from headway.core.config import LEVELS
+from headway.observe import log_handler
 from headway.observe.log_tail import Line, Tail
 from headway.observe.run_observer import RunSnapshot
-from headway.observe.terminal import colored, plain
+from headway.observe.terminal import colored, plain, write_line
 from headway.storage.run import layout
+
+if TYPE_CHECKING:
+    from headway.observe.status_line import LiveLine
 
 TICK_S = 0.1
 
-_open: list[Console] = []  # those of the runs that are going on in this process
+_logger = logging.getLogger("headway.run")
+_open: list[Console] = []  # those of the active runs of this process
 
 
 class Console:
+    """Shows one run while it is active.
+
+    Args:
+        run: The run directory.
+        log_level: Events below this level are not logged. ``ERROR`` hides workers' output, too.
+        show_output: Whether to show workers' output, and the live line.
+    """
+
     def __init__(self, run: Path, log_level: str = "INFO", *, show_output: bool = True) -> None:
         self._run = run
-        self._level = LEVELS.index(log_level)
-        self._show_output = show_output and log_level != "ERROR"
+        self._level = log_handler.number(log_level)
+        self._show_output = show_output and self._level < logging.ERROR
         self._tails: dict[tuple[int, str], Tail] = {}
         self._next_look = 0.0
-        self._wants_line = show_output and self._level <= LEVELS.index("INFO")
-        self._live: Any = None
+        self._wants_line = show_output and self._level <= logging.INFO
+        self._live: LiveLine | None = None
         self._began = time.monotonic()
-        self._shares = False  # whether another run has been going on beside this one: then each line says whose it is
+        self._is_shared = False  # whether another run was active at the same time: then each line names its run
 
     @property
-    def _whose(self) -> str:
-        return f"{plain(self._run.name)} " if self._shares else ""
+    def _label(self) -> str:
+        return f"{plain(self._run.name)} " if self._is_shared else ""
 
     def __enter__(self) -> Console:
         _open.append(self)
         if len(_open) > 1:
             for console in tuple(_open):
-                console._shares = True
+                console._is_shared = True
         self._live = _live_line() if self._wants_line else None
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Show the rest and give the screen back."""
+        """Show the remaining lines and remove the live line."""
         _open.remove(self)
         self._show_last_lines()
         self._tails = {}
@@ -60,11 +74,12 @@ class Console:
             self._live = None
 
     def say(self, text: str, *, level: str = "INFO") -> None:
-        """A sentence of our own."""
-        if LEVELS.index(level) >= self._level:
+        """Log an event of the run."""
+        number = log_handler.number(level)
+        if number >= self._level and _logger.isEnabledFor(number):
             self._show_lines()
-            whose = f"[{self._run.name}] " if self._shares else ""
-            self._print(plain(f"headway: {whose}{text}", lines=True), sys.stderr)
+            label = f"[{self._run.name}] " if self._is_shared else ""
+            _logger.log(number, "%s", plain(label + text, lines=True), extra={"run": self._run.name})
 
     def follow(self, num_workers: int) -> None:
         """Show what these workers write from now on."""
@@ -74,14 +89,14 @@ class Console:
             self._tails = {(rank, stream): Tail(layout.log(self._run, rank, stream)) for rank, stream in keys}
 
     def tick(self, glance: RunSnapshot) -> float | None:
-        """Show what is new, a few times a second; how long until the next look."""
+        """Show new output a few times a second; return the seconds until the next look."""
         wait = self._next_look - time.monotonic()
         if wait > 0:
             return wait
         self._show_lines()
         if self._live is not None:
             bars = [
-                f"[{self._whose}r{rank}] {plain(tail.partial)}"
+                f"[{self._label}r{rank}] {plain(tail.partial)}"
                 for (rank, _), tail in self._tails.items()
                 if tail.partial
             ]
@@ -98,7 +113,7 @@ class Console:
         if glance.newest is not None:
             parts.append(phrases.metrics(json.loads(glance.newest.metrics)))
             parts.append(f"{glance.num_reports / seconds:.3g} reports/s")
-        if self._shares:
+        if self._is_shared:
             parts.insert(0, self._run.name)
         return plain(" · ".join([*parts, phrases.duration(seconds)]))
 
@@ -113,23 +128,12 @@ class Console:
                 self._show(Line(rank, stream, text))
 
     def _show(self, line: Line) -> None:
-        self._print(
-            f"[{self._whose}r{line.rank}] {colored(line.text)}", sys.stdout if line.stream == "out" else sys.stderr
-        )
-
-    def _print(self, text: str, stream: Any) -> None:
-        """A line; a screen that has gone away (a closed pipe, say) costs us the line and not the run."""
-        encoding = getattr(stream, "encoding", None) or "utf-8"
-        text = text.encode(encoding, "backslashreplace").decode(encoding)
-        with contextlib.suppress(OSError, ValueError):
-            if self._live is not None and self._live.owns(stream):
-                self._live.print(text)
-            else:
-                print(text, file=stream, flush=True)
+        text = f"[{self._label}r{line.rank}] {colored(line.text)}"
+        write_line(text, sys.stdout if line.stream == "out" else sys.stderr)
 
 
-def _live_line() -> Any:
-    """A live line where stderr is a terminal that can do it, else None. Only then is rich imported."""
+def _live_line() -> LiveLine | None:
+    """A live line if stderr is a terminal that supports it, else None. Only then is rich imported."""
     if sys.stderr is None or not sys.stderr.isatty():
         return None
     from headway.observe.status_line import LiveLine

@@ -1,24 +1,26 @@
-"""The live line on a terminal, drawn by rich: status below, everything else scrolls above it untorn.
+"""The live status line on a terminal, drawn by rich; all other output scrolls above it.
 
-There is one screen however many runs a program has: each run has a line of its own on it.
+A program has one screen, and each of its runs has a status line on it.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from typing import Any
+from typing import Any, TextIO
 
 import rich.console
 import rich.live
 import rich.text
 
+from headway.observe.terminal import live_screens
+
 
 class _Console(rich.console.Console):
     """Prints for one thread at a time.
 
-    A line is printed by going up over the live lines first: as many as there were when that was decided. Where another
-    thread draws more or fewer of them in between, a line that had been printed is erased.
+    To print a line, rich first moves the cursor up over the live lines, by their number when the line was rendered. If
+    another thread drew more or fewer of them in between, a printed line would be erased.
     """
 
     def print(self, *args: Any, **kwargs: Any) -> None:
@@ -27,13 +29,14 @@ class _Console(rich.console.Console):
 
 
 class LiveLine:
-    """The lines of one run on the screen."""
+    """The live lines of one run on the screen."""
 
     def __init__(self, screen: _Screen) -> None:
         self._screen = screen
 
     @classmethod
     def on_terminal(cls) -> LiveLine | None:
+        """A live line on this terminal; None if the terminal cannot move its cursor."""
         with _changing:
             screen = _screens[0] if _screens else None
             if screen is None:
@@ -42,19 +45,13 @@ class LiveLine:
                     return None
                 screen = _Screen(console)
                 _screens.append(screen)
+                live_screens.append(screen)
             line = cls(screen)
             screen.lines[line] = []
             return line
 
-    def owns(self, stream: Any) -> bool:
-        """Whether text for this stream lands on the screen that we draw on."""
-        return stream is sys.stderr or self._screen.stdout_is_terminal
-
-    def print(self, text: str) -> None:
-        self._screen.print(text)
-
     def show(self, status: str, bars: list[str]) -> None:
-        """One line each, cut to the width of the screen."""
+        """Draw the progress bars and the status, one line each, cut to the width of the screen."""
         lines = [rich.text.Text(line, no_wrap=True, overflow="ellipsis") for line in (*bars, status)]
         lines[-1].stylize("bold cyan")
         with _changing:
@@ -68,15 +65,18 @@ class LiveLine:
                 self._screen.draw()
             else:
                 _screens.remove(self._screen)
+                live_screens.remove(self._screen)
                 self._screen.close()
 
 
 class _Screen:
+    """The terminal (a :class:`~headway.observe.terminal.LiveScreen`)."""
+
     def __init__(self, console: rich.console.Console) -> None:
         self.stdout_is_terminal = sys.stdout is not None and sys.stdout.isatty()
-        self.lines: dict[LiveLine, list[rich.text.Text]] = {}  # of each run
+        self.lines: dict[LiveLine, list[rich.text.Text]] = {}
         self._console = console
-        # What the user's own code prints in this process meanwhile goes above the line, too.
+        # Output of the user's code in this process goes above the live lines, too.
         self._live = rich.live.Live(
             console=console,
             auto_refresh=False,
@@ -89,6 +89,13 @@ class _Screen:
     def print(self, text: str) -> None:
         self._console.print(rich.text.Text.from_ansi(text), soft_wrap=True, highlight=False)
 
+    def owns(self, stream: TextIO | None) -> bool:
+        return stream is sys.stderr or self.stdout_is_terminal
+
+    def clear(self) -> None:
+        with _changing:
+            self._live.update(rich.console.Group(), refresh=True)
+
     def draw(self) -> None:
         self._live.update(rich.console.Group(*(line for lines in self.lines.values() for line in lines)), refresh=True)
 
@@ -96,5 +103,5 @@ class _Screen:
         self._live.stop()
 
 
-_screens: list[_Screen] = []  # the one that there is, if there is one
+_screens: list[_Screen] = []  # at most one
 _changing = threading.RLock()

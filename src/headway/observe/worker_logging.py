@@ -20,9 +20,11 @@ from typing import Any
 import cloudpickle
 
 from headway.core.messages import HandlerSettings, LoggerSettings, LoggingSettings, Stream
+from headway.observe.log_handler import ConsoleHandler, console_stream, install, is_written
 
 MAX_PICKLED_BYTES = 1 << 16  # of a formatter with its filters: more than that would drag half the driver along
 _LEVEL_AND_NAME = logging.Formatter(logging.BASIC_FORMAT)
+_IGNORED = (logging.NullHandler, ConsoleHandler)  # every process has a ConsoleHandler of its own
 _FOR_PROGRAMS = (
     "torch._logging._internal"  # traces of the compiler; torch keeps them only where a folder is set for them
 )
@@ -58,29 +60,17 @@ def _loggers() -> Iterator[LoggerSettings]:
 
 
 def _handlers(logger: logging.Logger) -> Iterator[HandlerSettings]:
-    found = [each for each in logger.handlers if not isinstance(each, logging.NullHandler) and _is_for_people(each)]
-    consoles = [(handler, stream) for handler in found if (stream := _stream(handler)) is not None]
+    found = [each for each in logger.handlers if not isinstance(each, _IGNORED) and _is_for_people(each)]
+    consoles = [(handler, stream) for handler in found if (stream := console_stream(handler)) is not None]
     for handler, stream in consoles:
         yield HandlerSettings(stream=stream, level=handler.level, style=_style(handler))
     if found and not consoles and (logger is logging.root or not logger.propagate):
         lowest = min(found, key=lambda handler: handler.level)
-        yield HandlerSettings(stream="err", level=lowest.level, style=_style(lowest))
+        yield HandlerSettings(stream="err", level=lowest.level, style=_style(lowest), replaces_file=True)
 
 
 def _is_for_people(handler: logging.Handler) -> bool:
     return type(handler).__module__ != _FOR_PROGRAMS
-
-
-def _stream(handler: logging.Handler) -> Stream | None:
-    """Which of this process's streams the handler writes to."""
-    if type(handler).__module__ == "rich.logging":
-        return "err"
-    stream = getattr(handler, "stream", None) if isinstance(handler, logging.StreamHandler) else None
-    if stream is None or isinstance(handler, logging.FileHandler):
-        return None
-    if stream in (sys.stdout, sys.__stdout__):
-        return "out"
-    return "err" if stream in (sys.stderr, sys.__stderr__) else None
 
 
 def _style(handler: logging.Handler) -> bytes:
@@ -101,14 +91,21 @@ def _style(handler: logging.Handler) -> bytes:
 
 
 class RankHandler(logging.StreamHandler[Any]):
-    """Writes to the rank's log; silent as soon as code in the worker gives the same logger a console handler."""
+    """Writes to the rank's log; silent as soon as code in the worker gives the same logger a console handler.
 
-    def __init__(self, stream: Stream, owner: logging.Logger) -> None:
+    In place of a file handler it also leaves to the ConsoleHandler what that writes to the same log.
+    """
+
+    def __init__(self, stream: Stream, owner: logging.Logger, *, replaces_file: bool = False) -> None:
         super().__init__(sys.stdout if stream == "out" else sys.stderr)
+        self.is_console = not replaces_file
         self._owner = owner
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not any(_stream(each) is not None for each in self._owner.handlers if not isinstance(each, RankHandler)):
+        handlers = (each for each in self._owner.handlers if not isinstance(each, RankHandler))
+        if any(console_stream(each) is not None for each in handlers):
+            return
+        if self.is_console or not is_written(record):
             super().emit(record)
 
 
@@ -125,11 +122,12 @@ def apply(settings: LoggingSettings) -> None:
         _remove_inherited(logger)
         for handler in each.handlers:
             logger.addHandler(_handler(handler, logger))
+    install()
     _let_basic_config_replace_inherited()
 
 
 def _handler(settings: HandlerSettings, owner: logging.Logger) -> RankHandler:
-    handler = RankHandler(settings.stream, owner)
+    handler = RankHandler(settings.stream, owner, replaces_file=settings.replaces_file)
     handler.setLevel(settings.level)
     try:
         formatter, filters = cloudpickle.loads(settings.style) if settings.style else (_LEVEL_AND_NAME, [])

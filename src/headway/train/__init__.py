@@ -43,6 +43,7 @@ from headway.core.validation import (
     ValidationTaskConfig,
 )
 from headway.frameworks.base import BackendConfig
+from headway.observe.log_handler import install as _install_log_handler
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.train import collective
 from headway.train.context import TrainContext
@@ -110,3 +111,5 @@ __all__ = [
     "report",
     "track",
 ]
+
+_install_log_handler()

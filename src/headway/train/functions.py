@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,8 @@ from headway.train.context import TrainContext
 from headway.train.reported import ReportedCheckpoint
 from headway.worker.checkpoint.local import Wish
 from headway.worker.session import Session, current
+
+_logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from headway.data.iterator import DataIterator
@@ -72,10 +74,9 @@ def report(
 
 def _warn_of_two_hands(session: Session) -> None:
     if session.rank == 0 and not session.extras.get("two_hands"):
-        print(
-            "headway: report(checkpoint=...) beside train.track(): a restart from this checkpoint fails, because it "
-            "does not hold the tracked state; save such files elsewhere, or leave train.track() out",
-            file=sys.stderr,
+        _logger.warning(
+            "report(checkpoint=...) beside train.track(): a restart from this checkpoint fails, because it "
+            "does not hold the tracked state; save such files elsewhere, or leave train.track() out"
         )
     session.extras["two_hands"] = True
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import atexit
 import json
+import logging
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -17,6 +17,8 @@ from headway.storage.run import layout
 from headway.train.launch.driver_signals import heed_sigterm
 from headway.train.launch.request import TrainRequest
 from headway.train.result import Result
+
+_logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from headway.engine.persistent_workers import PersistentEngine
@@ -94,7 +96,7 @@ class Run:
     def _leave(self) -> None:
         """The program ends while we run: so do we, in order."""
         if self.running and self._owner == os.getpid():
-            print(f"headway: the program ended while run {self.path.name} was going on: aborting", file=sys.stderr)
+            _logger.warning(f"the program ended while run {self.path.name} was going on: aborting")
             self._execution.abort()
             self._over.wait(LEAVE_S)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import logging
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -60,8 +60,10 @@ from headway.worker.interrupt_guard import heed, speaking
 from headway.worker.metrics_json import encode_metrics
 from headway.worker.stack_reporter import Observer
 
+_logger = logging.getLogger(__name__)
+
 UNREAD = (
-    "headway: a checkpoint was saved, and the one that the run goes on from was never read: without "
+    "a checkpoint was saved, and the one that the run goes on from was never read: without "
     "train.get_checkpoint() or train.track() the function begins anew. Where that is meant, ignore it"
 )
 COMMIT_WAIT_S = 1.0
@@ -272,7 +274,7 @@ class Session:
         """Who saves without having read what was saved before has begun from scratch, whatever the console said."""
         if self._unread:
             self._unread = False
-            print(UNREAD, file=sys.stderr)
+            _logger.warning(UNREAD)
 
     def _arrived(self, seq: int) -> None:
         """Files that a report has promised are there; it may be quicker than the report itself."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import sys
 import threading
 import time
 
 import pyte
 
 from headway.observe import status_line
+from headway.observe.terminal import live_screens, write_line
 
 
 class SlowTerminal(io.StringIO):
@@ -25,6 +27,7 @@ def test_no_line_is_lost_while_the_number_of_live_lines_changes() -> None:
     line = status_line.LiveLine(screen)
     screen.lines[line] = []
     status_line._screens.append(screen)
+    live_screens.append(screen)
     over = threading.Event()
 
     def draw() -> None:
@@ -35,7 +38,7 @@ def test_no_line_is_lost_while_the_number_of_live_lines_changes() -> None:
 
     def write(number: int) -> None:
         for step in range(40):
-            line.print(f"thread {number} step {step}")
+            write_line(f"thread {number} step {step}", sys.stderr)
 
     drawing = threading.Thread(target=draw)
     writing = [threading.Thread(target=write, args=(number,)) for number in range(3)]

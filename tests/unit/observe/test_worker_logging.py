@@ -172,3 +172,18 @@ def test_traces_that_torch_writes_for_programs_stay_out_of_the_ranks_logs(monkey
     assert of_torch, "torch has set it up"
     monkeypatch.setattr(trace_log, "handlers", of_torch)  # without what pytest adds
     assert settings_of(trace_log.name).handlers == ()
+
+
+@pytest.mark.parametrize("handler", ["file", "console", "none"])
+def test_records_of_the_library_appear_once_in_a_ranks_log(
+    handler: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    quiet()
+    if handler == "file":
+        logging.basicConfig(filename=tmp_path / "driver.log", format="file %(message)s")
+        logging.root.handlers[0].close()
+    elif handler == "console":
+        logging.basicConfig(format="console %(message)s")
+    _, err = as_in_a_worker(monkeypatch)
+    logging.getLogger("headway.train.torch.sampler").warning("uneven")
+    assert err.getvalue() == ("console uneven\n" if handler == "console" else "headway: uneven\n")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copyreg
 import importlib
 import json
+import logging
 import os
 import sys
 import threading
@@ -21,6 +22,8 @@ from typing import Any
 from headway.compat.as_ray.futures import all_ours, first_of, waited
 from headway.core.environment import in_worker, ray_session
 from headway.core.errors import SessionError
+
+_logger = logging.getLogger(__name__)
 
 SESSION = "HEADWAY_RAY_SESSION"
 INSTALL = "pip install 'ray[default]'"
@@ -234,7 +237,7 @@ def _tell_environment(runtime_env: Any) -> None:
     os.environ.update({name: str(value) for name, value in (wanted.pop("env_vars", None) or {}).items()})
     if wanted:
         told = ", ".join(sorted(wanted))
-        print(f"headway: {told} of the runtime_env reach Ray's tasks and actors, not training workers", file=sys.stderr)
+        _logger.warning(f"{told} of the runtime_env reach Ray's tasks and actors, not training workers")
 
 
 def _refusal(name: str) -> Callable[..., Any]:

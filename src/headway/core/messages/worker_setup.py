@@ -47,11 +47,19 @@ Stream = Literal["out", "err"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HandlerSettings:
-    """A ``logging`` handler that writes to the console; ``style`` is its formatter and its filters, pickled."""
+    """A handler of ``logging`` for a rank's log.
+
+    Attributes:
+        stream: The log it writes to.
+        level: Its level.
+        style: Its formatter and its filters, pickled.
+        replaces_file: Whether the driver's handler writes elsewhere: to a file, a socket, a service.
+    """
 
     stream: Stream
     level: int = 0
     style: bytes = b""
+    replaces_file: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

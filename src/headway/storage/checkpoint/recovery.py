@@ -12,8 +12,8 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +32,8 @@ from headway.storage.checkpoint.staging import Note, Slot
 from headway.storage.checkpoint.validation_record import read_validation
 from headway.storage.fs_ops import entries, has_links
 from headway.storage.run import layout, report_backlog
+
+_logger = logging.getLogger(__name__)
 
 LOOKS = 5  # at a directory whose checkpoints are being taken away
 LARGE = 1 << 30  # bytes that take a moment to read
@@ -267,9 +269,7 @@ def say_reading(manifest: Manifest) -> None:
     """Who waits for this should know what for."""
     if manifest.size > LARGE:
         size = f"{manifest.size / 1e9:.1f} GB"
-        print(
-            f"headway: the run was cut off; reading every byte of {printable(manifest.name)} ({size})", file=sys.stderr
-        )
+        _logger.warning(f"the run was cut off; reading every byte of {printable(manifest.name)} ({size})")
 
 
 def _refuse_newer(folder: Path) -> None:

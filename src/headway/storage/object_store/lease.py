@@ -7,10 +7,10 @@ because it slept, must look before it writes anything, and if the lease is not i
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +22,8 @@ from headway.core.schema import NUMBER, Range, conform, printable
 from headway.storage.durable_fs import boot_id
 from headway.storage.object_store.base import ObjectStore
 from headway.storage.run import layout
+
+_logger = logging.getLogger(__name__)
 
 RENEW_S = 5.0
 EXPIRE_S = 20.0  # without a renewal
@@ -140,7 +142,7 @@ def _await_end(store: ObjectStore) -> bool:
         return False
     if not _died_here(first):
         owner = printable(first.get("owner", "another process"))
-        print(f"headway: run {store.url} was left open by {owner}: is it alive?", file=sys.stderr)
+        _logger.warning(f"run {store.url} was left open by {owner}: is it alive?")
     began = time.monotonic()
     while not _died_here(first) and time.monotonic() - began < EXPIRE_S:
         time.sleep(RENEW_S / 5)

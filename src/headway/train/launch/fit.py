@@ -46,6 +46,7 @@ from headway.engine.inline import InlineEngine
 from headway.engine.local import LocalEngine
 from headway.engine.persistent_workers import PersistentEngine
 from headway.frameworks.base import BackendConfig
+from headway.observe import log_handler
 from headway.observe.console import Console
 from headway.observe.run_observer import RunObserver, RunObservers
 from headway.storage.checkpoint.checkpoint import Checkpoint
@@ -120,6 +121,7 @@ class Execution:
 
 def prepare(request: TrainRequest, *watchers: RunObserver, workers: PersistentEngine | None = None) -> Execution:
     """Check everything, take the run directory, build the parts. ``workers``: those that are there and stay."""
+    log_handler.install(request.run.logging_config.log_level)
     call = bind(request.task.call, request.train_loop_config)
     feeds = datasets.prepared(request.task.datasets, request.data, request.scaling)
     task = replace(request.task, call=call, datasets=feeds)

@@ -19,9 +19,9 @@ or the epoch is over (see :mod:`headway.train.torch.resume_points`), and belongs
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import random
-import sys
 import threading
 from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
@@ -49,6 +49,8 @@ from headway.train.torch.resume_points import Passes
 from headway.train.torch.unsaved_state import Omissions
 from headway.worker.checkpoint.local import Wish
 from headway.worker.session import Later, Session, current
+
+_logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from headway.data.execution.epochs import Stream
@@ -192,11 +194,10 @@ class Tracked:
 
     def _say_what_is_held(self, held: list[str]) -> None:
         if self._session.rank == 0 and not self._said_held:
-            print(
-                f"headway: nothing is saved in epoch {self._epoch} until it uses {', '.join(held)}: the epoch before "
+            _logger.warning(
+                f"nothing is saved in epoch {self._epoch} until it uses {', '.join(held)}: the epoch before "
                 "has left an iterator with batches to give, and may go on with it or not; del the iterator to have "
-                "state saved meanwhile",
-                file=sys.stderr,
+                "state saved meanwhile"
             )
         self._said_held = True
 
@@ -220,10 +221,9 @@ class Tracked:
         if leave and not self._passes.resumable:
             return self._left_amid()
         if leave and self._session.rank == 0 and (held := self._undecided):
-            print(
-                f"headway: stopping in epoch {self._epoch} while {', '.join(held)} has an iterator that the epoch "
-                "before has left with batches to give: the next iterator will go on with those batches",
-                file=sys.stderr,
+            _logger.warning(
+                f"stopping in epoch {self._epoch} while {', '.join(held)} has an iterator that the epoch "
+                "before has left with batches to give: the next iterator will go on with those batches"
             )
         if self._passes.expects_more and self._thread in (None, threading.get_ident()):
             return Later()
@@ -236,10 +236,9 @@ class Tracked:
     def _left_amid(self) -> tuple[Checkpoint, Wish]:
         """All ranks leave, and cannot wait for a better place."""
         if self._session.rank == 0:
-            print(
-                f"headway: stopping inside epoch {self._epoch}, after its first loop over tracked data: this loop will "
-                "be empty when the epoch is resumed, and code between it and the present place will run again",
-                file=sys.stderr,
+            _logger.warning(
+                f"stopping inside epoch {self._epoch}, after its first loop over tracked data: this loop will "
+                "be empty when the epoch is resumed, and code between it and the present place will run again"
             )
         return self._saved(done=False, finished=self._passes.finished)
 
@@ -268,10 +267,9 @@ class Tracked:
         """Where nothing tells how far an epoch has come, a checkpoint counts as its end: that must be said."""
         self._reports_of_epoch += 1
         if self._reports_of_epoch == 2 and not self._follows_data and self._session.rank == 0:
-            print(
-                f"headway: epoch {self._epoch} has several reports and train.track() follows no loader: a restart from "
-                "one of them goes on with the next epoch; name the prepared loader in train.track(...)",
-                file=sys.stderr,
+            _logger.warning(
+                f"epoch {self._epoch} has several reports and train.track() follows no loader: a restart from "
+                "one of them goes on with the next epoch; name the prepared loader in train.track(...)"
             )
 
     def _warn_of_unnamed_loaders(self) -> None:
@@ -280,10 +278,9 @@ class Tracked:
         if any(each.starts_over and each not in followed for each in samplers):
             self._session.extras["samplers"] = ()
             if self._session.rank == 0:
-                print(
-                    "headway: a shuffled loader is not named in train.track(...): after a restart it begins with its "
-                    "first order again; name it, or call its loader.sampler.set_epoch(epoch)",
-                    file=sys.stderr,
+                _logger.warning(
+                    "a shuffled loader is not named in train.track(...): after a restart it begins with its "
+                    "first order again; name it, or call its loader.sampler.set_epoch(epoch)"
                 )
 
     @property
@@ -361,10 +358,9 @@ class Tracked:
         for name, thing in self._others.items():
             reason = fix_buckets(thing) if isinstance(thing, nn.Module) else None
             if reason and self._session.place.world_size > 2 and self._session.rank == 0:
-                print(
-                    f"headway: {name} may not resume bit for bit: its gradient buckets change after the first step of "
-                    f"each start ({reason}); wrap it with prepare_model(), and register hooks after that",
-                    file=sys.stderr,
+                _logger.warning(
+                    f"{name} may not resume bit for bit: its gradient buckets change after the first step of "
+                    f"each start ({reason}); wrap it with prepare_model(), and register hooks after that"
                 )
 
     def _restore(self, checkpoint: Checkpoint | None) -> None:
@@ -379,10 +375,9 @@ class Tracked:
             proof = checkpoint.proof(Path(path))
             differing = _check_places(folder, proof)
             if differing and self._session.rank == 0:
-                print(
-                    f"headway: the ranks had other weights of {', '.join(differing)} when {path} was saved: now all "
-                    "ranks take those of rank 0; prepare_model() has them train one model",
-                    file=sys.stderr,
+                _logger.warning(
+                    f"the ranks had other weights of {', '.join(differing)} when {path} was saved: now all "
+                    "ranks take those of rank 0; prepare_model() has them train one model"
                 )
             shared = read_dict(folder / SHARED, proof)
             same_world = len(list(folder.glob("rank-*"))) == self._session.run.num_workers

@@ -5,8 +5,8 @@ torch.distributed.checkpoint does the work; each rank writes into a folder of it
 
 from __future__ import annotations
 
+import logging
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from headway.core.errors import StorageError
 from headway.storage.checkpoint.signatures import Proof
 from headway.train.torch import gradient_accumulation
 from headway.train.torch.optimizer_state import restore_dtypes
+
+_logger = logging.getLogger(__name__)
 
 GRADIENTS = "gradients"
 
@@ -66,10 +68,9 @@ class ShardedState:
         """All ranks at once."""
         folder.mkdir(parents=True)
         if gradient_accumulation.held_unsharded(self.model) and dist.get_rank() == 0:
-            print(
-                "headway: this checkpoint lacks the gradients that FSDP has accumulated without synchronising them: "
-                "report after optimizer.step(), or leave out set_requires_gradient_sync(False)",
-                file=sys.stderr,
+            _logger.warning(
+                "this checkpoint lacks the gradients that FSDP has accumulated without synchronising them: "
+                "report after optimizer.step(), or leave out set_requires_gradient_sync(False)"
             )
         grads = {name: parameter.grad for name, parameter in gradient_accumulation.pending(self.model)}
         stepped = not grads or any(optimizer.state for optimizer in self._optimizers.values())

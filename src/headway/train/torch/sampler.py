@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import logging
 import random
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -28,6 +28,8 @@ from headway.core import phrases
 from headway.core.errors import ConfigError
 from headway.core.messages import RankAssignment
 from headway.data.sharding.step_sizes import batches_of, next_step, num_steps
+
+_logger = logging.getLogger(__name__)
 
 _WITHOUT_MEMORY = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
@@ -251,7 +253,7 @@ class Evenness:
     def _tell(self, what: str) -> None:
         if not self._told and self._place.rank == 0:
             name = type(self._dataset).__name__
-            print(f"headway: loader of a {name} on {self._place.world_size} ranks: {what}", file=sys.stderr)
+            _logger.warning(f"loader of a {name} on {self._place.world_size} ranks: {what}")
         self._told = True
 
 

@@ -8,7 +8,7 @@ a loader that two loops iterate at once: only one place is kept
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,6 +18,8 @@ from torch import nn
 from headway.train.early_stopping import EarlyStopping
 from headway.train.torch import gradient_accumulation
 from headway.train.torch.loader import Use
+
+_logger = logging.getLogger(__name__)
 
 # Objects of other classes may hold an optimizer and save it.
 _HOLD_NO_OPTIMIZER = (nn.Module, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler, EarlyStopping)
@@ -107,5 +109,5 @@ class Omissions:
 
     def _print(self, kind: str, what: str) -> None:
         if self._audible and kind not in self._printed:
-            print(f"headway: {what}", file=sys.stderr)
+            _logger.warning(what)
         self._printed.add(kind)
