@@ -233,7 +233,7 @@ def test_other_fields_say_what_they_want() -> None:
         ),
         'resume="must" needs the name of the run': lambda: RunConfig(resume="must"),
         "metadata must be a dict, got 5": lambda: TorchTrainer(print, metadata=5),  # type: ignore[arg-type]
-        "resume_from_checkpoint: there is no folder /no/such": lambda: TorchTrainer(
+        "resume_from_checkpoint: there is no directory /no/such": lambda: TorchTrainer(
             print, resume_from_checkpoint=train.Checkpoint("/no/such")
         ),
         "env_vars must be strings": lambda: RunConfig(worker_runtime_env={"env_vars": {"A": 1}}),

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 from headway.core.environment import expanded, results_folder, wanted_engine, wanted_log_level
 from headway.core.errors import ConfigError, UnknownOption
@@ -28,6 +28,7 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 LONGEST_NAME = 255  # bytes that Linux takes for the name of a folder
 
 C = TypeVar("C")
+Init = TypeVar("Init", bound=Callable[..., None])
 
 
 class CheckpointUploadMode(StrEnum):
@@ -44,7 +45,7 @@ class CheckpointUploadMode(StrEnum):
 
 # Keywords that users bring along from elsewhere: what to do instead.
 ELSEWHERE = {
-    "storage_filesystem": "runs live on local paths so far; use storage_path",
+    "storage_filesystem": "give it to RunConfig, together with storage_path",
     "sync_config": "files go straight to storage_path; there is nothing to sync",
     "verbose": "use logging_config=LoggingConfig(log_level=...)",
     "log_to_file": "every rank's output is always kept under logs/ in the run directory",
@@ -58,8 +59,8 @@ ELSEWHERE = {
 }
 
 
-def refuse_unknown_keywords(init: Callable[..., None]) -> Callable[..., None]:
-    """Make ``__init__`` answer a keyword it does not have with a sentence and the nearest name it has."""
+def refuse_unknown_keywords(init: Init) -> Init:
+    """Make ``__init__`` answer an unknown keyword with a sentence and the nearest name that it knows."""
     known = [name for name in inspect.signature(init).parameters if name != "self"]
 
     @functools.wraps(init)
@@ -69,7 +70,7 @@ def refuse_unknown_keywords(init: Callable[..., None]) -> Callable[..., None]:
                 raise UnknownOption(_unknown(type(self).__name__, name, known))
         init(self, *args, **kwargs)
 
-    return checked
+    return cast(Init, checked)
 
 
 def _unknown(owner: str, name: str, known: Sequence[str]) -> str:

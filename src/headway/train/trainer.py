@@ -1,15 +1,17 @@
 """A trainer is a declaration: a function, its config, its scale. ``fit()`` makes a run of it.
 
-The machinery is imported when a run is made, so that importing ``headway.train`` stays cheap.
+The trainer of a framework adds the framework's config; all other options are shared (:class:`TrainerOptions`). The
+machinery is imported when a run is made, so that importing ``headway.train`` stays cheap.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypedDict, TypeVar, Unpack, get_args, get_origin, get_type_hints
 
 from headway.core.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, refuse_unknown_keywords
 from headway.core.errors import ConfigError, StorageError
@@ -25,14 +27,66 @@ from headway.train.launch.request import TrainRequest
 from headway.train.result import Result
 from headway.train.run_handle import Run
 
+TrainingFunction = Callable[[], Any] | Callable[[Any], Any]
+Init = TypeVar("Init", bound=Callable[..., None])
+
+
+class TrainerOptions(TypedDict, total=False):
+    """Keyword arguments of every trainer.
+
+    Args:
+        train_loop_config: What the function gets: a dict, a dataclass or any other object with fields.
+        scaling_config: How many workers, and what each of them needs.
+        run_config: Where the run is stored, what it is called, and what happens when it fails.
+        resume_from_checkpoint: The checkpoint to begin with, if the run has none of its own yet.
+        metadata: What ``get_context().get_metadata()`` returns in the function.
+        validation_config: The function that validates checkpoints for ``report(..., validation=True)``, while
+            training continues.
+        datasets: By name. They are split among the workers, which get their shards with
+            ``train.get_dataset_shard(name)``.
+        dataset_config: Which datasets are split; the others are whole on every worker.
+    """
+
+    train_loop_config: object
+    scaling_config: ScalingConfig | None
+    run_config: RunConfig | None
+    resume_from_checkpoint: Checkpoint | None
+    metadata: Mapping[str, Any] | None
+    validation_config: ValidationConfig | None
+    datasets: Mapping[str, Any] | None
+    dataset_config: DataConfig | None
+
+
+def trainer_options(init: Init) -> Init:
+    """Complete the constructor of a trainer that takes ``**options: Unpack[TrainerOptions]``.
+
+    Its signature and its docstring name every option, and an unknown keyword is answered with the nearest name.
+
+    >>> @trainer_options
+    ... def __init__(self, function, *, jax_config: dict | None = None, **options: Unpack[TrainerOptions]) -> None:
+    ...     "Args: jax_config: ..."
+    >>> [name for name in inspect.signature(__init__).parameters][:5]
+    ['self', 'function', 'train_loop_config', 'jax_config', 'scaling_config']
+    """
+    own = [
+        each for each in inspect.signature(init, eval_str=True).parameters.values() if each.kind is not each.VAR_KEYWORD
+    ]
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in get_type_hints(TrainerOptions).items()
+    ]
+    by_position = [each for each in own if each.kind is not each.KEYWORD_ONLY]
+    of_framework = [each for each in own if each.kind is each.KEYWORD_ONLY]
+    parameters = [*by_position, shared[0], *of_framework, *shared[1:]]
+    init.__signature__ = inspect.Signature(parameters, return_annotation=None)  # type: ignore[attr-defined]
+    init.__annotations__ = {each.name: each.annotation for each in parameters[1:]} | {"return": None}
+    described = inspect.cleandoc(TrainerOptions.__doc__ or "").partition("Args:\n")[2]
+    init.__doc__ = f"{inspect.cleandoc(init.__doc__ or 'Args:')}\n{described}\n"
+    return refuse_unknown_keywords(init)
+
 
 class DataParallelTrainer:
-    """Runs one function on several workers. The base of all trainers; without a backend the workers are just processes.
-
-    ``train_loop_per_worker`` takes no parameter, or one: the ``train_loop_config``, which is a dict, a dataclass or any
-    other object with fields; the function gets the object itself. ``validation_config`` is what
-    ``report(..., validation=True)`` has checkpoints validated with, while training goes on. ``datasets`` are dealt out
-    among the workers, which find their parts with ``train.get_dataset_shard(name)``.
+    """Runs one function on several workers. The base of all trainers.
 
     >>> from headway import train
     >>> def train_func(config):
@@ -44,46 +98,36 @@ class DataParallelTrainer:
     {'rate': 0.1}
     """
 
-    @refuse_unknown_keywords
+    @trainer_options
     def __init__(
         self,
-        train_loop_per_worker: Callable[[], Any] | Callable[[Any], Any],
+        train_loop_per_worker: TrainingFunction,
         *,
-        train_loop_config: object = None,
         backend_config: BackendConfig | None = None,
-        scaling_config: ScalingConfig | None = None,
-        run_config: RunConfig | None = None,
-        resume_from_checkpoint: Checkpoint | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        validation_config: ValidationConfig | None = None,
-        datasets: Mapping[str, Any] | None = None,
-        dataset_config: DataConfig | None = None,
+        **options: Unpack[TrainerOptions],
     ) -> None:
-        _check("datasets", datasets, Mapping)
-        _check("dataset_config", dataset_config, DataConfig)
-        _check("backend_config", backend_config, BackendConfig)
-        _check("scaling_config", scaling_config, ScalingConfig)
-        _check("run_config", run_config, RunConfig)
-        _check("resume_from_checkpoint", resume_from_checkpoint, Checkpoint)
-        _check("metadata", metadata, Mapping)
-        _check("validation_config", validation_config, ValidationConfig)
-        given = resume_from_checkpoint.get_internal_representation() if resume_from_checkpoint else ("", "")
-        if given[0] == "local_path" and not os.path.isdir(given[1]):
-            raise ConfigError(f"resume_from_checkpoint: there is no folder {given[1]}")
+        """Declare a run; nothing is started.
+
+        Args:
+            train_loop_per_worker: The training function. It takes no parameter, or one: the ``train_loop_config``.
+            backend_config: How the workers form a group; None: they are plain processes.
+        """
+        checked("backend_config", backend_config, BackendConfig)
+        _check_options(options)
         self._request = TrainRequest(
             kind=type(self).__name__,
             task=Task(
                 call=train_loop_per_worker,
                 backend=backend_config,
-                metadata=dict(metadata or {}),
-                datasets=datasets or {},
+                metadata=dict(options.get("metadata") or {}),
+                datasets=options.get("datasets") or {},
             ),
-            train_loop_config=train_loop_config,
-            scaling=scaling_config or ScalingConfig(),
-            run=run_config or RunConfig(),
-            checkpoint=resume_from_checkpoint,
-            validation=validation_config,
-            data=dataset_config or DataConfig(),
+            train_loop_config=options.get("train_loop_config"),
+            scaling=options.get("scaling_config") or ScalingConfig(),
+            run=options.get("run_config") or RunConfig(),
+            checkpoint=options.get("resume_from_checkpoint"),
+            validation=options.get("validation_config"),
+            data=options.get("dataset_config") or DataConfig(),
         )
 
     @classmethod
@@ -99,7 +143,7 @@ class DataParallelTrainer:
     def restore(
         cls,
         path: str | os.PathLike[str],
-        train_loop_per_worker: Callable[[], Any] | Callable[[Any], Any],
+        train_loop_per_worker: TrainingFunction,
         *,
         train_loop_config: object = None,
         scaling_config: ScalingConfig | None = None,
@@ -155,7 +199,23 @@ def _former_run_config(run: Path, last: dict[str, Any]) -> RunConfig:
     )
 
 
-def _check(name: str, value: object, kind: type) -> None:
+ConfigT = TypeVar("ConfigT")
+
+
+def checked(name: str, value: ConfigT | None, kind: type[Any]) -> ConfigT | None:
+    """The value of an option; ConfigError where it is neither None nor of this kind."""
     if value is not None and not isinstance(value, kind):
-        wanted = "dict" if kind is Mapping else kind.__name__
+        wanted = "dict" if issubclass(kind, Mapping) else kind.__name__
         raise ConfigError(f"{name} must be a {wanted}, got {value!r}")
+    return value
+
+
+def _check_options(options: TrainerOptions) -> None:
+    for name, hint in get_type_hints(TrainerOptions).items():
+        if hint is not object:
+            kind = get_args(hint)[0]
+            checked(name, options.get(name), get_origin(kind) or kind)
+    checkpoint = options.get("resume_from_checkpoint")
+    place = checkpoint.get_internal_representation() if checkpoint is not None else ("", "")
+    if place[0] == "local_path" and not os.path.isdir(place[1]):
+        raise ConfigError(f"resume_from_checkpoint: there is no directory {place[1]}")

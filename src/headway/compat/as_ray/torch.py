@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 from headway.compat.air.config import RunConfig, ScalingConfig
 from headway.compat.air.trainers import fit_as_trial
 from headway.core.errors import ConfigError
+from headway.frameworks.base import TorchConfig
 from headway.train.result import Result
 from headway.train.torch import TorchTrainer as _TorchTrainer
+from headway.train.trainer import TrainerOptions, TrainingFunction, trainer_options
 
 
 class TorchTrainer(_TorchTrainer):
-    """See :class:`headway.train.torch.TorchTrainer`. ``torch_backend`` is an older name for ``torch_config``."""
+    """See :class:`headway.train.torch.TorchTrainer`."""
 
-    def __init__(self, *args: Any, torch_backend: Any = None, preprocessor: None = None, **options: Any) -> None:
+    @trainer_options
+    def __init__(
+        self,
+        train_loop_per_worker: TrainingFunction,
+        *,
+        torch_config: TorchConfig | None = None,
+        torch_backend: TorchConfig | None = None,
+        preprocessor: None = None,
+        **options: Unpack[TrainerOptions],
+    ) -> None:
+        """Declare a run; nothing is started.
+
+        Args:
+            train_loop_per_worker: The training function. It takes no parameter, or one: the ``train_loop_config``.
+            torch_config: How the process group is made.
+            torch_backend: An older name for ``torch_config``.
+            preprocessor: Not supported; accepted as None.
+        """
         if preprocessor is not None:
-            raise ConfigError("preprocessor is not there: map the dataset before it is given to the trainer")
-        if torch_backend is not None:
-            if options.get("torch_config") is not None:
-                raise ConfigError("torch_backend and torch_config are the same thing: give one of them")
-            options["torch_config"] = torch_backend
-        super().__init__(*args, **options)
+            raise ConfigError("preprocessor is not supported: map the dataset before it is given to the trainer")
+        if torch_backend is not None and torch_config is not None:
+            raise ConfigError("torch_backend and torch_config are the same thing: give one of them")
+        super().__init__(train_loop_per_worker, torch_config=torch_config or torch_backend, **options)
 
     def fit(self) -> Result:
         request = self._request
