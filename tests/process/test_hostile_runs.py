@@ -1183,7 +1183,7 @@ def test_a_copy_by_hard_links_is_not_written_through(good: Path, sandbox: Sandbo
         scaling_config=train.ScalingConfig(num_workers=1),
         run_config=train.RunConfig(name="run", storage_path=sandbox.storage),
     ).fit()
-    assert "more" in command("logs", "{run}")(sandbox)
+    assert "[r0] more\n" in command("logs", "{run}")(sandbox)
     assert sandbox.state() == before
 
 

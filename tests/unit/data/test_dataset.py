@@ -766,8 +766,7 @@ def test_a_frame_of_all_rows() -> None:
 
 def test_it_says_what_it_is_and_is_not_iterated_itself() -> None:
     rows = headway.data.range(1000).map(lambda row: row)
-    assert "range" in repr(rows)
-    assert "1,000 rows" in repr(rows)
+    assert repr(rows) == "Dataset(range(1,000) → map(<lambda>), 1,000 rows)"
     with pytest.raises(TypeError, match="iter_batches"):
         iter(rows)
     with pytest.raises(TypeError, match="count"):
@@ -1066,9 +1065,10 @@ def test_stats_tell_what_was_done() -> None:
     rows = headway.data.range(500).map(doubled)
     assert rows.stats() == "nothing has been read yet"
     rows.take_all()
-    assert "500 rows" in rows.stats()
-    assert "doubled" in rows.stats()
-    assert "range" in rows.stats()
+    first, source, step, *_ = rows.stats().splitlines()
+    assert first.startswith("500 rows in ")
+    assert source.startswith("  range(500): 500 rows in ")
+    assert step.startswith("  map(doubled): 500 rows in ")
 
 
 # --- torch ---
@@ -1227,7 +1227,7 @@ def test_numbers_that_are_none_come_back_from_json(tmp_path: Path) -> None:
     headway.data.from_numpy({"n": np.arange(3), "x": np.array([1.0, np.nan, 2.0])}).write_json(tmp_path)
     back = [row["x"] for row in headway.data.read_json(tmp_path).take_all()]
     assert back[0::2] == [1.0, 2.0]
-    assert back[1] is None or np.isnan(back[1])
+    assert np.isnan(back[1])
 
 
 def test_a_timestamp_is_written_as_json(tmp_path: Path) -> None:

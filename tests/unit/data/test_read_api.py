@@ -386,7 +386,7 @@ def test_folders_named_key_value_give_columns(tmp_path: Path) -> None:
     folder = partitioned(tmp_path / "p", year=[2020, 2021, 2020], kind=["a", "b", "b"])
     dataset = headway.data.read_parquet(folder)
     assert pairs(dataset, "x", "year", "kind") == [(0, 2020, "a"), (1, 2021, "b"), (2, 2020, "b")]
-    assert set(dataset.columns() or []) == {"x", "year", "kind"}
+    assert sorted(dataset.columns()) == ["kind", "x", "year"]
 
 
 def test_columns_from_folders_can_be_all_that_is_asked_for(tmp_path: Path) -> None:
@@ -611,8 +611,8 @@ def test_text_is_a_row_per_line_that_is_not_empty(
     monkeypatch.setattr(csv_json_text, "PIECE", piece)
     (tmp_path / "a.txt").write_bytes(text.encode())
     dataset = headway.data.read_text(tmp_path / "a.txt")
-    assert [line for line in values(dataset, "text") if line.strip()] == ["one", "two", "  three "]
-    assert dataset.count() == 3 or "\u3000" in text
+    assert values(dataset, "text") == ["one", "two", "  three "]
+    assert dataset.count() == 3
 
 
 def test_text_may_be_compressed_and_lines_may_hold_any_other_break(tmp_path: Path) -> None:

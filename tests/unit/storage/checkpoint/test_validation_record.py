@@ -171,6 +171,7 @@ def test_no_crash_loses_a_wish_or_a_result(tmp_path: Path, monkeypatch: pytest.M
         validated = len(tape.steps)
     if reboots:
         monkeypatch.setattr(durable_fs, "boot_id", lambda: "another life")
+    outcomes = set()
     for done, _ in after_every_crash(tape, tmp_path / "disk", reboots=reboots):
         if not (tmp_path / "disk/run" / layout.CHECKPOINTS).is_dir():
             continue
@@ -184,6 +185,8 @@ def test_no_crash_loses_a_wish_or_a_result(tmp_path: Path, monkeypatch: pytest.M
             )
             assert not kept.awaits_validation or done < validated
             assert not any(layout.VALIDATION in name for name in kept.manifest.files)
+            outcomes.add((len(kept.manifest.files), kept.awaits_validation))
+    assert outcomes >= {(1, True), (2, True), (2, False)}, "every stage was cut off once"
 
 
 # --- ranking ---

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headway.core.errors import StorageError
 from headway.storage.run import layout, report_backlog
 from headway.storage.run.opening import open_run
 from headway.storage.run.reader import RunReader
@@ -86,7 +87,7 @@ def test_a_link_in_its_place_is_neither_written_nor_read(run: Path, tmp_path: Pa
     before = target.read_bytes()
     layout.staging(run).mkdir()
     (layout.staging(run) / "1.backlog-0.rank-0.jsonl").symlink_to(target)
-    with pytest.raises(Exception, match="is a link"):
+    with pytest.raises(StorageError, match="is a link, and Headway does not write through links"):
         report(ReportBacklog(run, 1, 0), 1)
     assert restore(run, newest_seq=1) == 0
     assert target.read_bytes() == before
