@@ -60,12 +60,14 @@ def test_the_process_group_is_ready_before_the_first_line() -> None:
 
 
 def test_a_config_chooses_the_backend_and_the_timeout() -> None:
-    def train_func() -> str:
+    def train_func() -> tuple[str, float]:
         dist.all_reduce(torch.ones(1))
-        return str(dist.get_backend())
+        assert dist.group.WORLD is not None
+        options = dist.group.WORLD._get_backend(torch.device("cpu")).options
+        return str(dist.get_backend()), options._timeout.total_seconds()
 
     config = TorchConfig(backend="cpu:gloo", init_method="tcp", timeout_s=30)
-    assert "gloo" in fit(train_func, torch_config=config).return_value
+    assert fit(train_func, torch_config=config).return_value == ("cpu:gloo", 30)
 
 
 def test_ddp_written_by_hand_works_as_it_is() -> None:
