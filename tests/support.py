@@ -81,7 +81,7 @@ class Driver:
         return psutil.Process(self.process.pid).children(recursive=True)
 
 
-def wait_until(fact: Callable[[], bool], timeout_s: float = 10, what: Callable[[], str] | None = None) -> None:
+def wait_until(fact: Callable[[], bool], timeout_s: float = 30, what: Callable[[], str] | None = None) -> None:
     until = time.monotonic() + timeout_s
     while not fact():
         assert time.monotonic() < until, what() if what else "waited in vain"

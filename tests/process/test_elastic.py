@@ -129,10 +129,12 @@ def test_what_could_not_be_forked_is_done_without_for_a_while(monkeypatch: pytes
         engine._read_session()
         monkeypatch.setattr(engine, "_session", session)
         assert engine.check(scaling) == 2
-        until = time.monotonic() + 5
-        while engine.check(scaling) != 3 and time.monotonic() < until:
+
+        def fits_again() -> bool:
             engine.pump(0.1)
-        assert engine.check(scaling) == 3
+            return engine.check(scaling) == 3
+
+        wait_until(fits_again)
     finally:
         engine.close()
 

@@ -109,7 +109,7 @@ def test_a_handle_stops_it_at_its_next_report() -> None:
             began.set()
 
     run = train.DataParallelTrainer(train_func, scaling_config=train.ScalingConfig(0)).start()
-    began.wait(10)
+    assert began.wait(60)
     run.stop()
     assert run.result().state == "STOPPED"
 
@@ -168,7 +168,7 @@ def test_ctrl_c_aborts(tmp_path: Path) -> None:
     with Driver(script) as driver:
         driver.wait_for("ready")
         driver.press_ctrl_c()
-        wait_until(lambda: driver.process.poll() is not None, 3)
+        wait_until(lambda: driver.process.poll() is not None)
         assert driver.process.returncode in (1, -signal.SIGINT)
     assert RunReader.at(Path(os.environ["HEADWAY_RESULTS"], "cut")).state == "ABORTED"
 

