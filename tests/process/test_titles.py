@@ -99,10 +99,10 @@ def test_validations_and_map_processes_have_titles_too(tmp_path: Path) -> None:
         """
         import time
         from headway import train
-        from headway.data.execution.map_process import Helper
+        from headway.data.execution.map_process import MapProcess
 
         def train_func():
-            helper = Helper(())
+            helper = MapProcess(())
             train.report({}, train.Checkpoint.from_dict({"a": 1}), validation=True)
             time.sleep(60)
 

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from headway.core.errors import DataError
     from headway.data.collate import ArrowBatchCollateFn, NumpyBatchCollateFn, PandasBatchCollateFn
     from headway.data.context import DataContext, ExecutionOptions
-    from headway.data.dataset import Dataset
+    from headway.data.dataset import Dataset, GroupedData
     from headway.data.iterator import DataIterator
-    from headway.data.operations.groupby import GroupedData
     from headway.data.read_api import (
         from_arrow,
         from_huggingface,
@@ -75,7 +74,7 @@ _ELSEWHERE = {
     "DataContext": "headway.data.context",
     "ExecutionOptions": "headway.data.context",
     "Dataset": "headway.data.dataset",
-    "GroupedData": "headway.data.operations.groupby",
+    "GroupedData": "headway.data.dataset",
     "DataIterator": "headway.data.iterator",
 }  # where a name lives that is not in headway.data.read_api
 

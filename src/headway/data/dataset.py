@@ -1,28 +1,40 @@
-"""A dataset: rows that are described, not held. Immutable; every operation gives another one.
+"""The public face of datasets: each method describes new rows (a plan) or runs the plan for its rows.
 
-What can be done to it stands by subject: :mod:`transforming` (rows), :mod:`arranging` (which rows, in which order),
-:mod:`grouping`, :mod:`consuming` and :mod:`iterating` (rows at last), :mod:`writing`.
+A dataset is immutable and holds a plan; what is done to plans is in :mod:`headway.data.operations`, what runs them in
+:mod:`headway.data.execution`. The methods here check nothing and decide nothing: they connect the two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from headway.core.errors import DataError
+from headway.data.blocks.chunk import Chunk, check_format, formatted, num_rows, rows_of, table_of
 from headway.data.context import DataContext
-from headway.data.execution.epochs import Stream
-from headway.data.operations.base import Op
-from headway.data.operations.consumption import Consuming
-from headway.data.operations.groupby import GroupedData
-from headway.data.operations.ordering import Arranging
-from headway.data.operations.transforms import Transforming
-from headway.data.operations.write import Writing
-from headway.data.plan import Plan
+from headway.data.datasource.base import DataSource, check_columns, refuse_unknown
+from headway.data.datasource.memory import LazyTables, Tables, tables_of
+from headway.data.execution import consumption
+from headway.data.execution.epochs import Batches, EpochStream
+from headway.data.execution.stats import summary
+from headway.data.iterator import DataIterator, parts
+from headway.data.operations import groupby, ordering, write
+from headway.data.operations.base import Op, user_function
+from headway.data.operations.columns import Drop, FilterBy, Rename, Select
+from headway.data.operations.filter_expression import expression_of
+from headway.data.operations.map_functions import AddColumn, Filter, FlatMap, MapBatches, MapRows
+from headway.data.plan import Plan, Shuffling, as_source
 
 
-class Dataset(Consuming, Transforming, Arranging, Writing):
-    """Made by the functions of ``headway.data``; lazy: files are listed, and nothing is read before it is needed.
+class Dataset:
+    """Rows that are described, not held. Made by the functions of ``headway.data``.
+
+    Every operation returns another dataset. Files are listed at once, and nothing is read before rows are asked for.
 
     >>> import headway.data
     >>> headway.data.range(3).map(lambda row: {"id": row["id"] + 1}).take_all()
@@ -30,41 +42,598 @@ class Dataset(Consuming, Transforming, Arranging, Writing):
     """
 
     def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._last: Stream | None = None  # what ran last, for stats()
+        self.plan = plan
+        self._newest: EpochStream | None = None  # what ran last, for stats()
 
-    def _new(self, plan: Plan) -> Dataset:
-        return Dataset(plan.checked())
+    # --- operations on rows ---
 
-    def _then(self, op: Op) -> Dataset:
-        return self._new(self._plan.then(op))
+    def map(
+        self,
+        fn: Any,
+        *,
+        fn_args: Sequence[Any] = (),
+        fn_kwargs: Mapping[str, Any] | None = None,
+        fn_constructor_args: Sequence[Any] = (),
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+        concurrency: Any = None,
+        executor: str | None = None,
+        **resources: Any,
+    ) -> Dataset:
+        """Call a function with each row, a dict; it returns a row.
 
-    def _stream(self) -> Stream:
-        self._last = Stream(self._plan, self._plan.order(1), context=DataContext.get_current())
-        return self._last
+        Args:
+            fn: the function; a class is instantiated once per thread, and its instances are called.
+            fn_args: more positional arguments for each call.
+            fn_kwargs: more keyword arguments for each call.
+            fn_constructor_args: positional arguments of the class.
+            fn_constructor_kwargs: keyword arguments of the class.
+            concurrency: how many threads run it, a number or (min, max); None: as many as the worker has.
+            executor: "thread" or "process"; None: whichever is measured to be faster.
+            resources: options of Ray's scheduler (``num_cpus``, …), without effect here.
+
+        >>> import headway.data
+        >>> headway.data.range(3).map(lambda row: {"square": row["id"] ** 2}).take_all()
+        [{'square': 0}, {'square': 1}, {'square': 4}]
+        """
+        function = user_function(fn, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs, **resources)
+        return self._then(MapRows(function=function, concurrency=concurrency, executor=executor))
+
+    def map_batches(
+        self,
+        fn: Any,
+        *,
+        batch_size: int | str | None = None,
+        batch_format: str | None = "default",
+        keeps_rows: bool = True,
+        fn_args: Sequence[Any] = (),
+        fn_kwargs: Mapping[str, Any] | None = None,
+        fn_constructor_args: Sequence[Any] = (),
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+        concurrency: Any = None,
+        executor: str | None = None,
+        zero_copy_batch: bool = False,
+        **resources: Any,
+    ) -> Dataset:
+        """Call a function with batches of rows; it returns a batch: a dict of arrays, a pandas frame or an Arrow table.
+
+        Args:
+            fn: the function; a class is instantiated once per thread, and its instances are called.
+            batch_size: rows of a batch at most, in training no more than the loop's own batches; None: those.
+            batch_format: what the function gets: "numpy" or "default" (dicts of arrays), "pandas" or "pyarrow".
+            keeps_rows: False if it returns another number of rows than it gets.
+            fn_args: more positional arguments for each call.
+            fn_kwargs: more keyword arguments for each call.
+            fn_constructor_args: positional arguments of the class.
+            fn_constructor_kwargs: keyword arguments of the class.
+            concurrency: how many threads run it, a number or (min, max); None: as many as the worker has.
+            executor: "thread" or "process"; None: whichever is measured to be faster.
+            zero_copy_batch: without effect: batches may always be changed in place.
+            resources: options of Ray's scheduler (``num_cpus``, …), without effect here.
+
+        >>> import headway.data
+        >>> headway.data.range(3).map_batches(lambda batch: {"id": batch["id"] * 2}).take_all()
+        [{'id': 0}, {'id': 2}, {'id': 4}]
+        """
+        function = user_function(fn, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs, **resources)
+        size: Any = None if batch_size == "default" else batch_size
+        return self._then(
+            MapBatches(
+                function=function,
+                batch_size=size,
+                batch_format=batch_format,
+                keeps=keeps_rows,
+                concurrency=concurrency,
+                executor=executor,
+            )
+        )
+
+    def flat_map(self, fn: Any, *, concurrency: Any = None, executor: str | None = None, **options: Any) -> Dataset:
+        """Call a function with each row; it returns a list of rows.
+
+        Args:
+            fn: the function, or a class, as in ``map``.
+            concurrency: how many threads run it, as in ``map``.
+            executor: "thread" or "process", as in ``map``.
+            options: ``fn_args``, ``fn_kwargs`` and the like, as in ``map``.
+
+        >>> import headway.data
+        >>> headway.data.range(2).flat_map(lambda row: [row, row]).take_all()
+        [{'id': 0}, {'id': 0}, {'id': 1}, {'id': 1}]
+        """
+        return self._then(FlatMap(function=user_function(fn, **options), concurrency=concurrency, executor=executor))
+
+    def filter(
+        self,
+        fn: Callable[[dict[str, Any]], Any] | None = None,
+        expr: Any = None,
+        *,
+        concurrency: Any = None,
+        executor: str | None = None,
+        **options: Any,
+    ) -> Dataset:
+        """The rows for which a function or an expression is true. Without either: all of them.
+
+        Args:
+            fn: gets a row, a dict.
+            expr: an Arrow expression, or a text such as ``"age >= 18"``.
+            concurrency: how many threads run the function, as in ``map``.
+            executor: "thread" or "process", as in ``map``.
+            options: ``fn_args``, ``fn_kwargs`` and the like, as in ``map``.
+
+        >>> import headway.data
+        >>> headway.data.range(4).filter(lambda row: row["id"] % 2).take_all()
+        [{'id': 1}, {'id': 3}]
+        """
+        if fn is not None and expr is not None:
+            raise DataError("filter takes a function or an expression, not both")
+        if expr is not None:
+            return self._then(FilterBy(expression=expression_of(expr)))
+        if fn is None:
+            return self._then(Rename(names={}))
+        return self._then(Filter(function=user_function(fn, **options), concurrency=concurrency, executor=executor))
+
+    def select_columns(self, cols: str | Sequence[str], **options: Any) -> Dataset:
+        """Only these columns; of files, only these are read.
+
+        >>> import headway.data
+        >>> headway.data.from_items([{"a": 1, "b": 2}]).select_columns("a").take_all()
+        [{'a': 1}]
+        """
+        refuse_unknown(options)
+        return self._then(Select(columns=_names(cols)))
+
+    def drop_columns(self, cols: str | Sequence[str], **options: Any) -> Dataset:
+        """All columns but these.
+
+        >>> import headway.data
+        >>> headway.data.from_items([{"a": 1, "b": 2}]).drop_columns(["b"]).take_all()
+        [{'a': 1}]
+        """
+        refuse_unknown(options)
+        return self._then(Drop(columns=_names(cols)))
+
+    def rename_columns(self, names: Mapping[str, str] | Sequence[str], **options: Any) -> Dataset:
+        """Other names: a dict from old to new, or a list for all columns.
+
+        >>> import headway.data
+        >>> headway.data.range(1).rename_columns({"id": "number"}).take_all()
+        [{'number': 0}]
+        """
+        refuse_unknown(options)
+        return self._then(Rename(names=dict(names) if isinstance(names, Mapping) else tuple(names)))
+
+    def add_column(self, col: str, fn: Any, *, batch_format: str | None = "pandas", concurrency: Any = None) -> Dataset:
+        """Add a column that a function makes of a batch.
+
+        Args:
+            col: the name of the column.
+            fn: gets a batch, returns a value for each of its rows.
+            batch_format: what the function gets: "pandas", "numpy" or "default" (dicts of arrays), or "pyarrow".
+            concurrency: how many threads run it, as in ``map``.
+
+        >>> import headway.data
+        >>> headway.data.range(2).add_column("twice", lambda frame: frame["id"] * 2).take_all()
+        [{'id': 0, 'twice': 0}, {'id': 1, 'twice': 2}]
+        """
+        function = user_function(fn)
+        return self._then(AddColumn(function=function, column=col, batch_format=batch_format, concurrency=concurrency))
+
+    # --- which rows, in which order ---
+
+    def limit(self, limit: int) -> Dataset:
+        """The first rows.
+
+        >>> import headway.data
+        >>> headway.data.range(100).limit(2).take_all()
+        [{'id': 0}, {'id': 1}]
+        """
+        return _dataset(ordering.limited(self.plan, limit, self._first_table))
+
+    def union(self, *others: Dataset) -> Dataset:
+        """These rows, followed by those of the others.
+
+        >>> import headway.data
+        >>> headway.data.range(1).union(headway.data.range(2)).take_all()
+        [{'id': 0}, {'id': 0}, {'id': 1}]
+        """
+        return _dataset(ordering.union([each._as_source("union") for each in (self, *others)]))
+
+    def zip(self, *others: Dataset) -> Dataset:
+        """The columns of all, side by side. They must have as many rows; equal names get a number.
+
+        >>> import headway.data
+        >>> headway.data.range(2).zip(headway.data.range(2)).take_all()
+        [{'id': 0, 'id_1': 0}, {'id': 1, 'id_1': 1}]
+        """
+        return _dataset(ordering.zipped([each._as_source("zip") for each in (self, *others)]))
+
+    def random_shuffle(
+        self, *, seed: int | None = None, shuffle: str = "window", window_rows: int | None = None, **options: Any
+    ) -> Dataset:
+        """The rows in a random order, another one in every epoch.
+
+        Blocks of the source (row groups, for example) are permuted, and rows among all those of a window.
+
+        Args:
+            seed: of the order; None: the run's own.
+            shuffle: "window", which costs hardly anything; or "full": every permutation is equally likely, and all
+                rows must fit into the memory budget.
+            window_rows: rows that are shuffled together; None: as many as make 16 MiB.
+            options: options of Ray's scheduler, without effect here.
+        """
+        refuse_unknown(options)
+        how: Any = shuffle
+        return _dataset(ordering.shuffled(self.plan, how, seed, window_rows))
+
+    def randomize_block_order(self, *, seed: int | None = None) -> Dataset:
+        """The blocks of the source in a random order, the rows of each as they are. Another one in every epoch."""
+        return _dataset(replace(self.plan, shuffling=Shuffling("blocks", seed)))
+
+    def repartition(self, num_blocks: int | None = None, **options: Any) -> Dataset:
+        """The same rows in so many blocks of equal size: more blocks are shared out and shuffled more finely.
+
+        >>> import headway.data
+        >>> headway.data.range(10).repartition(5).num_blocks()
+        5
+        """
+        refuse_unknown(options)
+        return _dataset(ordering.repartitioned(self.plan, num_blocks, self.to_arrow))
+
+    def sort(self, key: str | Sequence[str], descending: bool | Sequence[bool] = False) -> Dataset:
+        """All rows by one column or several. They must fit into memory.
+
+        >>> import headway.data
+        >>> headway.data.from_items([{"x": 2}, {"x": 1}]).sort("x").take_all()
+        [{'x': 1}, {'x': 2}]
+        """
+        return _dataset(ordering.in_order_of(self.plan, key, descending, self.to_arrow))
 
     def groupby(self, key: str | Sequence[str] | None) -> GroupedData:
         """Groups of rows with equal values in a column, or in several."""
         return GroupedData(self, key)
 
-    def streaming_split(self, n: int, *, equal: bool = True, locality_hints: Any = None) -> list[Any]:
-        """So many parts that are read at the same time, each by its own consumer: what a trainer does for its workers.
+    # --- parts ---
+
+    def train_test_split(
+        self, test_size: int | float, *, shuffle: bool = False, seed: int | None = None, **options: Any
+    ) -> tuple[Dataset, Dataset]:
+        """Two datasets: one to train with, one to test with.
+
+        Args:
+            test_size: a fraction or a number of rows.
+            shuffle: choose the rows of each at random, and shuffle both in every epoch.
+            seed: of that choice and of the shuffle.
+            options: options of Ray's scheduler, without effect here.
+
+        >>> import headway.data
+        >>> train, test = headway.data.range(10).train_test_split(0.2)
+        >>> (train.count(), test.count())
+        (8, 2)
+        """
+        refuse_unknown(options)
+        train, test = ordering.train_test_parts(self._as_source("train_test_split"), test_size, shuffle, seed)
+        return _dataset(train), _dataset(test)
+
+    def split(self, n: int, *, equal: bool = False, locality_hints: Any = None) -> list[Dataset]:
+        """So many datasets of neighbouring rows.
+
+        Args:
+            n: how many.
+            equal: drop the few rows that do not divide.
+            locality_hints: without effect here.
+
+        >>> import headway.data
+        >>> [part.count() for part in headway.data.range(10).split(3)]
+        [4, 3, 3]
+        """
+        return [_dataset(part) for part in ordering.equal_parts(self._as_source("split"), n, drop_rest=equal)]
+
+    def split_at_indices(self, indices: Sequence[int]) -> list[Dataset]:
+        """Cut before these rows."""
+        source = self._as_source("split")
+        return [_dataset(part) for part in ordering.parts_at(source, indices, source.num_rows)]
+
+    def split_proportionately(self, proportions: Sequence[float]) -> list[Dataset]:
+        """Parts with these fractions of the rows, and one with the rest."""
+        return [_dataset(part) for part in ordering.proportional_parts(self._as_source("split"), proportions)]
+
+    def streaming_split(self, n: int, *, equal: bool = True, locality_hints: Any = None) -> list[DataIterator]:
+        """So many parts that are read at the same time, each by its own consumer, as a trainer does for its workers.
 
         Steps are equal in number, no row is dropped, and parts differ by one row at most.
-        """
-        from headway.data.iterator import parts
 
-        if n < 1:
-            raise DataError(f"streaming_split needs a positive number of parts, got {n}")
+        Args:
+            n: how many.
+            equal: without effect: steps are always equal in number.
+            locality_hints: without effect here.
+        """
         return parts(self, n)
 
-    def stats(self) -> str:
-        from headway.data.execution.stats import told
+    # --- iteration ---
 
-        return told(self._last) if self._last is not None else "nothing has been read yet"
+    def iter_batches(
+        self,
+        *,
+        prefetch_batches: int = 1,
+        batch_size: int | None = 256,
+        batch_format: str | None = "default",
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
+        pad_last: bool = False,
+    ) -> Batches:
+        return self._iterator().iter_batches(
+            prefetch_batches=prefetch_batches,
+            batch_size=batch_size,
+            batch_format=batch_format,
+            drop_last=drop_last,
+            local_shuffle_buffer_size=local_shuffle_buffer_size,
+            local_shuffle_seed=local_shuffle_seed,
+            pad_last=pad_last,
+        )
+
+    def iter_torch_batches(
+        self,
+        *,
+        prefetch_batches: int = 1,
+        batch_size: int | None = 256,
+        dtypes: Any = None,
+        device: Any = "auto",
+        collate_fn: Callable[[dict[str, Any]], Any] | None = None,
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
+        pin_memory: bool = False,
+        pad_last: bool = False,
+    ) -> Batches:
+        return self._iterator().iter_torch_batches(
+            prefetch_batches=prefetch_batches,
+            batch_size=batch_size,
+            dtypes=dtypes,
+            device=device,
+            collate_fn=collate_fn,
+            drop_last=drop_last,
+            local_shuffle_buffer_size=local_shuffle_buffer_size,
+            local_shuffle_seed=local_shuffle_seed,
+            pin_memory=pin_memory,
+            pad_last=pad_last,
+        )
+
+    def iter_tf_batches(
+        self,
+        *,
+        prefetch_batches: int = 1,
+        batch_size: int | None = 256,
+        dtypes: Any = None,
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
+        pad_last: bool = False,
+    ) -> Batches:
+        return self._iterator().iter_tf_batches(
+            prefetch_batches=prefetch_batches,
+            batch_size=batch_size,
+            dtypes=dtypes,
+            drop_last=drop_last,
+            local_shuffle_buffer_size=local_shuffle_buffer_size,
+            local_shuffle_seed=local_shuffle_seed,
+            pad_last=pad_last,
+        )
+
+    def to_torch(
+        self,
+        *,
+        label_column: str | None = None,
+        feature_columns: Any = None,
+        label_column_dtype: Any = None,
+        feature_column_dtypes: Any = None,
+        batch_size: int = 1,
+        prefetch_batches: int = 1,
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
+        unsqueeze_label_tensor: bool = True,
+        unsqueeze_feature_tensors: bool = True,
+    ) -> Any:
+        return self._iterator().to_torch(
+            label_column=label_column,
+            feature_columns=feature_columns,
+            label_column_dtype=label_column_dtype,
+            feature_column_dtypes=feature_column_dtypes,
+            batch_size=batch_size,
+            prefetch_batches=prefetch_batches,
+            drop_last=drop_last,
+            local_shuffle_buffer_size=local_shuffle_buffer_size,
+            local_shuffle_seed=local_shuffle_seed,
+            unsqueeze_label_tensor=unsqueeze_label_tensor,
+            unsqueeze_feature_tensors=unsqueeze_feature_tensors,
+        )
+
+    def to_tf(
+        self,
+        feature_columns: str | list[str],
+        label_columns: str | list[str],
+        *,
+        additional_columns: str | list[str] | None = None,
+        prefetch_batches: int = 1,
+        batch_size: int = 1,
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
+    ) -> Any:
+        return self._iterator().to_tf(
+            feature_columns,
+            label_columns,
+            additional_columns=additional_columns,
+            prefetch_batches=prefetch_batches,
+            batch_size=batch_size,
+            drop_last=drop_last,
+            local_shuffle_buffer_size=local_shuffle_buffer_size,
+            local_shuffle_seed=local_shuffle_seed,
+        )
+
+    def iter_rows(self) -> Iterable[dict[str, Any]]:
+        return self._iterator().iter_rows()
+
+    iter_batches.__doc__ = DataIterator.iter_batches.__doc__
+    iter_torch_batches.__doc__ = DataIterator.iter_torch_batches.__doc__
+    iter_tf_batches.__doc__ = DataIterator.iter_tf_batches.__doc__
+    to_torch.__doc__ = DataIterator.to_torch.__doc__
+    to_tf.__doc__ = DataIterator.to_tf.__doc__
+    iter_rows.__doc__ = DataIterator.iter_rows.__doc__
+
+    # --- rows, here and now ---
+
+    def count(self) -> int:
+        """The number of rows: known at once, unless an operation changes it.
+
+        >>> import headway.data
+        >>> headway.data.range(7).count()
+        7
+        """
+        known = self.plan.num_rows
+        return sum(map(num_rows, self._chunks("counting"))) if known is None else known
+
+    def schema(self) -> pa.Schema | None:
+        """The columns and their types; where there are operations, a row is run through them."""
+        if self.plan.schema is not None:
+            return self.plan.schema
+        first = consumption.first_rows(self._stream(), 1) or consumption.no_rows(self.plan)
+        return table_of(first).schema if first else None
+
+    def columns(self) -> list[str] | None:
+        schema = self.schema()
+        return None if schema is None else list(schema.names)
+
+    def num_blocks(self) -> int:
+        return len(self.plan.source.counts)
+
+    def size_bytes(self) -> int:
+        """About how many bytes the source takes in memory."""
+        return sum(map(self.plan.source.size, range(self.num_blocks())))
+
+    def take(self, limit: int = 20) -> list[dict[str, Any]]:
+        """The first rows, as dicts."""
+        return rows_of(consumption.first_rows(self._stream(), limit)) if limit > 0 else []
+
+    def take_all(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """All rows, as dicts. With ``limit``: an error if there are more."""
+        rows: list[dict[str, Any]] = []
+        for chunk in self._chunks("taking all"):
+            rows += rows_of(chunk)
+            if limit is not None and len(rows) > limit:
+                raise DataError(f"the dataset has more than {limit:,} rows")
+        return rows
+
+    def take_batch(self, batch_size: int = 20, *, batch_format: str | None = "default") -> Any:
+        """The first rows as one batch."""
+        check_format(batch_format)
+        first = consumption.first_rows(self._stream(), batch_size)
+        if not first:
+            raise DataError("the dataset is empty")
+        return formatted(first, batch_format)
+
+    def show(self, limit: int = 20) -> None:
+        """Print the first rows."""
+        for row in self.take(limit):
+            print(row)
+
+    def probe(self, row: int) -> dict[str, Any] | list[dict[str, Any]]:
+        """One row of the source through all operations, in this thread: for a debugger, after an error.
+
+        >>> import headway.data
+        >>> headway.data.range(5).map(lambda row: {"id": row["id"] * 10}).probe(3)
+        {'id': 30}
+        """
+        return consumption.mapped_row(self.plan, row)
+
+    def to_arrow(self) -> pa.Table:
+        """All rows as one Arrow table."""
+        return table_of(consumption.all_rows(self._stream()))
+
+    def to_pandas(self, limit: int | None = None) -> Any:
+        """All rows as one pandas frame. With ``limit``: an error if there are more."""
+        rows = consumption.all_rows(self._stream())
+        total = num_rows(rows)
+        if limit is not None and total > limit:
+            raise DataError(f"the dataset has {total:,} rows, more than the limit of {limit:,}")
+        return formatted(rows, "pandas")
+
+    def materialize(self) -> Dataset:
+        """Run everything now, and keep the rows in memory: functions are not called again later."""
+        return _dataset(Plan(Tables(tuple(self._tables()), "materialized")))
+
+    def sum(self, on: str) -> Any:
+        return groupby.aggregate_of_column(self._column(on), "sum", on)
+
+    def min(self, on: str) -> Any:
+        return groupby.aggregate_of_column(self._column(on), "min", on)
+
+    def max(self, on: str) -> Any:
+        return groupby.aggregate_of_column(self._column(on), "max", on)
+
+    def mean(self, on: str) -> Any:
+        return groupby.aggregate_of_column(self._column(on), "mean", on)
+
+    def std(self, on: str, ddof: int = 1) -> Any:
+        return groupby.aggregate_of_column(self._column(on), "stddev", on, ddof=ddof)
+
+    def unique(self, column: str) -> list[Any]:
+        """The different values of a column, sorted."""
+        values: list[Any] = self._column(column).unique().to_pylist()
+        return sorted(values, key=lambda value: (value is None, value))
+
+    # --- files ---
+
+    def write_parquet(
+        self,
+        path: Any,
+        *,
+        row_group_rows: int | None = None,
+        arrow_parquet_args: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        """Write a directory of Parquet files. They replace those of an earlier write when all of them are complete.
+
+        Args:
+            path: the directory, on this machine or a URI of an object store.
+            row_group_rows: rows of a row group; None: as many as make 8 MiB, small enough to share out and shuffle.
+            arrow_parquet_args: more arguments for ``pyarrow.parquet.write_table``.
+            options: options of Ray's scheduler, without effect here.
+        """
+        refuse_unknown(options)
+        write.write_parquet(self._chunks("writing parquet"), path, row_group_rows, arrow_parquet_args or {})
+
+    def write_csv(self, path: Any, **options: Any) -> None:
+        """Write a directory of CSV files, which replace those of an earlier write."""
+        refuse_unknown(options)
+        write.write_csv(self._chunks("writing csv"), path)
+
+    def write_json(self, path: Any, **options: Any) -> None:
+        """Write a directory of JSON lines, which replace those of an earlier write."""
+        refuse_unknown(options)
+        write.write_json(self._chunks("writing json"), path)
+
+    # --- about it ---
+
+    def stats(self) -> str:
+        """What each operation of the last iteration has done, how fast, and who waited for whom."""
+        return summary(self._newest) if self._newest is not None else "nothing has been read yet"
 
     def get_context(self) -> DataContext:
         return DataContext.get_current()
+
+    def pipeline(self, *, length: int | None = None) -> Dataset:
+        """An older name without effect: everything streams."""
+        return _dataset(self.plan)
+
+    def window(self, *, blocks_per_window: int | None = None, bytes_per_window: int | None = None) -> Dataset:
+        """An older name without effect: everything streams."""
+        return _dataset(self.plan)
+
+    def repeat(self, times: int | None = None) -> Dataset:
+        """An older name without effect: every iteration is an epoch."""
+        return _dataset(self.plan)
 
     def __iter__(self) -> Any:
         raise TypeError("a dataset is not iterated itself: use iter_rows(), iter_batches() or iter_torch_batches()")
@@ -73,10 +642,103 @@ class Dataset(Consuming, Transforming, Arranging, Writing):
         raise TypeError("a dataset has no len(): use count()")
 
     def __repr__(self) -> str:
-        rows = self._plan.num_rows if self._plan.source.is_known else None
-        ops = "".join(f" → {op.title}" for op in self._plan.ops)
-        how = "" if self._plan.shuffling.how == "no" else ", shuffled"
-        return f"Dataset({self._plan.source.name}{ops}, {'?' if rows is None else f'{rows:,}'} rows{how})"
+        rows = self.plan.num_rows if self.plan.source.is_known else None
+        ops = "".join(f" → {op.title}" for op in self.plan.ops)
+        how = "" if self.plan.shuffling.how == "no" else ", shuffled"
+        return f"Dataset({self.plan.source.name}{ops}, {'?' if rows is None else f'{rows:,}'} rows{how})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_plan": self._plan, "_last": None}
+        return {"plan": self.plan, "_newest": None}
+
+    # --- between plans and their execution ---
+
+    def _then(self, op: Op) -> Dataset:
+        return _dataset(self.plan.then(op))
+
+    def _stream(self) -> EpochStream:
+        self._newest = EpochStream(self.plan, self.plan.order(1), context=DataContext.get_current())
+        return self._newest
+
+    def _iterator(self) -> DataIterator:
+        return DataIterator(self, self._stream())
+
+    def _chunks(self, title: str) -> Iterator[Chunk]:
+        return consumption.chunks(self._stream(), title)
+
+    def _tables(self) -> Sequence[pa.Table]:
+        return consumption.all_tables(self._stream())
+
+    def _first_table(self, limit: int) -> pa.Table:
+        return table_of(consumption.first_rows(self._stream(), limit)) if limit else pa.table({})
+
+    def _as_source(self, title: str) -> DataSource:
+        return as_source(self.plan, title, self._tables)
+
+    def _column(self, name: str) -> pa.ChunkedArray:
+        table = self.to_arrow()
+        check_columns([name], table.column_names)
+        return table.column(name)
+
+
+class GroupedData:
+    """What ``Dataset.groupby`` returns: rows in groups. Its results are computed when their rows are asked for."""
+
+    def __init__(self, dataset: Dataset, key: str | Sequence[str] | None) -> None:
+        self._dataset = dataset
+        self._keys = [] if key is None else list(_names(key))
+
+    def count(self) -> Dataset:
+        """How many rows each group has.
+
+        >>> import headway.data
+        >>> rows = headway.data.from_items([{"a": 1}, {"a": 2}, {"a": 1}])
+        >>> rows.groupby("a").count().take_all()
+        [{'a': 1, 'count()': 2}, {'a': 2, 'count()': 1}]
+        """
+        return self._later(lambda table: groupby.num_rows_by_group(table, self._keys))
+
+    def sum(self, on: str | Sequence[str] | None = None) -> Dataset:
+        return self._aggregate(groupby.Aggregate("sum", on, "sum"))
+
+    def mean(self, on: str | Sequence[str] | None = None) -> Dataset:
+        return self._aggregate(groupby.Aggregate("mean", on, "mean"))
+
+    def min(self, on: str | Sequence[str] | None = None) -> Dataset:
+        return self._aggregate(groupby.Aggregate("min", on, "min"))
+
+    def max(self, on: str | Sequence[str] | None = None) -> Dataset:
+        return self._aggregate(groupby.Aggregate("max", on, "max"))
+
+    def std(self, on: str | Sequence[str] | None = None, ddof: int = 1) -> Dataset:
+        return self._aggregate(groupby.Aggregate("std", on, "stddev", pc.VarianceOptions(ddof=ddof)))
+
+    def map_groups(self, fn: Callable[[Any], Any], *, batch_format: str | None = "default") -> Dataset:
+        """Call a function with the rows of each group; it returns rows."""
+        return self._later(lambda table: groupby.mapped_groups(table, self._keys, fn, batch_format))
+
+    def _aggregate(self, aggregate: groupby.Aggregate) -> Dataset:
+        compute = functools.partial(groupby.aggregate_by_group, keys=self._keys, aggregate=aggregate)
+        return self._later(compute, aggregate.columns or ())
+
+    def _later(self, compute: Callable[[pa.Table], pa.Table], columns: Sequence[str] = ()) -> Dataset:
+        """A dataset of what is computed when it is needed; columns that cannot exist are refused now."""
+        schema = self._dataset.plan.schema
+        if schema is not None:
+            check_columns([*columns, *self._keys], schema.names)
+
+        def make() -> Sequence[pa.Table]:
+            table = self._dataset.to_arrow()
+            if table.num_columns:
+                check_columns(self._keys, table.column_names)
+            return tables_of(compute(table))
+
+        return _dataset(Plan(LazyTables(make, "groupby")))
+
+
+def _dataset(plan: Plan) -> Dataset:
+    plan.check()
+    return Dataset(plan)
+
+
+def _names(columns: str | Sequence[str]) -> tuple[str, ...]:
+    return (columns,) if isinstance(columns, str) else tuple(columns)

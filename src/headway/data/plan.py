@@ -1,23 +1,26 @@
-"""What a dataset is: a source, what is done to its rows, and whether they come in a shuffled order. A value."""
+"""The plan of a dataset: a source, the operations on its rows, and their shuffling. A value that can be pickled."""
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headway.core.errors import DataError
+import pyarrow as pa
+
 from headway.data.blocks.chunk import Chunk
-from headway.data.datasource.base import Source, digest
-from headway.data.datasource.views import Arranged, Mapped
-from headway.data.operations.base import Chain, Op, Tell
+from headway.data.datasource.base import DataSource, check_columns, digest
+from headway.data.datasource.memory import LazyTables
+from headway.data.datasource.views import MappedView, ShuffledView
+from headway.data.operations.base import Chain, Op, RowName
 from headway.data.operations.columns import Select
 from headway.data.sharding.row_order import Order, Shuffle
 
-WINDOW = 16 << 20  # bytes of rows that are shuffled together
-FEWEST = 1024  # rows of a window, at least
+WINDOW_BYTES = 16 << 20  # of rows that are shuffled together
+MIN_WINDOW_ROWS = 1024
+DEFAULT_WINDOW_ROWS = 1 << 14  # where the size of a row is not known
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Shuffling:
 
 @dataclass(frozen=True)
 class Plan:
-    source: Source
+    source: DataSource
     ops: tuple[Op, ...] = ()
     shuffling: Shuffling = Shuffling()
 
@@ -47,53 +50,58 @@ class Plan:
     def num_rows(self) -> int | None:
         return self.source.num_rows if self.keeps_rows else None
 
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The columns, where they are those of the source; None where operations may change them."""
+        return None if self.ops else self.source.schema
+
     @functools.cached_property
     def columns(self) -> tuple[str, ...] | None:
         """Which columns of the source are needed, if the first operation says so."""
         first = self.ops[0] if self.ops else None
         return first.columns if isinstance(first, Select) and self.source.schema is not None else None
 
-    def checked(self) -> Plan:
-        """Columns that are asked for and not there are missed now, not in a worker."""
+    def check(self) -> None:
+        """DataError here, and not in a worker, for columns that the source does not have."""
         schema = self.source.schema
         if self.columns is not None and schema is not None:
-            from headway.data.datasource.parquet import no_column
+            check_columns(self.columns, schema.names, self.source.name)
 
-            for name in self.columns:
-                if name not in schema.names:
-                    raise no_column(name, schema.names, self.source.name)
-        return self
-
-    def window(self) -> int:
+    @property
+    def window_rows(self) -> int:
         """How many rows are shuffled together."""
         if self.shuffling.window is not None:
             return self.shuffling.window
         row = self.source.row_bytes
-        return max(FEWEST, WINDOW // row) if row else 1 << 14
+        return max(MIN_WINDOW_ROWS, WINDOW_BYTES // row) if row else DEFAULT_WINDOW_ROWS
 
     def order(self, lanes: int, seed: int = 0, window: int | None = None) -> Order:
+        """The order of the rows, for so many workers. A seed of the shuffling's own goes before ``seed``."""
         how = self.shuffling.how
         chosen = seed if self.shuffling.seed is None else self.shuffling.seed
-        return Order(self.source.counts, lanes, how, window or (self.window() if how == "window" else 1), chosen)
+        return Order(self.source.counts, lanes, how, window or (self.window_rows if how == "window" else 1), chosen)
 
     def fingerprint(self) -> str:
-        """Of the rows and their order; functions may change, as long as they keep their place."""
+        """Identifies the rows and their order. Functions may change as long as they keep their place."""
         how = self.shuffling
         return digest(self.source.fingerprint(), [op.title for op in self.ops if not op.keeps_rows], how.how, how.seed)
 
-    # --- as a source for something else ---
 
-    def settled(self, why: str) -> Source:
-        """The same rows as a source: mapped, and in the order that a shuffle has given them."""
-        if not self.keeps_rows:
-            raise DataError(f"{why} needs the number of rows, which is not known here: call materialize() first")
-        source = self.source
-        if self.shuffling.how != "no":
-            order = self.order(1, self.shuffling.seed or 0)
-            source = Arranged(source, order, max(1, min(order.num_rows, order.window if order.window > 1 else 1 << 14)))
-        if self.ops:
-            source = Mapped(source, _Mapping(self.ops), ", ".join(op.title for op in self.ops))
-        return source
+def as_source(plan: Plan, title: str, tables: Callable[[], Sequence[pa.Table]]) -> DataSource:
+    """The rows of a plan as a source: mapped, and in the order that a shuffle gives them in its first epoch.
+
+    Where their number is not known, they are made by ``tables`` when they are needed.
+    """
+    if not plan.keeps_rows:
+        return LazyTables(tables, title)
+    source = plan.source
+    if plan.shuffling.how != "no":
+        order = plan.order(1, plan.shuffling.seed or 0)
+        window = order.window if order.window > 1 else DEFAULT_WINDOW_ROWS
+        source = ShuffledView(source, order, max(1, min(order.num_rows, window)))
+    if plan.ops:
+        source = MappedView(source, _Mapping(plan.ops), ", ".join(op.title for op in plan.ops))
+    return source
 
 
 class _Mapping:
@@ -101,12 +109,12 @@ class _Mapping:
 
     def __init__(self, ops: Sequence[Op]) -> None:
         self._ops = tuple(ops)
-        self._local = threading.local()  # an object of the user's belongs to one thread
+        self._local = threading.local()  # instances of a user's class belong to one thread each
 
-    def __call__(self, chunk: Chunk, tell: Tell) -> Chunk:
+    def __call__(self, chunk: Chunk, row_name: RowName) -> Chunk:
         if not hasattr(self._local, "chain"):
             self._local.chain = Chain(self._ops)
-        made: Chunk = self._local.chain(chunk, tell)
+        made: Chunk = self._local.chain(chunk, row_name)
         return made
 
     def __reduce__(self) -> Any:

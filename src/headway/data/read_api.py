@@ -11,13 +11,14 @@ import pyarrow as pa
 from headway.core.errors import DataError
 from headway.data.blocks.chunk import table_of
 from headway.data.dataset import Dataset
-from headway.data.datasource.base import Source, refuse_unknown
+from headway.data.datasource.base import DataSource, refuse_unknown
 from headway.data.datasource.csv_json_text import LineFiles
 from headway.data.datasource.file_listing import Paths, find
 from headway.data.datasource.memory import Items, Numbers, Tables, table_of_items, tables_of
 from headway.data.datasource.parquet import ParquetFiles
 from headway.data.datasource.views import in_pieces
 from headway.data.datasource.whole_files import IMAGES, FilePerRow, NumpyFiles, TarSamples
+from headway.data.operations.filter_expression import expression_of
 from headway.data.plan import Plan, Shuffling
 from headway.engine.fork_server_client import also_warm
 
@@ -33,7 +34,7 @@ also_warm(
 )
 
 
-def _dataset(source: Source, num_blocks: int | None = None, shuffle: Any = None) -> Dataset:
+def _dataset(source: DataSource, num_blocks: int | None = None, shuffle: Any = None) -> Dataset:
     if num_blocks is not None:
         source = in_pieces(source, num_blocks)
     how = Shuffling("blocks", getattr(shuffle, "seed", None)) if shuffle else Shuffling()
@@ -134,11 +135,9 @@ def read_parquet(
     ``key=value`` give a column. With ``on_error="skip"`` what is damaged is left out.
     """
     refuse_unknown(options)
-    from headway.data.operations.transforms import _expression
-
     files = find(paths, filesystem, (".parquet", ".pq", ".parq"))
     chosen = tuple(columns) if columns is not None else None
-    expression = _expression(filter) if filter is not None else None
+    expression = expression_of(filter) if filter is not None else None
     return _dataset(ParquetFiles(files, chosen, expression, _skips(on_error)), override_num_blocks, shuffle)
 
 

@@ -23,7 +23,7 @@ from headway.worker.session import Session
 
 if TYPE_CHECKING:
     from headway.data.dataset import Dataset
-    from headway.data.execution.epochs import Stream
+    from headway.data.execution.epochs import EpochStream
     from headway.data.iterator import DataIterator
 
 TRAINING = "train"  # what the dataset is called that all ranks must make equal steps with
@@ -84,7 +84,7 @@ def _feed(name: str, given: Any, config: DataConfig, scaling: ScalingConfig) -> 
     from headway.data.context import DataContext
 
     dataset = _dataset(name, given)
-    plan = dataset._plan
+    plan = dataset.plan
     split, lanes = config.splits(name), max(1, scaling.max_workers)
     rows = plan.source.num_rows
     if rows == 0:
@@ -121,8 +121,8 @@ def described(feeds: Mapping[str, Feed]) -> dict[str, Any]:
     """For ``run.json``."""
     return {
         name: {
-            "rows": feed.dataset._plan.num_rows,
-            "source": feed.dataset._plan.source.name,
+            "rows": feed.dataset.plan.num_rows,
+            "source": feed.dataset.plan.source.name,
             "fingerprint": feed.fingerprint,
             "lanes": feed.lanes,
             "window": feed.window,
@@ -196,17 +196,17 @@ def shard(session: Session, name: str | None) -> DataIterator:
 
 
 def _made(session: Session, name: str, feed: Feed) -> DataIterator:
-    from headway.data.execution.epochs import Place, Stream
+    from headway.data.execution.epochs import EpochStream, ShardPlace
     from headway.data.execution.memory_reuse import keep_freed_memory
     from headway.data.iterator import DataIterator
 
     if not session.alone:
         keep_freed_memory()
     place = session.place
-    own = Place(place.rank, place.world_size, session.run.options.global_workers, place.local_world_size)
-    whole = Place(local_world_size=place.local_world_size)
-    plan = feed.dataset._plan
-    stream = Stream(
+    own = ShardPlace(place.rank, place.world_size, session.run.options.global_workers, place.local_world_size)
+    whole = ShardPlace(local_world_size=place.local_world_size)
+    plan = feed.dataset.plan
+    stream = EpochStream(
         plan,
         plan.order(feed.lanes if feed.split else 1, session.run.seed, feed.window),
         own if feed.split else whole,
@@ -225,7 +225,7 @@ def _made(session: Session, name: str, feed: Feed) -> DataIterator:
     return DataIterator(feed.dataset, stream, functools.partial(_device, session))
 
 
-def _go_on(session: Session, name: str, stream: Stream) -> None:
+def _go_on(session: Session, name: str, stream: EpochStream) -> None:
     from headway.data.execution.pipeline import Position
 
     cursor = session.cursors.get(name)
@@ -271,7 +271,7 @@ def _all_positions(feeds: Mapping[str, Feed], shards: Mapping[str, DataIterator]
     """Of a rank that reports."""
     found = {}
     for name, shard in shards.items():
-        stream = shard._own
+        stream = shard.stream
         if stream.position.epoch >= 0:
             stream.count_as_taken()
             found[name] = {
@@ -288,7 +288,7 @@ def _all_positions(feeds: Mapping[str, Feed], shards: Mapping[str, DataIterator]
 def _all_figures(shards: Mapping[str, DataIterator]) -> dict[str, Any]:
     from headway.data.execution.stats import figures
 
-    return {name: found for name, shard in list(shards.items()) if (found := figures(shard._own))}
+    return {name: found for name, shard in list(shards.items()) if (found := figures(shard.stream))}
 
 
 def _device(session: Session) -> Any:

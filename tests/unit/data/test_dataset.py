@@ -1260,7 +1260,7 @@ def test_row_groups_have_the_size_that_was_asked_for(tmp_path: Path) -> None:
 def test_a_shorter_dataset_takes_the_place_of_a_longer_one(
     tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.data.operations.write.FILE", 1)
+    monkeypatch.setattr("headway.data.operations.write.FILE_BYTES", 1)
     (tmp_path / f"mine.{form}").write_text("")
     (tmp_path / "part-000001.txt").write_text("")
     getattr(headway.data.range(5000), f"write_{form}")(tmp_path)
@@ -1276,14 +1276,14 @@ def test_a_shorter_dataset_takes_the_place_of_a_longer_one(
 def test_a_dataset_may_be_written_to_the_folder_that_it_is_read_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.data.operations.write.FILE", 1)
+    monkeypatch.setattr("headway.data.operations.write.FILE_BYTES", 1)
     headway.data.range(5000).write_parquet(tmp_path)
     headway.data.read_parquet(tmp_path).filter(lambda row: row["id"] % 100 == 0).write_parquet(tmp_path)
     assert [row["id"] for row in headway.data.read_parquet(tmp_path).take_all()] == list(range(0, 5000, 100))
 
 
 def test_a_write_that_fails_leaves_what_was_there_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.data.operations.write.FILE", 1)
+    monkeypatch.setattr("headway.data.operations.write.FILE_BYTES", 1)
     headway.data.range(5000).write_parquet(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(ZeroDivisionError):
@@ -1306,7 +1306,7 @@ def test_two_writes_to_one_folder_are_never_mixed(tmp_path: Path) -> None:
 def test_a_write_that_is_killed_while_it_names_its_files_leaves_no_mixture_to_readers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.data.operations.write.FILE", 1)
+    monkeypatch.setattr("headway.data.operations.write.FILE_BYTES", 1)
     headway.data.range(5000).write_parquet(tmp_path)
     number = len(list(tmp_path.iterdir()))
     assert number > 2

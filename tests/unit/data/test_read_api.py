@@ -837,7 +837,7 @@ def test_a_dataset_is_written_to_an_object_store_and_read_from_it(s3: S3) -> Non
 def test_a_shorter_dataset_takes_the_place_of_a_longer_one_in_an_object_store(
     s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.data.operations.write.FILE", 1)
+    monkeypatch.setattr("headway.data.operations.write.FILE_BYTES", 1)
     headway.data.range(5000).write_parquet(f"{s3.url}/some/rows")
     assert len(s3.keys("some/rows/")) > 1
     headway.data.range(3).write_parquet(f"{s3.url}/some/rows")

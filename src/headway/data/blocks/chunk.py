@@ -7,7 +7,7 @@ lists and what has nulls stay Arrow until somebody asks for NumPy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -140,6 +140,21 @@ def joined(chunks: Sequence[Chunk]) -> Chunk:
     names = list(chunks[0])
     _check_columns([list(chunk) for chunk in chunks])
     return {name: _joined_column(name, [chunk[name] for chunk in chunks]) for name in names}
+
+
+def groups_of(chunks: Iterable[Chunk], size: int) -> Iterator[list[Chunk]]:
+    """Neighbouring chunks with rows, until they have so many bytes together."""
+    group: list[Chunk] = []
+    total = 0
+    for chunk in chunks:
+        if num_rows(chunk):
+            group.append(chunk)
+            total += num_bytes(chunk)
+        if total >= size:
+            yield group
+            group, total = [], 0
+    if group:
+        yield group
 
 
 def _check_columns(found: Sequence[Sequence[str]]) -> None:

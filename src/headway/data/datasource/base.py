@@ -7,7 +7,7 @@ counts) travels with it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from headway.core.errors import DataError
 Columns = Sequence[str] | None
 
 
-class Source:
+class DataSource:
     """What every source has. ``counts`` may take a look at files, once."""
 
     @property
@@ -83,13 +83,20 @@ def select(table: pa.Table, columns: Columns) -> pa.Table:
     return table if columns is None else table.select(list(columns))
 
 
-# What the peer lets its users say about its own scheduler; here there is none.
-_PEERS = {"parallelism", "concurrency", "num_cpus", "num_gpus", "memory", "resources", "ray_remote_args", "max_retries"}
+def check_columns(names: Iterable[str], known: Sequence[str], where: str = "this dataset") -> None:
+    """DataError for the first of these names that is not among the known columns."""
+    for name in names:
+        if name not in known:
+            raise DataError(f"there is no column {name!r} in {where}; there are {', '.join(known)}")
+
+
+# Options of Ray for its own scheduler. They have no effect here.
+_RAYS = {"parallelism", "concurrency", "num_cpus", "num_gpus", "memory", "resources", "ray_remote_args", "max_retries"}
 
 
 def refuse_unknown(options: Mapping[str, Any], *known: str) -> None:
-    """An option that we do not have is not passed over: it may have meant something."""
-    unknown = sorted(set(options) - _PEERS - set(known))
+    """Raise DataError for options that do not exist, instead of ignoring what the user meant by them."""
+    unknown = sorted(set(options) - _RAYS - set(known))
     if unknown:
         there = f"; there are {', '.join(known)}" if known else ""
         raise DataError(f"there is no option {', '.join(unknown)}{there}")

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headway.core.errors import DataError
 from headway.data.blocks.chunk import empty_table
-from headway.data.datasource.base import Columns, Source, digest, select
+from headway.data.datasource.base import Columns, DataSource, digest, select
 from headway.data.datasource.file_listing import Files
 
 PIECE = 4 << 20  # bytes of a file, about
@@ -42,7 +42,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LineFiles(Source):
+class LineFiles(DataSource):
     """``options`` go to Arrow's reader."""
 
     files: Files

@@ -15,14 +15,14 @@ import pyarrow as pa
 
 from headway.core.errors import DataError
 from headway.data.blocks.chunk import chunk_of_rows, table_of
-from headway.data.datasource.base import Columns, Source, digest, select
+from headway.data.datasource.base import Columns, DataSource, digest, select
 
 ROWS = 1 << 16  # of a piece, at most
 BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class Numbers(Source):
+class Numbers(DataSource):
     """The numbers below ``stop``, or tensors of a shape that hold them."""
 
     stop: int
@@ -60,7 +60,7 @@ class Numbers(Source):
 
 
 @dataclass(frozen=True)
-class Tables(Source):
+class Tables(DataSource):
     """Arrow tables in memory, a piece each."""
 
     tables: tuple[pa.Table, ...]
@@ -102,7 +102,7 @@ class Tables(Source):
         return digest("tables", sum(self.counts), total)
 
 
-class Later(Source):
+class LazyTables(DataSource):
     """Tables that are made when somebody asks for them, and then kept: what a sort, a group or a filter has left.
 
     What travels to another process are the tables, not what makes them.
@@ -151,7 +151,7 @@ class Later(Source):
 
 
 @dataclass(frozen=True)
-class Items(Source):
+class Items(DataSource):
     """Whatever can be indexed: a torch dataset, say. Its items are fetched when they are read."""
 
     items: Any

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from headway.core.errors import DataError
 from headway.data.blocks.chunk import empty_table
 from headway.data.blocks.tensor_columns import without_foreign_types
-from headway.data.datasource.base import Columns, Source, digest
+from headway.data.datasource.base import Columns, DataSource, check_columns, digest
 from headway.data.datasource.file_listing import File, Files
 
 FOOTERS = 16  # read at the same time
@@ -41,7 +41,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class ParquetFiles(Source):
+class ParquetFiles(DataSource):
     """``filter`` is an Arrow expression. ``skip``: what is damaged is left out."""
 
     files: Files
@@ -105,9 +105,7 @@ class ParquetFiles(Source):
     def _chosen(self, schema: pa.Schema, file: File) -> pa.Schema:
         if self.columns is None:
             return schema
-        for name in self.columns:
-            if name not in schema.names:
-                raise no_column(name, schema.names, file.path)
+        check_columns(self.columns, schema.names, file.path)
         return pa.schema([schema.field(name) for name in self.columns])
 
     @property
@@ -228,10 +226,6 @@ def _common(schema: pa.Schema, other: pa.Schema, first: File | None, file: File)
         return pa.unify_schemas([schema.remove_metadata(), other.remove_metadata()], promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise DataError(f"{file.path} has other types than {path}: {error}") from error
-
-
-def no_column(name: str, names: list[str], where: str) -> DataError:
-    return DataError(f"there is no column {name!r} in {where}; there are {', '.join(names)}")
 
 
 # --- folders named key=value ---

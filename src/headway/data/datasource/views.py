@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from headway.core.errors import DataError
 from headway.data.blocks.chunk import chunk_of, gathered, table_of
-from headway.data.datasource.base import Columns, Source, digest
+from headway.data.datasource.base import Columns, DataSource, digest
 from headway.data.sharding.row_order import Order, Picks
 
 
-def read_picks(source: Source, picks: Picks, columns: Columns = None) -> pa.Table:
+def read_picks(source: DataSource, picks: Picks, columns: Columns = None) -> pa.Table:
     """These rows of a source, each of its pieces read once."""
     pieces, where = np.unique(picks.pieces, return_inverse=True)
     if not len(pieces):
@@ -25,10 +25,10 @@ def read_picks(source: Source, picks: Picks, columns: Columns = None) -> pa.Tabl
     return table_of(gathered(blocks, where, picks.rows))
 
 
-class Over(Source):
+class View(DataSource):
     """A source over another one: what it does not say itself, that says."""
 
-    base: Source
+    base: DataSource
 
     @property
     def schema(self) -> pa.Schema | None:
@@ -52,10 +52,10 @@ class Over(Source):
 
 
 @dataclass(frozen=True)
-class Ranges(Over):
+class RowRanges(View):
     """Rows ``bounds[i]`` to ``bounds[i + 1]`` of a source are the i-th piece."""
 
-    base: Source
+    base: DataSource
     bounds: tuple[int, ...]
 
     @property
@@ -93,25 +93,25 @@ class Ranges(Over):
         return digest(self.base.fingerprint(), self.bounds)
 
 
-def some_rows(base: Source, first: int, stop: int) -> Ranges:
+def some_rows(base: DataSource, first: int, stop: int) -> RowRanges:
     """A run of rows, in the pieces that the source has."""
     ends = np.cumsum((0, *base.counts)).tolist()
     inner = [end for end in ends if first < end < stop]
-    return Ranges(base, (first, *inner, stop) if stop > first else (first, first))
+    return RowRanges(base, (first, *inner, stop) if stop > first else (first, first))
 
 
-def in_pieces(base: Source, num_pieces: int) -> Ranges:
+def in_pieces(base: DataSource, num_pieces: int) -> RowRanges:
     if num_pieces < 1:
         raise DataError(f"the number of blocks must be at least 1, got {num_pieces}")
     rows = base.num_rows
-    return Ranges(base, tuple(rows * number // num_pieces for number in range(num_pieces + 1)))
+    return RowRanges(base, tuple(rows * number // num_pieces for number in range(num_pieces + 1)))
 
 
 @dataclass(frozen=True)
-class Chosen(Over):
+class RandomPart(View):
     """A random part of the rows, in the order that they had: ``part`` 0 or 1 of a cut after ``num_first`` rows."""
 
-    base: Source
+    base: DataSource
     num_first: int
     part: int
     seed: int
@@ -156,17 +156,17 @@ class Chosen(Over):
 
 
 @dataclass(frozen=True)
-class Joined(Source):
+class UnionView(DataSource):
     """One source behind the other."""
 
-    parts: tuple[Source, ...]
+    parts: tuple[DataSource, ...]
 
     @functools.cached_property
     def _ends(self) -> list[int]:
         ends: list[int] = np.cumsum([len(part.counts) for part in self.parts]).tolist()
         return ends
 
-    def _find(self, piece: int) -> tuple[Source, int]:
+    def _find(self, piece: int) -> tuple[DataSource, int]:
         number = int(np.searchsorted(self._ends, piece, side="right"))
         return self.parts[number], piece - (self._ends[number - 1] if number else 0)
 
@@ -211,16 +211,16 @@ class Joined(Source):
 
 
 @dataclass(frozen=True)
-class Beside(Source):
+class ZipView(DataSource):
     """Columns of two sources with as many rows, side by side; equal names get a number."""
 
-    left: Source
-    right: Source
+    left: DataSource
+    right: DataSource
 
     @functools.cached_property
-    def _aligned(self) -> Ranges:
+    def _aligned(self) -> RowRanges:
         bounds = np.cumsum((0, *self.left.counts)).tolist()
-        return Ranges(self.right, tuple(bounds))
+        return RowRanges(self.right, tuple(bounds))
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -262,10 +262,10 @@ def _free(name: str, taken: list[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Arranged(Over):
+class ShuffledView(View):
     """The rows of a source in the order of its first epoch; a piece is a window of it."""
 
-    base: Source
+    base: DataSource
     order: Order
     rows: int
 
@@ -288,10 +288,10 @@ class Arranged(Over):
 
 
 @dataclass(frozen=True)
-class Mapped(Over):
+class MappedView(View):
     """A source whose rows have gone through functions, which keep their number."""
 
-    base: Source
+    base: DataSource
     call: Callable[[Any, Any], Any]  # a chunk in, and what its rows are called; a chunk out
     title: str
 
@@ -308,8 +308,8 @@ class Mapped(Over):
         every = np.arange(table.num_rows)
         chunk = gathered([table], np.zeros(0), every) if table.num_rows else chunk_of(table)
         first = sum(self.base.counts[:piece])
-        tell = f"of the dataset that it was applied to ({self.base.where(piece)})"
-        mapped = table_of(self.call(chunk, lambda number: f"row {first + number} {tell}"))
+        where = f"of the dataset that it was applied to ({self.base.where(piece)})"
+        mapped = table_of(self.call(chunk, lambda number: f"row {first + number} {where}"))
         if mapped.num_rows != table.num_rows:
             raise DataError(f"{self.title} changed the number of rows, from {table.num_rows:,} to {mapped.num_rows:,}")
         return mapped if columns is None else mapped.select(list(columns))

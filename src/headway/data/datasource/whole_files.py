@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headway.core.errors import DataError
 from headway.data.blocks.chunk import chunk_of_rows, table_of
-from headway.data.datasource.base import Columns, Source, digest, select
+from headway.data.datasource.base import Columns, DataSource, digest, select
 from headway.data.datasource.file_listing import Files, is_utf8
 from headway.data.datasource.memory import cut
 
@@ -30,7 +30,7 @@ Kind = Literal["image", "bytes"]
 
 
 @dataclass(frozen=True)
-class FilePerRow(Source):
+class FilePerRow(DataSource):
     """A row per file. ``size_hw`` and ``mode`` are what images are made to be."""
 
     files: Files
@@ -127,7 +127,7 @@ class Slab(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NumpyFiles(Source):
+class NumpyFiles(DataSource):
     """``.npy`` files; their first axis counts the rows. Large ones are read in slabs."""
 
     files: Files
@@ -202,7 +202,7 @@ class NumpyFiles(Source):
 
 
 @dataclass(frozen=True)
-class TarSamples(Source):
+class TarSamples(DataSource):
     """Tar files in which ``17.jpg`` and ``17.cls`` are two columns of one row. Pieces are runs of samples."""
 
     files: Files

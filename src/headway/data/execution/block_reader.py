@@ -18,9 +18,9 @@ from typing import Any
 import pyarrow as pa
 
 from headway.core.errors import DataError
-from headway.data.datasource.base import Columns, Source
-from headway.data.execution.daemon_threads import Threads
-from headway.data.operations.base import Tally
+from headway.data.datasource.base import Columns, DataSource
+from headway.data.execution.daemon_threads import DaemonThreads
+from headway.data.operations.base import OpTally
 
 AHEAD = 1  # pieces that are being read beyond one per thread
 
@@ -28,7 +28,7 @@ Time = tuple[int, int]  # epoch, row of the lanes
 
 
 @dataclass
-class Held:
+class HeldBlock:
     """A piece that is there, or on its way: then ``size`` is what it is expected to be."""
 
     until: Time
@@ -37,18 +37,23 @@ class Held:
     error: BaseException | None = None
 
 
-class Reader:
+class BlockReader:
     def __init__(
-        self, source: Source, columns: Columns, budget: int, num_threads: int, needs: Iterator[tuple[Time, Time, int]]
+        self,
+        source: DataSource,
+        columns: Columns,
+        budget: int,
+        num_threads: int,
+        needs: Iterator[tuple[Time, Time, int]],
     ) -> None:
-        self.tally = Tally(source.name)
+        self.tally = OpTally(source.name)
         self.budget = budget
         self._room = budget - budget // 4  # decoding takes memory of its own: the rest is for that
         self._source = source
         self._columns = columns
         self._needs = needs
         self._next: tuple[Time, Time, int] | None = next(needs, None)
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, HeldBlock] = {}
         self._cache: dict[int, pa.Table] = {}
         self._cached_bytes = 0
         self._held_bytes = 0
@@ -56,7 +61,7 @@ class Reader:
         self.most_bytes = 0
         self._ratio = 1.0  # how much larger pieces are than their source has said
         self._num_threads = num_threads
-        self._threads = Threads(num_threads, "headway-data-read")
+        self._threads = DaemonThreads(num_threads, "headway-data-read")
         self._changed = threading.Condition()
         self._closed = False
 
@@ -155,7 +160,7 @@ class Reader:
             table = self._cache.pop(piece)
             self._cached_bytes -= table.nbytes
             self._held_bytes += table.nbytes
-            self._held[piece] = Held(until, table.nbytes, table)
+            self._held[piece] = HeldBlock(until, table.nbytes, table)
             return True
         size = int(self._source.size(piece) * self._ratio)
         while self._cache and self._used() + size > self._room:
@@ -166,7 +171,7 @@ class Reader:
                 return False
             if self._held_bytes + size > self.budget:
                 raise self._too_large(piece, size)
-        self._held[piece] = Held(until, size)
+        self._held[piece] = HeldBlock(until, size)
         self._held_bytes += size
         self.most_bytes = max(self.most_bytes, self._used())
         self._threads.submit(lambda: self._read(piece))
@@ -205,7 +210,7 @@ class Reader:
             if error is None:
                 self._pump()
 
-    def _arrived(self, held: Held, piece: int, table: Any, error: BaseException | None, seconds: float) -> None:
+    def _arrived(self, held: HeldBlock, piece: int, table: Any, error: BaseException | None, seconds: float) -> None:
         held.table, held.error = table, error
         if table is None:
             return

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 
-class Threads:
+class DaemonThreads:
     """Like an executor; but its threads are daemons, so a slow disk does not hold up the end of a program."""
 
     def __init__(self, number: int, name: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from headway.data.context import DataContext
 from headway.data.execution.batch_counter import Progress, Unwatched, Watcher, counted
 from headway.data.execution.block_reader import Closed
 from headway.data.execution.map_executor import spare_cores
-from headway.data.execution.pipeline import Batch, Options, Pipeline, Position
+from headway.data.execution.pipeline import Batch, Pipeline, PipelineOptions, Position
 from headway.data.operations.base import UserOp
 from headway.data.plan import Plan
 from headway.data.sharding.row_order import Order
@@ -38,7 +38,7 @@ class Agreement(Protocol):
 
 
 @dataclass(frozen=True)
-class Place:
+class ShardPlace:
     """Which part of the rows is ours."""
 
     rank: int = 0
@@ -48,8 +48,20 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """How batches are to be. ``key`` is equal for equal wishes: then a running pipeline can be gone on with."""
+class BatchOptions:
+    """How a loop wants its batches. Equal ``key``s allow a running pipeline to be reused.
+
+    Args:
+        batch_size: rows of a batch; None: one batch per epoch.
+        finish: what to make of the rows of a batch; runs in the pipeline's threads.
+        deliver: wraps the iterator of batches in the thread of the loop, to copy them to a device for example.
+        prefetch: how many batches are made ahead of the loop.
+        drop_last: leave out a last batch that is too small.
+        local_shuffle: shuffle rows among so many neighbours.
+        local_seed: of the local shuffle; None: the run's own.
+        pad_last: fill a batch that is too small by repeating its rows.
+        form: identifies what ``finish`` and ``deliver`` do; None: pipelines are not reused.
+    """
 
     batch_size: int | None = 256
     finish: Callable[[Chunk], Any] = lambda chunk: chunk
@@ -59,10 +71,17 @@ class Wanted:
     local_shuffle: int | None = None
     local_seed: int | None = None
     pad_last: bool = False
-    key: Hashable = None
+    form: Hashable = None
+
+    @property
+    def key(self) -> Hashable:
+        if self.form is None:
+            return None
+        local = (self.local_shuffle, self.local_seed)
+        return self.form, self.batch_size, self.prefetch, self.drop_last, local, self.pad_last
 
     def finished(self, chunk: Chunk) -> Any:
-        """The rows of a batch, as what it is to be."""
+        """The rows of a batch, as the loop wants them."""
         if self.pad_last and self.batch_size is not None:
             chunk = padded(chunk, self.batch_size)
         return self.finish(chunk)
@@ -79,10 +98,10 @@ class Wanted:
 
 
 @dataclass
-class Stream:
+class EpochStream:
     plan: Plan
     order: Order
-    place: Place = Place()
+    place: ShardPlace = ShardPlace()
     context: DataContext = field(default_factory=DataContext.get_current)
     name: str = ""
     position: Position = NOWHERE  # how far the loop is
@@ -109,7 +128,7 @@ class Stream:
         """What the watcher is told."""
         return "dataset", self.name
 
-    def schedule(self, wanted: Wanted) -> Schedule:
+    def schedule(self, wanted: BatchOptions) -> Schedule:
         place, order = self.place, self.order
         if wanted.local_shuffle is not None:
             order = _locally_shuffled(order, wanted)
@@ -118,7 +137,7 @@ class Stream:
         drop_last = wanted.drop_last and wanted.batch_size is not None and self.plan.keeps_rows
         return Schedule(order, place.rank, place.world_size, whole, drop_last)
 
-    def num_batches(self, wanted: Wanted) -> int:
+    def num_batches(self, wanted: BatchOptions) -> int:
         """Of a whole epoch; TypeError where that cannot be known."""
         if not self.plan.keeps_rows:
             raise TypeError("the number of batches is not known before they are made: the dataset is filtered")
@@ -169,7 +188,7 @@ class Stream:
         self._later, self.order = self.order, replace(self.order, lanes=lanes, window=window)
         self.local = local
 
-    def _check_local(self, wanted: Wanted, begin: Position) -> None:
+    def _check_local(self, wanted: BatchOptions, begin: Position) -> None:
         """A local shuffle is part of the order: in the middle of an epoch it cannot become another."""
         now = None if wanted.local_shuffle is None else [wanted.local_shuffle, wanted.local_seed]
         if (begin.rows or begin.skip) and now != self.local:
@@ -181,7 +200,7 @@ class Stream:
 
     # --- iterating ---
 
-    def iterate(self, wanted: Wanted) -> Iterator[Any]:
+    def iterate(self, wanted: BatchOptions) -> Generator[Any, None, None]:
         """The batches of the next epoch. Leaving the loop early ends the epoch."""
         self.check()
         if self.num_to_skip:
@@ -246,14 +265,14 @@ class Stream:
             epoch, rows, _, done = self.position
             self.progress.taken[self.name] = (epoch + done) * self.order.num_rows + (0 if done else rows)
 
-    def _is_last(self, wanted: Wanted, epoch: int, number: int) -> bool:
+    def _is_last(self, wanted: BatchOptions, epoch: int, number: int) -> bool:
         """Whether no batch follows these in this epoch, as far as that is known: all ranks must think the same."""
         if self.agreement is not None and not self.plan.keeps_rows:
             return not self.agreement.may(epoch, number)
         schedule, left = self.schedule(wanted), self.order.num_rows - self.position.rows
         return not next_step(left, schedule.global_batch, schedule.world_size, drop_last=schedule.drop_last)
 
-    def _pipeline(self, wanted: Wanted, begin: Position) -> Pipeline:
+    def _pipeline(self, wanted: BatchOptions, begin: Position) -> Pipeline:
         running = self.pipeline
         if running is not None and not running.closed:
             if self._key == wanted.key and wanted.key is not None and (running.coming, begin.rows) == (begin.epoch, 0):
@@ -261,7 +280,7 @@ class Stream:
             if self.lasting:
                 running.close()
         place = self.place
-        options = Options(
+        options = PipelineOptions(
             batch_size=wanted.batch_size,
             finish=wanted.finished,
             prefetch=wanted.prefetch,
@@ -276,7 +295,7 @@ class Stream:
         return self.pipeline
 
     def _num_threads(self) -> int:
-        asked = [op.concurrency for op in self.plan.ops if isinstance(op, UserOp) and op.concurrency is not None]
+        asked = [op.num_threads for op in self.plan.ops if isinstance(op, UserOp) and op.num_threads is not None]
         return max(asked, default=self.context.threads(self.place.local_world_size))
 
     def close(self) -> None:
@@ -289,7 +308,24 @@ class Stream:
                 self.close()
 
 
-def _locally_shuffled(order: Order, wanted: Wanted) -> Order:
+class Batches:
+    """What ``iter_batches`` and its relatives return: each ``iter()`` is the next epoch. ``len()`` is exact."""
+
+    def __init__(self, stream: EpochStream, options: BatchOptions) -> None:
+        self.stream = stream
+        self.options = options
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.stream.iterate(self.options)
+
+    def __len__(self) -> int:
+        return self.stream.num_batches(self.options)
+
+    def __repr__(self) -> str:
+        return f"Batches(batch_size={self.options.batch_size})"
+
+
+def _locally_shuffled(order: Order, wanted: BatchOptions) -> Order:
     """Rows of a buffer are shuffled: that is a window of the order, where it has none."""
     assert wanted.local_shuffle is not None
     seed = order.seed if wanted.local_seed is None else wanted.local_seed

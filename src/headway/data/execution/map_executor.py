@@ -12,22 +12,22 @@ import time
 from collections.abc import Sequence
 
 from headway.data.blocks.chunk import Chunk, num_bytes, num_rows
-from headway.data.execution.map_process import Helper
-from headway.data.operations.base import Chain, Op, Tally, Tell, UserOp
+from headway.data.execution.map_process import MapProcess
+from headway.data.operations.base import Chain, Op, OpTally, RowName, UserOp
 
 CONSIDER_S = 0.5  # of mapping here, before a process is thought of
 WORTH_S = 10e-6  # a row: below that, the way costs more than the work
 TRIAL = 8  # chunks, before we compare
 
 
-class Mapper:
+class MapExecutor:
     """All operations on a chunk. Belongs to one thread; keeps no helper longer than it is of use."""
 
-    def __init__(self, ops: Sequence[Op], tallies: Sequence[Tally], num_spare: int) -> None:
+    def __init__(self, ops: Sequence[Op], tallies: Sequence[OpTally], num_spare: int) -> None:
         self._ops = tuple(ops)
         self._tallies = tallies
         self._chain: Chain | None = None
-        self._helper: Helper | None = None
+        self._helper: MapProcess | None = None
         wanted = {op.executor for op in ops if isinstance(op, UserOp)}
         by_row = any(isinstance(op, UserOp) and op.by_row for op in ops)
         self._must = "process" in wanted
@@ -37,36 +37,36 @@ class Mapper:
         self._num_there = 0
         self.where = "process" if self._must else "thread"
 
-    def __call__(self, chunk: Chunk, tell: Tell) -> Chunk:
+    def __call__(self, chunk: Chunk, row_name: RowName) -> Chunk:
         if self._must:
-            return self._mapped_there(chunk, tell)
+            return self._mapped_there(chunk, row_name)
         if self._helper is not None and self._helper.ready and self._num_there < TRIAL:
-            made = self._mapped_there(chunk, tell)
+            made = self._mapped_there(chunk, row_name)
             if self._num_there == TRIAL:
                 self._decide()
             return made
         if self._helper is not None and self.where == "process":
-            return self._mapped_there(chunk, tell)
-        return self._mapped_here(chunk, tell)
+            return self._mapped_there(chunk, row_name)
+        return self._mapped_here(chunk, row_name)
 
-    def _mapped_here(self, chunk: Chunk, tell: Tell) -> Chunk:
+    def _mapped_here(self, chunk: Chunk, row_name: RowName) -> Chunk:
         if self._chain is None:
             self._chain = Chain(self._ops, self._tallies)
         began, rows = time.perf_counter(), num_rows(chunk)
-        made = self._chain(chunk, tell)
+        made = self._chain(chunk, row_name)
         self._here[0] += time.perf_counter() - began
         self._here[1] += rows
         if self._may and self._here[0] > CONSIDER_S:
             self._may = False
             if self._here[0] / max(1, self._here[1]) > WORTH_S:
-                self._helper = Helper(self._ops)
+                self._helper = MapProcess(self._ops)
         return made
 
-    def _mapped_there(self, chunk: Chunk, tell: Tell) -> Chunk:
+    def _mapped_there(self, chunk: Chunk, row_name: RowName) -> Chunk:
         if self._helper is None:
-            self._helper = Helper(self._ops)
+            self._helper = MapProcess(self._ops)
         began, rows = time.perf_counter(), num_rows(chunk)
-        made = self._helper(chunk, tell)
+        made = self._helper(chunk, row_name)
         took = time.perf_counter() - began
         self._there[0] += took
         self._there[1] += rows

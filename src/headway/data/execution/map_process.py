@@ -28,7 +28,7 @@ import cloudpickle
 from headway.core.errors import DataError
 from headway.core.process import title
 from headway.data.blocks.chunk import Chunk
-from headway.data.operations.base import Chain, Op, Tell, annotate
+from headway.data.operations.base import Chain, Op, RowName, annotate
 
 _LENGTH = struct.Struct("!Q")
 _PR_SET_PDEATHSIG = 1
@@ -37,7 +37,7 @@ _ROW = re.compile(r"@row (\d+)@")
 PATIENCE_S = 2.0  # for a helper that was told to end
 
 
-class Shelf:
+class SharedBuffer:
     """A memory file that one side writes and the other reads; it grows as it must."""
 
     def __init__(self, fd: int) -> None:
@@ -65,10 +65,10 @@ class Shelf:
         return [bytearray(memoryview(self._map)[a : a + size]) for a, size in places] if self._map else []
 
 
-class Line:
+class BufferChannel:
     """One end of the conversation."""
 
-    def __init__(self, wire: socket.socket, out: Shelf, back: Shelf) -> None:
+    def __init__(self, wire: socket.socket, out: SharedBuffer, back: SharedBuffer) -> None:
         self.wire = wire
         self._out = out
         self._in = back
@@ -96,7 +96,7 @@ class Line:
         return bytes(data)
 
 
-class Helper:
+class MapProcess:
     """Our end: the same as a Chain, in another process. Belongs to one thread."""
 
     def __init__(self, ops: tuple[Op, ...]) -> None:
@@ -109,7 +109,7 @@ class Helper:
         with theirs:
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno(), *files], stdin=subprocess.DEVNULL)
         self._files = files
-        self._line = Line(ours, Shelf(files[0]), Shelf(files[1]))
+        self._line = BufferChannel(ours, SharedBuffer(files[0]), SharedBuffer(files[1]))
         self._line.send(packed)
         self._ready = False
 
@@ -127,13 +127,13 @@ class Helper:
             raise answer
         self._ready = True
 
-    def __call__(self, chunk: Chunk, tell: Tell) -> Chunk:
+    def __call__(self, chunk: Chunk, row_name: RowName) -> Chunk:
         if not self._ready:
             self._expect_ready()
         self._line.send(chunk)
         answer: Any = self._received()
         if isinstance(answer, BaseException):
-            raise _named(answer, tell)
+            raise _named(answer, row_name)
         made: Chunk = answer
         return made
 
@@ -167,14 +167,14 @@ def _packed_ops(ops: tuple[Op, ...]) -> bytes:
     return data
 
 
-def _named(error: BaseException, tell: Tell) -> BaseException:
+def _named(error: BaseException, row_name: RowName) -> BaseException:
     """The helper knows rows by their number in the chunk; we know their names."""
     notes, error.__notes__ = getattr(error, "__notes__", []), []
     for note in notes:
         if note.startswith(_RAISED):
             error.add_note(note)
         else:
-            annotate(error, _ROW.sub(lambda found: tell(int(found[1])), note))
+            annotate(error, _ROW.sub(lambda found: row_name(int(found[1])), note))
     return error
 
 
@@ -188,7 +188,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if os.getppid() != parent:
         return
-    line = Line(socket.socket(fileno=wire), Shelf(back), Shelf(to))
+    line = BufferChannel(socket.socket(fileno=wire), SharedBuffer(back), SharedBuffer(to))
     try:
         chain = Chain(cloudpickle.loads(line.receive()))
         line.send("ready")
@@ -201,7 +201,7 @@ def main() -> None:
             line.send(_packed(error))
 
 
-def _answer(line: Line, chain: Chain) -> None:
+def _answer(line: BufferChannel, chain: Chain) -> None:
     chunk = line.receive()
     try:
         answer: Any = chain(chunk, lambda number: f"@row {number}@")

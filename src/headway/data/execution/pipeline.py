@@ -25,10 +25,10 @@ import numpy as np
 
 from headway.core.errors import DataError
 from headway.data.blocks.chunk import Chunk, gathered, joined, num_bytes, num_rows, sliced
-from headway.data.execution.block_reader import Closed, Reader, Time
-from headway.data.execution.daemon_threads import Threads
-from headway.data.execution.map_executor import Mapper
-from headway.data.operations.base import Tally
+from headway.data.execution.block_reader import BlockReader, Closed, Time
+from headway.data.execution.daemon_threads import DaemonThreads
+from headway.data.execution.map_executor import MapExecutor
+from headway.data.operations.base import OpTally
 from headway.data.plan import Plan
 from headway.data.sharding.step_schedule import Schedule, Step
 
@@ -54,14 +54,14 @@ class Batch(NamedTuple):
     num_bytes: int
 
 
-class End(NamedTuple):
+class EpochEnd(NamedTuple):
     """An epoch is over."""
 
     epoch: int
 
 
 @dataclass(frozen=True)
-class Options:
+class PipelineOptions:
     """``finish`` makes of a chunk what the loop gets. ``last_epoch``: where to end, None: never."""
 
     batch_size: int | None
@@ -75,10 +75,10 @@ class Options:
 
 
 @dataclass
-class Figures:
+class PipelineFigures:
     """What has happened so far, for whoever wants to know what training waits for."""
 
-    ops: list[Tally] = field(default_factory=list)
+    ops: list[OpTally] = field(default_factory=list)
     batches: int = 0
     rows: int = 0
     waited_s: float = 0.0
@@ -88,18 +88,18 @@ class Figures:
 class Pipeline:
     """Belongs to the loop that takes from it; close it, or take all."""
 
-    def __init__(self, plan: Plan, schedule: Schedule, begin: Position, options: Options) -> None:
+    def __init__(self, plan: Plan, schedule: Schedule, begin: Position, options: PipelineOptions) -> None:
         self._plan = plan
         self._schedule = schedule
         self._options = options
         self._begin = begin
-        self.figures = Figures([Tally(op.title) for op in plan.ops])
-        self.reader = Reader(plan.source, plan.columns, options.budget, options.num_threads, self._needs())
-        self._made: queue.Queue[Batch | End | BaseException] = queue.Queue(max(1, options.prefetch))
+        self.figures = PipelineFigures([OpTally(op.title) for op in plan.ops])
+        self.reader = BlockReader(plan.source, plan.columns, options.budget, options.num_threads, self._needs())
+        self._made: queue.Queue[Batch | EpochEnd | BaseException] = queue.Queue(max(1, options.prefetch))
         self._stop = threading.Event()
         self._local = threading.local()
-        self._mappers: list[Mapper] = []
-        self._pool = Threads(options.num_threads, "headway-data-map") if options.num_threads > 1 else None
+        self._mappers: list[MapExecutor] = []
+        self._pool = DaemonThreads(options.num_threads, "headway-data-map") if options.num_threads > 1 else None
         self.coming = begin.epoch + begin.done  # the epoch whose batches come next
         self._thread = threading.Thread(target=self._work, name="headway-data", daemon=True)
         self._thread.start()
@@ -112,7 +112,7 @@ class Pipeline:
             began = time.perf_counter()
             made = self._made.get()
             self.figures.waited_s += time.perf_counter() - began
-            if isinstance(made, End):
+            if isinstance(made, EpochEnd):
                 self.coming = made.epoch + 1
                 if made.epoch == self._options.last_epoch:
                     self.close()
@@ -168,7 +168,7 @@ class Pipeline:
             with contextlib.suppress(Closed):
                 self._hand_over(error)
 
-    def _hand_over(self, made: Batch | End | BaseException) -> None:
+    def _hand_over(self, made: Batch | EpochEnd | BaseException) -> None:
         if isinstance(made, Batch):
             self.reader.made(made.num_bytes)
         while not self._stop.is_set():
@@ -199,13 +199,13 @@ class Pipeline:
             if not found and not begin.rows:
                 return  # this rank has no rows at all
 
-    def _all(self) -> Iterator[Batch | End]:
+    def _all(self) -> Iterator[Batch | EpochEnd]:
         keeps = self._plan.keeps_rows
         for begin in self._epochs():
             chunks = self._chunks(begin, finish=keeps)
             yield from chunks if keeps else self._rebatched(begin, chunks)
             self.reader.passed((begin.epoch + 1, 0))
-            yield End(begin.epoch)
+            yield EpochEnd(begin.epoch)
             if begin.epoch == self._options.last_epoch:
                 return
 
@@ -223,7 +223,7 @@ class Pipeline:
                 trouble = error
                 break
             after = Position(begin.epoch, step.position)
-            job = _Job(self, pieces, blocks, where, step, after, finish)
+            job = _BatchJob(self, pieces, blocks, where, step, after, finish)
             if self._pool is None:
                 yield job()
             else:
@@ -270,12 +270,12 @@ class Pipeline:
         return Batch(self._options.finish(chunk), after, size, num_bytes(chunk))
 
     @property
-    def mapper(self) -> Mapper:
+    def mapper(self) -> MapExecutor:
         """This thread's own operations."""
         if not hasattr(self._local, "mapper"):
-            self._local.mapper = Mapper(self._plan.ops, self.figures.ops, self._options.num_spare)
+            self._local.mapper = MapExecutor(self._plan.ops, self.figures.ops, self._options.num_spare)
             self._mappers.append(self._local.mapper)
-        mapper: Mapper = self._local.mapper
+        mapper: MapExecutor = self._local.mapper
         return mapper
 
     @property
@@ -285,7 +285,7 @@ class Pipeline:
 
 
 @dataclass(frozen=True)
-class _Job:
+class _BatchJob:
     """Make one chunk."""
 
     pipeline: Pipeline
@@ -301,7 +301,7 @@ class _Job:
         chunk = self._gathered(there)
         rows = self.step.picks.rows
         kept = np.arange(len(rows)) if there is None else np.flatnonzero(there)
-        chunk = self.pipeline.mapper(chunk, lambda number: self._tell(kept, number)) if chunk else chunk
+        chunk = self.pipeline.mapper(chunk, lambda number: self._row_name(kept, number)) if chunk else chunk
         self._check_size(chunk)
         value = self.pipeline._options.finish(chunk) if self.finish else chunk
         return Batch(value, self.after, num_rows(chunk), num_bytes(chunk))
@@ -332,7 +332,7 @@ class _Job:
                 f"{budget >> 20:,} MiB: take smaller batches, or raise DataContext.memory_budget_bytes"
             )
 
-    def _tell(self, kept: Any, number: int) -> str:
+    def _row_name(self, kept: Any, number: int) -> str:
         if number >= len(kept):
             return "the last row"
         piece, row = int(self.step.picks.pieces[kept[number]]), int(self.step.picks.rows[kept[number]])

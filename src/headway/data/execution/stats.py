@@ -6,10 +6,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headway.data.execution.epochs import Stream
+    from headway.data.execution.epochs import EpochStream
 
 
-def figures(stream: Stream) -> dict[str, Any]:
+def figures(stream: EpochStream) -> dict[str, Any]:
     """As data, for ``data.jsonl`` and whoever wants to draw it."""
     pipeline = stream.pipeline
     if pipeline is None:
@@ -51,7 +51,7 @@ def slowest(found: dict[str, Any]) -> dict[str, Any] | None:
     return max(operators, key=lambda each: each["seconds"], default=None)
 
 
-def told(stream: Stream) -> str:
+def summary(stream: EpochStream) -> str:
     found = figures(stream)
     if not found:
         return "nothing has been read yet"

@@ -10,15 +10,14 @@ import numpy as np
 import tensorflow as tf
 
 from headway.data.blocks.chunk import arrays_of
-from headway.data.execution.batch_iterable import Batches
-from headway.data.execution.epochs import Stream, Wanted
+from headway.data.execution.epochs import Batches, BatchOptions, EpochStream
 
 
-def tf_batches(stream: Stream, wanted: Wanted, dtypes: Any) -> Batches:
+def tf_batches(stream: EpochStream, options: BatchOptions, dtypes: Any) -> Batches:
     def finish(chunk: Any) -> dict[str, Any]:
         return {name: tf.convert_to_tensor(array, _dtype(dtypes, name)) for name, array in arrays_of(chunk).items()}
 
-    return Batches(stream, replace(wanted, finish=finish, key=(*wanted.key, str(dtypes))))  # type: ignore[misc]
+    return Batches(stream, replace(options, finish=finish, form=("tensorflow", str(dtypes))))
 
 
 def _dtype(dtypes: Any, name: str) -> Any:
@@ -28,9 +27,9 @@ def _dtype(dtypes: Any, name: str) -> Any:
 def tf_dataset(batches: Batches, features: Any, labels: Any, additional: Any) -> Any:
     """What Keras takes: each iteration of it is the next epoch."""
     names = [features, labels] if additional is None else [features, labels, additional]
-    plan = batches._stream.plan
-    with contextlib.closing(Stream(plan, plan.order(1))) as peek:  # a look of our own: the consumer's place stays
-        first = next(peek.iterate(batches._wanted))
+    plan = batches.stream.plan
+    with contextlib.closing(EpochStream(plan, plan.order(1))) as peek:  # the position of the loop stays
+        first = next(peek.iterate(batches.options))
     signature = tuple(_spec(first, name) for name in names)
 
     def generate() -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,7 @@ from torch.utils.data import IterableDataset
 from headway.core.errors import DataError
 from headway.data.blocks.chunk import Chunk, arrays_of
 from headway.data.collate import Collate
-from headway.data.execution.batch_iterable import Batches
-from headway.data.execution.epochs import Stream, Wanted
+from headway.data.execution.epochs import Batches, BatchOptions, EpochStream
 from headway.data.execution.pipeline import Batch
 from headway.data.frameworks.device_prefetch import moved, one_ahead
 
@@ -87,34 +86,28 @@ def _pinned(batch: Any) -> Any:
 
 
 def torch_batches(
-    stream: Stream,
-    wanted: Wanted,
+    stream: EpochStream,
+    options: BatchOptions,
     *,
     dtypes: Dtypes,
     device: str | torch.device | None,
     collate_fn: Callable[[dict[str, Any]], Any] | None,
     pin_memory: bool,
 ) -> Batches:
-    """To a card, batches go over pinned memory and a stream of their own, one ahead of the loop."""
+    """Batches for a GPU go through pinned memory and a CUDA stream of their own, one ahead of the loop."""
     target = torch.device(device) if device not in (None, "cpu") else None
-    to_card = target is not None and target.type == "cuda"
-    finish = ToTensors(dtypes, collate_fn, pin=to_card or (pin_memory and torch.cuda.is_available()))
+    to_gpu = target is not None and target.type == "cuda"
+    finish = ToTensors(dtypes, collate_fn, pin=to_gpu or (pin_memory and torch.cuda.is_available()))
 
     def deliver(batches: Iterator[Batch]) -> Iterator[Batch]:
         if target is None:
             return batches
-        if not to_card:
+        if not to_gpu:
             return (batch._replace(value=moved(batch.value, target)) for batch in batches)
         return one_ahead(batches, target, lambda batch, to: batch._replace(value=moved(batch.value, to)))
 
-    key = ("torch", wanted.key, str(dtypes), str(target), id(collate_fn), pin_memory)
-    return Batches(stream, _with(wanted, finish, deliver, key))
-
-
-def _with(wanted: Wanted, finish: Any, deliver: Any, key: Any) -> Wanted:
-    from dataclasses import replace
-
-    return replace(wanted, finish=finish, deliver=deliver, key=key)
+    form = ("torch", str(dtypes), str(target), id(collate_fn), pin_memory)
+    return Batches(stream, replace(options, finish=finish, deliver=deliver, form=form))
 
 
 class Pairs(IterableDataset[Any]):

@@ -1,8 +1,8 @@
-"""What is done to rows on their way: values that say it, and how it is done to a chunk.
+"""Operations on rows: the values that describe one, and the chain that applies several to a chunk.
 
-An operation keeps the number of rows, or says that it does not: where it does, every row's place in the order is known
-before anything is read, and training can go on anywhere. A function that returns another number than it said is
-refused, with the word that would have made it right.
+An operation keeps the number of rows or declares that it does not. Where all keep it, the place of every row in the
+order is known before anything is read, and training can resume anywhere. A function that returns another number of
+rows than declared is refused, and the error names the option that allows it.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headway.data.blocks.chunk import (
-    Chunk,
-    num_bytes,
-    num_rows,
-)
+from headway.core.errors import DataError
+from headway.data.blocks.chunk import Chunk, num_bytes, num_rows
+from headway.data.datasource.base import refuse_unknown
 
-Tell = Callable[[int], str]  # what a person would call the n-th row of a chunk
-Runner = Callable[[Chunk, Tell], Chunk]
+RowName = Callable[[int], str]  # describes the n-th row of a chunk in error messages
+Runner = Callable[[Chunk, RowName], Chunk]
+
+EXECUTORS = (None, "thread", "process")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Function:
-    """A function of the user's with what it is called with; a class is made an object first, one per thread."""
+    """A user's function with its arguments; a class is instantiated first, once per thread."""
 
     call: Any
     args: tuple[Any, ...] = ()
@@ -42,20 +42,40 @@ class Function:
         name: str = getattr(call, "__name__", type(call).__name__)
         return name
 
-    @property
-    def is_class(self) -> bool:
-        return inspect.isclass(self.call)
-
-    def made(self) -> Callable[[Any], Any]:
-        call = self.call(*self.constructor_args, **self.constructor_kwargs) if self.is_class else self.call
+    def instance(self) -> Callable[[Any], Any]:
+        """What to call with a row or a batch."""
+        call = self.call
+        if inspect.isclass(call):
+            call = call(*self.constructor_args, **self.constructor_kwargs)
         if not self.args and not self.kwargs:
             return call  # type: ignore[no-any-return]
         return lambda value: call(value, *self.args, **self.kwargs)
 
 
+def user_function(
+    fn: Any,
+    fn_args: Sequence[Any] = (),
+    fn_kwargs: Mapping[str, Any] | None = None,
+    fn_constructor_args: Sequence[Any] = (),
+    fn_constructor_kwargs: Mapping[str, Any] | None = None,
+    **resources: Any,
+) -> Function:
+    """Check what a user passed to ``map`` or one of its relatives. ``resources`` are for Ray's scheduler."""
+    if not callable(fn):
+        raise DataError(f"a function or a class is needed, got {fn!r}")
+    refuse_unknown(resources)
+    return Function(
+        call=fn,
+        args=tuple(fn_args or ()),
+        kwargs=dict(fn_kwargs or {}),
+        constructor_args=tuple(fn_constructor_args or ()),
+        constructor_kwargs=dict(fn_constructor_kwargs or {}),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Op:
-    """One operation. ``runner`` makes what does it; that may hold state, and belongs to one thread."""
+    """One operation. ``runner`` makes the function that applies it; that may hold state and belongs to one thread."""
 
     @property
     def title(self) -> str:
@@ -66,8 +86,18 @@ class Op:
         return True
 
     @property
+    def batch_size(self) -> int | None:
+        """How many rows it wants at a time; None: any number."""
+        return None
+
+    @property
     def is_users(self) -> bool:
-        """Whether code of the user's runs in it."""
+        """Whether it runs a user's code."""
+        return False
+
+    @property
+    def keeps_columns(self) -> bool:
+        """Whether its rows have the columns that they had before, whatever a user's function does."""
         return False
 
     def runner(self) -> Runner:
@@ -76,9 +106,27 @@ class Op:
 
 @dataclass(frozen=True, kw_only=True)
 class UserOp(Op):
+    """An operation that calls a user's function. ``concurrency`` of (min, max) means max threads."""
+
     function: Function
-    concurrency: int | None = None
+    concurrency: int | tuple[int, ...] | None = None
     executor: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.executor not in EXECUTORS:
+            raise DataError(
+                f'executor must be "thread", "process" or None (chosen by measuring), got {self.executor!r}'
+            )
+        number = self.num_threads
+        if number is not None and not (isinstance(number, int) and number >= 1):
+            raise DataError(f"concurrency must be a positive number or (min, max), got {self.concurrency!r}")
+
+    @property
+    def num_threads(self) -> int | None:
+        """How many threads run it at most; None: as many as the worker has."""
+        if isinstance(self.concurrency, tuple) and self.concurrency:
+            return self.concurrency[-1]
+        return self.concurrency  # type: ignore[return-value]  # an empty tuple is refused
 
     @property
     def is_users(self) -> bool:
@@ -91,7 +139,7 @@ class UserOp(Op):
 
 @contextlib.contextmanager
 def explained(title: str, row: Callable[[], str]) -> Iterator[None]:
-    """An error in here keeps its type and its traceback, and says which row it was about."""
+    """Add a note to errors raised inside that says which row they are about; type and traceback stay."""
     try:
         yield
     except Exception as error:
@@ -101,20 +149,20 @@ def explained(title: str, row: Callable[[], str]) -> Iterator[None]:
 
 
 def annotate(error: BaseException, text: str) -> None:
-    """Say which row it was, and how to have it again if its number is known."""
+    """Note which row an error is about, and how to run that row again if its number is known."""
     error.add_note(text)
-    if found := _NUMBER.search(text):
-        error.add_note(f"headway: to have it again, alone: dataset.probe({found[1]})")
+    if found := _ROW_NUMBER.search(text):
+        error.add_note(f"headway: to run it again, alone: dataset.probe({found[1]})")
 
 
-_NUMBER = re.compile(r"row (\d+) of the dataset")
+_ROW_NUMBER = re.compile(r"row (\d+) of the dataset")
 
 
-# --- several in a row ---
+# --- several operations ---
 
 
 @dataclass
-class Tally:
+class OpTally:
     """What an operation has done so far."""
 
     title: str
@@ -129,20 +177,20 @@ class Tally:
 
 
 class Chain:
-    """Operations one after the other, in one thread."""
+    """Operations applied one after the other, in one thread."""
 
-    def __init__(self, ops: Sequence[Op], tallies: Sequence[Tally] | None = None) -> None:
+    def __init__(self, ops: Sequence[Op], tallies: Sequence[OpTally] | None = None) -> None:
         self._runners = [op.runner() for op in ops]
-        self._tallies = tallies or [Tally(op.title) for op in ops]
+        self._tallies = tallies or [OpTally(op.title) for op in ops]
         self._keep = [op.keeps_rows for op in ops]
 
-    def __call__(self, chunk: Chunk, tell: Tell = lambda number: "some row") -> Chunk:
+    def __call__(self, chunk: Chunk, row_name: RowName = lambda number: "some row") -> Chunk:
         for runner, tally, keeps in zip(self._runners, self._tallies, self._keep, strict=True):
             began = time.perf_counter()
-            chunk = runner(chunk, tell)
+            chunk = runner(chunk, row_name)
             tally.add(num_rows(chunk), num_bytes(chunk), time.perf_counter() - began)
             if not keeps:
-                tell = _unknown
+                row_name = _unknown
         return chunk
 
 

@@ -1,4 +1,4 @@
-"""What is done to columns, and to rows by a condition: no function of the user's is called."""
+"""Operations on columns, and rows by a condition: no user function is called."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pyarrow as pa
 
 from headway.core.errors import DataError
 from headway.data.blocks.chunk import Chunk, chunk_of, table_of
-from headway.data.datasource.parquet import no_column
-from headway.data.operations.base import Op, Runner, Tell
+from headway.data.datasource.base import check_columns
+from headway.data.operations.base import Op, RowName, Runner
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilterBy(Op):
-    """By an Arrow expression: no Python for every row."""
+    """Keep the rows for which an Arrow expression is true: no Python per row."""
 
     expression: Any
 
@@ -29,7 +29,7 @@ class FilterBy(Op):
         return False
 
     def runner(self) -> Runner:
-        def run(chunk: Chunk, tell: Tell) -> Chunk:
+        def run(chunk: Chunk, row_name: RowName) -> Chunk:
             try:
                 return chunk_of(table_of(chunk).filter(self.expression))
             except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError) as error:
@@ -47,7 +47,11 @@ class Select(Op):
         return "select_columns"
 
     def runner(self) -> Runner:
-        return lambda chunk, tell: {name: _column(chunk, name) for name in self.columns}
+        def run(chunk: Chunk, row_name: RowName) -> Chunk:
+            check_columns(self.columns, list(chunk))
+            return {name: chunk[name] for name in self.columns}
+
+        return run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +63,8 @@ class Drop(Op):
         return "drop_columns"
 
     def runner(self) -> Runner:
-        def run(chunk: Chunk, tell: Tell) -> Chunk:
-            for name in self.columns:
-                _column(chunk, name)
+        def run(chunk: Chunk, row_name: RowName) -> Chunk:
+            check_columns(self.columns, list(chunk))
             return {name: column for name, column in chunk.items() if name not in self.columns}
 
         return run
@@ -69,6 +72,8 @@ class Drop(Op):
 
 @dataclass(frozen=True, kw_only=True)
 class Rename(Op):
+    """``names``: from old to new, or one per column."""
+
     names: Mapping[str, str] | tuple[str, ...]
 
     @property
@@ -76,23 +81,16 @@ class Rename(Op):
         return "rename_columns"
 
     def runner(self) -> Runner:
-        return lambda chunk, tell: self._renamed(chunk)
+        return lambda chunk, row_name: dict(zip(self._new_names(chunk), chunk.values(), strict=True))
 
-    def _renamed(self, chunk: Chunk) -> Chunk:
+    def _new_names(self, chunk: Chunk) -> list[str]:
         if isinstance(self.names, tuple):
             if len(self.names) != len(chunk):
                 raise DataError(f"rename_columns needs {len(chunk)} names, one per column, got {len(self.names)}")
             names = list(self.names)
         else:
-            for name in self.names:
-                _column(chunk, name)
+            check_columns(self.names, list(chunk))
             names = [self.names.get(name, name) for name in chunk]
         if len(set(names)) < len(names):
             raise DataError(f"rename_columns would give two columns the same name: {', '.join(names)}")
-        return dict(zip(names, chunk.values(), strict=True))
-
-
-def _column(chunk: Chunk, name: str) -> Any:
-    if name not in chunk:
-        raise no_column(name, list(chunk), "this dataset")
-    return chunk[name]
+        return names

@@ -1,4 +1,4 @@
-"""Conditions as text, say ``"age >= 18 and country in ['NZ', 'CH']"``, as Arrow expressions. Nothing is executed."""
+"""Parses conditions such as ``"age >= 18 and country in ['NZ', 'CH']"`` into Arrow expressions; never executes text."""
 
 from __future__ import annotations
 
@@ -26,11 +26,16 @@ _COMPUTE: dict[type[ast.operator], Any] = {
 }
 
 
-def parse(text: str) -> Any:
+def expression_of(condition: Any) -> pc.Expression:
+    """An Arrow expression as it is, a text parsed; DataError for anything else."""
+    if isinstance(condition, pc.Expression):
+        return condition
+    if not isinstance(condition, str):
+        raise DataError(f'expr must be a pyarrow expression or a text like "age >= 18", got {condition!r}')
     try:
-        return _expression(ast.parse(text, mode="eval").body)
+        return _expression(ast.parse(condition, mode="eval").body)
     except (SyntaxError, TypeError, ValueError) as error:
-        raise DataError(f"{text!r} is not a condition that we understand: {error}") from error
+        raise DataError(f"{condition!r} is not a condition that we understand: {error}") from error
 
 
 def _expression(node: ast.expr) -> Any:

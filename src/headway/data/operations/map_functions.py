@@ -1,17 +1,18 @@
-"""What functions of the user's do to rows."""
+"""Operations that call a user's function: map, flat_map and filter by row, map_batches and add_column by batch."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from headway.core.errors import DataError
 from headway.data.blocks.chunk import (
     Chunk,
+    check_format,
     chunk_of_result,
     chunk_of_rows,
     formatted,
@@ -21,7 +22,7 @@ from headway.data.blocks.chunk import (
     rows_of,
     sliced,
 )
-from headway.data.operations.base import Runner, Tell, UserOp, explained
+from headway.data.operations.base import RowName, Runner, UserOp, explained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,12 @@ class MapBatches(UserOp):
     batch_size: int | None = None
     batch_format: str | None = "default"
     keeps: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_format(self.batch_format)
+        if self.batch_size is not None and (not isinstance(self.batch_size, int) or self.batch_size < 1):
+            raise DataError(f"batch_size must be a positive number or None, got {self.batch_size!r}")
 
     @property
     def title(self) -> str:
@@ -43,26 +50,24 @@ class MapBatches(UserOp):
         return False
 
     def runner(self) -> Runner:
-        call = self.function.made()
+        call = self.function.instance()
 
-        def run(chunk: Chunk, tell: Tell) -> Chunk:
-            size, total = self.batch_size or max(1, num_rows(chunk)), num_rows(chunk)
+        def run(chunk: Chunk, row_name: RowName) -> Chunk:
+            total = num_rows(chunk)
+            size = self.batch_size or max(1, total)
             parts = []
             for first in range(0, total, size):
                 part = sliced(chunk, first, first + size) if size < total else chunk
                 last = min(first + size, total) - 1
-                with explained(self.title, lambda a=first, b=last: f"{tell(a)} to {tell(b)}"):  # type: ignore[misc]
-                    result = call(formatted(part, self.batch_format))
-                    parts += self._results(result, num_rows(part))
+                with explained(self.title, lambda a=first, b=last: f"{row_name(a)} to {row_name(b)}"):  # type: ignore[misc]
+                    parts += self._chunks(call(formatted(part, self.batch_format)), num_rows(part))
             return joined(parts) if parts else sliced(chunk, 0, 0)
 
         return run
 
-    def _results(self, result: Any, rows: int) -> list[Chunk]:
-        if inspect.isgenerator(result):
-            chunks = [chunk_of_result(each) for each in result]
-        else:
-            chunks = [chunk_of_result(result)]
+    def _chunks(self, result: Any, rows: int) -> list[Chunk]:
+        """What the function returned or yielded, checked."""
+        chunks = [chunk_of_result(each) for each in (result if inspect.isgenerator(result) else (result,))]
         now = sum(map(num_rows, chunks))
         if self.keeps and now != rows:
             raise DataError(
@@ -73,77 +78,69 @@ class MapBatches(UserOp):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ByRow(UserOp):
-    """A function is called with each row; ``word`` is what the user has called for that."""
-
-    word: ClassVar[str]
-    changes_rows: ClassVar[bool] = True
-
+class MapRows(UserOp):
     @property
     def title(self) -> str:
-        return f"{self.word}({self.function.name})"
+        return f"map({self.function.name})"
+
+    def runner(self) -> Runner:
+        def finish(chunk: Chunk, results: list[Any], row_name: RowName) -> Chunk:
+            return _columns(self.title, results, row_name) if results else chunk
+
+        return _by_row(self.title, self.function.instance(), finish)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlatMap(UserOp):
+    @property
+    def title(self) -> str:
+        return f"flat_map({self.function.name})"
 
     @property
     def keeps_rows(self) -> bool:
-        return not self.changes_rows
+        return False
 
     def runner(self) -> Runner:
-        call = self.taking(self.function.made())
+        call = self.function.instance()
 
-        def run(chunk: Chunk, tell: Tell) -> Chunk:
-            results: list[Any] = []
-            with explained(self.title, lambda: tell(len(results))):
-                for row in rows_of(chunk):
-                    results.append(call(row))
-            return self.made(chunk, results, tell)
+        def finish(chunk: Chunk, results: list[Any], row_name: RowName) -> Chunk:
+            rows = [row for made in results for row in made]
+            return _columns(self.title, rows, row_name) if rows else sliced(chunk, 0, 0)
 
-        return run
-
-    def taking(self, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """The function, and what is done at once with its answer: an error in that names the row, too."""
-        return call
-
-    def made(self, chunk: Chunk, results: list[Any], tell: Tell) -> Chunk:
-        """What becomes of the rows."""
-        raise NotImplementedError
+        return _by_row(self.title, lambda row: list(call(row)), finish)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MapRows(_ByRow):
-    word = "map"
-    changes_rows = False
+class Filter(UserOp):
+    @property
+    def title(self) -> str:
+        return f"filter({self.function.name})"
 
-    def made(self, chunk: Chunk, results: list[Any], tell: Tell) -> Chunk:
-        return _columns(self.title, results, tell) if results else chunk
+    @property
+    def keeps_rows(self) -> bool:
+        return False
 
+    @property
+    def keeps_columns(self) -> bool:
+        return True
 
-@dataclass(frozen=True, kw_only=True)
-class FlatMap(_ByRow):
-    word = "flat_map"
+    def runner(self) -> Runner:
+        call = self.function.instance()
 
-    def taking(self, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return lambda row: list(call(row))
+        def finish(chunk: Chunk, results: list[Any], row_name: RowName) -> Chunk:
+            return kept(chunk, np.asarray(results, bool))
 
-    def made(self, chunk: Chunk, results: list[Any], tell: Tell) -> Chunk:
-        rows = [row for made in results for row in made]
-        return _columns(self.title, rows, tell) if rows else sliced(chunk, 0, 0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Filter(_ByRow):
-    word = "filter"
-
-    def taking(self, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return lambda row: bool(call(row))
-
-    def made(self, chunk: Chunk, results: list[Any], tell: Tell) -> Chunk:
-        return kept(chunk, np.asarray(results, bool))
+        return _by_row(self.title, lambda row: bool(call(row)), finish)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AddColumn(UserOp):
     column: str
     batch_format: str | None = "pandas"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_format(self.batch_format)
 
     @property
     def title(self) -> str:
@@ -154,10 +151,10 @@ class AddColumn(UserOp):
         return False
 
     def runner(self) -> Runner:
-        call = self.function.made()
+        call = self.function.instance()
 
-        def run(chunk: Chunk, tell: Tell) -> Chunk:
-            with explained(self.title, lambda: f"{tell(0)} and those after it"):
+        def run(chunk: Chunk, row_name: RowName) -> Chunk:
+            with explained(self.title, lambda: f"{row_name(0)} and those after it"):
                 added = chunk_of_result({self.column: call(formatted(chunk, self.batch_format))})
                 if num_rows(added) != num_rows(chunk):
                     raise DataError(f"it made {num_rows(added):,} values for {num_rows(chunk):,} rows")
@@ -166,12 +163,25 @@ class AddColumn(UserOp):
         return run
 
 
-def _columns(title: str, results: Sequence[Any], tell: Tell) -> Chunk:
+def _by_row(title: str, call: Callable[[Any], Any], finish: Callable[[Chunk, list[Any], RowName], Chunk]) -> Runner:
+    """Call a function with each row, and make a chunk of all results; an error in the function names its row."""
+
+    def run(chunk: Chunk, row_name: RowName) -> Chunk:
+        results: list[Any] = []
+        with explained(title, lambda: row_name(len(results))):
+            for row in rows_of(chunk):
+                results.append(call(row))
+        return finish(chunk, results, row_name)
+
+    return run
+
+
+def _columns(title: str, results: Sequence[Any], row_name: RowName) -> Chunk:
     for number, result in enumerate(results):
         if not isinstance(result, Mapping):
             kind = type(result).__name__
             raise DataError(
-                f"{title} must return a dict with a value per column, it returned a {kind} for {tell(number)}"
+                f"{title} must return a dict with a value per column, it returned a {kind} for {row_name(number)}"
             )
-    with explained(title, lambda: f"{tell(0)} and those after it"):
+    with explained(title, lambda: f"{row_name(0)} and those after it"):
         return chunk_of_rows(results)

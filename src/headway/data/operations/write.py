@@ -1,4 +1,4 @@
-"""Datasets as files: a folder of them, each written under another name first, and all named when all are whole."""
+"""Writes a dataset as a directory of files: first under temporary names, then all are renamed when all are complete."""
 
 from __future__ import annotations
 
@@ -12,89 +12,65 @@ import pyarrow as pa
 
 from headway.core.config import local_path, scheme_of
 from headway.core.errors import DataError
-from headway.data.blocks.chunk import joined, num_bytes, num_rows, table_of
+from headway.data.blocks.chunk import Chunk, groups_of, joined, table_of
 from headway.data.blocks.tensor_columns import PyObjects, RaggedTensor, array_of
-from headway.data.datasource.base import refuse_unknown
 from headway.data.datasource.file_listing import MOVING
 
-FILE = 128 << 20  # bytes of rows in a file, about
-GROUP = 8 << 20  # and in a row group: what is read at once
+FILE_BYTES = 128 << 20  # of rows in a file, about
+ROW_GROUP_BYTES = 8 << 20  # what is read at once
 
 
-class Writing:
-    def _chunks(self, what: str) -> Iterator[Any]:
-        raise NotImplementedError
+def write_parquet(
+    chunks: Iterator[Chunk],
+    path: str | os.PathLike[str],
+    row_group_rows: int | None,
+    arrow_parquet_args: Mapping[str, Any],
+) -> None:
+    import pyarrow.parquet as pq
 
-    def write_parquet(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        row_group_rows: int | None = None,
-        arrow_parquet_args: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> None:
-        """A folder of Parquet files, in row groups of about 8 MiB: small enough to be dealt out and shuffled.
+    def write_table(table: pa.Table, file: Any) -> None:
+        rows = row_group_rows or max(1, min(table.num_rows, ROW_GROUP_BYTES * table.num_rows // max(1, table.nbytes)))
+        pq.write_table(table, file, row_group_size=rows, **arrow_parquet_args)
 
-        They take the place of those that an earlier write has left there, once all of them are whole.
-        """
-        refuse_unknown(options)
-        import pyarrow.parquet as pq
-
-        def write(table: pa.Table, file: Any) -> None:
-            rows = row_group_rows or max(1, min(table.num_rows, GROUP * table.num_rows // max(1, table.nbytes)))
-            pq.write_table(table, file, row_group_size=rows, **(arrow_parquet_args or {}))
-
-        self._write(path, "parquet", write)
-
-    def write_csv(self, path: str | os.PathLike[str], **options: Any) -> None:
-        """A folder of CSV files, in the place of those of an earlier write."""
-        refuse_unknown(options)
-        from pyarrow import csv
-
-        self._write(path, "csv", lambda table, file: csv.write_csv(_without_tensors(table, "CSV"), file))
-
-    def write_json(self, path: str | os.PathLike[str], **options: Any) -> None:
-        """A folder of JSON lines, in the place of those of an earlier write."""
-        refuse_unknown(options)
-        import json
-
-        def write(table: pa.Table, file: Any) -> None:
-            for row in _lists(table).to_pylist():
-                file.write(json.dumps(row, default=str).encode() + b"\n")
-
-        self._write(path, "json", write)
-
-    def _write(self, path: str | os.PathLike[str], suffix: str, write: Callable[[pa.Table, Any], None]) -> None:
-        with _Target(os.fspath(path), suffix) as target:
-            for table in _tables(self._chunks(f"writing {suffix}")):
-                for field in table.schema:
-                    if isinstance(field.type, PyObjects):
-                        raise DataError(f"column {field.name!r} holds Python objects, which are not written to files")
-                target.write(table, write)
-            if not target.number:
-                raise DataError("the dataset is empty: there is nothing to write")
-            target.finish()
+    _write(chunks, path, "parquet", write_table)
 
 
-def _tables(chunks: Iterator[Any]) -> Iterator[pa.Table]:
-    group: list[Any] = []
-    size = 0
-    for chunk in chunks:
-        if num_rows(chunk):
-            group.append(chunk)
-            size += num_bytes(chunk)
-        if size >= FILE:
-            yield table_of(joined(group))
-            group, size = [], 0
-    if group:
-        yield table_of(joined(group))
+def write_csv(chunks: Iterator[Chunk], path: str | os.PathLike[str]) -> None:
+    from pyarrow import csv
+
+    _write(chunks, path, "csv", lambda table, file: csv.write_csv(_without_nested(table, "CSV"), file))
 
 
-class _Target:
-    """A folder, on this machine or elsewhere, that shall hold one dataset."""
+def write_json(chunks: Iterator[Chunk], path: str | os.PathLike[str]) -> None:
+    import json
+
+    def write_table(table: pa.Table, file: Any) -> None:
+        for row in _with_lists(table).to_pylist():
+            file.write(json.dumps(row, default=str).encode() + b"\n")
+
+    _write(chunks, path, "json", write_table)
+
+
+def _write(
+    chunks: Iterator[Chunk], path: str | os.PathLike[str], suffix: str, write_table: Callable[[pa.Table, Any], None]
+) -> None:
+    with _TargetDirectory(os.fspath(path), suffix) as target:
+        for group in groups_of(chunks, FILE_BYTES):
+            table = table_of(joined(group))
+            for field in table.schema:
+                if isinstance(field.type, PyObjects):
+                    raise DataError(f"column {field.name!r} holds Python objects, which are not written to files")
+            target.write(table, write_table)
+        if not target.num_files:
+            raise DataError("the dataset is empty: there is nothing to write")
+        target.finish()
+
+
+class _TargetDirectory:
+    """A directory, on this machine or in an object store, that holds one dataset when all is written."""
 
     def __init__(self, path: str, suffix: str) -> None:
-        self.number = 0  # files so far
+        self.num_files = 0
         self._suffix = suffix
         self._local = scheme_of(path) in ("", "file", "local")
         self._lock = -1
@@ -109,20 +85,20 @@ class _Target:
             self._store = open_store(path)
             self._fs, self._path = self._store.filesystem, self._store.path.rstrip("/")
 
-    def __enter__(self) -> _Target:
+    def __enter__(self) -> _TargetDirectory:
         if self._local:
-            self._take()
-            self._sweep()
+            self._lock_directory()
+            self._remove_unfinished()
         return self
 
     def __exit__(self, *exception: object) -> None:
         if self._local:
-            self._sweep()
+            self._remove_unfinished()
             fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process that was forked meanwhile has a copy of it
             os.close(self._lock)
 
-    def _take(self) -> None:
-        """DataError where another write is under way: the files of both would be mixed."""
+    def _lock_directory(self) -> None:
+        """DataError while another write is in progress: the files of both would be mixed."""
         self._lock = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -135,62 +111,62 @@ class _Target:
         except OSError:  # a filesystem without locks
             return
 
-    def _sweep(self) -> None:
-        """Remove what was not finished, now or by a program that was killed."""
+    def _remove_unfinished(self) -> None:
+        """Remove files of this write that failed, or of an earlier one that was killed."""
         ours = re.compile(rf"\.part-\d{{6,}}\.{self._suffix}\.part")
         for name in filter(ours.fullmatch, os.listdir(self._path)):
             os.remove(f"{self._path}/{name}")
 
-    def write(self, table: pa.Table, write: Callable[[pa.Table, Any], None]) -> None:
-        with self._fs.open_output_stream(self._unfinished(self.number)) as file:
-            write(table, file)
-        self.number += 1
+    def write(self, table: pa.Table, write_table: Callable[[pa.Table, Any], None]) -> None:
+        with self._fs.open_output_stream(self._temporary_name(self.num_files)) as file:
+            write_table(table, file)
+        self.num_files += 1
 
     def finish(self) -> None:
-        """Name what was written, and remove what an earlier, longer write has left: readers would take both."""
+        """Rename what was written, and remove what an earlier, longer write left: readers would read both."""
         if self._local:
-            self._name_all()
+            self._rename_all()
         else:
-            self._store.delete(self._longer(self._store.sizes()))
+            self._store.delete(self._leftovers(self._store.sizes()))
 
-    def _name_all(self) -> None:
-        """Until all of them are named, and should we be killed, no reader takes the mixture for a dataset."""
+    def _rename_all(self) -> None:
+        """A marker file keeps readers from a mixture of two datasets until all are renamed, or if this is killed."""
         marker = f"{self._path}/{MOVING}"
         with open(marker, "w"):
             pass
-        for number in range(self.number):
+        for number in range(self.num_files):
             try:
-                os.replace(self._unfinished(number), f"{self._path}/{self._name(number)}")
+                os.replace(self._temporary_name(number), f"{self._path}/{self._name(number)}")
             except OSError:
-                if number == 0:  # all is as it was
+                if number == 0:  # nothing has changed
                     os.remove(marker)
                 raise
-        for name in self._longer(os.listdir(self._path)):
+        for name in self._leftovers(os.listdir(self._path)):
             os.remove(f"{self._path}/{name}")
         os.remove(marker)
 
-    def _longer(self, names: Iterable[str]) -> list[str]:
-        """Those that a write of more files than this one has given."""
+    def _leftovers(self, names: Iterable[str]) -> list[str]:
+        """Files that a longer write left."""
         ours = re.compile(rf"part-(\d{{6,}})\.{self._suffix}")
-        return [name for name in names if (match := ours.fullmatch(name)) and int(match[1]) >= self.number]
+        return [name for name in names if (match := ours.fullmatch(name)) and int(match[1]) >= self.num_files]
 
     def _name(self, number: int) -> str:
         return f"part-{number:06d}.{self._suffix}"
 
-    def _unfinished(self, number: int) -> str:
-        """A name that readers pass over; stores show nothing before it is whole."""
+    def _temporary_name(self, number: int) -> str:
+        """A name that readers skip. Object stores need none: they show no file before it is complete."""
         name = self._name(number)
         return f"{self._path}/.{name}.part" if self._local else f"{self._path}/{name}"
 
 
-def _without_tensors(table: pa.Table, what: str) -> pa.Table:
+def _without_nested(table: pa.Table, what: str) -> pa.Table:
     for field in table.schema:
         if isinstance(field.type, pa.BaseExtensionType) or pa.types.is_nested(field.type):
             raise DataError(f"column {field.name!r} holds {field.type}, which {what} has no way to write")
     return table
 
 
-def _lists(table: pa.Table) -> pa.Table:
+def _with_lists(table: pa.Table) -> pa.Table:
     for number, field in enumerate(table.schema):
         if isinstance(field.type, pa.FixedShapeTensorType | RaggedTensor):
             values = array_of(table.column(number).combine_chunks())

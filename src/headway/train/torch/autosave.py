@@ -53,7 +53,7 @@ from headway.worker.session import Later, Session, current
 _logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from headway.data.execution.epochs import Stream
+    from headway.data.execution.epochs import EpochStream
 
 # These are the same on all ranks; a meter, say, or a buffer of experience, is each rank's own.
 _COMMON = (nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
@@ -157,11 +157,11 @@ class Tracked:
         self._omissions.begin_epoch()
 
     @property
-    def _streams(self) -> list[Stream]:
+    def _streams(self) -> list[EpochStream]:
         """The datasets that this worker has asked for; where they are rides in every report by itself."""
-        return [shard._own for shard in self._session.extras.get("shards", {}).values()]
+        return [shard.stream for shard in self._session.extras.get("shards", {}).values()]
 
-    def _follow(self, stream: Stream) -> None:
+    def _follow(self, stream: EpochStream) -> None:
         stream.watcher, stream.before_first_batch = self, self._set_random_states
         stream.num_to_skip = self._skipped.count(stream.key)
         self._passes.know(stream.key)

@@ -14,7 +14,7 @@ import pytest
 import headway.data
 from headway.data.context import DataContext, ExecutionOptions
 from headway.data.datasource.parquet import ParquetFiles
-from headway.data.execution.epochs import Place, Stream, Wanted
+from headway.data.execution.epochs import BatchOptions, EpochStream, ShardPlace
 from headway.data.execution.pipeline import Position
 
 GROUPS, ROWS = 20, 100  # row groups, and rows of each
@@ -45,9 +45,9 @@ class Reads:
 
 def consume(dataset: headway.data.Dataset, begin: Position, rank: int = 0, world: int = 1, **options: Any) -> list[int]:
     """What is left of an epoch from there on."""
-    plan = dataset._plan
-    stream = Stream(plan, plan.order(world, **options), Place(rank, world), position=begin)
-    return [n for chunk in stream.iterate(Wanted(32)) for n in chunk["id"].tolist()]
+    plan = dataset.plan
+    stream = EpochStream(plan, plan.order(world, **options), ShardPlace(rank, world), position=begin)
+    return [n for chunk in stream.iterate(BatchOptions(32)) for n in chunk["id"].tolist()]
 
 
 @pytest.mark.parametrize("rows", [0, 1, 99, 100, 101, 1000, 1599, 1985, 2000])
@@ -81,9 +81,11 @@ def test_later_epochs_read_nothing_again_where_there_is_room(
     files: headway.data.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = Reads(monkeypatch)
-    plan = files.random_shuffle()._plan
-    stream = Stream(plan, plan.order(1), lasting=True)
-    orders = [[n for chunk in stream.iterate(Wanted(32, key="k")) for n in chunk["id"].tolist()] for _ in range(3)]
+    plan = files.random_shuffle().plan
+    stream = EpochStream(plan, plan.order(1), lasting=True)
+    orders = [
+        [n for chunk in stream.iterate(BatchOptions(32, form="k")) for n in chunk["id"].tolist()] for _ in range(3)
+    ]
     stream.close()
     assert sorted(orders[0]) == sorted(orders[2]) == list(range(GROUPS * ROWS))
     assert orders[0] != orders[1]
@@ -97,10 +99,10 @@ def test_no_more_is_held_than_the_budget(
     budget = 6 * ROWS * 65 * 8
     monkeypatch.setattr(DataContext.get_current(), "memory_budget_bytes", budget)
     dataset = files.random_shuffle(window_rows=2 * ROWS) if shuffled else files
-    plan = dataset._plan
-    stream = Stream(plan, plan.order(1), lasting=True)
+    plan = dataset.plan
+    stream = EpochStream(plan, plan.order(1), lasting=True)
     for _ in range(2):
-        assert sum(len(chunk["id"]) for chunk in stream.iterate(Wanted(32, key="k"))) == GROUPS * ROWS
+        assert sum(len(chunk["id"]) for chunk in stream.iterate(BatchOptions(32, form="k"))) == GROUPS * ROWS
     assert stream.pipeline is not None
     assert 0 < stream.pipeline.reader.most_bytes <= budget
     stream.close()

@@ -14,8 +14,8 @@ import headway.data
 from headway.data.blocks.chunk import Chunk
 from headway.data.context import DataContext
 from headway.data.execution import map_executor, progress_bar
-from headway.data.execution.map_executor import Mapper
-from headway.data.operations.base import Function, Tally
+from headway.data.execution.map_executor import MapExecutor
+from headway.data.operations.base import Function, OpTally
 from headway.data.operations.map_functions import MapRows
 
 
@@ -42,13 +42,13 @@ def slow(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def mapped(monkeypatch: pytest.MonkeyPatch, row_s: float, num_spare: int = 1, **options: Any) -> Mapper:
+def mapped(monkeypatch: pytest.MonkeyPatch, row_s: float, num_spare: int = 1, **options: Any) -> MapExecutor:
     """After enough chunks to decide."""
     monkeypatch.setattr(FakeHelper, "row_s", row_s)
     monkeypatch.setattr(FakeHelper, "closed", False)
-    monkeypatch.setattr(map_executor, "Helper", FakeHelper)
+    monkeypatch.setattr(map_executor, "MapProcess", FakeHelper)
     monkeypatch.setattr(map_executor, "CONSIDER_S", 0.01)
-    mapper = Mapper([MapRows(function=Function(call=slow), **options)], [Tally("map(slow)")], num_spare)
+    mapper = MapExecutor([MapRows(function=Function(call=slow), **options)], [OpTally("map(slow)")], num_spare)
     for _ in range(map_executor.TRIAL + 4):
         mapper({"id": np.arange(20)}, str)
     return mapper
