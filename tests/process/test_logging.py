@@ -304,4 +304,5 @@ def test_no_module_but_the_commands_prints_to_stdout() -> None:
             is_print = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
             if is_print and not any(keyword.arg == "file" for keyword in node.keywords):
                 found.append(path.relative_to(source).as_posix())
-    assert all(path.startswith("cli/") for path in found), found
+    outside = [path for path in found if not path.startswith("cli/")]
+    assert outside == ["compat/sgd/callbacks.py"], "the PrintCallback alone"
