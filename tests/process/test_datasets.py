@@ -312,7 +312,7 @@ def test_ranks_agree_on_the_last_step_where_nobody_could_know_it(tmp_path: Path)
     seen = rows_by_epoch(tmp_path / "run")
     assert all(count == 1 for rows in seen.values() for count in rows.values())
     assert set(range(0, 50, 10)) <= set(seen[0]), "the poorer rank has used all of its rows"
-    logs = "".join(path.read_text() for path in (tmp_path / "run" / "logs").glob("*.out"))
+    logs = "".join(path.read_text() for path in (tmp_path / "run" / "logs").glob("rank-*.err"))
     assert "because another rank has no more rows" in logs
 
 

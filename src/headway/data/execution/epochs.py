@@ -6,6 +6,7 @@ A training worker has one for each dataset; its position rides in every report, 
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from collections.abc import Callable, Generator, Hashable, Iterator
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,8 @@ from headway.data.plan import Plan
 from headway.data.sharding.row_order import Order
 from headway.data.sharding.step_schedule import Schedule
 from headway.data.sharding.step_sizes import next_step
+
+_logger = logging.getLogger(__name__)
 
 NOWHERE = Position(-1, done=True)  # no epoch has begun
 
@@ -346,10 +349,9 @@ def _agreed(batches: Iterator[Batch], epoch: int, agreement: Agreement, name: st
         coming = next(batches, end)
         agreement.has(epoch, number + 1 + (coming is not end), ended=coming is end)
         if not agreement.may(epoch, number):
-            print(
-                f"headway: epoch {epoch} of dataset {name!r} ends after {number:,} batches, because another rank has "
-                "no more rows; rows that this rank still has are left out of it",
-                flush=True,
+            _logger.warning(
+                f"epoch {epoch} of dataset {name!r} ends after {number:,} batches, because another rank has "
+                "no more rows; rows that this rank still has are left out of it"
             )
             return
         yield batch
