@@ -18,7 +18,7 @@ DATASETS = "tests/process/test_datasets.py::"
 DATASET = "tests/unit/data/test_dataset.py::"
 SOURCES = "tests/unit/data/test_sources.py::"
 PROGRAMS = "tests/seeds/test_programs.py::"
-BAD_LUCK = "tests/process/test_bad_luck.py::"
+FAULTS = "tests/process/test_faults.py::"
 SGD = "tests/process/test_sgd.py::"
 AS_RAY = "tests/process/test_as_ray.py::"
 TORCH = "tests/process/test_torch.py::"
@@ -218,18 +218,18 @@ SHOWN = {
     "V90": VALIDATION + "test_a_killed_driver_leaves_no_process_and_the_pending_validation_is_taken_up_again",
     # failures
     "S54": ELASTIC + "test_three_then_one_then_three_workers_see_every_sample_once",
-    "S155": "tests/process/test_endings.py::test_failures_beyond_the_budget_end_the_run",
+    "S155": "tests/process/test_worker_exits.py::test_failures_beyond_the_budget_end_the_run",
     "S200": ELASTIC + "test_a_worker_that_cannot_be_replaced_is_done_without",
     "V26": ELASTIC + "test_where_there_is_no_room_it_waits_and_begins_when_there_is",
     "V33": ELASTIC + "test_what_could_not_be_forked_is_done_without_for_a_while",
     "V43": "tests/unit/control/test_failures.py::test_the_policy_counts",
-    "V44": BAD_LUCK + "test_workers_that_never_come_up_end_the_run_when_the_budget_for_starts_is_spent",
+    "V44": FAULTS + "test_workers_that_never_come_up_end_the_run_when_the_budget_for_starts_is_spent",
     "V45": "tests/unit/control/test_failures.py::test_the_three_budgets_know_nothing_of_each_other",
     "V16": PREEMPTION + "test_a_loop_that_saves_its_own_state_is_told_in_time",
     "V91": PREEMPTION + "test_errors_survive_pickle_with_all_that_they_know",
     "V93": PREEMPTION + "test_a_loop_that_saves_its_own_state_is_told_in_time",
     "V94": PREEMPTION + "test_preemptions_have_a_budget_of_their_own",
-    "V92": "tests/process/test_endings.py::test_equal_errors_of_several_ranks_are_one",
+    "V92": "tests/process/test_worker_exits.py::test_equal_errors_of_several_ranks_are_one",
     # data
     "S80": DATASET + "test_older_words_change_nothing",
     "S91": DATASETS + "test_datasets_that_are_not_split_are_whole_on_every_worker",
