@@ -88,6 +88,14 @@ def wait_until(fact: Callable[[], bool], timeout_s: float = 30, what: Callable[[
         time.sleep(0.01)
 
 
+def becomes_true(fact: Callable[[], bool], timeout_s: float = 30) -> bool:
+    """Wait for a fact, and say whether it has come true: for ``assert``."""
+    until = time.monotonic() + timeout_s
+    while not (found := fact()) and time.monotonic() < until:
+        time.sleep(0.01)
+    return found
+
+
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [process for process in processes if is_alive(process)]
 

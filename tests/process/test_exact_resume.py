@@ -22,7 +22,7 @@ from headway.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import exact_resume
-from history import compare, seeded
+from history import Comparison, compare, seeded
 
 
 @pytest.mark.parametrize("name", exact_resume.PROGRAMS)
@@ -51,10 +51,10 @@ def die(*, after: int, config: dict[str, Any]) -> None:
         os._exit(9)
 
 
-def same_when_killed(
+def compare_with_killed(
     folder: Path, function: Callable[[dict[str, Any]], None], num_workers: int, after: int, every_reports: int = 1
-) -> None:
-    """Runs the function undisturbed and killed; both must say the same numbers."""
+) -> Comparison:
+    """Run the function undisturbed and killed, and compare the reported numbers."""
     runs = []
     for name in ("quiet", "killed"):
         run = seeded(folder / name, 12345)
@@ -75,8 +75,7 @@ def same_when_killed(
         assert mark.exists()
         runs.append(run)
     quiet, killed = runs
-    found = compare(killed, quiet, "number")
-    assert found.equal, found
+    return compare(killed, quiet, "number")
 
 
 def fsdp_accumulation(config: dict[str, Any]) -> None:
@@ -98,7 +97,7 @@ def fsdp_accumulation(config: dict[str, Any]) -> None:
 
 
 def test_accumulated_gradients_of_a_sharded_model(tmp_path: Path) -> None:
-    same_when_killed(tmp_path, fsdp_accumulation, num_workers=2, after=2)
+    assert compare_with_killed(tmp_path, fsdp_accumulation, num_workers=2, after=2).equal
 
 
 class MasterWeights(torch.optim.Optimizer):
@@ -133,7 +132,7 @@ def fsdp_with_master_weights(config: dict[str, Any]) -> None:
 
 
 def test_float32_state_of_an_optimizer_of_a_sharded_bfloat16_model(tmp_path: Path) -> None:
-    same_when_killed(tmp_path, fsdp_with_master_weights, num_workers=2, after=2)
+    assert compare_with_killed(tmp_path, fsdp_with_master_weights, num_workers=2, after=2).equal
 
 
 def buffers_of_their_own(config: dict[str, Any]) -> None:
@@ -154,7 +153,7 @@ def buffers_of_their_own(config: dict[str, Any]) -> None:
 
 
 def test_running_statistics_that_differ_between_ranks(tmp_path: Path) -> None:
-    same_when_killed(tmp_path, buffers_of_their_own, num_workers=2, after=2)
+    assert compare_with_killed(tmp_path, buffers_of_their_own, num_workers=2, after=2).equal
 
 
 def mixed(batch: list[Any]) -> torch.Tensor:
@@ -180,7 +179,7 @@ def draws_everywhere(config: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("after", [1, 4, 6, 101, 102])
 def test_random_numbers_before_and_after_the_batches_of_an_epoch(after: int, tmp_path: Path) -> None:
-    same_when_killed(tmp_path, draws_everywhere, num_workers=1, after=after)
+    assert compare_with_killed(tmp_path, draws_everywhere, num_workers=1, after=after).equal
 
 
 def scaled(config: dict[str, Any]) -> None:
@@ -203,7 +202,7 @@ def scaled(config: dict[str, Any]) -> None:
 
 
 def test_the_scaler_of_accelerate_goes_on_where_it_was(tmp_path: Path) -> None:
-    same_when_killed(tmp_path, scaled, num_workers=1, after=2)
+    assert compare_with_killed(tmp_path, scaled, num_workers=1, after=2).equal
 
 
 def split_at_random(config: dict[str, Any]) -> None:
@@ -219,7 +218,7 @@ def split_at_random(config: dict[str, Any]) -> None:
 
 def test_what_is_drawn_before_state_is_restored_is_drawn_again_after_a_restart(tmp_path: Path) -> None:
     """Else rows that were held out would be trained with."""
-    same_when_killed(tmp_path, split_at_random, num_workers=1, after=2)
+    assert compare_with_killed(tmp_path, split_at_random, num_workers=1, after=2).equal
 
 
 def buffers_of_a_sharded_model(config: dict[str, Any]) -> None:
@@ -239,4 +238,4 @@ def buffers_of_a_sharded_model(config: dict[str, Any]) -> None:
 
 
 def test_running_statistics_of_a_sharded_model_differ_between_ranks_too(tmp_path: Path) -> None:
-    same_when_killed(tmp_path, buffers_of_a_sharded_model, num_workers=2, after=2)
+    assert compare_with_killed(tmp_path, buffers_of_a_sharded_model, num_workers=2, after=2).equal

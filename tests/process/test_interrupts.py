@@ -100,7 +100,7 @@ def test_ctrl_c_again_and_again_ends_at_once(tmp_path: Path, presses: int) -> No
             if driver.process.poll() is None:
                 driver.press_ctrl_c()
             time.sleep(0.02)
-        wait_until(lambda: driver.process.poll() is not None, 60)
+        assert driver.process.wait(60) in (1, -signal.SIGINT)
         gone(processes)
 
 

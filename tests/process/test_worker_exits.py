@@ -20,7 +20,7 @@ from headway import train
 from headway.control import controller
 from headway.control.machine import transitions
 from headway.engine import fork_server_client
-from support import fit, is_gone, plain_trainer, wait_until
+from support import becomes_true, fit, is_gone, plain_trainer, wait_until
 
 
 def failing(function: Any, num_workers: int = 2, **options: Any) -> train.TrainingFailedError:
@@ -203,7 +203,7 @@ def test_children_of_a_worker_end_with_it(tmp_path: Path) -> None:
 
     fit(train_func, storage_path=tmp_path / "runs")
     pid = int((tmp_path / "pid").read_text())
-    wait_until(lambda: is_gone(pid))
+    assert becomes_true(lambda: is_gone(pid))
 
 
 def test_a_loader_process_cannot_report_in_its_workers_name() -> None:
@@ -258,7 +258,7 @@ def test_children_of_a_worker_end_with_it_even_without_a_nursery(tmp_path: Path)
     os.kill(fork_server_client.fork_server_for(()).pid, signal.SIGKILL)
     assert run.result().state == "FINISHED"
     pid = int((tmp_path / "pid").read_text())
-    wait_until(lambda: is_gone(pid))
+    assert becomes_true(lambda: is_gone(pid))
 
 
 def test_a_nursery_that_died_between_runs_is_replaced() -> None:
@@ -297,7 +297,7 @@ def test_a_segment_that_a_killed_loader_process_left_is_swept(whose_death: str, 
     with pytest.raises(train.TrainingFailedError, match=r"was killed|died with"):
         fit(train_func)
     segment = Path(f"/dev/shm/torch_{(tmp_path / 'pid').read_text()}_4711_1")
-    wait_until(lambda: not segment.exists(), what=lambda: f"{segment} is swept")
+    assert becomes_true(lambda: not segment.exists()), f"{segment} is not swept"
 
 
 def test_who_takes_too_long_to_exit_is_named_before_it_is_killed(

@@ -11,7 +11,7 @@ import pytest
 from headway.core.config import ScalingConfig
 from headway.core.errors import ConfigError
 from headway.frameworks.base import BackendConfig, TorchConfig
-from headway.train import DataParallelTrainer
+from headway.train import DataConfig, DataParallelTrainer
 from headway.train.torch import TorchTrainer
 from headway.train.trainer import TrainerOptions, TrainingFunction, checked, trainer_options
 
@@ -91,4 +91,6 @@ def test_a_config_of_another_framework_is_refused() -> None:
 
 def test_an_option_that_is_none_counts_as_not_given() -> None:
     nothing: TrainerOptions = {"scaling_config": None, "metadata": None, "datasets": None, "run_config": None}
-    DataParallelTrainer(print, **nothing)
+    shared = DataConfig()
+    with_nothing = DataParallelTrainer(print, dataset_config=shared, **nothing)
+    assert vars(with_nothing) == vars(DataParallelTrainer(print, dataset_config=shared))

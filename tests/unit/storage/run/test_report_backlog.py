@@ -99,5 +99,9 @@ def test_a_disk_that_is_full_does_not_end_the_training(run: Path, monkeypatch: p
     def full(fd: int, data: bytes) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "write", full)
-    report(log, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        report(log, 1)
+    assert restore(run, newest_seq=1) == 0, "the report is lost, and the training continues"
+    report(log, 2)
+    assert restore(run, newest_seq=2) == 1
