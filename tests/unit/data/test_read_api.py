@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv as stdlib_csv
+import gc
 import gzip
 import io
 import json
 import os
 import pickle
 import tarfile
+import weakref
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -484,6 +486,16 @@ def test_many_pieces_of_a_csv_file_lose_nothing(tmp_path: Path, monkeypatch: pyt
     assert dataset.num_blocks() > 20
     assert dataset.take_all() == rows
     assert [str(kind) for kind in dataset.schema().types] == ["int64", "string", "double"]
+
+
+def test_a_csv_source_is_freed_with_its_dataset(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x\n1\n2\n")
+    dataset = headway.data.read_csv(tmp_path)
+    assert dataset.take_all() == [{"x": 1}, {"x": 2}]
+    freed = weakref.ref(dataset.plan.source)
+    del dataset
+    gc.collect()
+    assert freed() is None
 
 
 @given(st.lists(st.text("ab ,\"'ü;\t", max_size=12), max_size=30), st.integers(1, 40), st.booleans())

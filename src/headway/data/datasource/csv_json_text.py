@@ -50,6 +50,7 @@ class LineFiles(DataSource):
     options: Any = None
     skip: bool = False
     _left_out: list[str] = field(default_factory=list, compare=False, repr=False)
+    _headers: dict[int, list[str]] = field(default_factory=dict, compare=False, repr=False)
 
     @functools.cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -194,17 +195,18 @@ class LineFiles(DataSource):
         rest = {name: value for name, value in options.items() if name in ("parse_options", "convert_options")}
         return csv.read_csv(pa.BufferReader(data), read_options=chosen, **rest)
 
-    @functools.lru_cache(maxsize=1024)  # noqa: B019 - a source lives as long as its dataset
     def _names(self, number: int) -> list[str]:
-        """The header of a CSV file."""
+        """The header of a CSV file, read once."""
         from pyarrow import csv
 
+        if number in self._headers:
+            return self._headers[number]
         with self.files.open(number) as file:
             head = file.read(1 << 20)
         data = head[: _header_size(head)]
         rest = {"parse_options": self.options["parse_options"]} if "parse_options" in (self.options or {}) else {}
-        names: list[str] = csv.read_csv(pa.BufferReader(data), **rest).column_names
-        return names
+        self._headers[number] = csv.read_csv(pa.BufferReader(data), **rest).column_names
+        return self._headers[number]
 
     def size(self, piece: int) -> int:
         part = self.parts[piece]
@@ -221,9 +223,6 @@ class LineFiles(DataSource):
 
     def fingerprint(self) -> str:
         return digest(self.kind, self.files.fingerprint(), self.counts)
-
-    def __hash__(self) -> int:
-        return hash((self.kind, self.files.files))
 
 
 def _header_size(data: bytes) -> int:

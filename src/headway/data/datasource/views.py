@@ -13,7 +13,8 @@ import pyarrow as pa
 from headway.core.errors import DataError
 from headway.data.blocks.chunk import chunk_of, gathered, table_of
 from headway.data.datasource.base import Columns, DataSource, digest
-from headway.data.sharding.row_order import Order, Picks
+from headway.data.datasource.memory import cut
+from headway.data.sharding.row_order import Lane, Order, Picks, permutation
 
 
 def read_picks(source: DataSource, picks: Picks, columns: Columns = None) -> pa.Table:
@@ -118,8 +119,6 @@ class RandomPart(View):
 
     @functools.cached_property
     def _rows(self) -> tuple[np.ndarray[Any, Any], ...]:
-        from headway.data.sharding.row_order import permutation
-
         shuffled = permutation(self.base.num_rows, self.seed, 0x5917)
         chosen = np.sort(shuffled[: self.num_first] if self.part == 0 else shuffled[self.num_first :])
         ends = np.cumsum(self.base.counts)
@@ -151,7 +150,7 @@ class RandomPart(View):
         return digest(self.base.fingerprint(), self.num_first, self.part, self.seed)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What can be computed again does not travel."""
+        """Without what can be computed again."""
         return {name: getattr(self, name) for name in ("base", "num_first", "part", "seed")}
 
 
@@ -269,15 +268,17 @@ class ShuffledView(View):
     order: Order
     rows: int
 
+    @functools.cached_property
+    def _lane(self) -> Lane:
+        return self.order.lane(0, 0)
+
     @property
     def counts(self) -> tuple[int, ...]:
-        from headway.data.datasource.memory import cut
-
         return cut(self.order.num_rows, self.rows)
 
     def read(self, piece: int, columns: Columns = None) -> pa.Table:
         first = piece * self.rows
-        picks = self.order.lane(0, 0).picks(first, first + self.counts[piece])
+        picks = self._lane.picks(first, first + self.counts[piece])
         return read_picks(self.base, picks, columns)
 
     def size(self, piece: int) -> int:
@@ -285,6 +286,10 @@ class ShuffledView(View):
 
     def fingerprint(self) -> str:
         return digest(self.base.fingerprint(), self.order.shuffle, self.order.window, self.order.seed, self.rows)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what can be computed again."""
+        return {name: getattr(self, name) for name in ("base", "order", "rows")}
 
 
 @dataclass(frozen=True)

@@ -82,17 +82,14 @@ class Order:
         bounds = np.cumsum([0, *(self.lane_size(lane) for lane in range(self.num_lanes))]).tolist()
         return [_cut(pieces, self.counts, low, high) for low, high in itertools.pairwise(bounds)]
 
-    @functools.lru_cache(maxsize=64)  # noqa: B019 - an order lives as long as its dataset
     def lane(self, epoch: int, lane: int) -> Lane:
+        """One lane in one epoch, built anew by each call: keep it while you are in it."""
         segments = self._lanes[lane]
         if self.shuffle in ("blocks", "window"):
             chosen = permutation(len(segments), self.seed, epoch, lane).tolist()
             segments = [segments[number] for number in chosen]
         window = {"window": self.window, "local": self.window, "full": self.num_rows}.get(self.shuffle, 0)
         return Lane(_laid_out(segments), window, (self.seed, epoch, lane))
-
-    def __hash__(self) -> int:
-        return hash((len(self.counts), self.num_rows, self.lanes, self.shuffle, self.window, self.seed))
 
 
 class Lane:
@@ -129,13 +126,15 @@ class Lane:
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
     def _window_order(self, number: int) -> Array:
-        if number not in self._shuffled:
-            if len(self._shuffled) > 3:
-                self._shuffled.clear()
+        order = self._shuffled.get(number)
+        if order is None:
             first = number * self._window
             size = min(self._window, self.size - first)
-            self._shuffled[number] = first + permutation(size, *self._key, number)
-        return self._shuffled[number]
+            order = first + permutation(size, *self._key, number)
+            if len(self._shuffled) > 3:
+                self._shuffled = {}  # another thread may hold the old one
+            self._shuffled[number] = order
+        return order
 
     def needs(self, start: int) -> Iterator[tuple[int, int, int]]:
         """From row ``start`` on, which pieces are needed: (from which row of the lane on, up to which, piece)."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headway.data.sharding.row_order import Order, Picks
+from headway.data.sharding.row_order import Lane, Order, Picks
 from headway.data.sharding.step_sizes import next_step, num_steps
 
 
@@ -46,18 +46,19 @@ class Schedule:
 
     def steps(self, epoch: int, position: int = 0) -> Iterator[Step]:
         """The steps of an epoch that come after ``position`` rows of it; none for a rank that gets no row of it."""
+        lanes: dict[int, Lane] = {}  # those that this rank has read from
         while position < self.order.num_rows:
             size = next_step(
                 self.order.num_rows - position, self.global_batch, self.world_size, drop_last=self.drop_last
             )
             if not size:
                 return
-            picks = self._picks(epoch, position, size)
+            picks = self._picks(lanes, epoch, position, size)
             position += size
             if len(picks.rows):
                 yield Step(position, position // self.order.num_lanes, picks)
 
-    def _picks(self, epoch: int, position: int, size: int) -> Picks:
+    def _picks(self, lanes: dict[int, Lane], epoch: int, position: int, size: int) -> Picks:
         """This rank's part of a step: the rows of all lanes one behind the other, cut into equal parts."""
         low, high = _part(size, self.world_size, self.rank)
         parts, at = [], 0
@@ -65,7 +66,9 @@ class Schedule:
             first, stop = self.order.consumed(lane, position), self.order.consumed(lane, position + size)
             begin, end = max(low, at), min(high, at + stop - first)
             if begin < end:
-                parts.append(self.order.lane(epoch, lane).picks(first + begin - at, first + end - at))
+                if lane not in lanes:
+                    lanes[lane] = self.order.lane(epoch, lane)
+                parts.append(lanes[lane].picks(first + begin - at, first + end - at))
             at += stop - first
         if len(parts) == 1:
             return parts[0]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headway.data.sharding import row_order
 from headway.data.sharding.row_order import Order, permutation
 from headway.data.sharding.step_schedule import Schedule
 
@@ -133,3 +138,27 @@ def test_the_number_of_steps_is_known_before(drop_last: bool) -> None:
     order = Order((7, 8, 9), 2, "window", 10)
     for schedule in world(order, 2, 5, drop_last):
         assert len(list(schedule.steps(0))) == schedule.num_steps
+
+
+def test_an_order_is_freed_with_the_dataset_that_it_belongs_to() -> None:
+    order = Order((10, 10), lanes=2, shuffle="window", window=4, seed=3)
+    assert len(list(Schedule(order, 0, 1, 4).steps(0))) == 5
+    freed = weakref.ref(order)
+    del order
+    gc.collect()
+    assert freed() is None
+
+
+def test_steps_of_many_lanes_build_each_lane_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: Counter[tuple[int, ...]] = Counter()
+    lane = row_order.Lane
+
+    def build(segments, window, key):  # type: ignore[no-untyped-def]
+        built[key] += 1
+        return lane(segments, window, key)
+
+    monkeypatch.setattr(row_order, "Lane", build)
+    order = Order((5,) * 100, lanes=100, shuffle="window", window=4, seed=3)
+    assert len(list(Schedule(order, 0, 1, 100).steps(0))) == 5
+    assert set(built.values()) == {1}
+    assert len(built) == 100
