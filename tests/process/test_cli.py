@@ -15,7 +15,7 @@ import pytest
 from headway import train
 from headway.cli import main
 from headway.core.task import Task
-from headway.frameworks.base import TorchScriptConfig
+from headway.frameworks.torch_config import TorchScriptConfig
 from headway.storage.run.reader import runs
 from headway.train.launch.fit import prepare
 from headway.train.launch.request import TrainRequest

@@ -22,7 +22,7 @@ from headway.cli import main
 from headway.core import phrases
 from headway.core.errors import TrainingFailedError
 from headway.core.task import Task
-from headway.frameworks.base import TorchScriptConfig
+from headway.frameworks.torch_config import TorchScriptConfig
 from headway.storage.run import failure_bundle
 from headway.storage.run.reader import RunReader
 from headway.train.launch.fit import prepare

@@ -15,7 +15,7 @@ from headway.core.config import FailureConfig, RunConfig, ScalingConfig
 from headway.core.errors import ConfigError, HeadwayError, PreemptionError, TrainingFailedError
 from headway.core.task import Task
 from headway.engine.fork_server_client import warm_up
-from headway.frameworks.base import TorchScriptConfig
+from headway.frameworks.torch_config import TorchScriptConfig
 from headway.observe.terminal import plain
 from headway.train.launch.fit import prepare
 from headway.train.launch.request import TrainRequest

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import _rendezvous_handlers
 
 from headway.core.messages import RankAssignment
-from headway.frameworks.base import TorchConfig, TorchScriptConfig
+from headway.frameworks.torch_config import TorchConfig, TorchScriptConfig
 from headway.frameworks.torch_sync_check import notice_separate_models
 
 # Every group that was ever made, until the process ends: one that is destroyed, and then collected while a DDP model

@@ -24,8 +24,8 @@ from torch.distributed.rendezvous import _rendezvous_handlers
 
 from headway.core.errors import AloneError
 from headway.core.messages import RankAssignment
-from headway.frameworks.base import SingleProcessConfig
 from headway.frameworks.torch import meet_in, prepare
+from headway.frameworks.torch_config import SingleProcessConfig
 
 NAME = "lonely"
 SHARDED = (

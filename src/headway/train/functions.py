@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from headway.core.config import CheckpointUploadMode
 from headway.core.errors import ConfigError, PreemptionInfo
 from headway.core.validation import CheckpointConsistencyMode, ReportedCheckpointStatus, ValidationTaskConfig
+from headway.frameworks.registry import tracking_of
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.validation_record import wish as validation_wish
 from headway.storage.run import layout
 from headway.train.context import TrainContext
 from headway.train.reported import ReportedCheckpoint
+from headway.train.tracked import Tracked
 from headway.worker.checkpoint.local import Wish
 from headway.worker.session import Session, current
 
@@ -23,7 +25,6 @@ _logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from headway.data.iterator import DataIterator
-    from headway.train.torch.autosave import Tracked
 
 
 def report(
@@ -129,9 +130,8 @@ def track(**things: Any) -> Tracked:
     Another number of workers can go on too, in the middle of an epoch: the rows that are left are dealt out among those
     there are now, so that each comes once per epoch however often the number changes. Only random states are new then.
     """
-    from headway.train.torch.autosave import track
-
-    return track(**things)
+    tracked: Tracked = tracking_of(list(things.values())).track(**things)
+    return tracked
 
 
 def get_checkpoint() -> Checkpoint | None:

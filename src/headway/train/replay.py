@@ -58,7 +58,6 @@ from headway.core.task import Task
 from headway.core.validation import ReportedCheckpointStatus
 from headway.diagnosis.replay_info import place, run_info
 from headway.engine import hardware
-from headway.frameworks.base import alone
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.object_store.base import is_remote
 from headway.storage.run import failure_bundle, layout
@@ -311,7 +310,11 @@ def _unpacked(data: bytes, replay: Replay, examine: Examine, obstacles: list[Hea
         raise
     many = replay.summary["num_workers"] > 1
     call = functools.partial(_watched, task.call, examine, obstacles)
-    return replace(task, call=call, backend=alone(task.backend) if many else task.backend)
+    return replace(
+        task,
+        call=call,
+        backend=task.backend.for_single_process() if many and task.backend is not None else task.backend,
+    )
 
 
 def _watched(call: Callable[[], Any], examine: Examine, obstacles: list[HeadwayError]) -> Any:
@@ -333,8 +336,8 @@ class _RenamedModules(pickle.Unpickler):
         try:
             return super().find_class(module, name)
         except (ImportError, AttributeError):
-            for package in ("headway.train", "headway.train.torch", "headway.data"):
-                if module.startswith("headway.") and name in (found := importlib.import_module(package)).__all__:
+            for package in ("headway.train", "headway.train.torch", "headway.data", "headway.frameworks.torch_config"):
+                if module.startswith("headway.") and hasattr(found := importlib.import_module(package), name):
                     return getattr(found, name)
             raise
 

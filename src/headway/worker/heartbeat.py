@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from headway.core.messages import Heartbeat, RowsTaken
-from headway.frameworks.base import num_collectives
+from headway.frameworks.registry import num_collectives
 from headway.worker.connection import Connection
 from headway.worker.critical_threads import start_vital_thread
 

@@ -15,7 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from headway.core.errors import AloneError
 from headway.core.messages import RankAssignment
-from headway.frameworks.base import SingleProcessConfig, TorchConfig, TorchScriptConfig, alone, join
+from headway.frameworks.base import BackendConfig, join
+from headway.frameworks.torch_config import SingleProcessConfig, TorchConfig, TorchScriptConfig
 
 RANK, SIZE = 1, 3
 PLACE = RankAssignment(rank=RANK, world_size=SIZE, local_rank=RANK, local_world_size=SIZE)
@@ -28,16 +29,16 @@ def group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     of_accelerate = ("ACCELERATE_TORCH_DEVICE", "ACCELERATE_USE_CPU")
     of_lightning = ("PL_TRAINER_ACCELERATOR", "PL_TRAINER_DEVICES", "PL_TRAINER_NUM_NODES")
     for name in (*of_torch, *of_accelerate, *of_lightning):
-        monkeypatch.setenv(name, "")  # it sets them, and whoever is replayed does not care
+        monkeypatch.setenv(name, "")  # it sets them, and a replay does not restore them
     with join(SingleProcessConfig(), PLACE, None, lasting=True):
         yield
     assert not dist.is_initialized()
 
 
-def test_every_backend_that_we_know_has_a_lonely_one() -> None:
-    assert alone(TorchConfig(backend="nccl")) == SingleProcessConfig()
-    assert alone(TorchScriptConfig()) == SingleProcessConfig(by_script=True)
-    assert alone(None) is None
+def test_every_config_of_torch_has_one_for_a_single_process() -> None:
+    assert TorchConfig(backend="nccl").for_single_process() == SingleProcessConfig()
+    assert TorchScriptConfig().for_single_process() == SingleProcessConfig(by_script=True)
+    assert BackendConfig().for_single_process() == BackendConfig()
 
 
 @pytest.mark.usefixtures("group")

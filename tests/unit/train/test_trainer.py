@@ -10,7 +10,8 @@ import pytest
 
 from headway.core.config import ScalingConfig
 from headway.core.errors import ConfigError
-from headway.frameworks.base import BackendConfig, TorchConfig
+from headway.frameworks.base import BackendConfig
+from headway.frameworks.torch_config import TorchConfig
 from headway.train import DataConfig, DataParallelTrainer
 from headway.train.torch import TorchTrainer
 from headway.train.trainer import TrainerOptions, TrainingFunction, checked, trainer_options

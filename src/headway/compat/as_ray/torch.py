@@ -7,7 +7,7 @@ from typing import Unpack
 from headway.compat.air.config import RunConfig, ScalingConfig
 from headway.compat.air.trainers import fit_as_trial
 from headway.core.errors import ConfigError
-from headway.frameworks.base import TorchConfig
+from headway.frameworks.torch_config import TorchConfig
 from headway.train.result import Result
 from headway.train.torch import TorchTrainer as _TorchTrainer
 from headway.train.trainer import TrainerOptions, TrainingFunction, trainer_options

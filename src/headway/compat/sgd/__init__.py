@@ -39,7 +39,8 @@ from headway.compat.sgd.session import (
     world_size,
 )
 from headway.compat.sgd.trainer import Trainer
-from headway.frameworks.base import BackendConfig, TorchConfig
+from headway.frameworks.base import BackendConfig
+from headway.frameworks.torch_config import TorchConfig
 
 __all__ = [
     "BackendConfig",

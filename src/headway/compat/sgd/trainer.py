@@ -16,7 +16,8 @@ from headway.core.config import FailureConfig, RunConfig, ScalingConfig
 from headway.core.environment import results_folder
 from headway.core.errors import ConfigError, HeadwayError, TrainingFailedError, WorkerDied
 from headway.core.task import Task
-from headway.frameworks.base import BackendConfig, TorchConfig
+from headway.frameworks.base import BackendConfig
+from headway.frameworks.torch_config import TorchConfig
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.run.reader import RunReader
 from headway.train.launch.request import TrainRequest

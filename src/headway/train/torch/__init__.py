@@ -5,7 +5,7 @@ still imports the rest: import it before torch itself, and both load at the same
 """
 
 from headway.engine.fork_server_client import warm_up, without_garbage_collection
-from headway.frameworks.base import TorchConfig
+from headway.frameworks.torch_config import TorchConfig
 
 warm_up(TorchConfig.preload, TorchConfig.warm)
 

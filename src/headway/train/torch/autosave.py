@@ -61,6 +61,11 @@ _COMMON = (nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRSchedule
 FOLDER, SHARED, SHARDED, PLACES = "tracked", "shared", "sharded", "places"
 
 
+def can_track(thing: object) -> bool:
+    """Whether this is an object of torch."""
+    return isinstance(thing, (*_COMMON, DataLoader, torch.Tensor, torch.amp.GradScaler))
+
+
 def track(**things: Any) -> Tracked:
     """See :func:`headway.train.track`."""
     session = current("headway.train.track")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from headway.frameworks.base import TorchConfig
+from headway.frameworks.torch_config import TorchConfig
 from headway.train.trainer import DataParallelTrainer, TrainerOptions, TrainingFunction, checked, trainer_options
 
 

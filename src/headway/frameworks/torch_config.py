@@ -1,0 +1,91 @@
+"""PyTorch's backend configs and the registration of its adapter; imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from headway.core.config import refuse_unknown_keywords
+from headway.core.errors import ConfigError
+from headway.frameworks.base import BackendConfig
+from headway.frameworks.registry import Framework, register
+
+# What the first DDP step would import lazily, about 0.7 s in all. Small modules come first, so that a request for
+# workers waits for one of them at most. The last three belong to Headway: tracked state needs them, and importing them
+# in every restart took half of its time.
+WARM = (
+    "mpmath",
+    "sympy",
+    "torch.optim",
+    "torch.nn.parallel",
+    "torch.distributed._functional_collectives",
+    "torch.distributed.tensor",
+    "torch.onnx",
+    "torch._inductor.utils",
+    "torch._functorch._aot_autograd.runtime_wrappers",
+    "torch._dynamo",
+    "safetensors.torch",
+    "headway.train.torch",
+    "headway.train.torch.autosave",
+)
+
+
+@dataclass(frozen=True)
+class TorchConfig(BackendConfig):
+    """How the process group of ``torch.distributed`` is made.
+
+    Args:
+        backend: Its name; None means nccl where each worker has a GPU of its own, else gloo.
+        init_method: ``"env"`` or ``"tcp"``; accepted for scripts that give it, and without effect: Headway hands the
+            store over in memory.
+        timeout_s: How long a collective operation may take, in seconds.
+
+    >>> TorchConfig(backend="gloo", timeout_s=60).timeout_s
+    60
+    """
+
+    backend: str | None = None
+    init_method: Literal["env", "tcp"] = "env"
+    timeout_s: float = 1800
+
+    entry: ClassVar[str | None] = "headway.frameworks.torch:joined"
+    preload: ClassVar[tuple[str, ...]] = ("torch",)
+    warm: ClassVar[tuple[str, ...]] = WARM
+
+    def __post_init__(self) -> None:
+        if self.init_method not in ("env", "tcp"):
+            raise ConfigError(f"init_method must be 'env' or 'tcp', got {self.init_method!r}")
+        if not isinstance(self.timeout_s, int | float) or not self.timeout_s > 0:
+            raise ConfigError(f"timeout_s must be a positive number of seconds, got {self.timeout_s!r}")
+        if self.backend is not None and (not isinstance(self.backend, str) or not self.backend):
+            raise ConfigError(f"backend must be None or a name like 'gloo' or 'nccl', got {self.backend!r}")
+
+    def for_single_process(self) -> BackendConfig:
+        return SingleProcessConfig()
+
+
+TorchConfig.__init__ = refuse_unknown_keywords(TorchConfig.__init__)  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True)
+class TorchScriptConfig(BackendConfig):
+    """For scripts written for torchrun: they make their own process group, and Headway lets it open no port."""
+
+    entry: ClassVar[str | None] = "headway.frameworks.torch:prepared"
+    preload: ClassVar[tuple[str, ...]] = ("torch",)
+    warm: ClassVar[tuple[str, ...]] = WARM
+
+    def for_single_process(self) -> BackendConfig:
+        return SingleProcessConfig(by_script=True)
+
+
+@dataclass(frozen=True)
+class SingleProcessConfig(BackendConfig):
+    """One rank of several, run without the others; ``by_script``: its own code makes the group."""
+
+    by_script: bool = False
+
+    entry: ClassVar[str | None] = "headway.frameworks.torch_single_process:joined"
+
+
+register(Framework(package="torch", adapter="headway.frameworks.torch", tracking="headway.train.torch.autosave"))
