@@ -88,3 +88,18 @@ def test_the_architecture_lists_every_module_as_it_describes_itself() -> None:
 def test_every_example_runs(path: str, tmp_path: Path) -> None:
     done = python(ROOT / path, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+CONCEPTS = re.findall(r"^\| (?!word|-)([^|]+?) \|", (ROOT / "docs/concepts.md").read_text(), re.M)
+
+
+def test_the_glossary_is_short_and_known_to_the_readme() -> None:
+    assert 0 < len(CONCEPTS) <= 20
+    assert "docs/concepts.md" in README
+
+
+@pytest.mark.parametrize("word", CONCEPTS)
+def test_every_word_of_the_glossary_is_used_in_the_source(word: str) -> None:
+    spelled = re.compile(rf"\b{word.replace(' ', '[ _]?')}s?\b", re.I)
+    texts = (path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    assert any(spelled.search(text) for text in texts)
