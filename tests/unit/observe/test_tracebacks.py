@@ -1,0 +1,34 @@
+"""Tracebacks for people: the user's frames, all others folded."""
+
+from __future__ import annotations
+
+import pytest
+
+from headway.observe.tracebacks import folded, full
+
+
+def test_library_frames_are_folded_and_causes_kept() -> None:
+    import json
+
+    def users_code() -> None:
+        try:
+            json.loads("{")
+        except ValueError as error:
+            raise RuntimeError("cannot read the config") from error
+
+    with pytest.raises(RuntimeError) as caught:
+        users_code()
+    text = folded(caught.value)
+    assert "frames in json, last decoder.py" in text
+    assert 'json.loads("{")' in text
+    assert text.index("JSONDecodeError") < text.index("RuntimeError: cannot read the config")
+    assert len(text.splitlines()) < len(full(caught.value).splitlines())
+
+
+def test_an_error_that_no_line_of_the_users_led_to_is_shown_whole() -> None:
+    from headway.core.wire import WireError, decode
+
+    with pytest.raises(WireError) as caught:
+        decode(1, memoryview(b""))
+    stripped = caught.value.with_traceback(None)
+    assert folded(stripped) == full(stripped)
