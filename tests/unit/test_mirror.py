@@ -102,11 +102,6 @@ MISSING: set[str] = {
     "control/job_thread.py",
     "control/machine/retry_policy.py",
     "control/timers.py",
-    "core/checkpoints.py",
-    "core/environment.py",
-    "core/errors.py",
-    "core/phrases.py",
-    "core/retention.py",
     "data/blocks/chunk.py",
     "data/blocks/tensor_columns.py",
     "data/context.py",
@@ -136,8 +131,6 @@ MISSING: set[str] = {
     "diagnosis/remedies.py",
     "diagnosis/safe_inspection.py",
     "frameworks/torch.py",
-    "observe/log_tail.py",
-    "observe/tracebacks.py",
     "storage/checkpoint/backend.py",
     "storage/checkpoint/background_handoff.py",
     "storage/checkpoint/checkpoint.py",
@@ -160,7 +153,6 @@ MISSING: set[str] = {
 # Test files of several modules together.
 WITHOUT_A_MODULE: set[str] = {
     "tests/unit/data/test_bad_data.py",
-    "tests/unit/observe/test_observe.py",
 }
 
 

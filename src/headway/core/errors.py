@@ -1,21 +1,21 @@
-"""Every error Headway raises on purpose.
+"""The errors that Headway raises.
 
 HeadwayError
-├── ConfigError (ValueError)           what was asked for cannot be; nothing has started yet
-│   └── UnknownOption (TypeError)      a keyword that we do not have
-├── MetricsError (ValueError)          a value handed to report() or returned cannot be kept
-├── SessionError (RuntimeError)        a training function was called where no training runs
-│   └── AloneError                     one rank is run again, and needs what only the others have
-├── DataError (ValueError)              data is not what it must be
-├── StorageError (RuntimeError)        a run directory or a checkpoint cannot be used
-├── EngineError (RuntimeError)         processes could not be had
-├── WorkerDied (RuntimeError)          a process ended before its function did
-├── WorkerStalled (RuntimeError)       a process stood still for longer than was allowed
-├── RemoteError (RuntimeError)         stands in for a user's exception that cannot be rebuilt here
-└── TrainingFailedError (RuntimeError) the run has not finished; __cause__ is what happened, .result what was reached
-    ├── WorkerGroupError               workers raised, died or stalled, more often than was allowed
-    ├── ControllerError                workers could not be had, or storage could not be written
-    └── PreemptionError                workers, or this program, were told to leave
+├── ConfigError (ValueError)             an argument or option has no valid meaning; nothing has been started
+│   └── UnknownOption (TypeError)        a keyword that does not exist
+├── MetricsError (ValueError)            a value given to report(), or returned, cannot be stored
+├── SessionError (RuntimeError)          a function of training functions was called outside of one
+│   └── AloneError                       a replay has one rank and needs data of the others
+├── DataError (ValueError)               a file, a row, or the result of a function on rows is not valid
+├── StorageError (RuntimeError)          a run directory or a checkpoint is missing, locked, damaged or not writable
+├── EngineError (RuntimeError)           worker processes could not be started
+├── WorkerDied (RuntimeError)            a process ended before its function returned
+├── WorkerStalled (RuntimeError)         a process made no progress for longer than stall_timeout_s
+├── RemoteError (RuntimeError)           stands for an exception whose type cannot be rebuilt in this process
+└── TrainingFailedError (RuntimeError)   the run did not finish; __cause__ is the reason, .result what was reached
+    ├── WorkerGroupError                 workers raised, died or stalled more often than max_failures allows
+    ├── ControllerError                  workers could not be started, or storage could not be written
+    └── PreemptionError                  workers or the program received SIGTERM; the run can be resumed
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from headway.core.security.printable_text import plain
 
 
 class HeadwayError(Exception):
-    """The root of all errors that Headway raises on purpose.
+    """The base class of all errors that Headway raises.
 
-    Its text has no control characters: names of files and what stands in them may be anybody's, and Python prints what
-    nobody catches.
+    Control characters in its text are escaped: it may quote names and contents of files that others wrote, and Python
+    prints it to the terminal if it is not caught.
     """
 
     def __str__(self) -> str:
@@ -39,50 +39,50 @@ class HeadwayError(Exception):
 
 
 class ConfigError(HeadwayError, ValueError):
-    """What was asked for cannot be. Raised before any process starts; names field, value and remedy."""
+    """An argument or option has no valid meaning. Raised before any process starts; names field, value and remedy."""
 
 
 class UnknownOption(ConfigError, TypeError):
-    """A keyword that we do not have."""
+    """A keyword that does not exist."""
 
 
 class MetricsError(HeadwayError, ValueError):
-    """A value handed to ``report()``, or returned by the training function, cannot be kept."""
+    """A value given to ``report()``, or returned by the training function, cannot be stored."""
 
 
 class SessionError(HeadwayError, RuntimeError):
-    """A function that belongs inside a training function was called elsewhere."""
+    """A function for use inside a training function was called outside of one."""
 
 
 class AloneError(SessionError):
-    """One rank is run again by itself, and needs what only the others have."""
+    """A replay runs one rank alone, and the function needs data of another rank."""
 
 
 class StorageError(HeadwayError, RuntimeError):
-    """A run directory or a checkpoint cannot be used: missing, locked, damaged or not ours."""
+    """A run directory or a checkpoint cannot be used: missing, locked, damaged, not writable, or of another user."""
 
 
 class EngineError(HeadwayError, RuntimeError):
-    """Processes could not be had."""
+    """Worker processes could not be started."""
 
 
 class WorkerDied(HeadwayError, RuntimeError):
-    """A worker's process ended before its function did (a signal, ``os._exit``, the out-of-memory killer)."""
+    """A worker's process ended before its function returned (a signal, ``os._exit``, the out-of-memory killer)."""
 
 
 class RemoteError(HeadwayError, RuntimeError):
-    """Stands in for an exception of the training function whose own type cannot be rebuilt in this process."""
+    """Stands for an exception of the training function whose type cannot be rebuilt in this process."""
 
 
 class WorkerStalled(HeadwayError, RuntimeError):
-    """The workers stood still for longer than ``stall_timeout_s``; the text says what they waited for."""
+    """The workers made no progress for longer than ``stall_timeout_s``; the text says what they waited for."""
 
 
 class TrainingFailedError(HeadwayError, RuntimeError):
-    """The run ended without having finished.
+    """The run did not finish.
 
-    ``__cause__`` is the exception of the rank that failed first, in its own type wherever that can be rebuilt;
-    ``result`` is the :class:`~headway.train.Result` of what was reached, with ``error`` set.
+    ``__cause__`` is the exception of the rank that failed first, in its own type if that can be rebuilt here;
+    ``result`` is the :class:`~headway.train.Result` that was reached, with ``error`` set.
     """
 
     def __init__(self, message: str, result: Any = None) -> None:
@@ -90,7 +90,7 @@ class TrainingFailedError(HeadwayError, RuntimeError):
         self.result = result
 
     def __reduce__(self) -> Any:
-        """Pickled with all that it knows but the cause, which Python leaves behind, too."""
+        """Pickle all fields; ``__cause__`` is omitted, as Python does."""
         return type(self), self.args, dict(vars(self))
 
 
@@ -105,7 +105,7 @@ class WorkerGroupError(TrainingFailedError):
 
 
 class ControllerError(TrainingFailedError):
-    """What the workers could do nothing about. ``controller_failure`` is the exception."""
+    """A failure that no worker caused. ``controller_failure`` is the exception."""
 
     def __init__(
         self, message: str | BaseException, controller_failure: BaseException | None = None, result: Any = None
@@ -116,11 +116,12 @@ class ControllerError(TrainingFailedError):
 
 
 class PreemptionError(TrainingFailedError):
-    """Workers, or this program, were told to leave. The same run again goes on where it was.
+    """Workers or this program received SIGTERM. The next ``fit()`` with the same storage path and name resumes the run.
 
-    ``drain_timed_out``: the time was over before all had saved and left.
-    ``exit_code``: what a program exits with that does not catch this: 75, EX_TEMPFAIL of sysexits.h, "try again later".
-    It tells a scheduler to start the same program again; 1 stays for failures, 130 for Ctrl-C.
+    Attributes:
+        drain_timed_out: Whether the grace period ended before all ranks had saved and exited.
+        exit_code: The exit code of a program that does not catch this error: 75, EX_TEMPFAIL of sysexits.h. It tells a
+            scheduler to start the program again; 1 means a failure, 130 Ctrl-C.
     """
 
     exit_code = 75
@@ -139,7 +140,7 @@ class PreemptionError(TrainingFailedError):
 
 @dataclass(frozen=True)
 class PreemptionInfo:
-    """Who is told to leave, and until when.
+    """The ranks that are preempted, and the deadline for them to exit.
 
     >>> info = PreemptionInfo(deadline_ms=1_700_000_000_000, preempted_node_to_ranks={"node-a": [0, 1]})
     >>> info.preempted_node_ids, info.preempted_ranks
@@ -159,4 +160,4 @@ class PreemptionInfo:
 
 
 class DataError(HeadwayError, ValueError):
-    """Data is not what it must be: a file, a row, or what a function made of one."""
+    """A file, a row, or the result of a function on rows is not valid."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,7 @@ import pytest
 
 from crashes import Tape, after_every_crash
 from headway.core.checkpoints import SavedCheckpoint, ValidationRecord
-from headway.core.config import CheckpointConfig
 from headway.core.errors import ConfigError, StorageError
-from headway.core.retention import best, surplus, value_of, why_kept
 from headway.core.security.signing import Key
 from headway.core.validation import ReportedCheckpointStatus as Status
 from headway.core.validation import ValidationTaskConfig
@@ -26,7 +23,6 @@ from headway.storage.checkpoint.recovery import committed, recover
 from headway.storage.checkpoint.staging import Note, Slot, check_source, stage
 from headway.storage.checkpoint.validation_record import pack, read_validation, unpack, wish, write_validation
 from headway.storage.run import layout
-from support import saved_as
 
 KEY = Key(b"of the run")
 
@@ -187,31 +183,3 @@ def test_no_crash_loses_a_wish_or_a_result(tmp_path: Path, monkeypatch: pytest.M
             assert not any(layout.VALIDATION in name for name in kept.manifest.files)
             outcomes.add((len(kept.manifest.files), kept.awaits_validation))
     assert outcomes >= {(1, True), (2, True), (2, False)}, "every stage was cut off once"
-
-
-# --- ranking ---
-
-
-def test_a_validation_ranks_and_its_word_comes_first() -> None:
-    told = ValidationRecord(status=VALIDATED, metrics={"loss": 9, "valid": {"loss": 3}})
-    saved = saved_as(0, validation=told, loss=1, step=4)
-    assert [value_of(saved, key) for key in ("loss", "valid/loss", "step", "none")] == [9, 3, 4, None]
-    own = replace(saved, manifest=replace(saved.manifest, values={"loss": 5.0, "epoch": 2.0}))
-    assert [value_of(own, key) for key in ("loss", "epoch")] == [9, 2.0]
-
-
-def test_failed_validations_keep_the_score_of_training() -> None:
-    failed = ValidationRecord(status=Status.VALIDATION_FAILED, error="no")
-    kept = [
-        saved_as(0, validation=ValidationRecord(status=VALIDATED, metrics={"x": 1}), x=9),
-        saved_as(1, validation=failed, x=5),
-        saved_as(2, x=3),
-    ]
-    assert [saved.manifest.seq for saved in best(kept, CheckpointConfig(2, "x"))] == [2, 1]
-
-
-def test_what_awaits_its_validation_is_never_superfluous() -> None:
-    kept = [saved_as(0, x=1), saved_as(1, validation=ValidationRecord(), x=0), saved_as(2, x=5), saved_as(3, x=2)]
-    config = CheckpointConfig(1, "x")
-    assert [saved.manifest.seq for saved in surplus(kept, config)] == [0]
-    assert why_kept(kept, config)[Path("/1")] == "its validation is pending"

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 import stat
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from headway.core.checkpoints import SavedCheckpoint
-from headway.core.config import CheckpointConfig
 from headway.core.errors import ConfigError, StorageError
-from headway.core.retention import best, look_up, score, surplus, why_kept
 from headway.storage.checkpoint.backend import LocalCheckpointBackend
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.commit import CommitRequest, commit, discard, extend
@@ -27,7 +22,6 @@ from headway.storage.fs_ops import Appender, read_lines, read_lines_backwards, w
 from headway.storage.run import layout, opening
 from headway.storage.run.opening import create_run, is_open, open_run
 from headway.storage.run.reader import RunReader, runs
-from support import saved_as
 
 
 def staged(run: Path, rank: int, seq: int = 0, **files: str) -> None:
@@ -211,54 +205,6 @@ def test_the_newest_metrics_of_a_long_history(tmp_path: Path) -> None:
     text = "".join(line.format(rank, seq, seq) for seq in range(5000) for rank in (0, 1))
     (tmp_path / layout.METRICS).write_text('{"attempt": 1, "first_seq": 0}\n' + text)
     assert RunReader(tmp_path, LocalCheckpointBackend(tmp_path)).newest_metrics() == {"a": 4999}
-
-
-# --- retention ---
-
-
-def numbers(items: list[SavedCheckpoint]) -> list[int]:
-    return [item.manifest.number for item in items]
-
-
-def test_metrics_are_found_by_nested_keys() -> None:
-    metrics = {"a": {"b": 1}, "c/d": 2}
-    assert (look_up(metrics, "a/b"), look_up(metrics, "c/d"), look_up(metrics, "a/x"), look_up(metrics, "x")) == (
-        1,
-        2,
-        None,
-        None,
-    )
-
-
-def test_nan_and_missing_are_worst_in_both_orders() -> None:
-    for order in ("min", "max"):
-        for metrics in ({"x": math.nan}, {}, {"x": "?"}):
-            assert score(saved_as(0, **metrics), "x", order) == -math.inf
-    kept = [saved_as(0, x=1.0), saved_as(1, x=math.nan), saved_as(2, x=2.0), saved_as(3)]
-    assert numbers(best(kept, CheckpointConfig(2, "x", "min"))) == [2, 0]
-    assert numbers(best(kept, CheckpointConfig(2, "x", "max"))) == [0, 2]
-
-
-def test_ties_go_to_the_later() -> None:
-    kept = [saved_as(0, x=1), saved_as(1, x=1), saved_as(2, x=1)]
-    assert numbers(best(kept, CheckpointConfig(2, "x"))) == [1, 2]
-
-
-def test_what_may_go_is_neither_best_nor_newest() -> None:
-    kept = [saved_as(0, x=9), saved_as(1, x=1), saved_as(2, x=2), saved_as(3, x=0)]
-    assert numbers(surplus(kept, CheckpointConfig(1, "x"))) == [1, 2]
-    assert surplus(kept, CheckpointConfig()) == []
-    assert numbers(surplus(kept, CheckpointConfig(2))) == [0, 1]
-    assert surplus([], CheckpointConfig(1)) == []
-
-
-def test_what_somebody_has_copied_or_renamed_is_kept_and_takes_nobodys_place() -> None:
-    kept = [saved_as(number) for number in range(4)]
-    copied = replace(kept[3], path=Path("/best-so-far"))
-    renamed = replace(kept[0], path=Path("/first"))
-    assert numbers(surplus([renamed, *kept[1:], copied], CheckpointConfig(2))) == [1]
-    assert surplus([renamed, copied], CheckpointConfig(1)) == []
-    assert why_kept([renamed, *kept[1:]], CheckpointConfig(1))[renamed.path] == "its directory was copied or renamed"
 
 
 def test_a_checkpoint_that_is_taken_away_leaves_nothing(tmp_path: Path) -> None:
