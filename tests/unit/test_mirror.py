@@ -131,6 +131,7 @@ MISSING: set[str] = {
     "diagnosis/remedies.py",
     "diagnosis/safe_inspection.py",
     "frameworks/torch.py",
+    "frameworks/torch_config.py",
     "storage/checkpoint/backend.py",
     "storage/checkpoint/background_handoff.py",
     "storage/checkpoint/checkpoint.py",
