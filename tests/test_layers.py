@@ -20,9 +20,9 @@ FLOORS = [
     {"train"},
     {"control"},
     {"worker"},
+    {"testing"},
     {"data", "frameworks", "diagnosis"},
     {"observe"},
-    {"testing"},
     {"engine", "storage"},
     {"core"},
 ]
@@ -44,11 +44,19 @@ OPTIONAL = {
     "rich": {"observe.status_line", "cli.runs", "data.execution.progress_bar"},
     "psutil": {"cli.doctor"},
     "pandas": {"train.result", "data.blocks.chunk"},
-    "pyarrow": {"train.result", "train.context", "storage.checkpoint", "storage.object_store", "data"},
+    "pyarrow": {
+        "train.result",
+        "train.context",
+        "storage.checkpoint",
+        "storage.object_store",
+        "data",
+        "testing.contracts.data_source",
+    },
     "obstore": {"storage.object_store.obstore_client"},
     "boto3": {"storage.object_store.obstore_client"},
     "fsspec": {"storage.object_store.fsspec_client"},
     "numpy": {"train.torch", "data"},
+    "pytest": {"testing.contracts"},
 }
 
 

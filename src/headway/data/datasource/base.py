@@ -1,11 +1,12 @@
-"""Where rows come from: pieces that can be read one by one, whose rows are counted before anything is read.
+"""The contract of data sources: pieces that can be read one by one, whose rows are counted before anything is read.
 
 A source is a value. It can be pickled and read in another process; what it has found out (its files, their row
-counts) travels with it.
+counts) travels with it. Every implementation passes ``headway.testing.contracts.data_source``.
 """
 
 from __future__ import annotations
 
+import abc
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -17,43 +18,47 @@ from headway.core.errors import DataError
 Columns = Sequence[str] | None
 
 
-class DataSource:
-    """What every source has. ``counts`` may take a look at files, once."""
+class DataSource(abc.ABC):
+    """Rows in pieces. ``counts`` and ``read`` are all that a source needs; the rest has defaults.
+
+    Several threads may call ``read`` at the same time, with any pieces in any order, and again in every epoch.
+    """
 
     @property
+    @abc.abstractmethod
     def counts(self) -> tuple[int, ...]:
-        """The rows of each piece."""
-        raise NotImplementedError
+        """The rows of each piece. May look at files, once."""
+
+    @abc.abstractmethod
+    def read(self, piece: int, columns: Columns = None) -> pa.Table:
+        """The rows of a piece, with these columns in this order; None: all columns."""
 
     @property
     def schema(self) -> pa.Schema | None:
         """The columns, where they are known before anything is read."""
         return None
 
-    def read(self, piece: int, columns: Columns = None) -> pa.Table:
-        raise NotImplementedError
-
     def size(self, piece: int) -> int:
-        """About how many bytes a piece will take in memory; 0 where nobody knows."""
+        """About how many bytes a piece takes in memory; 0: unknown."""
         return 0
 
     def where(self, piece: int) -> str:
-        """What a person would call this piece."""
+        """A name for this piece in messages, such as its file and row group."""
         return f"piece {piece}"
 
     @property
     def exact(self) -> bool:
-        """Whether reading a piece always gives as many rows as were counted."""
+        """Whether ``read`` always gives as many rows as were counted. If not, it gives fewer, never more."""
         return True
 
     @property
     def left_out(self) -> Sequence[str]:
-        """What could not be read, and was to be passed over."""
+        """What could not be read and was skipped, as the user asked."""
         return ()
 
     @property
     def is_known(self) -> bool:
-        """Whether the counts can be had without running anybody's function."""
+        """Whether the counts are available without running a user's function."""
         return True
 
     @property
@@ -61,7 +66,7 @@ class DataSource:
         return type(self).__name__
 
     def fingerprint(self) -> str:
-        """Changes when the rows or their order would."""
+        """Changes when the rows or their order would. The same in every process, before and after reading."""
         return digest(self.name, self.counts)
 
     @property
@@ -70,7 +75,7 @@ class DataSource:
 
     @property
     def row_bytes(self) -> int:
-        """About how many bytes a row will take, 0 where nobody knows."""
+        """About how many bytes a row takes; 0: unknown."""
         rows = self.num_rows
         return sum(map(self.size, range(len(self.counts)))) // rows if rows else 0
 

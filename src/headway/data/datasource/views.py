@@ -88,7 +88,7 @@ class RowRanges(View):
         return sum(self.base.size(n) * rows // max(1, self.base.counts[n]) for n, _, rows in self._parts(piece))
 
     def where(self, piece: int) -> str:
-        return "; ".join(self.base.where(number) for number, _, _ in self._parts(piece))
+        return "; ".join(self.base.where(number) for number, _, _ in self._parts(piece)) or "no rows"
 
     def fingerprint(self) -> str:
         return digest(self.base.fingerprint(), self.bounds)
