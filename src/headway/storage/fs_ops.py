@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.errors import StorageError
-from headway.core.schema import MAX_DEPTH, check_depth, conform
+from headway.core.schema.shape import MAX_DEPTH, check_depth, conform
 from headway.storage import durable_fs
 
 MAX_JSON_BYTES = 1 << 28  # of one value: what is larger was not written by us

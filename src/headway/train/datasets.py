@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway.core.config import ScalingConfig
 from headway.core.errors import ConfigError, DataError, StorageError
-from headway.core.schema import ShapeError, conform, printable
+from headway.core.schema.shape import ShapeError, conform, printable
 from headway.storage.run.run_directory import RunDirectory
 from headway.worker.session import Session
 

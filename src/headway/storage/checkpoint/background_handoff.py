@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.errors import StorageError
-from headway.core.schema import COUNT, Range, ShapeError, conform
+from headway.core.schema.shape import COUNT, Range, ShapeError, conform
 from headway.core.security.signing import Key
 from headway.storage import durable_fs
 from headway.storage.checkpoint.file_inventory import Incomplete, Inventory, copy

@@ -15,7 +15,7 @@ from typing import Any
 import headway
 from headway.core.checkpoints import Manifest, StoredFile
 from headway.core.errors import StorageError
-from headway.core.schema import COUNT, NUMBER, Range, ShapeError, Values, conform, shown
+from headway.core.schema.shape import COUNT, NUMBER, Range, ShapeError, Values, conform, shown
 from headway.storage import durable_fs
 from headway.storage.fs_ops import json_bytes, open_regular, parse_json, read_small, sizes, write_json
 from headway.storage.run import layout

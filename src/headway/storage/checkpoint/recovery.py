@@ -21,7 +21,7 @@ from pathlib import Path, PurePath
 
 from headway.core.checkpoints import Manifest, SavedCheckpoint
 from headway.core.errors import StorageError
-from headway.core.schema import printable
+from headway.core.schema.shape import printable
 from headway.core.security.signing import Key
 from headway.storage import durable_fs
 from headway.storage.checkpoint import background_handoff, staging

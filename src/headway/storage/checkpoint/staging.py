@@ -20,7 +20,7 @@ from typing import Any
 
 from headway.core.checkpoints import StoredFile
 from headway.core.errors import StorageError
-from headway.core.schema import COUNT, NUMBER, Range, Values, conform
+from headway.core.schema.shape import COUNT, NUMBER, Range, Values, conform
 from headway.core.security.signing import Key
 from headway.storage import durable_fs
 from headway.storage.checkpoint import file_inventory

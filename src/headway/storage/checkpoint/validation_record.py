@@ -15,7 +15,7 @@ from typing import Any
 
 from headway.core.checkpoints import ValidationRecord
 from headway.core.errors import ConfigError, StorageError
-from headway.core.schema import ShapeError, conform
+from headway.core.schema.shape import ShapeError, conform
 from headway.core.security.signing import Key
 from headway.core.validation import ReportedCheckpointStatus, ValidationTaskConfig
 from headway.storage.fs_ops import json_bytes, parse_json, read_small, remove_json, write_json

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.errors import StorageError
-from headway.core.schema import NUMBER, Range, conform, printable
+from headway.core.schema.shape import NUMBER, Range, conform, printable
 from headway.storage.durable_fs import boot_id
 from headway.storage.object_store.base import ObjectStore
 from headway.storage.run import layout

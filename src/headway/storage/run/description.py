@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from headway.core.config import CheckpointConfig, FailureConfig, ScalingConfig
 from headway.core.errors import ConfigError, StorageError
-from headway.core.schema import NUMBER, ShapeError, Values, conform, shown
+from headway.core.schema.shape import NUMBER, ShapeError, Values, conform, shown
 from headway.storage.fs_ops import read_json
 from headway.storage.run import layout
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from headway.core.environment import key_file
 from headway.core.errors import StorageError
-from headway.core.schema import COUNT, NUMBER, Range, ShapeError, Values, conform
+from headway.core.schema.shape import COUNT, NUMBER, Range, ShapeError, Values, conform
 from headway.core.security.signing import Key
 from headway.storage import durable_fs
 from headway.storage.fs_ops import entries, json_bytes, open_regular, read_json

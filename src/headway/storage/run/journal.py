@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from headway.core.schema import COUNT, NUMBER, Range, conform
+from headway.core.schema.shape import COUNT, NUMBER, Range, conform
 from headway.storage.fs_ops import Check, DamagedLine, read_lines, read_lines_backwards, scan_lines
 from headway.storage.run import layout
 

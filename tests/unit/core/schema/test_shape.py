@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headway.core.schema import COUNT, MAX_DEPTH, NUMBER, ShapeError, Values, conform
+from headway.core.schema.shape import COUNT, MAX_DEPTH, NUMBER, ShapeError, Values, conform
 
 RUN = {
     "format": int,
