@@ -243,7 +243,7 @@ class Controller:
         if isinstance(event, events.DeadlineEvent) and self._run.killed and not before.killed:
             self._tell_of_killed(before)
         if self._run.state is not before.state:
-            self._rundir.note("state", state=self._run.state, attempt=self._run.attempt)
+            self._rundir.note(StateEntry(state=self._run.state, attempt=self._run.attempt))
             if self._run.state is not events.RunState.RUNNING:
                 self._watch.end()
             if self._run.state is events.RunState.VALIDATING:
@@ -433,7 +433,7 @@ class Controller:
 
     def _validate(self, saved: SavedCheckpoint) -> None:
         assert self._validations is not None, "a worker asks for a validation only where there is a function for it"
-        self._rundir.note("validating", path=saved.path.name, seq=saved.manifest.seq)
+        self._rundir.note(ValidationStartEntry(path=saved.path.name, seq=saved.manifest.seq))
         self._validations.ask(saved)
 
     def _validated(self, event: events.ValidationDoneEvent) -> None:
@@ -479,7 +479,8 @@ class Controller:
         if run.state is events.RunState.STOPPING and run.why != "fail" and ranks and self.index_of:
             returned = all(worker.over for worker in run.workers or ())
             seconds = transitions.EXIT_S if returned else GRACE_S
-            self._tell("killed", self._exits.killed(ranks, seconds, returned=returned), "WARNING", ranks=ranks)
+            text = self._exits.killed(ranks, seconds, returned=returned)
+            self._chronicle.record(KilledEntry(text=text, ranks=tuple(ranks)), "WARNING")
 
     def _announce(self, told: frozenset[int], within_s: float) -> None:
         """Workers are told to leave: let all know, and the person who watches."""
@@ -512,7 +513,7 @@ class Controller:
         cause = sentence(action.failures) if action.failures else ""
         if action.state is events.RunState.PREEMPTED:
             cause = "this program was told to leave"
-        self._rundir.note("end", state=action.state, attempt=self._run.attempt, cause=cause)
+        self._rundir.note(EndEntry(state=action.state, attempt=self._run.attempt, cause=cause))
 
 
 class _Patients:

@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
+from headway.core.schema.data_cursor import DataCursor
+from headway.core.schema.record import FORMAT
 from headway.core.security.signing import Key
 from headway.core.validation import ReportedCheckpointStatus
 
-FORMAT = 1  # of everything that a run directory holds
 PENDING = ReportedCheckpointStatus.PENDING_VALIDATION
 
 
@@ -55,7 +56,7 @@ class Manifest:
     ranks: list[int]
     metrics: dict[str, Any]
     values: dict[str, float] = field(default_factory=dict)
-    cursor: dict[str, Any] = field(default_factory=dict)
+    cursor: DataCursor = field(default_factory=DataCursor)
     files: dict[str, StoredFile]
     time: float
     versions: dict[str, str] = field(default_factory=dict)
@@ -78,8 +79,12 @@ class Manifest:
     @property
     def _signable(self) -> bytes:
         """The signed bytes, the same before writing and after reading."""
-        content = {**asdict(self), "signature": ""}
+        content = {**self.to_json(), "signature": ""}
         return json.dumps(json.loads(json.dumps(content)), sort_keys=True).encode()
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of the file, without its checksum."""
+        return {**asdict(self), "cursor": self.cursor.to_json()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,7 @@
-"""Small honest file operations: lists of what is there, writes that are whole or absent, lines that are never torn."""
+"""File operations: listings, copies without links, JSON files that are written whole or not at all."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import json
@@ -11,17 +10,14 @@ import shutil
 import stat
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from headway.core.errors import StorageError
-from headway.core.schema.shape import MAX_DEPTH, check_depth, conform
 from headway.storage import durable_fs
 
 MAX_JSON_BYTES = 1 << 28  # of one value: what is larger was not written by us
-_CHUNK_BYTES = 1 << 20
 PRIVATE = 0o600  # run directories hold what their owner's programs print
 
 _HALF_REPLACED = ".headway-link"
@@ -281,155 +277,3 @@ def parse_json(path: str | Path, data: bytes) -> Any:
         return json.loads(data)
     except (ValueError, RecursionError) as error:  # a nesting of thousands is none of ours
         raise StorageError(f"{path} is damaged: {error}") from error
-
-
-@dataclass(frozen=True)
-class DamagedLine:
-    """A line that does not hold what it should."""
-
-    why: str
-
-
-Check = Callable[[Any], None]  # raises ShapeError for what is not a line of this file
-
-
-def is_object(line: Any) -> None:
-    conform(line, dict)
-
-
-def scan_lines(path: Path, check: Check = is_object) -> Iterator[dict[str, Any] | DamagedLine]:
-    """The JSON lines of a file that somebody may be appending to; a torn last line is not there yet."""
-    with contextlib.suppress(FileNotFoundError), open_regular(path) as file:
-        for line in _whole_lines(file.fileno()):
-            yield line if isinstance(line, DamagedLine) else _parsed(line, check)
-
-
-def _whole_lines(fd: int) -> Iterator[bytes | DamagedLine]:
-    """All lines that end. Those that cannot be JSON, because they are too long or hold zero bytes, are skipped.
-
-    Nothing of a skipped line is kept, and holes in the file are not read: a sparse file of terabytes costs nothing.
-    """
-    parts: list[bytes] = []  # of the line that is being read
-    skipping = False
-    while chunk := os.read(fd, _CHUNK_BYTES):
-        *ends, beginning = chunk.split(b"\n")
-        for end in ends:
-            if not skipping:
-                yield _line([*parts, end])
-            parts, skipping = [], False
-        if skipping:
-            _skip_hole(fd)
-            continue
-        parts.append(beginning)
-        if (damaged := _damage_of(parts)) is not None:
-            yield damaged
-            parts, skipping = [], True
-
-
-def _line(parts: list[bytes]) -> bytes | DamagedLine:
-    return _damage_of(parts) or b"".join(parts)
-
-
-def _damage_of(parts: list[bytes]) -> DamagedLine | None:
-    """Only the last part was not looked at before."""
-    if sum(map(len, parts)) > MAX_JSON_BYTES:
-        return DamagedLine(f"it has more than {MAX_JSON_BYTES >> 20} MiB")
-    return DamagedLine("it holds zero bytes") if b"\0" in parts[-1] else None
-
-
-def _skip_hole(fd: int) -> None:
-    position = os.lseek(fd, 0, os.SEEK_CUR)
-    try:
-        os.lseek(fd, position, os.SEEK_DATA)
-    except OSError as error:
-        if error.errno == errno.ENXIO:  # there is only a hole up to the end
-            os.lseek(fd, 0, os.SEEK_END)
-
-
-def _parsed(line: bytes, check: Check) -> dict[str, Any] | DamagedLine:
-    try:
-        found: dict[str, Any] = json.loads(line)
-        if line.count(b"{") + line.count(b"[") > MAX_DEPTH:  # of millions of lines, few need the closer look
-            check_depth(found)
-        check(found)
-    except (ValueError, RecursionError) as error:
-        return DamagedLine(str(error))
-    return found
-
-
-def read_lines(path: Path, check: Check = is_object) -> Iterator[dict[str, Any]]:
-    """The lines of such a file that are not damaged: one bad line does not hide the others."""
-    return (line for line in scan_lines(path, check) if not isinstance(line, DamagedLine))
-
-
-def read_lines_backwards(path: Path, check: Check = is_object) -> Iterator[dict[str, Any]]:
-    """The same lines, the last one first, without reading more of the file than is asked for."""
-    for data in _lines_backwards(path):
-        line = _parsed(data, check)
-        if not isinstance(line, DamagedLine):
-            yield line
-
-
-def _lines_backwards(path: Path) -> Iterator[bytes]:
-    with contextlib.suppress(FileNotFoundError), open_regular(path) as file:
-        position = file.seek(0, os.SEEK_END)
-        beginning = b""  # of a line whose end we have seen; at first, the torn one
-        torn = True
-        skipped = 0  # bytes of a line that cannot be JSON
-        while position > 0 and len(beginning) + skipped <= MAX_JSON_BYTES:
-            size = min(position, max(1 << 16, len(beginning)))  # long lines are read in growing steps
-            position -= size
-            file.seek(position)
-            first, *whole = (file.read(size) + beginning).split(b"\n")
-            if whole and (torn or skipped):
-                whole, torn, skipped = whole[:-1], False, 0
-            yield from reversed(whole)
-            if b"\0" in first:
-                first, skipped = b"", skipped + len(first)
-            beginning = first
-        if beginning and not torn and not skipped:
-            yield beginning
-
-
-class Appender:
-    """A file of lines that only we append to. A torn line left by a crash is cut off first.
-
-    Lines that cannot be written now (a full disk) are kept and written with the next ones: the run must not die of it.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._fd = open_to_append(path)
-        _cut_torn_line(self._fd)
-        self._kept = b""
-        self.trouble: OSError | None = None  # why there are such lines
-
-    def write(self, lines: bytes) -> None:
-        view = memoryview(self._kept + lines if self._kept else lines)
-        try:
-            while view:
-                view = view[os.write(self._fd, view) :]
-        except OSError as error:
-            self._kept, self.trouble = bytes(view), error
-        else:
-            self._kept, self.trouble = b"", None
-
-    def close(self) -> None:
-        if self._kept:
-            self.write(b"")
-        os.close(self._fd)
-
-
-def _cut_torn_line(fd: int) -> None:
-    size = end = os.lseek(fd, 0, os.SEEK_END)
-    while end > 0:
-        if size - end > MAX_JSON_BYTES:  # none of ours, and perhaps terabytes of a sparse file: readers skip this line
-            os.write(fd, b"\n")
-            return
-        start = max(0, end - _CHUNK_BYTES)
-        block = os.pread(fd, end - start, start)
-        newline = block.rfind(b"\n")
-        if newline >= 0:
-            os.ftruncate(fd, start + newline + 1)
-            return
-        end = start
-    os.ftruncate(fd, 0)

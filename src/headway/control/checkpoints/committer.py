@@ -28,7 +28,7 @@ from headway.core.retention import surplus, why_retired
 from headway.core.validation import ReportedCheckpointStatus
 from headway.storage.checkpoint.commit import CommitRequest
 from headway.storage.object_store.lease import LeaseLost
-from headway.storage.run import journal, layout
+from headway.storage.run import layout
 from headway.storage.run.run_directory import RunDirectory
 
 NICE = 10
@@ -112,12 +112,12 @@ class CheckpointCommitter:
         self._allotted.clear()
         self._withdrawn.clear()
         self._retired.clear()
-        self._lines.append(b'{"attempt":%d,"first_seq":%d}\n' % (attempt, first_seq))
+        self._lines.append(attempt_line(attempt, first_seq))
 
     def record(self, attempt: int, rank: int, report: Report) -> None:
         if rank == 0:
             self.newest_report = report
-        self._lines.append(journal.report_line(attempt, rank, report.seq, report.time, report.metrics))
+        self._lines.append(report_line(attempt, rank, report.seq, report.time, report.metrics))
 
     def flush(self) -> None:
         """Write what has been recorded, once per batch of events."""
@@ -221,7 +221,7 @@ class CheckpointCommitter:
             self.kept.remove(old)
             self._retired.add(old.manifest.seq)
             why = why_retired(old, self._config)
-            self._rundir.note("retired", path=old.path.name, seq=old.manifest.seq, why=why)
+            self._rundir.note(RetiredEntry(path=old.path.name, seq=old.manifest.seq, why=why))
             self._jobs.put(functools.partial(self._discard, old.path))
 
     def hold(self, given: SavedCheckpoint | None) -> None:

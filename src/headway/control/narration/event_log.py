@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 from headway.control.checkpoints.committer import CheckpointCommitter
 from headway.control.machine.events import RecordRetry
@@ -15,6 +15,25 @@ from headway.control.narration.failure_text import sentence, traceback_text
 from headway.core import phrases
 from headway.core.checkpoints import Manifest, SavedCheckpoint, ValidationRecord
 from headway.core.config import CheckpointConfig
+from headway.core.schema.journal_entries import (
+    AwaitingFilesEntry,
+    CheckpointEntry,
+    FileConflictEntry,
+    LateFilesEntry,
+    LaunchEntry,
+    NoticeEntry,
+    PartialCheckpointEntry,
+    PhaseEntry,
+    PreemptionEntry,
+    RecoveringFilesEntry,
+    ResizeEntry,
+    RetryEntry,
+    StallEntry,
+    TextEntry,
+    ValidatedEntry,
+    ValidationPendingEntry,
+    WithdrawnEntry,
+)
 from headway.core.retention import value_of
 from headway.diagnosis.verdict import Diagnosis
 from headway.observe.run_observer import RunObserver
@@ -38,20 +57,25 @@ class EventLog:
         self._missed_score = False  # whether we have said that a checkpoint lacks the metric to rank it by
         self._num_workers: int | None = None  # of the attempt before
 
-    def tell(self, event: str, text: str, level: str = "INFO", **fields: Any) -> None:
-        self._rundir.note(event, text=text, **fields)
-        self._watcher.say(text, level=level)
+    def tell(self, event: str, text: str, level: str = "INFO") -> None:
+        """Write down an event that is no more than its text, and say the text."""
+        self.record(NoticeEntry(event=event, text=text), level)
+
+    def record(self, entry: TextEntry, level: str = "INFO") -> None:
+        """Write down an entry, and say its text."""
+        self._rundir.note(entry)
+        self._watcher.say(entry.text, level=level)
 
     # --- attempts ---
 
     def launched(self, attempt: int, num_workers: int, first_seq: int, *, inline: bool) -> None:
-        self._rundir.note("launched", attempt=attempt, num_workers=num_workers, first_seq=first_seq)
+        self._rundir.note(LaunchEntry(attempt=attempt, num_workers=num_workers, first_seq=first_seq))
         before, self._num_workers = self._num_workers, num_workers
         if before is None:
             self._watcher.say(self._greeting(num_workers, inline=inline))
         elif before != num_workers:
             text = f"going on with {phrases.count(num_workers, 'worker')} (there were {before})"
-            self.tell("resized", text, attempt=attempt, num_workers=num_workers)
+            self.record(ResizeEntry(text=text, attempt=attempt, num_workers=num_workers))
 
     def _greeting(self, num_workers: int, *, inline: bool) -> str:
         rundir, kept = self._rundir, self._ledger.kept
@@ -79,13 +103,14 @@ class EventLog:
 
     def slow_start(self, attempt: int, missing: Collection[int]) -> None:
         text = f"still waiting for {phrases.ranks(missing)} to come up" if missing else "still waiting for a launch"
-        self.tell("starting", text, "WARNING", attempt=attempt)
+        self.record(NoticeEntry(event="starting", text=text, attempt=attempt), "WARNING")
 
     def told_to_leave(self, ranks: Collection[int], within_s: float, *, program: bool, at_once: bool) -> None:
         """``program``: the driver was. ``at_once``: state saves itself, and nobody waits for a checkpoint."""
         who = "this program was" if program else f"{phrases.ranks(ranks)} {'were' if len(ranks) > 1 else 'was'}"
         then = "" if at_once else f"; going on until the next checkpoint, {within_s:.0f} s at most"
-        self.tell("preemption", f"{who} told to leave{then}", "WARNING", ranks=sorted(ranks), within_s=within_s)
+        text = f"{who} told to leave{then}"
+        self.record(PreemptionEntry(text=text, ranks=tuple(sorted(ranks)), within_s=within_s), "WARNING")
 
     def departing(self, leaving: Leaving | None, seq: int | None) -> None:
         """All ranks have agreed on the report in which they leave."""
@@ -101,14 +126,21 @@ class EventLog:
         source = f"from {kept[-1].path.name}" if kept else "from the beginning: there is no checkpoint yet"
         where = f"after report {newest.seq}" if newest else "before the first report"
         if retried.why == "resize":
-            return self.tell("resize", f"attempt {attempt} left {where}; going on {source}", attempt=attempt)
+            text = f"attempt {attempt} left {where}; going on {source}"
+            return self.record(NoticeEntry(event="resize", text=text, attempt=attempt))
         cause = sentence(retried.failures)
         pause = f" in {phrases.duration(retried.after_s)}" if retried.after_s else ""
         text = f"attempt {attempt} ended {where}: {cause}; restarting{pause} {source}{self._lost()}"
         level = "INFO" if retried.why == "preempt" else "WARNING"
-        fields = {"cause": cause, "why": retried.why, "after_s": retried.after_s}
-        fields["checkpoint"] = kept[-1].path.name if kept else None
-        self.tell("retry", text, level, attempt=attempt, **fields)
+        entry = RetryEntry(
+            attempt=attempt,
+            text=text,
+            cause=cause,
+            why=retried.why,
+            after_s=retried.after_s,
+            checkpoint=kept[-1].path.name if kept else None,
+        )
+        self.record(entry, level)
         if traceback := traceback_text(retried.failures):
             self._watcher.say(traceback, level="WARNING")
 
@@ -122,22 +154,31 @@ class EventLog:
     # --- stalls ---
 
     def stalled(self, attempt: int, diagnosis: Diagnosis, silent_s: float, stacks: Path) -> None:
-        fields = {"fault": diagnosis.fault, "ranks": diagnosis.ranks, "silent_s": round(silent_s, 1)}
-        self.tell("stall", f"{stillness(diagnosis, silent_s)} (stacks: {stacks})", "WARNING", attempt=attempt, **fields)
+        entry = StallEntry(
+            attempt=attempt,
+            text=f"{stillness(diagnosis, silent_s)} (stacks: {stacks})",
+            fault=diagnosis.fault,
+            ranks=tuple(diagnosis.ranks),
+            silent_s=round(silent_s, 1),
+        )
+        self.record(entry, "WARNING")
 
     def got_on(self, ranks: Collection[int] | None, silent_s: float) -> None:
         who = "the run" if ranks is None else phrases.ranks(ranks)
-        self.tell("stall", f"{who} got on after {phrases.duration(silent_s)}", ranks=ranks)
+        text = f"{who} got on after {phrases.duration(silent_s)}"
+        self.record(StallEntry(text=text, ranks=None if ranks is None else tuple(sorted(ranks))))
 
     def lasts(self, phase: str, ranks: Collection[int], seconds: float) -> None:
         text = f"{phrases.ranks_are(ranks)} still in the phase “{phase}”, for {phrases.duration(seconds)}"
-        self.tell("phase", text, ranks=ranks)
+        self.record(PhaseEntry(text=text, ranks=tuple(sorted(ranks))))
 
     # --- checkpoints ---
 
     def saved(self, seq: int, attempt: int, saved: SavedCheckpoint) -> None:
-        speed = {"seconds": round(saved.seconds, 3), "bytes": saved.manifest.size} if saved.seconds else {}
-        self._rundir.note("checkpoint", path=saved.path.name, seq=seq, attempt=attempt, **speed)
+        entry = CheckpointEntry(attempt=attempt, path=saved.path.name, seq=seq)
+        if saved.seconds:
+            entry = replace(entry, seconds=round(saved.seconds, 3), bytes=saved.manifest.size)
+        self._rundir.note(entry)
         if saved.seconds >= SLOW_UPLOAD_S:
             size, took = phrases.size(saved.manifest.size), phrases.duration(saved.seconds)
             text = f"{saved.path.name}: {size} in {took}, {phrases.size(saved.manifest.size / saved.seconds)}/s"
@@ -151,13 +192,13 @@ class EventLog:
                     f". All saved into {conflict.shared}, each while another may have copied it: let one rank save, "
                 )
                 text += "or give each rank a folder of its own"
-            self.tell("clash", text, "WARNING", file=conflict.file, ranks=conflict.ranks)
+            self.record(FileConflictEntry(text=text, file=conflict.file, ranks=conflict.ranks), "WARNING")
         if not saved.awaits_validation:
             self._look_for_score(saved)
 
     def awaiting(self, ranks: Collection[int], within_s: float | None) -> None:
         text = f"a rank has failed; waiting up to {within_s:g} s for {phrases.ranks(ranks)} to complete its checkpoint"
-        self.tell("awaiting", text, ranks=sorted(ranks))
+        self.record(AwaitingFilesEntry(text=text, ranks=tuple(sorted(ranks))))
 
     def dropped(self, closed: ClosedRound) -> None:
         missing = closed.partial or closed.behind
@@ -169,18 +210,19 @@ class EventLog:
         else:
             why, remedy = f"is ahead of the batches that {phrases.ranks(missing)} had taken", ""
         text = f"the checkpoint of report {closed.round.seq} {why} and is dropped{remedy}"
-        self.tell("partial", text, "WARNING", seq=closed.round.seq, missing=missing)
+        self.record(PartialCheckpointEntry(text=text, seq=closed.round.seq, missing=tuple(sorted(missing))), "WARNING")
 
     def finishing(self, rank: int, seq: int) -> None:
         text = f"rank {rank} has gone while its files for report {seq} were on their way: bringing them to storage"
-        self.tell("finishing", text, rank=rank, seq=seq)
+        self.record(RecoveringFilesEntry(text=text, rank=rank, seq=seq))
 
     def too_late(self, late: ReportRound) -> None:
         text = f"files of {phrases.ranks(late.givers)} for report {late.seq} came too late: its checkpoint is gone"
-        self.tell("late", text, "WARNING", seq=late.seq)
+        self.record(LateFilesEntry(text=text, seq=late.seq), "WARNING")
 
     def withdrawn(self, seq: int, reason: str) -> None:
-        self.tell("withdrawn", f"the checkpoint of report {seq} is withdrawn: {reason}", "WARNING", seq=seq)
+        text = f"the checkpoint of report {seq} is withdrawn: {reason}"
+        self.record(WithdrawnEntry(text=text, seq=seq), "WARNING")
 
     # --- validations ---
 
@@ -188,22 +230,25 @@ class EventLog:
         """An earlier opening of the run has left it pending; ``in_vain``: there is no function for it any more."""
         if in_vain:
             text = f"{name} awaits a validation and stays: this trainer has no validation_config"
-            self.tell("validation", text, "WARNING", path=name)
+            self.record(ValidationPendingEntry(text=text, path=name), "WARNING")
         else:
-            self.tell("validation", f"{name} still awaits its validation", path=name)
+            self.record(ValidationPendingEntry(text=f"{name} still awaits its validation", path=name))
 
     def validating(self, number: int) -> None:
         self.tell("waiting", f"training is over; waiting for {phrases.count(number, 'validation')}")
 
     def validated(self, name: str, validation: ValidationRecord, saved: SavedCheckpoint | None) -> None:
-        fields: dict[str, Any] = {"path": name, "status": validation.status, "metrics": validation.metrics}
         if validation.error:
             log = layout.validation_log(self._rundir.path, name, "err")
             text = f"the validation of {name} failed: {validation.error}; its output: {log}"
-            self.tell("validated", text, "WARNING", error=validation.error, **fields)
+            level = "WARNING"
         else:
             told = phrases.metrics(validation.metrics)
-            self.tell("validated", f"{name} is validated{f': {told}' if told else ''}", **fields)
+            text, level = f"{name} is validated{f': {told}' if told else ''}", "INFO"
+        entry = ValidatedEntry(
+            text=text, path=name, status=validation.status, metrics=validation.metrics, error=validation.error or None
+        )
+        self.record(entry, level)
         if saved is not None:
             self._look_for_score(saved)
 

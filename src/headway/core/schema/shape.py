@@ -1,11 +1,11 @@
-"""The shape of what is read from files: checked where it comes in, so that everything behind may trust it.
+"""Checks of shape: values that were read from JSON files are checked once, so that the code behind can trust them.
 
     RUN = {"format": int, "name": str, "created": NUMBER, "openings": [dict], "?note": str}
 
-A dict names the keys that must be there, those with a question mark may be missing, others are left alone; a list holds
-any number of what it shows, a tuple exactly that; a set lists alternatives; ``Values`` is a dict with any keys;
-``Range`` is a whole number within bounds, for what is counted up to or allocated; ``None`` is null. What is nested
-deeper than ``MAX_DEPTH`` has no shape: whoever prints or copies it would run out of stack.
+A dict lists the required keys; keys with a question mark may be missing, other keys are ignored. A list holds any
+number of its one element, a tuple exactly its elements. A set lists alternatives. ``Values`` is a dict with any keys.
+``Range`` is a whole number within bounds, for what is counted up to or allocated. ``None`` is null, ``Nullable`` null
+or another shape. What is nested deeper than ``MAX_DEPTH`` is refused: printing or copying it would exhaust the stack.
 """
 
 from __future__ import annotations
@@ -42,13 +42,18 @@ class Range:
     most: int
 
 
-COUNT = Range(
-    0, 1_000_000
-)  # of workers, ranks, files of a rank: more than that is nonsense, and looping over it a hang
+@dataclass(frozen=True)
+class Nullable:
+    """Null, or what another shape allows."""
+
+    shape: Any
+
+
+COUNT = Range(0, 1_000_000)  # of workers, ranks, files of a rank: looping over more would look like a hang
 
 
 class ShapeError(ValueError):
-    """Says which part is not what it must be."""
+    """Names the part that does not have the right shape."""
 
 
 def conform(value: Any, shape: Any, name: str = "") -> None:
@@ -57,7 +62,7 @@ def conform(value: Any, shape: Any, name: str = "") -> None:
     Args:
         value: What was read.
         shape: What it must be; see above.
-        name: How to call it in the sentence that says what is wrong.
+        name: Its name in the error message.
     """
     if not name:
         check_depth(value)
@@ -76,6 +81,9 @@ def conform(value: Any, shape: Any, name: str = "") -> None:
             conform(value, int, name)
             if not shape.least <= value <= shape.most:
                 raise ShapeError(f"{name or 'it'} must be between {shape.least} and {shape.most}, got {shown(value)}")
+        case Nullable():
+            if value is not None:
+                conform(value, shape.shape, name)
         case frozenset() | set():
             _require(any(_conforms(value, each) for each in shape), value, shape, name)
         case tuple():
@@ -134,17 +142,17 @@ def _named(shape: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """Text from a file as it is, if all of it can be seen; else with escapes."""
+    """Text from a file; with escapes if some of its characters are not printable."""
     return text if text.isprintable() else ascii(text)
 
 
 def _is_huge(value: Any) -> bool:
-    """Whether it is a whole number that is no float, and that nothing could be counted by."""
+    """Whether it is a whole number beyond the range of floats."""
     return isinstance(value, int) and value.bit_length() > 1000
 
 
 def shown(value: Any) -> str:
-    """A value from a file, in a few words that are safe to print."""
+    """A short text for a value from a file, safe to print."""
     if isinstance(value, dict | list):
         return _named(type(value))
     if isinstance(value, int) and value.bit_length() > 64:

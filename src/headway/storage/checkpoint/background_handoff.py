@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.errors import StorageError
+from headway.core.schema.record import FORMAT
 from headway.core.schema.shape import COUNT, Range, ShapeError, conform
 from headway.core.security.signing import Key
 from headway.storage import durable_fs
@@ -315,7 +316,7 @@ def found(run: Path, key: Key, attempt: int | None = None) -> Iterator[Handoff]:
 
 
 def _write(run: Path, handoff: Handoff, key: Key) -> None:
-    content = {"format": layout.FORMAT, **asdict(handoff)}
+    content = {"format": FORMAT, **asdict(handoff)}
     content |= {"source": str(handoff.source), "aside": str(handoff.aside)}
     text = json.dumps(content, sort_keys=True)
     place = handoff.place(run)

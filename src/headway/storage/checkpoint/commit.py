@@ -17,6 +17,7 @@ from typing import Any
 
 from headway.core.checkpoints import Manifest, SavedCheckpoint, StoredFile
 from headway.core.errors import StorageError
+from headway.core.schema.data_cursor import DataCursor, DatasetCursor
 from headway.core.security.signing import Key
 from headway.storage import durable_fs
 from headway.storage.checkpoint.manifest import flushed, read_manifest, versions, write_manifest
@@ -38,7 +39,7 @@ class CommitRequest:
     ranks: tuple[int, ...]
     metrics: dict[str, Any]
     name: str | None = None  # None: as its first rank wants it, else by its number
-    cursors: dict[str, Any] = field(default_factory=dict)  # where in its datasets each rank was
+    cursors: dict[str, DatasetCursor] = field(default_factory=dict)  # position of the ranks in each dataset
 
     @property
     def folder(self) -> str:
@@ -62,10 +63,11 @@ class CommitRequest:
             versions=versions(),
         )
 
-    def _cursor(self, note: Note | None) -> dict[str, Any]:
-        """What the ranks have reported counts; a note stands in for it where nobody has heard them."""
-        noted = dict(note.cursor) if note is not None else {}
-        return {**noted, "datasets": self.cursors} if self.cursors else noted
+    def _cursor(self, note: Note | None) -> DataCursor:
+        """Reported positions take precedence over those in a note, which may be of a rank that was not heard."""
+        noted = note.cursor if note is not None else DataCursor()
+        datasets: dict[str, object] = {name: cursor.to_json() for name, cursor in self.cursors.items()}
+        return replace(noted, datasets=datasets) if datasets else noted
 
     def path(self, run: Path) -> Path:
         """Where it will be, if that is a folder here."""

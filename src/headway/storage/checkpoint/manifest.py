@@ -8,13 +8,14 @@ import json
 import os
 import platform
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import headway
 from headway.core.checkpoints import Manifest, StoredFile
 from headway.core.errors import StorageError
+from headway.core.schema.data_cursor import DataCursor
+from headway.core.schema.record import FORMAT, shape_of
 from headway.core.schema.shape import COUNT, NUMBER, Range, ShapeError, Values, conform, shown
 from headway.storage import durable_fs
 from headway.storage.fs_ops import json_bytes, open_regular, parse_json, read_small, sizes, write_json
@@ -31,7 +32,7 @@ _SHAPE = {
     "ranks": [COUNT],
     "metrics": dict,
     "values": Values(NUMBER),
-    "cursor": {"?epoch": int, "?batches": Values(int), "?datasets": dict},
+    "cursor": shape_of(DataCursor),
     "files": Values({"size": _LARGE, "sha256": str}),
     "time": NUMBER,
     "versions": Values(str),
@@ -74,11 +75,11 @@ def checksum(path: Path) -> str:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    write_json(folder / layout.MANIFEST, _sealed(asdict(manifest)))
+    write_json(folder / layout.MANIFEST, _sealed(manifest.to_json()))
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    return json_bytes(_sealed(asdict(manifest)))
+    return json_bytes(_sealed(manifest.to_json()))
 
 
 def _sealed(content: dict[str, Any]) -> dict[str, Any]:
@@ -97,8 +98,8 @@ def parse_manifest(path: str | Path, data: bytes) -> Manifest:
     content = parse_json(path, data)
     if not isinstance(content, dict) or type(content.get("format")) is not int:
         raise StorageError(f"{path} is not a manifest of ours")
-    if content["format"] != layout.FORMAT:
-        text = f"{path} has format {shown(content['format'])}; this version reads {layout.FORMAT}: upgrade Headway"
+    if content["format"] != FORMAT:
+        text = f"{path} has format {shown(content['format'])}; this version reads {FORMAT}: upgrade Headway"
         raise NewerFormat(text)
     try:
         if json_bytes(_sealed(content)) != data:
@@ -106,7 +107,8 @@ def parse_manifest(path: str | Path, data: bytes) -> Manifest:
         _check(content)
         del content[_SEAL]
         files = {name: StoredFile(**stored) for name, stored in content.pop("files").items()}
-        return Manifest(files=files, **content)
+        cursor = DataCursor.from_json(content.pop("cursor"))
+        return Manifest(files=files, cursor=cursor, **content)
     except (ShapeError, KeyError, TypeError, RecursionError) as error:
         raise StorageError(f"{path} is damaged: {error}") from error
 

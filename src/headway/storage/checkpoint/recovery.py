@@ -245,7 +245,7 @@ def complete_rounds(
     for (attempt, seq), notes in sorted(rounds.items()):
         world_size = next(iter(notes.values())).world_size
         known = set(newest.ranks) if newest is not None and newest.world_size == world_size else {0}
-        feeds = any(note.cursor.get("datasets") for note in notes.values())
+        feeds = any(note.cursor.datasets for note in notes.values())
         everybody = len(notes) == world_size
         if set(notes) == savers[attempt] | known and (everybody or not feeds):
             found.append((attempt, seq))

@@ -20,6 +20,7 @@ from typing import Any
 
 from headway.core.checkpoints import StoredFile
 from headway.core.errors import StorageError
+from headway.core.schema.data_cursor import DataCursor
 from headway.core.schema.shape import COUNT, NUMBER, Range, Values, conform
 from headway.core.security.signing import Key
 from headway.storage import durable_fs
@@ -66,7 +67,7 @@ class Note:
     metrics: dict[str, Any]
     boot: str = field(default_factory=durable_fs.boot_id)
     values: dict[str, float] = field(default_factory=dict)
-    cursor: dict[str, Any] = field(default_factory=dict)  # where in the data the rank was
+    cursor: DataCursor = field(default_factory=DataCursor)  # position of the rank in the training data
     name: str | None = None  # what the checkpoint shall be called
     validation: dict[str, Any] | None = None  # the wish to have it validated: see validations.py
     source: str = ""  # the user's folder that was copied: ranks may share one
@@ -95,11 +96,14 @@ class Note:
         return key.verify("note", self._signable(attempt, seq, rank), self.signature)
 
     def _signable(self, attempt: int, seq: int, rank: int) -> bytes:
-        content = json.loads(json.dumps({**asdict(self), "signature": ""}))
+        content = json.loads(json.dumps({**self._content(), "signature": ""}))
         return json.dumps([attempt, seq, rank, content], sort_keys=True).encode()
 
+    def _content(self) -> dict[str, Any]:
+        return {**asdict(self), "cursor": self.cursor.to_json()}
+
     def to_json(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        return json.dumps(self._content()).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Note:
@@ -108,7 +112,7 @@ class Note:
             content = json.loads(data)
             conform(content, _NOTE)
             kinds = {name: {file: StoredFile(**stored) for file, stored in content[name].items()} for name in _STORED}
-            note = cls(**{**content, **kinds})
+            note = cls(**{**content, **kinds, "cursor": DataCursor.from_json(content["cursor"])})
         except (TypeError, RecursionError) as error:
             raise ValueError(f"not a note: {error}") from error
         names = [name for name in (note.name, note.adopted) if name is not None]

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from headway.core.config import CheckpointConfig, FailureConfig, ScalingConfig
 from headway.core.errors import ConfigError, StorageError
-from headway.core.schema.shape import NUMBER, ShapeError, Values, conform, shown
+from headway.core.schema.record import FORMAT
+from headway.core.schema.run_description import Opening, RunDescription
+from headway.core.schema.shape import ShapeError, shown
 from headway.storage.fs_ops import read_json
 from headway.storage.run import layout
 
 _LONGEST = 300  # of what is wrong with a config, in characters
-_OPENING = {
-    "?time": NUMBER,
-    "?function": str,
-    "?trainer": str,
-    "?code": frozenset({str, None}),
-    "?train_loop_config": frozenset({dict, None}),
-    "?train_loop_config_type": str,
-    "?train_loop_config_incomplete": [str],
-    "?scaling_config": dict,
-    "?checkpoint_config": dict,
-    "?failure_config": dict,
-    "?datasets": dict,
-    "?argv": [str],
-    "?versions": Values(str),
-}
-_DESCRIPTION = {"id": str, "name": str, "seed": int, "created": NUMBER, "openings": [_OPENING]}
 
 
-def read_description(run: Path) -> dict[str, Any]:
+def read_description(run: Path) -> RunDescription:
     """The content of ``run.json``.
 
     Raises:
@@ -42,25 +28,24 @@ def read_description(run: Path) -> dict[str, Any]:
     content = read_json(path)
     if not isinstance(content, dict) or "format" not in content:
         raise StorageError(f"{path} is not of a run of ours: choose another name")
-    if content["format"] != layout.FORMAT:
+    if content["format"] != FORMAT:
         written = shown(content["format"])
-        raise StorageError(f"{run} was written in format {written}; this version reads {layout.FORMAT}")
+        raise StorageError(f"{run} was written in format {written}; this version reads {FORMAT}")
     try:
-        conform(content, _DESCRIPTION)
+        return RunDescription.from_json(content)
     except ShapeError as error:
         raise StorageError(f"{path} is damaged: {error}") from None
-    return content
 
 
 Config = TypeVar("Config", CheckpointConfig, FailureConfig, ScalingConfig)
 
 
-def checkpoint_config(run: Path, opening: dict[str, Any]) -> CheckpointConfig:
+def checkpoint_config(run: Path, opening: Opening) -> CheckpointConfig:
     """Which checkpoints this opening of a run keeps."""
     return config_of(run, opening, "checkpoint_config", CheckpointConfig)
 
 
-def config_of(run: Path, opening: dict[str, Any], name: str, kind: type[Config]) -> Config:
+def config_of(run: Path, opening: Opening, name: str, kind: type[Config]) -> Config:
     """A config of this opening, as it was given.
 
     Args:
@@ -72,7 +57,7 @@ def config_of(run: Path, opening: dict[str, Any], name: str, kind: type[Config])
     Raises:
         StorageError: There are fields that no such config has, or with values that it refuses.
     """
-    given: dict[str, Any] = opening.get(name, {})
+    given: Mapping[str, object] = getattr(opening, name)
     make: Callable[..., Config] = kind
     try:  # JSON has no tuples
         return make(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})

@@ -22,7 +22,8 @@ from typing import Any
 
 from headway.core.environment import key_file
 from headway.core.errors import StorageError
-from headway.core.schema.shape import COUNT, NUMBER, Range, ShapeError, Values, conform
+from headway.core.schema.failure_summary import FailureSummary
+from headway.core.schema.shape import ShapeError
 from headway.core.security.signing import Key
 from headway.storage import durable_fs
 from headway.storage.fs_ops import entries, json_bytes, open_regular, read_json
@@ -31,39 +32,6 @@ from headway.storage.run import layout
 SUMMARY = "failure.json"
 TASK = "task.pkl"
 SIGNATURE = "signature"
-_RANK = frozenset({COUNT, None})
-_NUMBER = Range(-1, 1 << 62)
-_SHAPE = {
-    "time": NUMBER,
-    "attempt": _NUMBER,
-    "num_workers": COUNT,
-    "first_seq": frozenset({_NUMBER, None}),
-    "checkpoint": frozenset({str, None}),
-    "?scene": dict,
-    "kind": str,
-    "fault": str,
-    "rank": _RANK,
-    "?ranks": [COUNT],
-    "cause": str,
-    "reports": Values(_NUMBER),
-    "batches": Values(_NUMBER),
-    "phases": Values(str),
-    "memory": Values([(NUMBER, NUMBER)]),
-    "versions": Values(str),
-}
-_FAILURE = {"rank": _RANK, "kind": str, "cause": str, "traceback": str}
-_SCENE = {
-    "cwd": str,
-    "argv": [str],
-    "sys_path": [str],
-    "env_vars": [str],
-    "preload": [str],
-    "every_reports": frozenset({int, None}),
-    "global_workers": frozenset({int, None}),
-    "validates": bool,
-    "resources": Values(NUMBER),
-    "places": [dict],
-}
 LOG_LINES = 200
 _LOG_BYTES = 1 << 18
 
@@ -81,7 +49,7 @@ class FailureBundle:
     """
 
     name: str
-    summary: Mapping[str, Any]
+    summary: FailureSummary
     stacks: Mapping[int, str] = field(default_factory=dict)
     task: bytes = b""
     key: Key | None = None
@@ -101,12 +69,12 @@ def write(run: Path, bundle: FailureBundle) -> Path:
     fresh.mkdir(mode=0o700)
     for rank, text in bundle.stacks.items():
         _write_privately(fresh / f"rank-{rank}.stacks.txt", text.encode(errors="backslashreplace"))
-    for rank in range(bundle.summary["num_workers"]):
+    for rank in range(bundle.summary.num_workers):
         lines = [line for stream in ("out", "err") for line in _last_lines(layout.log(run, rank, stream), stream)]
         _write_privately(fresh / f"rank-{rank}.log.txt", "".join(lines).encode(errors="backslashreplace"))
     if bundle.task:
         _write_privately(fresh / TASK, bundle.task)
-    summary = {"format": layout.FORMAT, **bundle.summary}
+    summary = bundle.summary.to_json()
     if bundle.key is not None:
         summary[SIGNATURE] = bundle.key.sign("failure", _signable(summary, bundle.task))
     _write_privately(fresh / SUMMARY, json_bytes(summary))
@@ -138,7 +106,7 @@ def _last_lines(log: Path, stream: str) -> list[str]:
 
 def bundles(run: Path) -> list[Path]:
     """The folders there are, the oldest first. Those that are damaged are left out: see :func:`damaged`."""
-    return [path for path, _ in sorted(_readable(run), key=lambda each: (each[1]["time"], each[0]))]
+    return [path for path, _ in sorted(_readable(run), key=lambda each: (each[1].time, each[0]))]
 
 
 def damaged(run: Path) -> dict[Path, str]:
@@ -152,7 +120,7 @@ def damaged(run: Path) -> dict[Path, str]:
     return found
 
 
-def _readable(run: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _readable(run: Path) -> Iterator[tuple[Path, FailureSummary]]:
     for path in _folders(run):
         with contextlib.suppress(StorageError):
             yield path, summary(path)
@@ -163,27 +131,21 @@ def _folders(run: Path) -> list[Path]:
     return [path for path in found if os.path.lexists(path / SUMMARY) or not os.access(path, os.X_OK)]
 
 
-def summary(folder: Path) -> dict[str, Any]:
+def summary(folder: Path) -> FailureSummary:
     """What ``failure.json`` says. StorageError where it is damaged."""
+    return _read_summary(folder)[0]
+
+
+def _read_summary(folder: Path) -> tuple[FailureSummary, Mapping[str, Any]]:
+    """The summary, and the JSON that it was read from."""
     path = folder / SUMMARY
     try:
-        found: dict[str, Any] = read_json(path)
-        conform(found, _SHAPE)
-        conform(found.get("failures", []), [_FAILURE])
-        _check_scene(found)
+        content = read_json(path)
+        return FailureSummary.from_json(content), content
     except FileNotFoundError:
         raise StorageError(f"{path} is gone") from None
     except ShapeError as error:
         raise StorageError(f"{path} is damaged: {error}") from None
-    return found
-
-
-def _check_scene(summary: Mapping[str, Any]) -> None:
-    if "scene" not in summary:
-        return
-    conform(summary["scene"], _SCENE, "scene")
-    if len(summary["scene"]["places"]) != summary["num_workers"]:
-        raise ShapeError(f"scene.places must be one for each of {summary['num_workers']} workers")
 
 
 def stacks(folder: Path, rank: int) -> str:
@@ -215,8 +177,8 @@ def task(folder: Path, key: Key, *, trust: bool) -> bytes:
             data = file.read()
         except MemoryError:  # a file of holes, which takes no room on a disk
             raise StorageError(f"{path} does not fit into the memory of this machine") from None
-    content = summary(folder)
-    if not trust and not key.verify("failure", _signable(content, data), content.get(SIGNATURE)):
+    found, content = _read_summary(folder)
+    if not trust and not key.verify("failure", _signable(content, data), found.signature):
         raise StorageError(
             f"it is not proven that your own run wrote {path} (it is not signed by your key, {key_file()}), and "
             "opening it runs code: --trust if you know where it comes from"

@@ -22,7 +22,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeGuard
 
-FORMAT = 1
 DESCRIPTION = "run.json"
 JOURNAL = "events.jsonl"
 METRICS = "metrics.jsonl"

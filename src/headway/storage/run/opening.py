@@ -17,10 +17,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from headway.core.config import Resume
 from headway.core.errors import ConfigError, StorageError
+from headway.core.schema.journal_entries import ENDED, state_of
+from headway.core.schema.run_description import RunDescription
 from headway.core.security.signing import user_key
 from headway.storage import durable_fs
 from headway.storage.checkpoint import staging
@@ -32,11 +34,11 @@ from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.object_store.lease import Lease, LeaseLost
 from headway.storage.object_store.log_mirror import Mirror, fetch_logs, fetch_record, forget, home_of, tidy
-from headway.storage.run import journal, layout
+from headway.storage.run import layout
 from headway.storage.run.description import read_description
+from headway.storage.run.journal import journal
 from headway.storage.run.run_directory import RunDirectory
 
-ENDED = ("FINISHED", "STOPPED", "PREEMPTED", "FAILED", "ABORTED")
 UNFINISHED = ".headway-new-"  # a run's directory, until it is one
 _CHOOSE = "choose another name, or give RunConfig(trust=True) to continue it"
 _OWNER_LENGTH = 120  # of the text in a lock; another user may have written it
@@ -91,7 +93,7 @@ def _enter(path: Path, *, trust: bool) -> TextIO:
     lock = _lock(path)
     try:
         if not os.path.lexists(path / layout.DESCRIPTION):
-            write_json(path / layout.DESCRIPTION, _fresh(path.name))
+            write_json(path / layout.DESCRIPTION, _fresh(path.name).to_json())
     except BaseException:
         lock.close()
         raise
@@ -125,7 +127,7 @@ def _create(path: Path) -> TextIO | None:
     try:
         for folder in (layout.LOGS, layout.CHECKPOINTS):
             (fresh / folder).mkdir(mode=0o700)
-        write_json(fresh / layout.DESCRIPTION, _fresh(path.name))
+        write_json(fresh / layout.DESCRIPTION, _fresh(path.name).to_json())
         fresh.rename(path)
     except OSError as error:
         lock.close()
@@ -263,13 +265,13 @@ def _opened(
 ) -> RunDirectory:
     description = read_description(path) if exists else _fresh(path.name)
     if not exists:
-        write_json(path / layout.DESCRIPTION, description)
-    signer = Signer(description["id"], user_key().for_run(description["id"]))
+        write_json(path / layout.DESCRIPTION, description.to_json())
+    signer = Signer(description.id, user_key().for_run(description.id))
     vault = make_vault(signer)
     past, state = 0, ENDED[0]
-    for line in journal.events(path):
-        past, state = max(past, line.get("attempt", 0)), line.get("state", state)
-    damage = list(journal.damage(path))
+    for entry in journal(path).lines():
+        past, state = max(past, entry.attempt or 0), state_of(entry) or state
+    damage = [text] if (text := journal(path).damage()) else []
     recovered = vault.recover(crashed=state not in ENDED or bool(damage))
     past = max(past, _known_attempts(path, recovered))
     _check_numbers(path, past, recovered)
@@ -442,12 +444,5 @@ def is_open(path: Path) -> bool:
     return False
 
 
-def _fresh(name: str) -> dict[str, Any]:
-    return {
-        "format": layout.FORMAT,
-        "id": secrets.token_hex(16),
-        "name": name,
-        "seed": secrets.randbits(32),
-        "created": time.time(),
-        "openings": [],
-    }
+def _fresh(name: str) -> RunDescription:
+    return RunDescription(id=secrets.token_hex(16), name=name, seed=secrets.randbits(32), created=time.time())

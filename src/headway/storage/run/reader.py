@@ -6,7 +6,7 @@ import functools
 import math
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,6 +14,10 @@ from typing import Any
 from headway.core.checkpoints import SavedCheckpoint
 from headway.core.config import CheckpointConfig, local_path
 from headway.core.errors import StorageError
+from headway.core.schema.journal_entries import ENDED, JournalEntry, state_of
+from headway.core.schema.metrics_lines import AttemptLine, ReportLine
+from headway.core.schema.run_description import Opening, RunDescription
+from headway.storage.jsonl import JsonLines
 from headway.core.process.temp_directories import OwnedDirectory
 from headway.storage.checkpoint.backend import CheckpointBackend, LocalCheckpointBackend
 from headway.storage.object_store import lease
@@ -22,7 +26,7 @@ from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpoin
 from headway.storage.object_store.log_mirror import fetch_failures, fetch_record
 from headway.storage.run import failure_bundle, journal, layout
 from headway.storage.run.description import checkpoint_config, read_description
-from headway.storage.run.opening import ENDED, is_open
+from headway.storage.run.opening import is_open
 
 
 class _Keeper:
@@ -83,37 +87,37 @@ class RunReader:
         return is_open(self.path)
 
     @property
-    def description(self) -> dict[str, Any]:
+    def description(self) -> RunDescription:
         try:
             return read_description(self.path)
         except FileNotFoundError:
             raise StorageError(f"{self.path} is not a run directory: it has no {layout.DESCRIPTION}") from None
 
     @property
-    def opening(self) -> dict[str, Any]:
+    def opening(self) -> Opening:
         """What the newest opening asked for."""
-        openings: list[dict[str, Any]] = self.description["openings"]
-        return openings[-1] if openings else {}
+        return self.description.newest
 
     @property
     def checkpoint_config(self) -> CheckpointConfig:
         return checkpoint_config(self.path, self.opening)
 
-    def events(self) -> Iterator[dict[str, Any]]:
-        """The journal, without lines that are damaged."""
-        return journal.events(self.path)
+    @property
+    def journal(self) -> JsonLines[JournalEntry]:
+        """Every transition of the run, with its cause."""
+        return journal.journal(self.path)
 
     def damage(self) -> list[str]:
         """What of journal and metrics is damaged, in words."""
-        return [*journal.damage(self.path), *journal.metrics_damage(self.path)]
+        return list(journal.damage(self.path))
 
     @property
     def state(self) -> str:
         """The last state in the journal; INTERRUPTED where nobody is left to change it."""
         held = self.is_open
         state = "WAITING"
-        for event in self.events():
-            state = event.get("state", state)
+        for entry in self.journal.lines():
+            state = state_of(entry) or state
         return state if state in ENDED or held or self.is_open else "INTERRUPTED"
 
     def checkpoints(self) -> list[SavedCheckpoint]:
@@ -126,25 +130,26 @@ class RunReader:
             fetch_failures(self.vault.store, self.path)
         return failure_bundle.bundles(self.path)
 
-    def reports(self, rank: int = 0) -> list[dict[str, Any]]:
-        """This rank's reports in order; what a later attempt went through again counts once, as it came last."""
-        rows: list[dict[str, Any]] = []
-        for line in journal.reports(self.path):
-            if "first_seq" in line:
-                rows = [row for row in rows if row["seq"] < line["first_seq"]]
-            elif line["rank"] == rank:
-                rows.append(line)
+    def reports(self, rank: int = 0) -> list[ReportLine]:
+        """The reports of a rank in order; of a report that was made again in a later attempt, the last one."""
+        rows: list[ReportLine] = []
+        for line in journal.metrics(self.path).lines():
+            match line:
+                case AttemptLine(first_seq=first_seq):
+                    rows = [row for row in rows if row.seq < first_seq]
+                case ReportLine() if line.rank == rank:
+                    rows.append(line)
         return rows
 
     def newest_metrics(self) -> dict[str, Any] | None:
         """What rank 0 reported last. Reads from the end: histories are long."""
-        limit = math.inf  # a later attempt began here anew: what stands before it counts up to here
-        for line in journal.reports_backwards(self.path):
-            if "first_seq" in line:
-                limit = min(limit, line["first_seq"])
-            elif line["rank"] == 0 and line["seq"] < limit:
-                metrics: dict[str, Any] = line["metrics"]
-                return metrics
+        limit = math.inf  # a later attempt resumed here: older lines count up to here only
+        for line in journal.metrics(self.path).backwards():
+            match line:
+                case AttemptLine(first_seq=first_seq):
+                    limit = min(limit, first_seq)
+                case ReportLine(rank=0, seq=seq, metrics=metrics) if seq < limit:
+                    return metrics
         return None
 
 
@@ -179,7 +184,7 @@ def _sorted_out(found: Mapping[str, Callable[[], RunReader]]) -> Runs:
     for name, read in found.items():
         try:
             record = read()
-            readable.append((float(record.description["created"]), record))
+            readable.append((record.description.created, record))
         except (StorageError, OSError) as error:
             unreadable[name] = str(error)
     return Runs([record for _, record in sorted(readable, key=lambda each: -each[0])], unreadable)

@@ -11,13 +11,15 @@ opening copies such reports from the backlog. What lies in a socket is far less 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from headway.storage.fs_ops import Appender, open_to_append, read_lines
+from headway.core.schema.metrics_lines import AttemptLine, ReportLine, metrics_line, report_line
+from headway.storage.fs_ops import open_to_append
+from headway.storage.jsonl import Appender, JsonLines
 from headway.storage.run import journal, layout
 
 FILE_BYTES = 4 << 20  # from this size on, the next report begins another file
@@ -37,7 +39,7 @@ class ReportBacklog:
 
     def add(self, seq: int, time: float, metrics: bytes) -> None:
         """Write a report down; not flushed, for it is the driver that is killed, not the machine."""
-        line = journal.report_line(self._attempt, self._rank, seq, time, metrics)
+        line = report_line(self._attempt, self._rank, seq, time, metrics)
         with contextlib.suppress(OSError):
             if self._fd < 0 or self._size > FILE_BYTES:
                 self._begin_file()
@@ -69,31 +71,37 @@ def restore(run: Path, newest_seq: int) -> int:
     Returns:
         How many reports were missing.
     """
-    found = {(line["seq"], line["rank"]): line for line in _lines(run) if line["seq"] <= newest_seq}
+    found = {(line.seq, line.rank): line for line in _lines(run) if line.seq <= newest_seq}
     if not found:
         return 0
     present = _present(run, from_seq=min(seq for seq, _ in found))
     missing = [found[place] for place in sorted(found.keys() - present)]
     if missing:
         metrics = Appender(run / layout.METRICS)
-        metrics.write(b"".join(map(journal.line_of, missing)))
+        metrics.write(b"".join(map(_line_of, missing)))
         metrics.close()
     return len(missing)
 
 
-def _lines(run: Path) -> Iterator[dict[str, Any]]:
+def _line_of(report: ReportLine) -> bytes:
+    metrics = json.dumps(report.metrics, separators=(",", ":")).encode()
+    return report_line(report.attempt or 0, report.rank, report.seq, report.time or 0.0, metrics)
+
+
+def _lines(run: Path) -> Iterator[ReportLine]:
     folder = layout.staging(run)
     paths = [path for path in folder.glob("*.backlog-*.jsonl") if _NAME.fullmatch(path.name) and not path.is_symlink()]
     for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
-        yield from (line for line in read_lines(path, journal.check_metrics) if "first_seq" not in line)
+        yield from (line for line in JsonLines(path, metrics_line).lines() if isinstance(line, ReportLine))
 
 
 def _present(run: Path, from_seq: int) -> set[tuple[int, int]]:
     """The reports from this one on that the metrics hold, by report and rank."""
     present: set[tuple[int, int]] = set()
-    for line in journal.reports(run):
-        if "first_seq" in line:
-            present = {place for place in present if place[0] < line["first_seq"]}
-        elif line["seq"] >= from_seq:
-            present.add((line["seq"], line["rank"]))
+    for line in journal.metrics(run).lines():
+        match line:
+            case AttemptLine(first_seq=first_seq):
+                present = {place for place in present if place[0] < first_seq}
+            case ReportLine(rank=rank, seq=seq) if seq >= from_seq:
+                present.add((seq, rank))
     return present

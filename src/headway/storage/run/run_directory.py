@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import atexit
 import fcntl
-import json
 import os
 import socket
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from headway.core.checkpoints import Manifest
 from headway.core.environment import memory_folder
+from headway.core.schema.data_stats import DataStatsLine
+from headway.core.schema.journal_entries import JournalEntry
+from headway.core.schema.run_description import Opening, RunDescription
 from headway.core.process.temp_directories import OwnedDirectory
 from headway.storage import durable_fs
 from headway.storage.checkpoint.backend import CheckpointBackend, LocalCheckpointBackend
@@ -20,11 +24,13 @@ from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.commit import Signer
 from headway.storage.checkpoint.manifest import flushed, versions, write_manifest
 from headway.storage.checkpoint.recovery import Recovered
-from headway.storage.fs_ops import Appender, write_json
+from headway.storage.fs_ops import write_json
+from headway.storage.jsonl import Appender
 from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.object_store.log_mirror import Mirror
 from headway.storage.run import layout
+from headway.storage.run.journal import line_of
 
 _LONGEST = 500  # of what has changed in one config, in characters
 
@@ -36,7 +42,7 @@ class RunDirectory:
         self,
         path: Path,
         lock: TextIO,
-        description: dict[str, Any],
+        description: RunDescription,
         past_attempts: int,
         recovered: Recovered,
         vault: CheckpointBackend,
@@ -51,8 +57,8 @@ class RunDirectory:
         self.key = signer.key
         self._signer = signer
         self._mirror = mirror
-        self.id: str = description["id"]
-        self.seed: int = description["seed"]
+        self.id = description.id
+        self.seed = description.seed
         self.past_attempts = past_attempts
         self._lock = lock
         self._description = description
@@ -63,7 +69,7 @@ class RunDirectory:
 
     @property
     def resumed(self) -> bool:
-        return bool(self._description["openings"][1:])
+        return bool(self._description.openings[1:])
 
     @property
     def url(self) -> str:
@@ -114,30 +120,34 @@ class RunDirectory:
         write_manifest(folder, manifest.signed(self.id, self.key))
         return Checkpoint.of(str(folder), key=self.key)
 
-    def differences(self, asked: dict[str, Any]) -> list[str]:
-        """What is asked for otherwise than in the last opening, in words."""
-        before = self._description["openings"][-1] if self._description["openings"] else asked
+    def differences(self, asked: Opening) -> list[str]:
+        """Settings that changed since the last opening, in words."""
+        before = self._description.openings[-1] if self._description.openings else asked
         found = [
-            f"{part}: {_changes(before.get(part) or {}, asked.get(part) or {})}"
-            for part in ("train_loop_config", "scaling_config", "checkpoint_config", "failure_config")
-            if (before.get(part) or {}) != (asked.get(part) or {})
+            f"{part}: {_changes(then, now)}"
+            for part, then, now in (
+                ("train_loop_config", before.train_loop_config or {}, asked.train_loop_config or {}),
+                ("scaling_config", before.scaling_config, asked.scaling_config),
+                ("checkpoint_config", before.checkpoint_config, asked.checkpoint_config),
+                ("failure_config", before.failure_config, asked.failure_config),
+            )
+            if then != now
         ]
-        if before.get("code") != asked.get("code"):
-            found.append(f"the code of {asked.get('function')}")
+        if before.code != asked.code:
+            found.append(f"the code of {asked.function}")
         return found
 
-    def describe(self, asked: dict[str, Any]) -> None:
+    def describe(self, asked: Opening) -> None:
         """Add this opening to ``run.json``."""
-        opening = {"time": time.time(), "host": socket.gethostname(), "pid": os.getpid(), **asked}
-        self._description["openings"].append(opening)
-        write_json(self.path / layout.DESCRIPTION, self._description)
+        opening = replace(asked, time=time.time(), host=socket.gethostname(), pid=os.getpid())
+        self._description = replace(self._description, openings=(*self._description.openings, opening))
+        write_json(self.path / layout.DESCRIPTION, self._description.to_json())
         if self._mirror is not None:
             self._mirror.copy()
 
-    def note(self, event: str, **fields: Any) -> None:
-        """A line in the journal."""
-        line = json.dumps({"time": round(time.time(), 6), "event": event, **fields}, default=str)
-        self._journal.write(line.encode() + b"\n")
+    def note(self, entry: JournalEntry) -> None:
+        """Add an entry to the journal."""
+        self._journal.write(line_of(entry))
 
     @property
     def trouble(self) -> OSError | None:
@@ -148,11 +158,11 @@ class RunDirectory:
         """Whole lines for ``metrics.jsonl``."""
         self._metrics.write(lines)
 
-    def append_data(self, line: bytes) -> None:
-        """A line for ``data.jsonl``."""
+    def append_data(self, line: DataStatsLine) -> None:
+        """Add a line to ``data.jsonl``."""
         if self._data is None:
             self._data = Appender(self.path / layout.DATA)
-        self._data.write(line)
+        self._data.write(line_of(line))
 
     def close(self) -> None:
         self._journal.close()
@@ -167,7 +177,7 @@ class RunDirectory:
         self._lock.close()
 
 
-def _changes(before: dict[str, Any], after: dict[str, Any]) -> str:
+def _changes(before: Mapping[str, object], after: Mapping[str, object]) -> str:
     keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
     text = ", ".join(f"{key} {before.get(key)!r} → {after.get(key)!r}" for key in keys)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

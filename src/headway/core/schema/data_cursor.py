@@ -1,0 +1,106 @@
+"""Data cursors: the position of a run in its training data, as reports carry it and manifests keep it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headway.core.schema.record import Record
+from headway.core.schema.shape import ShapeError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetPosition(Record):
+    """Position of one rank in one dataset.
+
+    Args:
+        epoch: Number of the pass over the data, from 0.
+        rows: Rows of the epoch's order that are consumed.
+        skip: Rows beyond them that are consumed too.
+        done: Whether the epoch is over.
+        lanes: Number of lanes of the order.
+        window: Size of its shuffle window.
+        local: Buffer sizes and seeds of the local shuffle; None without one.
+        files: Fingerprint of the files, their shuffling and their filters.
+        crosses: Whether a pass continues in the next epoch, as far as it is known.
+        unknown: Fields that only newer versions know.
+    """
+
+    epoch: int
+    rows: int
+    skip: int
+    done: bool
+    lanes: int
+    window: int
+    local: list[object] | None
+    files: str
+    crosses: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetCursor(Record):
+    """Position of all ranks in one dataset.
+
+    Args:
+        position: The position of every rank, where all have the same.
+        positions: One position for each rank where they differ; None if some ranks have not reported theirs.
+        unknown: Fields that only newer versions know.
+    """
+
+    position: DatasetPosition | None = None
+    positions: tuple[DatasetPosition | None, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.position is not None and self.positions is not None:
+            raise ShapeError("it has one position and several")
+
+    def to_json(self) -> dict[str, Any]:
+        return super().to_json() if self.position is not None else {"positions": None, **super().to_json()}
+
+    @property
+    def known(self) -> tuple[DatasetPosition, ...]:
+        """The distinct positions, as far as they are known."""
+        found = (self.position,) if self.position is not None else self.positions or ()
+        return tuple(position for position in found if position is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataCursor(Record):
+    """Position of a checkpoint in the training data.
+
+    Args:
+        epoch: Number of the epoch.
+        over: Whether the epoch is over.
+        batches: Batches of the epoch that each tracked loader has handed out.
+        datasets: By name a :class:`DatasetCursor`, as JSON: it is checked where a run is resumed, so that a damaged
+            one does not hide the checkpoint.
+        unknown: Fields that only newer versions know.
+    """
+
+    epoch: int | None = None
+    over: bool | None = None
+    batches: dict[str, int] | None = None
+    datasets: dict[str, object] | None = None
+
+
+def merged(reports: Sequence[bytes]) -> dict[str, DatasetCursor]:
+    """The cursor of each dataset in a round of reports.
+
+    Args:
+        reports: Of each rank its :class:`DatasetPosition` by name, as JSON; empty for a rank without one.
+    """
+    told = [json.loads(positions) for positions in reports if positions]
+    names = dict.fromkeys(name for positions in told for name in positions)
+    return {name: _merged([each.get(name) for each in told], whole=len(told) == len(reports)) for name in names}
+
+
+def _merged(positions: Sequence[Any], *, whole: bool) -> DatasetCursor:
+    if all(position == positions[0] for position in positions):
+        return DatasetCursor(position=DatasetPosition.from_json(positions[0]))
+    if not whole:
+        return DatasetCursor()
+    return DatasetCursor(
+        positions=tuple(None if position is None else DatasetPosition.from_json(position) for position in positions)
+    )

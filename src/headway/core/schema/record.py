@@ -1,0 +1,157 @@
+"""Records: frozen dataclasses that are written to files as JSON objects and read back.
+
+    @dataclass(frozen=True, kw_only=True)
+    class RetryEntry(JournalEntry):
+        attempt: Number
+        cause: str
+        seconds: float | None = None
+
+The annotations are the schema: :func:`shape_of` turns them into a shape, which is checked when a record is read. Fields
+with a default may be missing in a file. A field whose default is None is written only if it has another value. Fields
+that a newer version has added are kept in ``unknown``, and written back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Self, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+from headway.core.schema.shape import COUNT, NUMBER, Nullable, Range, Values, conform
+
+Count: TypeAlias = Annotated[int, COUNT]
+Number: TypeAlias = Annotated[int, Range(-1, 1 << 62)]  # of a report or an attempt
+
+FORMAT = 1  # version of everything that a run directory holds
+
+_PLAIN = (str, int, float, bool, type(None))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """A value that is stored as a JSON object; see above."""
+
+    unknown: Mapping[str, object] = field(default_factory=dict, repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as :func:`json.dumps` takes it."""
+        found = {name: getattr(self, name) for name in _layout(type(self)).decoders}
+        optional = _layout(type(self)).optional
+        plain = {
+            name: _encoded(value) for name, value in found.items() if value is not None or name not in optional
+        }
+        return {**plain, **self.unknown} if self.unknown else plain
+
+    @classmethod
+    def from_json(cls, content: Any, name: str = "") -> Self:
+        """The record that an object from a file holds.
+
+        Args:
+            content: What :func:`json.loads` has returned.
+            name: Its name in error messages.
+
+        Raises:
+            ShapeError: It is not such an object.
+        """
+        conform(content, shape_of(cls), name)
+        return cls._decoded(content)
+
+    @classmethod
+    def _decoded(cls, content: Mapping[str, Any]) -> Self:
+        decoders = _layout(cls).decoders
+        fields = {name: decoders[name](value) for name, value in content.items() if name in decoders}
+        unknown = {name: value for name, value in content.items() if name not in decoders}
+        return cls(**fields, unknown=unknown)
+
+
+def _encoded(value: Any) -> Any:
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, Record):
+        return value.to_json()
+    if isinstance(value, Mapping):
+        return {key: _encoded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encoded(item) for item in value]
+    return value
+
+
+Decoder = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """What the annotations of a record say."""
+
+    shape: Mapping[str, Any]
+    decoders: Mapping[str, Decoder]
+    optional: frozenset[str]  # fields that are not written if they are None
+
+
+@functools.cache
+def _layout(kind: type[Record]) -> _Layout:
+    hints = get_type_hints(kind, include_extras=True)
+    fields = [each for each in dataclasses.fields(kind) if each.name != "unknown"]
+    required = {
+        each.name
+        for each in fields
+        if each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
+    }
+    return _Layout(
+        {(each.name if each.name in required else f"?{each.name}"): _shape(hints[each.name]) for each in fields},
+        {each.name: _decoder(hints[each.name]) for each in fields},
+        frozenset(each.name for each in fields if each.default is None),
+    )
+
+
+def shape_of(kind: type[Record]) -> Mapping[str, Any]:
+    """The shape of a record, as :func:`conform` checks it."""
+    return _layout(kind).shape
+
+
+def _shape(hint: Any) -> Any:
+    arguments = get_args(hint)
+    match get_origin(hint) or hint:
+        case types.UnionType | Union:
+            inner = [each for each in arguments if each is not type(None)]
+            return Nullable(_shape(inner[0])) if len(inner) == 1 else frozenset(map(_shape, arguments))
+        case origin if origin is Annotated:
+            return arguments[1]
+        case origin if origin is tuple:
+            return [_shape(arguments[0])] if arguments[1:] == (...,) else tuple(map(_shape, arguments))
+        case origin if origin in (dict, Mapping):
+            return dict if arguments[1] is object else Values(_shape(arguments[1]))
+        case origin if isinstance(origin, type) and issubclass(origin, Record):
+            return shape_of(origin)
+        case origin if origin is float:
+            return NUMBER
+        case origin:
+            return origin
+
+
+def _decoder(hint: Any) -> Decoder:
+    """Makes the value of a field of what JSON gave."""
+    arguments = get_args(hint)
+    match get_origin(hint) or hint:
+        case types.UnionType | Union:
+            inner = _decoder(next(each for each in arguments if each is not type(None)))
+            return lambda value: None if value is None else inner(value)
+        case origin if origin is tuple and arguments[1:] == (...,):
+            inner = _decoder(arguments[0])
+            return lambda value: tuple(map(inner, value))
+        case origin if origin is tuple:
+            return tuple
+        case origin if origin in (dict, Mapping) and arguments[1] is not object:
+            inner = _decoder(arguments[1])
+            return lambda value: {key: inner(item) for key, item in value.items()}
+        case origin if isinstance(origin, type) and issubclass(origin, Record):
+            return origin._decoded
+        case _:
+            return _as_it_is
+
+
+def _as_it_is(value: Any) -> Any:
+    return value

@@ -1,0 +1,221 @@
+"""JSON lines: files that one process appends to, and that others read while they grow.
+
+    JsonLines(path, parse).lines()        all lines, the oldest first
+    JsonLines(path, parse).backwards()    the newest first, without reading the rest
+    JsonLines(path, parse).tail(offset)   what is added after a byte offset, again and again
+
+One bad line does not hide the others: a line that is damaged (a lost page after a power cut, another program) is left
+out. A last line without its end is being written: it is read when it is complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from headway.core.schema.shape import MAX_DEPTH, check_depth
+from headway.storage.fs_ops import MAX_JSON_BYTES, open_regular, open_to_append
+
+T = TypeVar("T")
+
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class DamagedLine:
+    """A line that does not hold what it should."""
+
+    why: str
+
+
+class JsonLines(Generic[T]):
+    """A file of JSON lines.
+
+    Args:
+        path: The file; there may be none.
+        parse: Makes the value of a line of what JSON gave; raises ValueError for what is not a line of this file.
+    """
+
+    def __init__(self, path: Path, parse: Callable[[Any], T]) -> None:
+        self.path = path
+        self._parse = parse
+
+    def lines(self) -> Iterator[T]:
+        """Values of all lines that are not damaged."""
+        return (line for line in self.scan() if not isinstance(line, DamagedLine))
+
+    def scan(self) -> Iterator[T | DamagedLine]:
+        """All lines, damaged ones too."""
+        return self.tail().scan()
+
+    def tail(self, offset: int = 0) -> JsonTail[T]:
+        """A reader that begins at a byte offset, where a line begins."""
+        return JsonTail(self.path, self._parse, offset)
+
+    def backwards(self) -> Iterator[T]:
+        """Values of the undamaged lines, the last one first, without reading more of the file than is asked for."""
+        for data in _lines_backwards(self.path):
+            line = _parsed(data, self._parse)
+            if not isinstance(line, DamagedLine):
+                yield line
+
+    def damage(self) -> str:
+        """What cannot be read, in words; empty where everything can."""
+        count = sum(isinstance(line, DamagedLine) for line in self.scan())
+        return f"{self.path.name}: {count:,} damaged line{'s are' if count > 1 else ' is'} left out" if count else ""
+
+
+class JsonTail(Generic[T]):
+    """Reads a growing file of JSON lines. ``offset``: where the first line begins that was not read."""
+
+    def __init__(self, path: Path, parse: Callable[[Any], T], offset: int = 0) -> None:
+        self._path = path
+        self._parse = parse
+        self.offset = offset
+
+    def lines(self) -> Iterator[T]:
+        """Values of the undamaged lines that were completed since the last call."""
+        return (line for line in self.scan() if not isinstance(line, DamagedLine))
+
+    def scan(self) -> Iterator[T | DamagedLine]:
+        """All lines that were completed since the last call, damaged ones too."""
+        with contextlib.suppress(FileNotFoundError), open_regular(self._path) as file:
+            for line, end in _whole_lines(file.fileno(), self.offset):
+                self.offset = end
+                if line is not None:
+                    yield line if isinstance(line, DamagedLine) else _parsed(line, self._parse)
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether there is anything behind the offset."""
+        try:
+            return self._path.stat().st_size > self.offset
+        except FileNotFoundError:
+            return False
+
+
+def _whole_lines(fd: int, begin: int) -> Iterator[tuple[bytes | DamagedLine | None, int]]:
+    """All lines that end, each with the offset behind it. Lines that cannot be JSON are skipped, and None at their end.
+
+    These are too long or hold zero bytes. Nothing of a skipped line is kept, and holes in the file are not read: a
+    sparse file of terabytes costs nothing.
+    """
+    parts: list[bytes] = []  # of the line that is being read
+    skipping = False
+    os.lseek(fd, begin, os.SEEK_SET)
+    while chunk := os.read(fd, _CHUNK_BYTES):
+        position = os.lseek(fd, 0, os.SEEK_CUR) - len(chunk)
+        *ends, beginning = chunk.split(b"\n")
+        for end in ends:
+            position += len(end) + 1
+            begin = position
+            yield (None if skipping else _line([*parts, end])), begin
+            parts, skipping = [], False
+        if skipping:
+            _skip_hole(fd)
+            continue
+        parts.append(beginning)
+        if (damaged := _damage_of(parts)) is not None:
+            yield damaged, begin
+            parts, skipping = [], True
+
+
+def _line(parts: list[bytes]) -> bytes | DamagedLine:
+    return _damage_of(parts) or b"".join(parts)
+
+
+def _damage_of(parts: list[bytes]) -> DamagedLine | None:
+    """Why these parts of a line cannot be JSON. Only the last part was not checked before."""
+    if sum(map(len, parts)) > MAX_JSON_BYTES:
+        return DamagedLine(f"it has more than {MAX_JSON_BYTES >> 20} MiB")
+    return DamagedLine("it holds zero bytes") if b"\0" in parts[-1] else None
+
+
+def _skip_hole(fd: int) -> None:
+    position = os.lseek(fd, 0, os.SEEK_CUR)
+    try:
+        os.lseek(fd, position, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # there is only a hole up to the end
+            os.lseek(fd, 0, os.SEEK_END)
+
+
+def _parsed(line: bytes, parse: Callable[[Any], T]) -> T | DamagedLine:
+    try:
+        found = json.loads(line)
+        if line.count(b"{") + line.count(b"[") > MAX_DEPTH:  # of millions of lines, few need the closer look
+            check_depth(found)
+        return parse(found)
+    except (ValueError, RecursionError) as error:
+        return DamagedLine(str(error))
+
+
+def _lines_backwards(path: Path) -> Iterator[bytes]:
+    with contextlib.suppress(FileNotFoundError), open_regular(path) as file:
+        position = file.seek(0, os.SEEK_END)
+        beginning = b""  # of a line whose end we have seen; at first, the torn one
+        torn = True
+        skipped = 0  # bytes of a line that cannot be JSON
+        while position > 0 and len(beginning) + skipped <= MAX_JSON_BYTES:
+            size = min(position, max(1 << 16, len(beginning)))  # long lines are read in growing steps
+            position -= size
+            file.seek(position)
+            first, *whole = (file.read(size) + beginning).split(b"\n")
+            if whole and (torn or skipped):
+                whole, torn, skipped = whole[:-1], False, 0
+            yield from reversed(whole)
+            if b"\0" in first:
+                first, skipped = b"", skipped + len(first)
+            beginning = first
+        if beginning and not torn and not skipped:
+            yield beginning
+
+
+class Appender:
+    """A file of lines that only we append to. A torn line left by a crash is cut off first.
+
+    Lines that cannot be written now (a full disk) are kept and written with the next ones: the run must not die of it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._fd = open_to_append(path)
+        _cut_torn_line(self._fd)
+        self._kept = b""
+        self.trouble: OSError | None = None  # why there are such lines
+
+    def write(self, lines: bytes) -> None:
+        view = memoryview(self._kept + lines if self._kept else lines)
+        try:
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError as error:
+            self._kept, self.trouble = bytes(view), error
+        else:
+            self._kept, self.trouble = b"", None
+
+    def close(self) -> None:
+        if self._kept:
+            self.write(b"")
+        os.close(self._fd)
+
+
+def _cut_torn_line(fd: int) -> None:
+    size = end = os.lseek(fd, 0, os.SEEK_END)
+    while end > 0:
+        if size - end > MAX_JSON_BYTES:  # none of ours, and perhaps terabytes of a sparse file: readers skip this line
+            os.write(fd, b"\n")
+            return
+        start = max(0, end - _CHUNK_BYTES)
+        block = os.pread(fd, end - start, start)
+        newline = block.rfind(b"\n")
+        if newline >= 0:
+            os.ftruncate(fd, start + newline + 1)
+            return
+        end = start
+    os.ftruncate(fd, 0)
