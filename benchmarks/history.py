@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headway.storage.fs_ops import read_lines
+from headway.storage.jsonl import JsonLines, json_object
 from headway.storage.run.opening import open_run
 
 Numbers = tuple[str, ...]  # as text, to the last bit
@@ -41,7 +41,7 @@ def seeded(run: Path, seed: int) -> Path:
 def attempts(run: Path, *metrics: str) -> list[Attempt]:
     """All of them, in order, with these metrics of every report."""
     found: list[Attempt] = []
-    for line in read_lines(run / "metrics.jsonl"):
+    for line in JsonLines(run / "metrics.jsonl", json_object).lines():
         if "first_seq" in line:
             found.append(Attempt(line["first_seq"]))
         else:
@@ -51,7 +51,7 @@ def attempts(run: Path, *metrics: str) -> list[Attempt]:
 
 
 def events(run: Path, *names: str) -> list[dict[str, Any]]:
-    return [line for line in read_lines(run / "events.jsonl") if line["event"] in names]
+    return [line for line in JsonLines(run / "events.jsonl", json_object).lines() if line["event"] in names]
 
 
 def last_word(found: Sequence[Attempt]) -> dict[tuple[int, int], Numbers]:

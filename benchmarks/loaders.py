@@ -26,7 +26,7 @@ from two_loaders import SHAPES, fit  # type: ignore[import-not-found]  # isort: 
 
 def reports(path: Path, num_workers: int) -> list[list[dict[str, Any]]]:
     """What counts in the end, rank by rank."""
-    return [[row["metrics"] for row in RunReader.at(path).reports(rank)] for rank in range(num_workers)]
+    return [[row.metrics for row in RunReader.at(path).reports(rank)] for rank in range(num_workers)]
 
 
 def resumed(path: Path) -> int:

@@ -17,6 +17,7 @@ import psutil
 
 from headway import train
 from headway.core.checkpoints import Manifest, SavedCheckpoint, ValidationRecord
+from headway.storage.run.reader import RunReader
 
 
 def fit(function: Any, num_workers: int = 1, **options: Any) -> train.Result:
@@ -35,6 +36,11 @@ def plain_trainer(
         scaling_config=train.ScalingConfig(num_workers=num_workers),
         run_config=train.RunConfig(**options),
     )
+
+
+def journal(run: Path | str) -> list[dict[str, Any]]:
+    """The entries of a run's journal, as JSON."""
+    return [entry.to_json() for entry in RunReader.at(run).journal.lines()]
 
 
 def write_script(folder: Path, code: str, name: str = "script.py") -> Path:

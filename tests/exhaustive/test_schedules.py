@@ -24,6 +24,7 @@ from headway.storage.run import layout
 from headway.storage.run.opening import open_run
 from headway.storage.run.reader import RunReader
 from headway.testing.fake import DIE, FINISH, RAISE, FakeEngine, Say, Script
+from support import journal
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -168,12 +169,12 @@ def drifted(engine: FakeEngine, attempt: int) -> bool:
 
 def check_metrics_are_all_there(engine: FakeEngine) -> None:
     """Rank 0's history: what each attempt said, where no later attempt began anew."""
-    first = {e["attempt"]: e["first_seq"] for e in RunReader.at(engine.run).events() if e["event"] == "launched"}
+    first = {e["attempt"]: e["first_seq"] for e in journal(engine.run) if e["event"] == "launched"}
     expected: list[int] = []
     for attempt, first_seq in first.items():
         said = [e.message.seq for e in engine.delivered if e.attempt == attempt and e.rank == 0 and is_report(e)]
         expected = [seq for seq in expected if seq < first_seq] + said
-    assert [row["seq"] for row in RunReader.at(engine.run).reports()] == expected
+    assert [row.seq for row in RunReader.at(engine.run).reports()] == expected
 
 
 def is_report(event: FromWorker) -> bool:

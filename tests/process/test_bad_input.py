@@ -10,6 +10,7 @@ import pytest
 
 from headway import train
 from headway.core.config import chosen_engine
+from headway.core.schema.run_description import Opening
 from headway.engine import local
 from headway.train import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
 from headway.train.torch import TorchConfig, TorchTrainer
@@ -317,7 +318,7 @@ def test_two_runs_of_one_name_at_once(tmp_path: Path) -> None:
     from headway.storage.run.opening import open_run
 
     held = open_run(tmp_path / "mine", "auto")
-    held.describe({})
+    held.describe(Opening())
     try:
         with expect_refusal(
             r"run .*mine is open in process \d+ on .*: wait for it, or choose another name", train.StorageError

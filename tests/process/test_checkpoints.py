@@ -134,7 +134,7 @@ def test_a_save_that_the_killed_driver_had_not_heard_of_is_kept(tmp_path: Path) 
         driver.process.wait(30)
         assert "checkpoint_000001 (report 1) was saved when the run was cut off, and is kept" in driver.output
         assert "{'step': 1}" in driver.output
-    assert [row["metrics"] for row in RunReader.at(run).reports()] == [{"step": 0}, {"step": 1}]
+    assert [row.metrics for row in RunReader.at(run).reports()] == [{"step": 0}, {"step": 1}]
 
 
 def test_a_full_disk_ends_the_run_with_a_sentence_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

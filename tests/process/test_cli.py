@@ -109,9 +109,9 @@ def test_run_takes_resources_stalls_and_elasticity(tmp_path: Path) -> None:
     done = python("-m", "headway", "run", *options.split(), "--name", "run", script)
     assert "[r0] threads 1 a=b" in done.stdout, done.stderr
     [record] = runs(Path(os.environ["HEADWAY_RESULTS"])).readable
-    assert record.opening["scaling_config"]["num_workers"] == [1, 2]
-    assert record.opening["scaling_config"]["resources_per_worker"] == {"CPU": 1.0}
-    limits = record.opening["failure_config"]
+    assert record.opening.scaling_config["num_workers"] == [1, 2]
+    assert record.opening.scaling_config["resources_per_worker"] == {"CPU": 1.0}
+    limits = record.opening.failure_config
     assert (limits["max_preemption_failures"], limits["stall_warn_s"], limits["stall_timeout_s"]) == (3, None, 60.0)
     for wrong, sentence in [
         (("-n", "4:1"), "-n must be a positive number of processes, or MIN:MAX, got 4:1"),
@@ -251,7 +251,7 @@ def test_the_quickstart_reaches_97_percent_on_two_workers(tmp_path: Path) -> Non
     done = headway("quickstart", "--storage-path", tmp_path)
     assert done.returncode == 0, done.stderr
     [record] = runs(tmp_path).readable
-    assert record.description["openings"][0]["scaling_config"]["num_workers"] == 2
+    assert record.description.openings[0].scaling_config["num_workers"] == 2
     metrics = record.newest_metrics()
     assert metrics is not None
     assert metrics["accuracy"] >= 0.97

@@ -109,8 +109,9 @@ def test_another_number_of_workers_goes_on_at_the_same_row(tmp_path: Path, befor
         fit(train_on_numbers, tmp_path, {"train": numbers()}, before, config={"die": (0, 6 // before + 1)})
     fit(train_on_numbers, tmp_path, {"train": numbers()}, after)
     assert exact(tmp_path / "run", 50, 2)
-    cursor = RunReader.at(tmp_path / "run").checkpoints()[-1].manifest.cursor["datasets"]["train"]["position"]
-    assert cursor["lanes"] == after, "the epoch after it is dealt out anew"
+    cursor = RunReader.at(tmp_path / "run").checkpoints()[-1].manifest.cursor.of_datasets()["train"]
+    assert cursor.position is not None
+    assert cursor.position.lanes == after, "the epoch after it is dealt out anew"
 
 
 def test_the_order_is_the_same_whether_it_was_interrupted_or_not(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_after_a_restart_it_stops_in_the_same_step(tmp_path: Path) -> None:
         ),
     ).fit()
     assert sorted(path.name for path in tmp_path.glob("killed-*")) == ["killed-4", "killed-6"]
-    epochs = [row["metrics"]["epoch"] for row in RunReader.at(result.path).reports()]
+    epochs = [row.metrics["epoch"] for row in RunReader.at(result.path).reports()]
     assert epochs == [0, 1, 2, 3, 4, 5, 6]
 
 

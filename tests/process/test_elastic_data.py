@@ -16,6 +16,7 @@ from headway import train
 from headway.engine.hardware import num_cpus
 from headway.storage.run.reader import RunReader
 from headway.train.torch import TorchTrainer, prepare_data_loader, prepare_model
+from support import journal
 
 ROWS, EPOCHS = 50, 2
 Step = tuple[int, list[list[int]]]  # its epoch, and the indices that each rank has seen
@@ -71,7 +72,7 @@ def fit(folder: Path, num_workers: int | tuple[int, int], die_after: int | None 
 
 def steps_of(path: Path, most_workers: int) -> Iterator[Step]:
     """The steps that count in the end."""
-    ranks = [{row["seq"]: row["metrics"] for row in RunReader.at(path).reports(rank)} for rank in range(most_workers)]
+    ranks = [{row.seq: row.metrics for row in RunReader.at(path).reports(rank)} for rank in range(most_workers)]
     for seq in ranks[0]:
         step = [rank[seq] for rank in ranks if seq in rank]
         assert len({metrics["epoch"] for metrics in step}) == 1
@@ -89,7 +90,7 @@ def test_three_workers_then_one_then_two_see_every_sample_once(
         fit(tmp_path, 1, die_after=3, **config)
     assert fit(tmp_path, 2, **config).state == "FINISHED"
     path = tmp_path / "run"
-    launches = [event for event in RunReader.at(path).events() if event["event"] == "launched"]
+    launches = [event for event in journal(path) if event["event"] == "launched"]
     assert [(event["num_workers"], event["first_seq"]) for event in launches] == [(3, 0), (1, 2), (2, 5)]
     assert "epoch 0, 5 batches of loader" in capfd.readouterr().err, "people are told where in the data it goes on"
     steps = list(steps_of(path, most_workers=3))

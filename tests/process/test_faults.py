@@ -50,7 +50,7 @@ def events(run: Path) -> list[dict[str, Any]]:
 
 
 def steps(run: Path) -> list[int]:
-    return [report["metrics"]["step"] for report in RunReader.at(run).reports()]
+    return [report.metrics["step"] for report in RunReader.at(run).reports()]
 
 
 def nursery_pids() -> list[int]:

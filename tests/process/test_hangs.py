@@ -55,7 +55,7 @@ def test_a_stall_names_the_culprit_and_the_class_of_the_fault(name: str, tmp_pat
     [stall] = events(run.path, "stall")[:1]
     assert (stall["fault"], stall["ranks"]) == (FAULTS[name].expected[0], [BAD_RANK]), stall["text"]
     [bundle] = failure_bundle.bundles(run.path)[:1]
-    assert failure_bundle.summary(bundle)["cause"] == stall["text"].partition(": ")[2].rpartition(" (stacks")[0]
+    assert failure_bundle.summary(bundle).cause == stall["text"].partition(": ")[2].rpartition(" (stacks")[0]
     assert "faults.py" in failure_bundle.stacks(bundle, 0)
     if name not in SILENT:
         assert "faults.py" in failure_bundle.stacks(bundle, BAD_RANK), "of the one to blame, too"
@@ -78,7 +78,7 @@ def test_a_failure_names_the_culprit_and_the_class_of_the_fault(name: str, tmp_p
     assert BAD_RANK in caught.value.worker_failures
     [bundle] = failure_bundle.bundles(tmp_path / "run")
     found = failure_bundle.summary(bundle)
-    assert (found["fault"], found["rank"]) == (FAULTS[name].expected[0], BAD_RANK)
+    assert (found.fault, found.rank) == (FAULTS[name].expected[0], BAD_RANK)
 
 
 def test_the_page_about_faults_names_every_class() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from headway import train
 from headway.storage.run.reader import RunReader
-from support import Driver, python, save, wait_until, write_script
+from support import Driver, journal, python, save, wait_until, write_script
 
 
 def inline(function: Any, **options: Any) -> train.Result:
@@ -59,7 +59,7 @@ def test_it_persists_like_any_other_run(tmp_path: Path) -> None:
     result = inline(train_func, checkpoint_config=train.CheckpointConfig(2))
     assert result.metrics == {"step": 3}
     assert [metrics["step"] for _, metrics in result.best_checkpoints] == [2, 3]
-    states = [event["state"] for event in RunReader.at(Path(result.path)).events() if event["event"] == "state"]
+    states = [event["state"] for event in journal(Path(result.path)) if event["event"] == "state"]
     assert states == ["STARTING", "RUNNING", "STOPPING", "FINISHED"]
 
 

@@ -19,16 +19,14 @@ from headway import train
 from headway.cli import main as headway
 from headway.core.checkpoints import StoredFile
 from headway.core.environment import results_folder
-from headway.storage.checkpoint.backend import LocalCheckpointBackend
 from headway.storage.object_store import base, lease, obstore_client
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.object_store.download_cache import copy_of, is_held
 from headway.storage.object_store.obstore_client import ObstoreClient
-from headway.storage.run.reader import RunReader
 from headway.storage.run.run_directory import RunDirectory
 from headway.worker.checkpoint.object_store import Uploader
 from s3 import S3
-from support import Driver, fit, plain_trainer, python, save, wait_until, write_script
+from support import Driver, fit, journal, plain_trainer, python, save, wait_until, write_script
 
 ASYNC, NO_UPLOAD, SYNC = (train.CheckpointUploadMode(name) for name in ("ASYNC", "NO_UPLOAD", "SYNC"))
 
@@ -250,11 +248,7 @@ def test_how_fast_files_travel_is_told(
     told = [line for line in capfd.readouterr().err.splitlines() if line.endswith("/s")]
     assert len(told) == 3
     assert told[0].startswith("headway: checkpoint_000000: ")
-    noted = [
-        event
-        for event in RunReader(result.log_dir, LocalCheckpointBackend(result.log_dir)).events()
-        if event["event"] == "checkpoint"
-    ]
+    noted = [event for event in journal(result.log_dir) if event["event"] == "checkpoint"]
     assert all(event["seconds"] > 0 and event["bytes"] == 3 for event in noted)
 
 

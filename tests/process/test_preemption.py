@@ -19,7 +19,7 @@ import pytest
 from headway import train
 from headway.engine import fork_server_client
 from headway.storage.run.reader import RunReader
-from support import Driver, fit, python, save, wait_until, write_script
+from support import Driver, fit, journal, python, save, wait_until, write_script
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -98,7 +98,7 @@ def test_a_loop_that_saves_its_own_state_is_told_in_time(tmp_path: Path) -> None
     assert 0 < min(left_ms, left_ms_1) <= max(left_ms, left_ms_1) <= 30_000
     assert result.state == "FINISHED"
     assert result.return_value > told["step"], "it went on from what the loop had saved"
-    [retry] = [event for event in RunReader.at(run.path).events() if event["event"] == "retry"]
+    [retry] = [event for event in journal(run.path) if event["event"] == "retry"]
     assert retry["why"] == "preempt"
 
 
@@ -214,7 +214,7 @@ def test_a_worker_that_is_told_before_it_listens_hears_of_it_later(tmp_path: Pat
         assert time.monotonic() < until
     os.kill(workers[0].pid, signal.SIGTERM)
     assert run.result().return_value > 0
-    [retry] = [event for event in RunReader.at(run.path).events() if event["event"] == "retry"]
+    [retry] = [event for event in journal(run.path) if event["event"] == "retry"]
     assert retry["why"] == "preempt"
 
 

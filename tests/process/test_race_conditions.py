@@ -22,7 +22,7 @@ from headway import train
 from headway.engine import fork_server_client, local
 from headway.storage.run.reader import RunReader
 from headway.train.torch import TorchTrainer
-from support import Driver, alive, fit, plain_trainer, python, save, wait_until, write_script
+from support import Driver, alive, fit, journal, plain_trainer, python, save, wait_until, write_script
 
 
 def report_with_files(step: int, **files: str) -> None:
@@ -63,7 +63,7 @@ def test_a_stop_inside_report_tears_no_word(_: int) -> None:
     result = run.result()
     assert result.state == "STOPPED"
     assert result.metrics == {"last": 1}
-    seqs = [row["seq"] for row in RunReader.at(run.path).reports()]
+    seqs = [row.seq for row in RunReader.at(run.path).reports()]
     assert seqs == list(range(len(seqs)))
 
 
@@ -177,7 +177,7 @@ def test_a_launch_that_always_fails_can_be_stopped(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(local.LocalEngine, "launch", refuse)
     run = plain_trainer(lambda: None, max_failures=-1).start()
     time.sleep(0.3)
-    assert len(list(RunReader.at(run.path).events())) < 20, "not in a tight circle"
+    assert len(journal(run.path)) < 20, "not in a tight circle"
     run.stop()
     with pytest.raises(train.TrainingFailedError, match="no room"):
         run.result(timeout_s=5)
@@ -464,4 +464,4 @@ def test_reports_that_a_killed_driver_had_not_read_are_in_the_metrics(tmp_path: 
     python(path)
     record = RunReader.at(tmp_path / "run")
     for rank in (0, 1):
-        assert [row["metrics"]["step"] for row in record.reports(rank)] == list(range(40)), rank
+        assert [row.metrics["step"] for row in record.reports(rank)] == list(range(40)), rank

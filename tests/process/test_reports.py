@@ -16,7 +16,7 @@ import pytest
 from headway import train
 from headway.engine import local
 from headway.storage.run.reader import RunReader
-from support import fit, plain_trainer, save
+from support import fit, journal, plain_trainer, save
 
 
 def saved_files(result: train.Result) -> dict[str, str]:
@@ -332,7 +332,7 @@ def test_callbacks_hear_of_exceptions_and_cannot_hurt_the_run(
     assert result.state == "FINISHED"
     assert [type(errors[0]) for errors in heard.errors] == [ValueError]
     assert "Clumsy.after_report raised RuntimeError: oops; the run goes on" in capfd.readouterr().err
-    notes = [event["text"] for event in RunReader.at(Path(result.path)).events() if event["event"] == "callback"]
+    notes = [event["text"] for event in journal(Path(result.path)) if event["event"] == "callback"]
     assert "Clumsy.after_report raised RuntimeError: oops; the run goes on" in notes[0]
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from headway import train
 from headway.storage.run.reader import RunReader
-from support import fit, plain_trainer, python, save, write_script
+from support import fit, journal, plain_trainer, python, save, write_script
 
 
 def test_every_worker_runs_the_function_and_rank_zero_answers() -> None:
@@ -50,7 +50,7 @@ def test_the_run_directory_tells_everything() -> None:
     assert description["format"] == 1
     assert description["name"] == "told"
     assert description["openings"][0]["function"].endswith("train_func")
-    states = [event["state"] for event in RunReader.at(path).events() if event["event"] == "state"]
+    states = [event["state"] for event in journal(path) if event["event"] == "state"]
     assert states == ["STARTING", "RUNNING", "STOPPING", "FINISHED"]
     lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     assert sorted((line["rank"], line["seq"], line["metrics"]["loss"]) for line in lines[1:]) == [

@@ -46,7 +46,7 @@ def fit(function: Any, num_workers: int = 2, **options: Any) -> train.Result:
 
 
 def by_rank(result: train.Result, rank: int) -> list[dict[str, Any]]:
-    return [row["metrics"] for row in RunReader.at(Path(result.path)).reports(rank)]
+    return [row.metrics for row in RunReader.at(Path(result.path)).reports(rank)]
 
 
 def test_the_process_group_is_ready_before_the_first_line() -> None:

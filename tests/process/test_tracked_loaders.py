@@ -17,6 +17,7 @@ import headway.data
 from headway import train
 from headway.storage.run.reader import RunReader
 from headway.train.torch import TorchTrainer, prepare_data_loader
+from support import journal
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS / "programs")]
@@ -63,9 +64,9 @@ def test_a_save_that_is_due_while_validating_is_made_before_it(tmp_path: Path) -
                     os._exit(9)
 
     fit(train_func, tmp_path)
-    launches = [event for event in RunReader.at(tmp_path / "run").events() if event["event"] == "launched"]
+    launches = [event for event in journal(tmp_path / "run") if event["event"] == "launched"]
     assert [event["first_seq"] for event in launches] == [0, 4], "it goes on behind the last batch of the training loop"
-    told = [row["metrics"] for row in RunReader.at(tmp_path / "run").reports()]
+    told = [row.metrics for row in RunReader.at(tmp_path / "run").reports()]
     for epoch in range(2):
         mine = [metrics for metrics in told if metrics["epoch"] == epoch]
         assert [x for metrics in mine for x in metrics.get("train", ())] == list(range(8))
@@ -100,7 +101,7 @@ def test_a_stop_while_validating_saves_at_once_and_each_loader_goes_on_where_it_
     )
     (tmp_path / "slow").unlink()
     TorchTrainer(train_func, run_config=config).fit()
-    told = [row["metrics"] for row in RunReader.at(tmp_path / "run").reports()]
+    told = [row.metrics for row in RunReader.at(tmp_path / "run").reports()]
     assert [x for metrics in told for x in metrics.get("train", ())] == list(range(8))
     assert [x for metrics in told for x in metrics.get("validation", ())] == list(range(4000))
 
@@ -199,7 +200,7 @@ def test_an_iterator_that_is_held_and_never_used_again_delays_saves_for_an_epoch
         datasets={"learning": headway.data.range(12), "more": headway.data.range(24)},
         run_config=train.RunConfig(name="run", storage_path=tmp_path, checkpoint_config=checkpoints),
     ).fit()
-    saved = [event["seq"] for event in RunReader.at(tmp_path / "run").events() if event["event"] == "checkpoint"]
+    saved = [event["seq"] for event in journal(tmp_path / "run") if event["event"] == "checkpoint"]
     assert [seq for seq in saved if seq >= 6] == list(range(6, 12))
     assert "nothing is saved in epoch " in capfd.readouterr().err
 

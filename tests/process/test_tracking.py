@@ -21,6 +21,7 @@ import headway.data
 from headway import train
 from headway.storage.run.reader import RunReader
 from headway.train.torch import TorchTrainer, prepare_data_loader, prepare_model
+from support import journal
 
 EPOCHS = 3
 
@@ -121,7 +122,7 @@ def test_killed_at_random_reports_it_gives_the_same_losses_bit_for_bit(
         deaths = sorted(chance.sample(range(1, steps + 6), 3))
         folder = tmp_path / f"killed-{number}"
         assert run(folder, num_workers, deaths, loader_processes) == expected, deaths
-        launches = [e for e in RunReader.at(folder / "runs/run").events() if e["event"] == "launched"]
+        launches = [e for e in journal(folder / "runs/run") if e["event"] == "launched"]
         assert len(launches) >= 2, "it was killed at least once"
 
 
@@ -130,7 +131,7 @@ def test_saved_by_the_clock_in_reports_that_all_agree_on(tmp_path: Path, num_wor
     expected = run(tmp_path / "whole", num_workers, [], 0)
     clock = {"saves": {"every_s": 0.1}, "pause_s": 0.02}
     assert run(tmp_path / "killed", num_workers, [6, 14], 0, **clock) == expected
-    events = list(RunReader.at(tmp_path / "killed/runs/run").events())
+    events = journal(tmp_path / "killed/runs/run")
     assert len([event for event in events if event["event"] == "checkpoint"]) >= 3
     firsts = [event["first_seq"] for event in events if event["event"] == "launched"]
     assert len(firsts) == 3
@@ -154,7 +155,7 @@ def test_a_stop_saves_first_and_nothing_is_done_twice(
     assert "stopping after report" in capfd.readouterr().err
     assert result.state == "STOPPED"
     (saved,) = RunReader.at(path).checkpoints()
-    seqs = [row["seq"] for row in RunReader.at(path).reports()]
+    seqs = [row.seq for row in RunReader.at(path).reports()]
     assert saved.manifest.seq == seqs[-1], "the last report has the state in it"
     assert saved.manifest.ranks == list(range(num_workers))
     assert len(seqs) < len(expected[0])
@@ -328,7 +329,7 @@ def test_what_was_saved_between_epochs_goes_on_with_the_right_one(where: str, tm
                 checkpoint_config=train.CheckpointConfig(every_reports=1),
             ),
         ).fit()
-        reports = [row["metrics"] for row in RunReader.at(result.path).reports()]
+        reports = [row.metrics for row in RunReader.at(result.path).reports()]
         return [report for report in reports if "told" not in report]
 
     marker = tmp_path / "quiet"
@@ -475,7 +476,7 @@ def told_with_death(train_func: Any, folder: Path, num_workers: int = 1, every_r
     )
     scaling = train.ScalingConfig(num_workers=num_workers)
     result = TorchTrainer(train_func, scaling_config=scaling, run_config=config).fit()
-    return [[row["metrics"] for row in RunReader.at(result.path).reports(rank)] for rank in range(num_workers)]
+    return [[row.metrics for row in RunReader.at(result.path).reports(rank)] for rank in range(num_workers)]
 
 
 def die_once(marker: Path) -> None:

@@ -37,6 +37,9 @@ from headway import train
 from headway.cli import main
 from headway.core.checkpoints import ValidationRecord
 from headway.core.errors import HeadwayError
+from headway.core.schema.data_stats import DataStatsLine
+from headway.core.schema.journal_entries import NoticeEntry
+from headway.core.schema.run_description import Opening
 from headway.core.security.signing import user_key
 from headway.core.validation import ReportedCheckpointStatus as Status
 from headway.storage import durable_fs
@@ -251,11 +254,11 @@ def resume(box: Sandbox) -> str:
         if opened.recovered.kept:
             with contextlib.suppress(HeadwayError):
                 Checkpoint(opened.recovered.kept[-1].path).proven_by(opened.key).to_dict()
-        opened.note("seen")
+        opened.note(NoticeEntry(event="seen"))
         opened.record(b'{"attempt": 9, "first_seq": 9}\n')
-        opened.append_data(b"{}\n")
-        opened.describe({"function": "learn"})
-        opened.differences({})
+        opened.append_data(DataStatsLine(attempt=9, rank=0, datasets={}))
+        opened.describe(Opening(function="learn"))
+        opened.differences(Opening())
         return "".join(sentence_of(note) for note in opened.recovered.notes)
     finally:
         opened.close()

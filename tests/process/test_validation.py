@@ -21,7 +21,7 @@ from headway.core.checkpoints import ValidationRecord
 from headway.storage.checkpoint.validation_record import write_validation
 from headway.storage.run import layout
 from headway.storage.run.reader import RunReader
-from support import Driver, alive, is_gone, wait_until, write_script
+from support import Driver, alive, is_gone, journal, wait_until, write_script
 
 Status = train.ReportedCheckpointStatus
 
@@ -185,9 +185,7 @@ def test_a_validation_that_goes_wrong_never_fails_the_run(tmp_path: Path, capfd:
     assert (logs / "validation-checkpoint_000000.out").read_text() == "how raise\n"
     assert "no such split" in (logs / "validation-checkpoint_000000.err").read_text()
     wait_until(lambda: is_gone(int((tmp_path / "child").read_text())))
-    [last] = [event for event in RunReader.at(Path(result.path)).events() if event.get("path") == "checkpoint_000005"][
-        -1:
-    ]
+    [last] = [event for event in journal(Path(result.path)) if event.get("path") == "checkpoint_000005"][-1:]
     assert last["status"] == "VALIDATION_TIMEOUT"
 
 

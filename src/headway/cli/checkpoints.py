@@ -12,6 +12,7 @@ from headway.core import phrases
 from headway.core.checkpoints import SavedCheckpoint
 from headway.core.errors import ConfigError, StorageError
 from headway.core.retention import why_kept
+from headway.core.schema.journal_entries import RemovedEntry, RetiredEntry
 from headway.core.validation import ReportedCheckpointStatus
 from headway.observe.terminal import plain
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
@@ -87,11 +88,11 @@ def _why(record: RunReader) -> int:
     kept = record.checkpoints()
     reasons = why_kept(kept, record.checkpoint_config)
     rows = table("CHECKPOINT", "REPORT", "WHY")
-    gone = {event["path"]: event for event in record.events() if event["event"] in ("retired", "removed")}
+    gone = {entry.path: entry for entry in record.journal.lines() if isinstance(entry, RetiredEntry | RemovedEntry)}
     lines: list[tuple[int, str, str]] = [
         (saved.manifest.seq, saved.path.name, f"kept: {reasons[saved.path]}") for saved in kept
     ]
-    lines += [(event["seq"], path, f"deleted: {event['why']}") for path, event in gone.items()]
+    lines += [(entry.seq, path, f"deleted: {entry.why}") for path, entry in gone.items()]
     for seq, name, why in sorted(lines):
         rows.add_row(shown(name), str(seq), shown(why))
     print_table(rows)
@@ -114,7 +115,7 @@ def _rm(record: RunReader, names: list[str], *, force: bool) -> int:
     opened = opened or open_run(record.path, "must")
     try:
         for name in chosen:
-            opened.note("removed", path=name, seq=_seq(name, kept), why="removed by hand")
+            opened.note(RemovedEntry(path=name, seq=_seq(name, kept), why="removed by hand"))
             opened.vault.discard(PurePath(record.vault.url, layout.CHECKPOINTS, name))
             print(plain(f"{name} removed"), file=sys.stderr)
     finally:

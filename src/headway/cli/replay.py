@@ -31,10 +31,10 @@ def replay(args: argparse.Namespace) -> int:
 
 
 def _announced(again: Replay) -> list[str]:
-    summary, num_workers = again.summary, again.summary["num_workers"]
+    summary, num_workers = again.summary, again.summary.num_workers
     source = PurePath(again.checkpoint.path).name if again.checkpoint is not None else "the beginning"
     lines = [
-        f"rank {again.rank} of {num_workers} in attempt {summary['attempt']} of run {again.record.name} once more, "
+        f"rank {again.rank} of {num_workers} in attempt {summary.attempt} of run {again.record.name} once more, "
         f"from {source}, at report {again.first_seq}",
         "the run is only read: reports are shown and thrown away, checkpoints too",
         "functions of the script itself are as they were then, imported modules as they are now",
@@ -44,10 +44,10 @@ def _announced(again: Replay) -> list[str]:
             "the other ranks are not here: collectives give what this rank would get if all had what it has, "
             "so gradients are its own"
         )
-    for each in summary["failures"]:
-        if each["rank"] == again.rank and each["kind"] == "died":
-            lines.append(f"then, {each['cause']}: if it does so again, this command ends with it")
-        elif each["kind"] == "stalled":
+    for each in summary.failures or ():
+        if each.rank == again.rank and each.kind == "died":
+            lines.append(f"then, {each.cause}: if it does so again, this command ends with it")
+        elif each.kind == "stalled":
             lines.append("then it stood still: if it does so again, Ctrl-C shows where")
     return [*lines, *again.remarks]
 

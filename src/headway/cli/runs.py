@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import rich.console
 import rich.table
@@ -12,6 +11,7 @@ from rich.text import Text
 from headway.core import phrases
 from headway.core.environment import expanded, results_folder
 from headway.core.errors import StorageError
+from headway.core.schema.journal_entries import EndEntry, LaunchEntry, RetryEntry
 from headway.core.security.redaction import redact
 from headway.observe.terminal import plain
 from headway.storage.object_store.base import is_remote, open_store
@@ -44,7 +44,7 @@ def _row(record: RunReader) -> list[Text]:
     return [
         shown(record.name),
         shown(record.state),
-        shown(phrases.clock(record.description["created"])),
+        shown(phrases.clock(record.description.created)),
         shown(str(len(_launches(record)))),
         shown(str(len(record.checkpoints()))),
         shown(phrases.metrics(metrics) if metrics else "-"),
@@ -58,12 +58,12 @@ def show(run: str, storage_path: str | None) -> int:
     say(f"run          {record.name}")
     say(f"state        {record.state}")
     say(f"path         {record.url}")
-    say(f"began        {phrases.clock(record.description['created'])}")
-    say(f"function     {opening.get('function', '-')}")
-    say(f"config       {redact(opening.get('train_loop_config')) or '-'}")
+    say(f"began        {phrases.clock(record.description.created)}")
+    say(f"function     {opening.function or '-'}")
+    say(f"config       {redact(opening.train_loop_config) or '-'}")
     say(f"reports      {len(reports)}")
     if reports:
-        say(f"newest       {phrases.metrics(reports[-1]['metrics'], limit=12)}")
+        say(f"newest       {phrases.metrics(reports[-1].metrics, limit=12)}")
     for wrong in record.damage():
         say(f"damaged      {wrong}")
     _print_attempts(record)
@@ -74,20 +74,19 @@ def show(run: str, storage_path: str | None) -> int:
 def _print_attempts(record: RunReader) -> None:
     rows = table("ATTEMPT", "BEGAN", "WORKERS", "FIRST REPORT", "ENDED")
     endings = {}
-    for event in record.events():
-        if event["event"] == "retry":
-            endings[event["attempt"]] = event["cause"]
-        elif event["event"] == "end":
-            endings[event["attempt"]] = ": ".join(filter(None, (event["state"], event.get("cause", ""))))
+    for entry in record.journal.lines():
+        match entry:
+            case RetryEntry(attempt=attempt, cause=cause):
+                endings[attempt] = cause
+            case EndEntry(attempt=attempt, state=state, cause=cause):
+                endings[attempt] = ": ".join(filter(None, (state, cause)))
     for launch in _launches(record):
-        attempt = launch["attempt"]
-        ending = endings.get(attempt, "")
         rows.add_row(
-            str(attempt),
-            phrases.clock(launch["time"]),
-            str(launch["num_workers"]),
-            str(launch["first_seq"]),
-            shown(ending or "-"),
+            str(launch.attempt),
+            phrases.clock(launch.time),
+            str(launch.num_workers),
+            str(launch.first_seq),
+            shown(endings.get(launch.attempt) or "-"),
         )
     print()
     print_table(rows)
@@ -126,8 +125,8 @@ def _storage(storage_path: str | None) -> Path:
     return expanded(storage_path) if storage_path else results_folder()
 
 
-def _launches(record: RunReader) -> list[dict[str, Any]]:
-    return [event for event in record.events() if event["event"] == "launched"]
+def _launches(record: RunReader) -> list[LaunchEntry]:
+    return [entry for entry in record.journal.lines() if isinstance(entry, LaunchEntry)]
 
 
 def say(text: str) -> None:

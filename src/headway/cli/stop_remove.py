@@ -23,7 +23,7 @@ def stop(run: str, storage_path: str | None, *, now: bool, wait: bool) -> int:
     if not record.is_open:
         raise StorageError(f"run {record.name} is not running: it is {record.state}")
     try:
-        pid, connection = ask(record.description["id"], record.url, "abort" if now else "stop")
+        pid, connection = ask(record.description.id, record.url, "abort" if now else "stop")
     except ControlError as error:
         raise StorageError(f"run {record.name} cannot be stopped: {error}{_whereabouts(record)}") from None
     with connection:
@@ -42,7 +42,7 @@ def stop(run: str, storage_path: str | None, *, now: bool, wait: bool) -> int:
 
 def _whereabouts(record: RunReader) -> str:
     """Who has it open, as far as it has said so."""
-    host, pid = record.opening.get("host"), record.opening.get("pid")
+    host, pid = record.opening.host, record.opening.pid
     if host is None:
         return ""
     if host != socket.gethostname():

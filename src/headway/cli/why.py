@@ -15,7 +15,7 @@ from headway.storage.run.reader import RunReader
 
 def why(run: str, storage_path: str | None, *, every: bool) -> int:
     record = find(run, storage_path)
-    events = list(record.events())
+    events = list(record.journal.lines())
     how = state(record.name, record.state, events)
     folders = record.failures()
     wrong = failure_bundle.damaged(record.path)
@@ -27,8 +27,8 @@ def why(run: str, storage_path: str | None, *, every: bool) -> int:
     say(how)
     summaries = {folder: failure_bundle.summary(folder) for folder in folders}
     for folder in folders if every else folders[-1:]:
-        attempt = summaries[folder]["attempt"]
-        stalls = [other for other in summaries.values() if other["attempt"] == attempt and "failures" not in other]
+        attempt = summaries[folder].attempt
+        stalls = [other for other in summaries.values() if other.attempt == attempt and other.is_stall]
         text = explained(_case(record, folder), events, stalls[-1] if stalls else None)
         print(f"\n{plain(text, lines=True)}")
     if not every and len(folders) > 1:
@@ -39,7 +39,7 @@ def why(run: str, storage_path: str | None, *, every: bool) -> int:
 
 def _case(record: RunReader, folder: Path) -> Case:
     summary = failure_bundle.summary(folder)
-    command = ["headway", "replay", record.url, "--rank", str(summary["rank"] or 0)]
-    command += ["--attempt", str(summary["attempt"])]
+    command = ["headway", "replay", record.url, "--rank", str(summary.rank or 0)]
+    command += ["--attempt", str(summary.attempt)]
     replay = shlex.join(command) if failure_bundle.can_replay(folder) else ""
     return Case(summary, f"{record.url}/{folder.relative_to(record.path).as_posix()}", replay)

@@ -48,6 +48,7 @@ from headway.core.messages import (
     WorkerExited,
     WorkersPreemptedEvent,
 )
+from headway.core.schema.journal_entries import EndEntry, KilledEntry, StateEntry, ValidationStartEntry
 from headway.diagnosis.replay_info import noted
 from headway.diagnosis.verdict import Diagnosis
 from headway.diagnosis.watchdog import Watchdog
@@ -388,7 +389,7 @@ class Controller:
             attempt=self._run.attempt,
             first_seq=self._ledger.next_seq,
             checkpoint=checkpoint,
-            cursors=newest.manifest.cursor.get("datasets", {}) if newest else {},
+            cursors=newest.manifest.cursor.of_datasets() if newest else {},
             num_threads=self._engine.threads_per_worker(len(ready)),
         )
         for index, start in zip(self.index_of, told, strict=True):

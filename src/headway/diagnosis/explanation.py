@@ -7,12 +7,20 @@ end where to look further.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
 
 from headway.core import phrases
+from headway.core.schema.failure_summary import FailureSummary
+from headway.core.schema.journal_entries import (
+    EndEntry,
+    JournalEntry,
+    LaunchEntry,
+    RetryEntry,
+    StallEntry,
+    state_of,
+)
 from headway.diagnosis.remedies import remedies
 
 CONSPICUOUS = 1.5  # so many times the memory of before …
@@ -20,25 +28,23 @@ CONSPICUOUS_BYTES = 256e6  # … and so much more of it
 LONGEST_CAUSE = 120  # where it is said elsewhere, too
 _LABEL = 12
 
-Event = Mapping[str, Any]
-
 
 @dataclass(frozen=True)
 class Case:
     """One failure or stall. ``where``: its folder, for people; ``replay``: the command that runs it again, if any."""
 
-    summary: Mapping[str, Any]
+    summary: FailureSummary
     where: str
     replay: str = ""
 
     @property
     def is_stall(self) -> bool:
-        return "failures" not in self.summary
+        return self.summary.is_stall
 
 
-def state(name: str, state: str, events: Sequence[Event]) -> str:
+def state(name: str, state: str, events: Sequence[JournalEntry]) -> str:
     """How the run is, in one sentence."""
-    attempts = [event["attempt"] for event in events if event["event"] == "launched"]
+    attempts = [event.attempt for event in events if isinstance(event, LaunchEntry)]
     attempt = f" (attempt {attempts[-1]})" if attempts else ""
     match state:
         case "FINISHED":
@@ -58,66 +64,66 @@ def state(name: str, state: str, events: Sequence[Event]) -> str:
     return f"run {name} {said}"
 
 
-def explained(case: Case, events: Sequence[Event], stall: Mapping[str, Any] | None = None) -> str:
+def explained(case: Case, events: Sequence[JournalEntry], stall: FailureSummary | None = None) -> str:
     """All that is known of one case. ``stall``: what was found when the attempt stood still, before it failed."""
     summary = case.summary
-    found = stall if stall is not None and summary["fault"] == "stalled" else summary
-    verb = "stood still" if case.is_stall else "ended" if summary["kind"] == "preempted" else "failed"
+    found = stall if stall is not None and summary.fault == "stalled" else summary
+    verb = "stood still" if case.is_stall else "ended" if summary.kind == "preempted" else "failed"
     parts = [
-        f"attempt {summary['attempt']} {verb} at {phrases.clock(summary['time'])}: {summary['cause']}",
+        f"attempt {summary.attempt} {verb} at {phrases.clock(summary.time)}: {summary.cause}",
         _facts(case, found, events),
         _traceback(summary),
-        _listed("what may help", remedies(found) if case.replay or found["fault"] != "exception" else ()),
+        _listed("what may help", remedies(found) if case.replay or found.fault != "exception" else ()),
         _more(case),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def _facts(case: Case, found: Mapping[str, Any], events: Sequence[Event]) -> str:
+def _facts(case: Case, found: FailureSummary, events: Sequence[JournalEntry]) -> str:
     summary = case.summary
-    facts = [("class", found["fault"]), ("begun", begun(summary))]
+    facts = [("class", found.fault), ("begun", begun(summary))]
     facts += whereabouts(summary)
     facts += [("memory", text) for text in grown_memory(summary)]
     facts.append(("then", after_stall(summary, events) if case.is_stall else aftermath(summary, events)))
     return "\n".join(f"  {label:{_LABEL}} {text}" for label, text in facts if text)
 
 
-def begun(summary: Mapping[str, Any]) -> str:
+def begun(summary: FailureSummary) -> str:
     """Where the attempt had begun."""
-    if summary.get("first_seq") is None:
+    if summary.first_seq is None:
         return "it never came up"
-    checkpoint = summary["checkpoint"]
+    checkpoint = summary.checkpoint
     source = f"from {PurePath(checkpoint).name}" if checkpoint else "from the beginning"
-    return f"{source}, at report {summary['first_seq']}, with {phrases.count(summary['num_workers'], 'worker')}"
+    return f"{source}, at report {summary.first_seq}, with {phrases.count(summary.num_workers, 'worker')}"
 
 
-def whereabouts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+def whereabouts(summary: FailureSummary) -> list[tuple[str, str]]:
     """Where everybody was; ranks that were in the same place share a line."""
     groups: dict[str, list[int]] = {}
-    for rank in range(summary["num_workers"]):
+    for rank in range(summary.num_workers):
         groups.setdefault(_whereabouts(summary, rank), []).append(rank)
     return [(phrases.ranks(ranks), text) for text, ranks in groups.items()]
 
 
-def _whereabouts(summary: Mapping[str, Any], rank: int) -> str:
+def _whereabouts(summary: FailureSummary, rank: int) -> str:
     key = str(rank)
-    report = summary["reports"].get(key)
-    phase = summary["phases"].get(key)
-    batches = summary["batches"].get(key)
+    report = summary.reports.get(key)
+    phase = summary.phases.get(key)
+    batches = summary.batches.get(key)
     parts = [
         "before its first report" if report is None else f"after report {report}",
         f"{phrases.count(batches, 'batch', 'batches')} taken" if batches else "",
         f"in the phase “{phase}”" if phase else "",
     ]
-    to_blame = rank == summary["rank"] or rank in summary.get("ranks", ())
-    blame = ("  ← it is this one" if "failures" not in summary else "  ← failed first") if to_blame else ""
+    to_blame = rank == summary.rank or rank in (summary.ranks or ())
+    blame = ("  ← it is this one" if summary.is_stall else "  ← failed first") if to_blame else ""
     return ", ".join(filter(None, parts)) + blame
 
 
-def grown_memory(summary: Mapping[str, Any]) -> list[str]:
+def grown_memory(summary: FailureSummary) -> list[str]:
     """Of whom the memory grew conspicuously while we looked."""
     found = []
-    for rank, history in summary["memory"].items():
+    for rank, history in summary.memory.items():
         if not history:
             continue
         (began, before), (ended, after) = history[0], history[-1]
@@ -127,51 +133,52 @@ def grown_memory(summary: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def aftermath(summary: Mapping[str, Any], events: Sequence[Event]) -> str:
+def aftermath(summary: FailureSummary, events: Sequence[JournalEntry]) -> str:
     """What came of a failure."""
-    attempt = summary["attempt"]
-    ending = next((e for e in events if e["event"] in ("retry", "end") and e.get("attempt") == attempt), None)
-    following = next((e for e in events if e["event"] == "launched" and e["attempt"] > attempt), None)
-    if ending is None:
-        return "nothing more is written down: it is being dealt with right now, or the program ended in this moment"
-    if ending["event"] == "retry":
-        source = f"from {ending['checkpoint']}" if ending["checkpoint"] else "from the beginning"
-        pause = f" after {phrases.duration(ending['after_s'])}" if ending["after_s"] else ""
-        return f"restarted {source}{pause}{_went_on(following)}"
-    ended = f"the run ended as {ending['state']}"
-    return f"{ended}; opened again later{_went_on(following)}" if following is not None else ended
+    attempt = summary.attempt
+    ending = next((e for e in events if isinstance(e, RetryEntry | EndEntry) and e.attempt == attempt), None)
+    following = next((e for e in events if isinstance(e, LaunchEntry) and e.attempt > attempt), None)
+    match ending:
+        case None:
+            return "nothing more is written down: it is being dealt with right now, or the program ended in this moment"
+        case RetryEntry(checkpoint=checkpoint, after_s=after_s):
+            source = f"from {checkpoint}" if checkpoint else "from the beginning"
+            pause = f" after {phrases.duration(after_s)}" if after_s else ""
+            return f"restarted {source}{pause}{_went_on(following)}"
+        case EndEntry(state=state):
+            again = f"; opened again later{_went_on(following)}" if following is not None else ""
+            return f"the run ended as {state}{again}"
 
 
-def _went_on(launched: Event | None) -> str:
+def _went_on(launched: LaunchEntry | None) -> str:
     if launched is None:
         return ""
-    workers = phrases.count(launched["num_workers"], "worker")
-    return f": attempt {launched['attempt']}, at report {launched['first_seq']}, with {workers}"
+    workers = phrases.count(launched.num_workers, "worker")
+    return f": attempt {launched.attempt}, at report {launched.first_seq}, with {workers}"
 
 
-def after_stall(summary: Mapping[str, Any], events: Sequence[Event]) -> str:
+def after_stall(summary: FailureSummary, events: Sequence[JournalEntry]) -> str:
     """What came of a stall."""
-    later = [event for event in events if event["time"] > summary["time"]]
-    for event in later:
-        if event["event"] == "stall" and "fault" not in event:
-            text: str = event["text"]
-            return text
-        if event["event"] in ("retry", "end") and event.get("attempt") == summary["attempt"]:
-            cause = event.get("cause") or f"the run ended as {event.get('state')}"
-            return f"the attempt ended: {phrases.shortened(cause, LONGEST_CAUSE)}"
+    for event in (event for event in events if event.time > summary.time):
+        match event:
+            case StallEntry(fault=None, text=text):
+                return text
+            case RetryEntry() | EndEntry() if event.attempt == summary.attempt:
+                cause = event.cause or f"the run ended as {state_of(event)}"
+                return f"the attempt ended: {phrases.shortened(cause, LONGEST_CAUSE)}"
     return "nothing yet: it stands still, or it was ended from outside"
 
 
-def _traceback(summary: Mapping[str, Any]) -> str:
+def _traceback(summary: FailureSummary) -> str:
     """The user's own, of the first rank that has one."""
-    for failure in summary.get("failures", ()):
-        if failure["traceback"]:
-            return f"on rank {failure['rank']}:\n{textwrap.indent(failure['traceback'].rstrip(), '  ')}"
+    for failure in summary.failures or ():
+        if failure.traceback:
+            return f"on rank {failure.rank}:\n{textwrap.indent(failure.traceback.rstrip(), '  ')}"
     return ""
 
 
 def _more(case: Case) -> str:
-    blamed = case.summary["rank"]
+    blamed = case.summary.rank
     lines = [f"  stacks and logs of every rank: {case.where}"]
     if case.replay:
         who = f"rank {blamed}" if blamed is not None else "one rank"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from headway.core.schema.failure_summary import FailureSummary
 
 _MEMORY = (
     "smaller batches (accumulate gradients to keep the step the same), fewer or no loader processes",
@@ -53,10 +52,10 @@ REMEDIES: dict[str, tuple[str, ...]] = {
 }
 
 
-def remedies(summary: Mapping[str, Any]) -> tuple[str, ...]:
+def remedies(summary: FailureSummary) -> tuple[str, ...]:
     """For a failure or a stall, by what its folder says of it."""
-    found = REMEDIES.get(summary["fault"], ())
-    return (*_of_death(summary["cause"]), *found) if summary["fault"] == "dead" else found
+    found = REMEDIES.get(summary.fault, ())
+    return (*_of_death(summary.cause), *found) if summary.fault == "dead" else found
 
 
 def _of_death(cause: str) -> tuple[str, ...]:

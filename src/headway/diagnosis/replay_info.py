@@ -5,43 +5,45 @@ Of environment variables only the names are noted: their values may be secrets. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
 from headway.core.messages import RankAssignment, RunInfo, Start
+from headway.core.schema.failure_summary import ReplayScene
+from headway.core.schema.run_description import RunDescription
 from headway.core.security.redaction import redact_arguments
 from headway.core.task import WorkerOptions
 
 
-def noted(starts: Sequence[Start], preload: Iterable[str], env_vars: Iterable[str]) -> dict[str, Any]:
+def noted(starts: Sequence[Start], preload: Iterable[str], env_vars: Iterable[str]) -> ReplayScene:
     """``preload``: what workers find imported; ``env_vars``: what the user had set for them."""
     run, looks = starts[0].run, starts[0].surroundings
-    return {
-        "cwd": looks.cwd,
-        "argv": list(redact_arguments(looks.argv)),
-        "sys_path": looks.sys_path,
-        "env_vars": sorted(env_vars),
-        "preload": list(preload),
+    return ReplayScene(
+        cwd=looks.cwd,
+        argv=tuple(redact_arguments(looks.argv)),
+        sys_path=tuple(looks.sys_path),
+        env_vars=tuple(sorted(env_vars)),
+        preload=tuple(preload),
         **asdict(run.options),
-        "places": [asdict(start.place) for start in starts],
-    }
+        places=tuple(asdict(start.place) for start in starts),
+    )
 
 
-def place(scene: Mapping[str, Any], rank: int) -> RankAssignment:
+def place(scene: ReplayScene, rank: int) -> RankAssignment:
     """Where this rank stood."""
-    known = scene["places"][rank]
+    known: dict[str, Any] = scene.places[rank]
     return RankAssignment(**{**known, "gpus": tuple(known["gpus"]), "visible_gpus": tuple(known["visible_gpus"])})
 
 
-def run_info(scene: Mapping[str, Any], description: Mapping[str, Any], attempt: int, path: str) -> RunInfo:
+def run_info(scene: ReplayScene, description: RunDescription, attempt: int, path: str) -> RunInfo:
     """What the rank knew of its run, which now lies in ``path``; ``description`` is that of ``run.json``."""
     return RunInfo(
-        id=description["id"],
-        name=description["name"],
+        id=description.id,
+        name=description.name,
         path=path,
-        seed=description["seed"],
+        seed=description.seed,
         attempt=attempt,
-        num_workers=len(scene["places"]),
-        options=WorkerOptions(**{each.name: scene[each.name] for each in fields(WorkerOptions) if each.name in scene}),
+        num_workers=len(scene.places),
+        options=WorkerOptions(**{each.name: getattr(scene, each.name) for each in fields(WorkerOptions)}),
     )

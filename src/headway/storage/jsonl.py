@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from headway.core.schema.shape import MAX_DEPTH, check_depth
+from headway.core.schema.shape import MAX_DEPTH, check_depth, conform
 from headway.storage.fs_ops import MAX_JSON_BYTES, open_regular, open_to_append
 
 T = TypeVar("T")
@@ -32,6 +32,13 @@ class DamagedLine:
     """A line that does not hold what it should."""
 
     why: str
+
+
+def json_object(line: Any) -> dict[str, Any]:
+    """A line that may be any JSON object."""
+    conform(line, dict)
+    found: dict[str, Any] = line
+    return found
 
 
 class JsonLines(Generic[T]):

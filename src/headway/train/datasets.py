@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from headway.core.config import ScalingConfig
 from headway.core.errors import ConfigError, DataError, StorageError
-from headway.core.schema.shape import ShapeError, conform, printable
+from headway.core.schema.data_cursor import DatasetCursor, DatasetPosition
+from headway.core.schema.data_stats import DatasetStats
+from headway.core.schema.run_description import DatasetDescription
+from headway.core.schema.shape import ShapeError, printable
 from headway.storage.run.run_directory import RunDirectory
 from headway.worker.session import Session
 
@@ -117,41 +120,28 @@ def _dataset(name: str, given: Any) -> Dataset:
     )
 
 
-def described(feeds: Mapping[str, Feed]) -> dict[str, Any]:
+def described(feeds: Mapping[str, Feed]) -> dict[str, DatasetDescription]:
     """For ``run.json``."""
     return {
-        name: {
-            "rows": feed.dataset.plan.num_rows,
-            "source": feed.dataset.plan.source.name,
-            "fingerprint": feed.fingerprint,
-            "lanes": feed.lanes,
-            "window": feed.window,
-        }
+        name: DatasetDescription(
+            rows=feed.dataset.plan.num_rows,
+            source=feed.dataset.plan.source.name,
+            fingerprint=feed.fingerprint,
+            lanes=feed.lanes,
+            window=feed.window,
+        )
         for name, feed in feeds.items()
     }
-
-
-_POSITION = {
-    "epoch": int,
-    "rows": int,
-    "skip": int,
-    "done": bool,
-    "lanes": int,
-    "window": int,
-    "local": frozenset({list, None}),
-    "files": str,
-}
-_POSITIONS = {"positions": frozenset({list, None})}
 
 
 def check_unchanged(feeds: Mapping[str, Feed], rundir: RunDirectory) -> None:
     """A run that goes on must find the rows that it had."""
     kept = rundir.recovered.kept
-    cursors = kept[-1].manifest.cursor.get("datasets", {}) if kept else {}
-    for name, cursor in cursors.items():
-        _check_cursor(kept[-1].path, name, cursor)
-        for position in _positions(cursor):
-            if name in feeds and position["files"] != feeds[name].fingerprint:
+    if not kept:
+        return
+    for name, cursor in (kept[-1].manifest.cursor.datasets or {}).items():
+        for position in _checked_cursor(kept[-1].path, name, cursor).known:
+            if name in feeds and position.files != feeds[name].fingerprint:
                 raise DataError(
                     f"dataset {name!r} is not the one that this run has trained with so far: its files, its shuffling "
                     "or its filters have changed. Bring them back, or begin a new run (another name, and "
@@ -159,21 +149,13 @@ def check_unchanged(feeds: Mapping[str, Feed], rundir: RunDirectory) -> None:
                 )
 
 
-def _check_cursor(checkpoint: PurePath, name: str, cursor: Any) -> None:
+def _checked_cursor(checkpoint: PurePath, name: str, cursor: object) -> DatasetCursor:
     """StorageError where a checkpoint does not say where it is in a dataset."""
     try:
-        conform(cursor, dict)
-        conform(cursor, {"position": _POSITION} if "position" in cursor else _POSITIONS)
-        for position in _positions(cursor):
-            conform(position, _POSITION)
+        return DatasetCursor.from_json(cursor)
     except ShapeError as error:
         text = f"{checkpoint} is damaged: where it is in dataset {printable(name)} cannot be read ({error})"
         raise StorageError(f"{text}: headway ckpt rm removes it, and the run goes on from the one before it") from None
-
-
-def _positions(cursor: Mapping[str, Any]) -> list[dict[str, Any]]:
-    found = [cursor["position"]] if "position" in cursor else cursor["positions"] or []
-    return [position for position in found if position is not None]
 
 
 # --- in a worker ---
@@ -234,15 +216,17 @@ def _go_on(session: Session, name: str, stream: EpochStream) -> None:
     if not stream.plan.keeps_rows:
         _check_same_workers(name, stream.place.world_size, cursor)
     position = _own_position(session, name, cursor)
-    stream.position = Position(position["epoch"], position["rows"], position["skip"], position["done"])
-    stream.crosses = position.get("crosses")
-    if not position["done"]:
-        stream.hold(position["lanes"], position["window"], position["local"])
+    if position is None:  # this rank had not begun
+        return
+    stream.position = Position(position.epoch, position.rows, position.skip, position.done)
+    stream.crosses = position.crosses
+    if not position.done:
+        stream.hold(position.lanes, position.window, position.local)
 
 
-def _check_same_workers(name: str, now: int, cursor: Mapping[str, Any]) -> None:
+def _check_same_workers(name: str, now: int, cursor: DatasetCursor) -> None:
     """Where rows are thrown away, each rank is at a place of its own, which means nothing to other ranks."""
-    before = {position["lanes"] for position in _positions(cursor) if not position["done"]} - {now}
+    before = {position.lanes for position in cursor.known if not position.done} - {now}
     for number in before:
         raise ConfigError(
             f"dataset {name!r} throws rows away, and is in the middle of an epoch of {number} workers: only as many "
@@ -252,19 +236,17 @@ def _check_same_workers(name: str, now: int, cursor: Mapping[str, Any]) -> None:
         )
 
 
-def _own_position(session: Session, name: str, cursor: Mapping[str, Any]) -> dict[str, Any]:
-    if "position" in cursor:
-        position: dict[str, Any] = cursor["position"]
-        return position
-    positions = cursor["positions"]
+def _own_position(session: Session, name: str, cursor: DatasetCursor) -> DatasetPosition | None:
+    if cursor.position is not None:
+        return cursor.position
+    positions = cursor.positions
     if positions is None or len(positions) != session.run.num_workers:
         told = "not all ranks have told theirs" if positions is None else f"there were {len(positions)} then"
         raise ConfigError(
             f"the ranks were at different places in dataset {name!r} when the checkpoint was made, and {told}: the "
             f"{session.run.num_workers} workers of now cannot go on there: let all ranks report after the same batch"
         )
-    mine: dict[str, Any] = positions[session.rank]
-    return mine
+    return positions[session.rank]
 
 
 def _all_positions(feeds: Mapping[str, Feed], shards: Mapping[str, DataIterator]) -> dict[str, Any]:
@@ -274,18 +256,18 @@ def _all_positions(feeds: Mapping[str, Feed], shards: Mapping[str, DataIterator]
         stream = shard.stream
         if stream.position.epoch >= 0:
             stream.count_as_taken()
-            found[name] = {
+            found[name] = DatasetPosition(
                 **stream.told._asdict(),
-                "lanes": stream.lanes,
-                "window": stream.order.window,
-                "local": stream.local,
-                "files": feeds[name].fingerprint,
-                **({} if stream.crosses is None else {"crosses": stream.crosses}),
-            }
+                lanes=stream.lanes,
+                window=stream.order.window,
+                local=stream.local,
+                files=feeds[name].fingerprint,
+                crosses=stream.crosses,
+            ).to_json()
     return found
 
 
-def _all_figures(shards: Mapping[str, DataIterator]) -> dict[str, Any]:
+def _all_figures(shards: Mapping[str, DataIterator]) -> dict[str, DatasetStats]:
     from headway.data.execution.stats import figures
 
     return {name: found for name, shard in list(shards.items()) if (found := figures(shard.stream))}

@@ -21,7 +21,7 @@ import os
 import pickle
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
@@ -53,6 +53,8 @@ from headway.core.messages import (
     ToWorker,
 )
 from headway.core.process.temp_directories import OwnedDirectory
+from headway.core.schema.data_cursor import DatasetCursor
+from headway.core.schema.failure_summary import FailureSummary, ReplayScene
 from headway.core.security.signing import Key, user_key
 from headway.core.task import Task
 from headway.core.validation import ReportedCheckpointStatus
@@ -78,35 +80,34 @@ class Replay:
 
     record: RunReader
     folder: Path
-    summary: Mapping[str, Any]
+    summary: FailureSummary
     rank: int
     first_seq: int
     checkpoint: Checkpoint | None
     remarks: tuple[str, ...] = ()
 
     @property
-    def scene(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.summary["scene"]
-        return found
+    def scene(self) -> ReplayScene:
+        assert self.summary.scene is not None, "find() has refused it"
+        return self.summary.scene
 
     @property
-    def cursors(self) -> dict[str, Any]:
+    def cursors(self) -> dict[str, DatasetCursor]:
         """Where its datasets were, as the checkpoint says that it begins with."""
         before = [saved for saved in self.record.checkpoints() if saved.manifest.seq < self.first_seq]
-        found: dict[str, Any] = before[-1].manifest.cursor.get("datasets", {}) if before else {}
-        return found
+        return before[-1].manifest.cursor.of_datasets() if before else {}
 
     @property
     def last_seq(self) -> int:
         """The last report before it is clear that it does not fail: a few after the last of whoever failed first."""
-        reports, failed, none = self.summary["reports"], self.summary["rank"], self.summary["first_seq"] - 1
-        then: int = max(reports.values(), default=none) if failed is None else reports.get(str(failed), none)
+        reports, failed, none = self.summary.reports, self.summary.rank, (self.summary.first_seq or 0) - 1
+        then = max(reports.values(), default=none) if failed is None else reports.get(str(failed), none)
         return then + MARGIN
 
     @property
     def cause(self) -> str:
         """What this rank did then, in words; empty where it was not among those that failed."""
-        return next((each["cause"] for each in self.summary["failures"] if each["rank"] == self.rank), "")
+        return next((each.cause for each in self.summary.failures or () if each.rank == self.rank), "")
 
 
 @dataclass(frozen=True)
@@ -133,20 +134,20 @@ def find(record: RunReader, rank: int | None = None, attempt: int | None = None,
         raise StorageError(f"{record.url} is in an object store, and only runs in a folder can be replayed")
     folder = _folder(record, attempt)
     summary = failure_bundle.summary(folder)
-    if "scene" not in summary:
-        raise StorageError(f"attempt {summary['attempt']} never came up: there is nothing to replay (see headway why)")
+    if summary.scene is None:
+        raise StorageError(f"attempt {summary.attempt} never came up: there is nothing to replay (see headway why)")
     chosen = _rank(summary, rank)
-    failure_bundle.task(folder, user_key().for_run(record.description["id"]), trust=trust)
+    failure_bundle.task(folder, user_key().for_run(record.description.id), trust=trust)
     kept = record.checkpoints()
     first_seq, checkpoint, remark = begin_with(summary, kept, record.path, record.vault.checkpoint)
-    remarks = [remark, *_differences(summary, place(summary["scene"], chosen))]
+    remarks = [remark, *_differences(summary, summary.scene, place(summary.scene, chosen))]
     if checkpoint is None and chosen != 0:
         remarks.append("there is no checkpoint to begin with: random weights are this rank's own, not those of rank 0")
     return Replay(record, folder, summary, chosen, first_seq, checkpoint, tuple(filter(None, remarks)))
 
 
 def _folder(record: RunReader, attempt: int | None) -> Path:
-    found = {failure_bundle.summary(folder)["attempt"]: folder for folder in record.failures() if _is_failure(folder)}
+    found = {failure_bundle.summary(folder).attempt: folder for folder in record.failures() if _is_failure(folder)}
     if not found:
         raise StorageError(f"run {record.name} has no failed attempt to replay: see headway why {record.url}")
     if attempt is None:
@@ -158,34 +159,32 @@ def _folder(record: RunReader, attempt: int | None) -> Path:
 
 
 def _is_failure(folder: Path) -> bool:
-    return "failures" in failure_bundle.summary(folder)
+    return not failure_bundle.summary(folder).is_stall
 
 
-def _rank(summary: Mapping[str, Any], rank: int | None) -> int:
-    chosen: int | None = summary["rank"] if rank is None else rank
+def _rank(summary: FailureSummary, rank: int | None) -> int:
+    chosen = summary.rank if rank is None else rank
     if chosen is None:
         raise ConfigError("no single rank is to blame for this failure: choose one with --rank")
-    if not 0 <= chosen < summary["num_workers"]:
-        raise ConfigError(f"--rank must be one of the {summary['num_workers']} ranks of that attempt, got {chosen}")
+    if not 0 <= chosen < summary.num_workers:
+        raise ConfigError(f"--rank must be one of the {summary.num_workers} ranks of that attempt, got {chosen}")
     return chosen
 
 
 def begin_with(
-    summary: Mapping[str, Any],
+    summary: FailureSummary,
     kept: Sequence[SavedCheckpoint],
     run: Path,
     open_checkpoint: Callable[[PurePath], Checkpoint],
 ) -> tuple[int, Checkpoint | None, str]:
     """The first report, the checkpoint to begin with, and what there is to say about it."""
-    first_seq, then = summary["first_seq"], summary["checkpoint"]
-    if first_seq == 0:  # before the run's own first checkpoint
+    first_seq, then = summary.first_seq or 0, summary.checkpoint
+    if first_seq == 0 or then is None:  # before the run's own first checkpoint
         return 0, _given(then, run) if then is not None else None, ""
     before = [saved for saved in kept if saved.manifest.seq < first_seq]
     name = PurePath(then).name
     if not before:
-        raise StorageError(
-            f"attempt {summary['attempt']} had begun with {name}: it is gone, and none before it is left"
-        )
+        raise StorageError(f"attempt {summary.attempt} had begun with {name}: it is gone, and none before it is left")
     newest = before[-1]
     gone = newest.manifest.seq + 1 < first_seq
     remark = f"{name} is gone: beginning with {newest.path.name}, which is older" if gone else ""
@@ -201,17 +200,17 @@ def _given(then: str, run: Path) -> Checkpoint:
     return Checkpoint(then)
 
 
-def _differences(summary: Mapping[str, Any], then: RankAssignment) -> Iterator[str]:
-    """What is otherwise than it was then, as far as we can see it."""
+def _differences(summary: FailureSummary, scene: ReplayScene, then: RankAssignment) -> Iterator[str]:
+    """What differs from the attempt, as far as it can be seen here."""
     for name, now in versions().items():
-        if summary["versions"].get(name, now) != now:
-            yield f"{name} was {summary['versions'][name]} then, it is {now} now"
+        if (then_version := summary.versions.get(name, now)) != now:
+            yield f"{name} was {then_version} then, it is {now} now"
     if then.gpus and not hardware.gpus():
         yield "this machine has no card: computing on the CPU"
-    cwd = summary["scene"]["cwd"]
+    cwd = scene.cwd
     if not os.path.isdir(cwd):
         yield f"the folder that it ran in is gone ({cwd}): running in {os.getcwd()}"
-    if missing := set(summary["scene"]["env_vars"]) - surroundings({}).env.keys():
+    if missing := set(scene.env_vars) - surroundings({}).env.keys():
         yield f"environment variables that the run had set, and which you have not: {', '.join(sorted(missing))}"
 
 
@@ -223,11 +222,11 @@ def run(replay: Replay, *, trust: bool, tell: Tell, examine: Examine = lambda er
 
     ``trust``: open the packed function even if somebody else may have written it.
     """
-    key = user_key().for_run(replay.record.description["id"])
+    key = user_key().for_run(replay.record.description.id)
     data = failure_bundle.task(replay.folder, key, trust=trust)
     with _swept_folder() as folder:
         start = _start(replay, _scratch(replay.record, folder), key, trust=trust)
-        _become(start, replay.scene["preload"])
+        _become(start, replay.scene.preload)
         link = _Alone(replay, start, tell)
         session = Session(start, link)
         link.listen(session.receive)
@@ -263,7 +262,7 @@ def _scratch(record: RunReader, folder: Path) -> Path:
 def _start(replay: Replay, scratch: Path, key: Key, *, trust: bool) -> Start:
     scene, summary = replay.scene, replay.summary
     here = _on_this_machine(place(scene, replay.rank), hardware.gpus())
-    info = run_info(scene, replay.record.description, summary["attempt"], str(scratch))
+    info = run_info(scene, replay.record.description, summary.attempt, str(scratch))
     return Start(
         rank=replay.rank,
         place=here,
@@ -283,11 +282,11 @@ def _on_this_machine(then: RankAssignment, cards: Sequence[str]) -> RankAssignme
     return replace(then, gpus=tuple(range(min(len(then.gpus), len(cards)))), visible_gpus=tuple(cards))
 
 
-def _surroundings(scene: Mapping[str, Any], here: RankAssignment) -> ProcessSetup:
+def _surroundings(scene: ReplayScene, here: RankAssignment) -> ProcessSetup:
     now = surroundings(ranks.environment(here))
-    path = [*scene["sys_path"], *(entry for entry in now.sys_path if entry not in scene["sys_path"])]
-    cwd = scene["cwd"] if os.path.isdir(scene["cwd"]) else now.cwd
-    return replace(now, cwd=cwd, sys_path=tuple(path), argv=tuple(scene["argv"]))
+    path = [*scene.sys_path, *(entry for entry in now.sys_path if entry not in scene.sys_path)]
+    cwd = scene.cwd if os.path.isdir(scene.cwd) else now.cwd
+    return replace(now, cwd=cwd, sys_path=tuple(path), argv=tuple(scene.argv))
 
 
 def _become(start: Start, preload: Sequence[str]) -> None:
@@ -308,7 +307,7 @@ def _unpacked(data: bytes, replay: Replay, examine: Examine, obstacles: list[Hea
     except Exception as error:  # the user's modules: they may be gone, or changed
         obstacles.append(StorageError(f"the function of {replay.folder} cannot be opened here: {error!r}"))
         raise
-    many = replay.summary["num_workers"] > 1
+    many = replay.summary.num_workers > 1
     call = functools.partial(_watched, task.call, examine, obstacles)
     return replace(
         task,

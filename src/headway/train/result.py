@@ -13,6 +13,7 @@ from headway.core.checkpoints import SavedCheckpoint
 from headway.core.config import CheckpointConfig
 from headway.core.errors import ConfigError, RemoteError
 from headway.core.retention import best, ranked, value_of
+from headway.core.schema.journal_entries import EndEntry, RetryEntry
 from headway.observe.terminal import plain
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
@@ -47,8 +48,8 @@ class Result:
         ``path`` may be an address (``s3://bucket/runs/mine``), or on a filesystem that is given with it.
         """
         record = RunReader.at(path, storage_filesystem)
-        last = list(record.events())[-1:]
-        cause = last[0].get("cause") if last else None
+        last = next(record.journal.backwards(), None)
+        cause = last.cause if isinstance(last, EndEntry | RetryEntry) else None
         return cls(record, error=RemoteError(plain(cause, lines=True)) if cause else None)
 
     @property
@@ -81,7 +82,7 @@ class Result:
         import pandas
 
         rows = self._record.reports()
-        return pandas.DataFrame([_encodable(phrases.flat(row["metrics"])) for row in rows]) if rows else None
+        return pandas.DataFrame([_encodable(phrases.flat(row.metrics)) for row in rows]) if rows else None
 
     @property
     def checkpoint(self) -> Checkpoint | None:
@@ -109,8 +110,7 @@ class Result:
     @property
     def config(self) -> dict[str, Any]:
         """The train_loop_config of the newest opening, as far as JSON can hold it."""
-        config: dict[str, Any] = self._record.opening.get("train_loop_config") or {}
-        return config
+        return dict(self._record.opening.train_loop_config or {})
 
     @property
     def log_dir(self) -> Path:

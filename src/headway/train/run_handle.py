@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import atexit
-import json
 import logging
 import os
 import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headway.core.schema.metrics_lines import ReportLine
 from headway.observe.run_observer import RunSnapshot
-from headway.storage.run import layout
+from headway.storage.run.journal import metrics
 from headway.train.launch.driver_signals import heed_sigterm
 from headway.train.launch.request import TrainRequest
 from headway.train.result import Result
@@ -111,17 +111,17 @@ class Run:
 
     def reports(self, rank: int | None = 0) -> Iterator[Reported]:
         """Reports as they come, from the first one on, until the run ends; of one rank, or of all (None)."""
-        with (self.path / layout.METRICS).open("rb") as file:
-            while True:
-                ended = not self.running
-                for line in _new_lines(file):
-                    if "metrics" in line and rank in (None, line["rank"]):
-                        yield Reported(line["rank"], line["seq"], line["metrics"])
-                if ended:
-                    return
-                with self._bell.news:
-                    if self.running and not _grown(file):
-                        self._bell.news.wait()
+        tail = metrics(self.path).tail()
+        while True:
+            ended = not self.running
+            for line in tail.lines():
+                if isinstance(line, ReportLine) and rank in (None, line.rank):
+                    yield Reported(line.rank, line.seq, line.metrics)
+            if ended:
+                return
+            with self._bell.news:
+                if self.running and not tail.has_grown:
+                    self._bell.news.wait()
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {'running' if self.running else 'over'})"
@@ -162,21 +162,3 @@ _started: weakref.WeakSet[Run] = weakref.WeakSet()
 def _leave_all() -> None:
     for run in list(_started):
         run._leave()
-
-
-def _new_lines(file: IO[bytes]) -> Iterator[dict[str, Any]]:
-    """Whole lines that were added; a torn one waits for its end."""
-    while True:
-        position = file.tell()
-        line = file.readline()
-        if not line.endswith(b"\n"):
-            file.seek(position)
-            return
-        yield json.loads(line)
-
-
-def _grown(file: IO[bytes]) -> bool:
-    position = file.tell()
-    end = file.seek(0, 2)
-    file.seek(position)
-    return end > position

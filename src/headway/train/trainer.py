@@ -15,6 +15,7 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack, get_args, get_origin, 
 
 from headway.core.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, refuse_unknown_keywords
 from headway.core.errors import ConfigError, StorageError
+from headway.core.schema.run_description import Opening
 from headway.core.security.redaction import masked
 from headway.core.task import Task
 from headway.core.validation import ValidationConfig
@@ -134,10 +135,9 @@ class DataParallelTrainer:
     def can_restore(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> bool:
         """Whether a run lies there that ``restore`` would go on with."""
         try:
-            RunReader.at(path, storage_filesystem).description["openings"]
-        except (StorageError, OSError, KeyError, TypeError):
+            return bool(RunReader.at(path, storage_filesystem).description)
+        except (StorageError, OSError):
             return False
-        return True
 
     @classmethod
     def restore(
@@ -157,7 +157,7 @@ class DataParallelTrainer:
         secrets and objects, only their fields as text: a ``train_loop_config`` with some in it must be given again.
         """
         record = RunReader.at(path, storage_filesystem)
-        last = (record.description["openings"] or [{}])[-1]
+        last = record.opening
         config = _former_config(last) if train_loop_config is None else train_loop_config
         scaling = scaling_config or config_of(record.path, last, "scaling_config", ScalingConfig)
         run = replace(
@@ -180,10 +180,10 @@ class DataParallelTrainer:
         return Run(self._request)
 
 
-def _former_config(last: dict[str, Any]) -> dict[str, Any] | None:
-    config: dict[str, Any] | None = last.get("train_loop_config")
-    incomplete = [name for name in last.get("train_loop_config_incomplete", []) if name] or list(masked(config))
-    if kind := last.get("train_loop_config_type"):
+def _former_config(last: Opening) -> dict[str, object] | None:
+    config = last.train_loop_config
+    incomplete = [name for name in last.train_loop_config_incomplete or () if name] or list(masked(config))
+    if kind := last.train_loop_config_type:
         why = f"it was a {kind}, of which only the fields are kept"
     elif incomplete:
         why = f"the run does not keep secrets and objects, as {', '.join(map(repr, incomplete[:5]))}"
@@ -192,7 +192,7 @@ def _former_config(last: dict[str, Any]) -> dict[str, Any] | None:
     raise ConfigError(f"give restore(train_loop_config=...) again: {why}")
 
 
-def _former_run_config(run: Path, last: dict[str, Any]) -> RunConfig:
+def _former_run_config(run: Path, last: Opening) -> RunConfig:
     return RunConfig(
         failure_config=config_of(run, last, "failure_config", FailureConfig),
         checkpoint_config=config_of(run, last, "checkpoint_config", CheckpointConfig),

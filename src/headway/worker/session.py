@@ -43,6 +43,8 @@ from headway.core.messages import (
     UploadGrant,
     UploadRequest,
 )
+from headway.core.schema.data_cursor import DataCursor
+from headway.core.schema.data_stats import DatasetStats
 from headway.core.security.signing import Key
 from headway.core.task import Task
 from headway.storage.checkpoint.checkpoint import Checkpoint
@@ -120,7 +122,7 @@ class Session:
         self.extras: dict[str, Any] = {}  # what a framework's helpers keep for this session
         self.cursors = start.cursors  # where each dataset is resumed
         self.positions: Callable[[], dict[str, Any]] = dict  # where each dataset is
-        self.figures: Callable[[], dict[str, Any]] = dict  # statistics of each dataset
+        self.figures: Callable[[], dict[str, DatasetStats]] = dict  # statistics of each dataset
         self.at_end: list[Callable[[], None]] = []
         self.progress = Progress()
         self._observer = Observer(self.progress.pulse, link.send)
@@ -458,7 +460,8 @@ class Session:
         """How our data pipelines do; may be called by any thread."""
         figures = self.figures()
         if figures:
-            self._link.send(DataStats(text=json.dumps(figures).encode()), ring=False)
+            text = json.dumps({name: stats.to_json() for name, stats in figures.items()}).encode()
+            self._link.send(DataStats(text=text), ring=False)
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -510,10 +513,10 @@ class Session:
                 raise AssertionError("a session is started once")
 
 
-def _noted(wish: Wish) -> dict[str, Any]:
-    """Where in the data we are, for whoever finds our files without having heard us."""
-    datasets = {name: {"position": position} for name, position in wish.positions.items()}
-    return {**wish.cursor, **({"datasets": datasets} if datasets else {})}
+def _noted(wish: Wish) -> DataCursor:
+    """The position in the data, for those who find the files without having received the report."""
+    datasets: dict[str, object] = {name: {"position": position} for name, position in wish.positions.items()}
+    return replace(wish.cursor, datasets=datasets or None)
 
 
 @contextlib.contextmanager

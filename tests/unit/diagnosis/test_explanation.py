@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
 
 from headway.control.machine.retry_policy import FailureKind
+from headway.core.schema.failure_summary import FailureSummary
+from headway.core.schema.journal_entries import JournalEntry, entry_from_json
 from headway.diagnosis.explanation import (
     Case,
     after_stall,
@@ -20,7 +23,7 @@ from headway.diagnosis.explanation import (
 from headway.diagnosis.remedies import REMEDIES, remedies
 from headway.diagnosis.verdict import Fault
 
-SUMMARY: dict[str, Any] = {
+CONTENT: dict[str, Any] = {
     "time": 1000.0,
     "attempt": 2,
     "num_workers": 4,
@@ -37,11 +40,16 @@ SUMMARY: dict[str, Any] = {
     "memory": {},
     "versions": {},
 }
-STALL = {name: value for name, value in SUMMARY.items() if name != "failures"} | {"fault": "loader", "ranks": [1]}
+SUMMARY = FailureSummary.from_json(CONTENT)
+STALL = replace(SUMMARY, failures=None, fault="loader", ranks=(1,))
 
 
-def event(name: str, time: float = 1001.0, **fields: Any) -> dict[str, Any]:
-    return {"time": time, "event": name, **fields}
+def changed(**fields: Any) -> FailureSummary:
+    return FailureSummary.from_json({**CONTENT, **fields})
+
+
+def event(name: str, time: float = 1001.0, **fields: Any) -> JournalEntry:
+    return entry_from_json({"time": time, "event": name, **fields})
 
 
 def test_a_case_is_told_from_what_happened_to_where_to_look() -> None:
@@ -55,14 +63,14 @@ def test_ranks_in_the_same_place_share_a_line() -> None:
         ("ranks 0, 2 and 3", "after report 6, 3 batches taken"),
         ("rank 1", "after report 6, 4 batches taken  ← failed first"),
     ]
-    early = {**SUMMARY, "num_workers": 1, "reports": {}, "batches": {"0": 0}, "phases": {"0": "tokenise"}}
+    early = changed(num_workers=1, reports={}, batches={"0": 0}, phases={"0": "tokenise"})
     assert whereabouts(early) == [("rank 0", "before its first report, in the phase “tokenise”")]
 
 
 def test_where_an_attempt_had_begun() -> None:
     assert begun(SUMMARY) == "from checkpoint_000001, at report 4, with 4 workers"
-    assert begun({**SUMMARY, "checkpoint": None, "first_seq": 0}).startswith("from the beginning, at report 0")
-    assert begun({**SUMMARY, "num_workers": 0, "first_seq": None}) == "it never came up"
+    assert begun(changed(checkpoint=None, first_seq=0)).startswith("from the beginning, at report 0")
+    assert begun(changed(num_workers=0, first_seq=None)) == "it never came up"
 
 
 def test_what_came_of_a_failure() -> None:
@@ -72,7 +80,7 @@ def test_what_came_of_a_failure() -> None:
     assert aftermath(SUMMARY, [*others, retry, launched]) == (
         "restarted from checkpoint_000002: attempt 3, at report 6, with 3 workers"
     )
-    assert aftermath(SUMMARY, [{**retry, "checkpoint": None, "after_s": 2.0}]) == (
+    assert aftermath(SUMMARY, [event("retry", attempt=2, cause="…", checkpoint=None, after_s=2.0)]) == (
         "restarted from the beginning after 2.0 s"
     )
     end = event("end", attempt=2, state="FAILED", cause="…")
@@ -85,20 +93,20 @@ def test_what_came_of_a_stall() -> None:
     told = event("stall", 1000.1, text="no progress", fault="loader")
     over = event("stall", 1005.0, text="rank 1 got on after 5.0 s")
     assert after_stall(STALL, [told, over]) == "rank 1 got on after 5.0 s"
-    assert after_stall(STALL, [told, event("retry", attempt=2, cause="no progress for 9 s")]) == (
-        "the attempt ended: no progress for 9 s"
-    )
+    assert after_stall(
+        STALL, [told, event("retry", attempt=2, cause="no progress for 9 s", checkpoint=None, after_s=0.0)]
+    ) == ("the attempt ended: no progress for 9 s")
     assert after_stall(STALL, [told]).startswith("nothing yet")
     assert after_stall(STALL, [event("stall", 999.0, text="an earlier one")]).startswith("nothing yet")
 
 
 def test_memory_is_told_where_it_grew_conspicuously() -> None:
     history = {"0": [[0.0, 1e9], [9.0, 1.2e9]], "1": [[0.0, 1e9], [9.0, 3e9]], "2": [[0.0, 1e7], [9.0, 9e7]]}
-    assert grown_memory({**SUMMARY, "memory": history}) == ["rank 1 grew from 1.0 GB to 3.0 GB in 9.0 s"]
+    assert grown_memory(changed(memory=history)) == ["rank 1 grew from 1.0 GB to 3.0 GB in 9.0 s"]
 
 
 def test_a_failure_for_a_stall_is_explained_by_what_was_found_then() -> None:
-    stalled = {**SUMMARY, "fault": "stalled", "kind": "stalled"}
+    stalled = changed(fault="stalled", kind="stalled")
     text = explained(Case(stalled, "/f"), [], STALL)
     assert "class        loader" in text
     assert "DataLoader(timeout=...)" in text
@@ -116,14 +124,14 @@ def test_every_class_of_fault_has_a_remedy() -> None:
 
 
 def test_who_may_have_died_of_memory_hears_of_it() -> None:
-    died = {"fault": "dead", "cause": "rank 0 was killed (SIGKILL, out of memory?)"}
+    died = changed(fault="dead", cause="rank 0 was killed (SIGKILL, out of memory?)")
     assert any("smaller batches" in remedy for remedy in remedies(died))
-    assert not any("smaller batches" in remedy for remedy in remedies({**died, "cause": "rank 0 left"}))
+    assert not any("smaller batches" in remedy for remedy in remedies(replace(died, cause="rank 0 left")))
 
 
 def test_the_remedy_for_a_death_is_about_that_death() -> None:
-    killed = remedies({"fault": "dead", "cause": "rank 1 was killed (SIGKILL); then rank 0 lost its connection"})
-    left = remedies({"fault": "dead", "cause": "rank 1 left with exit code 0 before its function returned"})
+    killed = remedies(changed(fault="dead", cause="rank 1 was killed (SIGKILL); then rank 0 lost its connection"))
+    left = remedies(changed(fault="dead", cause="rank 1 left with exit code 0 before its function returned"))
     assert killed[0].startswith("SIGKILL comes from outside")
     assert not any("os._exit()" in remedy for remedy in killed)
     assert left[0].startswith("os._exit() and sys.exit()")
@@ -139,6 +147,6 @@ def test_the_remedy_for_a_death_is_about_that_death() -> None:
     ],
 )
 def test_the_state_is_one_sentence(name: str, expected: str) -> None:
-    assert state("a", name, [event("launched", attempt=3)]) == expected
+    assert state("a", name, [event("launched", attempt=3, num_workers=1, first_seq=0)]) == expected
     assert state("a", "STARTING", []) == "run a is going on: its workers are not up yet"
     assert "the program that ran it is gone" in state("a", "INTERRUPTED", [])

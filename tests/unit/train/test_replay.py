@@ -10,6 +10,8 @@ import pytest
 
 from headway.core.errors import StorageError
 from headway.core.messages import ProcessSetup, RankAssignment, RunInfo, Start
+from headway.core.schema.failure_summary import FailureSummary, ReplayScene
+from headway.core.schema.run_description import RunDescription
 from headway.core.task import WorkerOptions
 from headway.diagnosis import replay_info
 from headway.storage.checkpoint.checkpoint import Checkpoint
@@ -23,7 +25,27 @@ def opened(path: PurePath) -> Checkpoint:
     return Checkpoint(path)
 
 
-THEN = {"attempt": 2, "first_seq": 6, "checkpoint": "/elsewhere/checkpoints/5"}
+def began(first_seq: int, checkpoint: str | None) -> FailureSummary:
+    """The summary of an attempt that began there."""
+    return FailureSummary(
+        time=0.0,
+        attempt=2,
+        num_workers=2,
+        first_seq=first_seq,
+        checkpoint=checkpoint,
+        kind="raised",
+        fault="exception",
+        rank=0,
+        cause="",
+        reports={},
+        batches={},
+        phases={},
+        memory={},
+        versions={},
+    )
+
+
+THEN = began(6, "/elsewhere/checkpoints/5")
 
 
 def test_it_begins_with_the_checkpoint_of_then_wherever_the_run_is_now() -> None:
@@ -45,14 +67,14 @@ def test_if_none_is_left_it_does_not_begin() -> None:
 
 
 def test_the_first_attempt_of_all_begins_with_nothing_or_what_it_was_given(tmp_path: Path) -> None:
-    assert begin_with({"first_seq": 0, "checkpoint": None}, [saved_as(1)], RUN, opened) == (0, None, "")
-    _, given, _ = begin_with({"first_seq": 0, "checkpoint": str(tmp_path)}, [], RUN, opened)
-    _, first, _ = begin_with({"first_seq": 0, "checkpoint": "/moved/first_checkpoint"}, [], RUN, opened)
+    assert begin_with(began(0, None), [saved_as(1)], RUN, opened) == (0, None, "")
+    _, given, _ = begin_with(began(0, str(tmp_path)), [], RUN, opened)
+    _, first, _ = begin_with(began(0, "/moved/first_checkpoint"), [], RUN, opened)
     assert given is not None
     assert first is not None
     assert (given.path, first.path) == (str(tmp_path), "/runs/a/first_checkpoint")
     with pytest.raises(StorageError, match="which is gone"):
-        begin_with({"first_seq": 0, "checkpoint": str(tmp_path / "none")}, [], RUN, opened)
+        begin_with(began(0, str(tmp_path / "none")), [], RUN, opened)
 
 
 PLACE = RankAssignment(
@@ -67,11 +89,11 @@ def test_a_scene_survives_json() -> None:
     starts = [
         Start(rank=rank, place=replace(PLACE, rank=rank), run=INFO, surroundings=looks, task=b"") for rank in (0, 1)
     ]
-    text = json.dumps(replay_info.noted(starts, ["torch"], {"SECRET": "x"}))
+    text = json.dumps(replay_info.noted(starts, ["torch"], {"SECRET": "x"}).to_json())
     assert '"x"' not in text
-    noted = json.loads(text)
+    noted = ReplayScene.from_json(json.loads(text))
     assert replay_info.place(noted, 1) == PLACE
-    description = {"id": "i", "name": "a", "seed": 7}
+    description = RunDescription(id="i", name="a", seed=7, created=0.0)
     assert replay_info.run_info(noted, description, attempt=2, path="/scratch") == replace(INFO, path="/scratch")
 
 

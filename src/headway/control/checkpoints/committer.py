@@ -25,6 +25,9 @@ from headway.core.config import CheckpointConfig
 from headway.core.errors import StorageError
 from headway.core.messages import CheckpointInfo, Report, UploadGrant, UploadRequest
 from headway.core.retention import surplus, why_retired
+from headway.core.schema.data_cursor import merged
+from headway.core.schema.journal_entries import RetiredEntry
+from headway.core.schema.metrics_lines import attempt_line, report_line
 from headway.core.validation import ReportedCheckpointStatus
 from headway.storage.checkpoint.commit import CommitRequest
 from headway.storage.object_store.lease import LeaseLost
@@ -277,7 +280,7 @@ class CheckpointCommitter:
             ranks=closing.givers,
             metrics=metrics_of(closing),
             name=name,
-            cursors=cursors_of(closing),
+            cursors=merged([report.cursor for report in closing.reports if report is not None]),
         )
         try:
             return self._vault.commit(what)
@@ -357,21 +360,6 @@ class CheckpointCommitter:
 
 def _not_removed(error: Exception) -> WarningEvent:
     return WarningEvent(f"old checkpoint files could not be removed: {error}")
-
-
-def cursors_of(closing: ReportRound) -> dict[str, Any]:
-    """Where each dataset is: one position for all ranks, or one for each where they differ."""
-    told = [json.loads(report.cursor) for report in closing.reports if report is not None and report.cursor]
-    whole = len(told) == len(closing.reports)
-    names = dict.fromkeys(name for each in told for name in each)
-    found: dict[str, Any] = {}
-    for name in names:
-        positions = [each.get(name) for each in told]
-        if all(position == positions[0] for position in positions):
-            found[name] = {"position": positions[0]}
-        else:
-            found[name] = {"positions": positions if whole else None}
-    return found
 
 
 def _refused(claim: UploadRequest, why: str) -> UploadGrant:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from typing import Any
 
 from headway.core import phrases
+from headway.core.schema.data_stats import DatasetStats, DataStatsLine
 from headway.storage.run.run_directory import RunDirectory
 
 STARVED = 0.3  # of the time since the last look, which loops may wait for data
@@ -22,7 +22,7 @@ class DataLog:
         self._rundir = rundir
         self._tell = tell
         self._attempt = 0
-        self._before: dict[tuple[int, str], dict[str, Any]] = {}
+        self._before: dict[tuple[int, str], DatasetStats] = {}
         self._said = -AGAIN_S
 
     def begin(self, attempt: int) -> None:
@@ -30,26 +30,21 @@ class DataLog:
         self._before.clear()
 
     def heard(self, rank: int, text: bytes) -> None:
-        figures = json.loads(text)
-        line = {"time": time.time(), "attempt": self._attempt, "rank": rank, "datasets": figures}
-        self._rundir.append_data(json.dumps(line).encode() + b"\n")
+        figures = {name: DatasetStats.from_json(stats) for name, stats in json.loads(text).items()}
+        self._rundir.append_data(DataStatsLine(attempt=self._attempt, rank=rank, datasets=figures))
         for name, now in figures.items():
             self._look(rank, name, now)
 
-    def _look(self, rank: int, name: str, now: dict[str, Any]) -> None:
+    def _look(self, rank: int, name: str, now: DatasetStats) -> None:
         before = self._before.get((rank, name))
-        if before is None or now["elapsed_s"] < before["elapsed_s"]:
+        if before is None or now.elapsed_s < before.elapsed_s:
             self._before[rank, name] = now
             return
-        elapsed, waited = (now[key] - before[key] for key in ("elapsed_s", "waited_s"))
+        elapsed, waited = now.elapsed_s - before.elapsed_s, now.waited_s - before.waited_s
         if elapsed < LONG_ENOUGH_S:
             return
         self._before[rank, name] = now
-        if (
-            waited > STARVED * elapsed
-            and now["batches"] > before["batches"]
-            and time.monotonic() - self._said > AGAIN_S
-        ):
+        if waited > STARVED * elapsed and now.batches > before.batches and time.monotonic() - self._said > AGAIN_S:
             self._said = time.monotonic()
             self._tell(
                 f"{phrases.ranks([rank])} waits for data {waited / elapsed:.0%} of its time (dataset {name!r}): "
@@ -57,11 +52,11 @@ class DataLog:
             )
 
 
-def _blamed(before: dict[str, Any], now: dict[str, Any]) -> str:
+def _blamed(before: DatasetStats, now: DatasetStats) -> str:
     """The operator that took the most time since then."""
     spent = [
-        (after["seconds"] - then["seconds"], after["rows"] - then["rows"], after["name"])
-        for then, after in zip(before["operators"], now["operators"], strict=False)
+        (after.seconds - then.seconds, after.rows - then.rows, after.name)
+        for then, after in zip(before.operators, now.operators, strict=False)
     ]
     seconds, rows, name = max(spent, default=(0.0, 0, "nothing"))
     rate = f", {rows / seconds:,.0f} rows/s" if seconds else ""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from pathlib import Path
 from dataclasses import replace
+from pathlib import Path
 
 from headway.control.checkpoints.committer import CheckpointCommitter
 from headway.control.machine.events import RecordRetry
@@ -15,6 +15,7 @@ from headway.control.narration.failure_text import sentence, traceback_text
 from headway.core import phrases
 from headway.core.checkpoints import Manifest, SavedCheckpoint, ValidationRecord
 from headway.core.config import CheckpointConfig
+from headway.core.retention import value_of
 from headway.core.schema.journal_entries import (
     AwaitingFilesEntry,
     CheckpointEntry,
@@ -34,7 +35,6 @@ from headway.core.schema.journal_entries import (
     ValidationPendingEntry,
     WithdrawnEntry,
 )
-from headway.core.retention import value_of
 from headway.diagnosis.verdict import Diagnosis
 from headway.observe.run_observer import RunObserver
 from headway.storage.run import layout
@@ -268,6 +268,6 @@ def stillness(diagnosis: Diagnosis, silent_s: float) -> str:
 def _position(manifest: Manifest) -> str:
     """``5``, or where in the data that was: ``5, epoch 1, 7 batches of loader``, or ``5, after epoch 1``."""
     cursor = manifest.cursor
-    epoch = [f"{'after ' if cursor.get('over') else ''}epoch {cursor['epoch']}"] if "epoch" in cursor else []
-    batches = [f"{phrases.count(n, 'batch', 'batches')} of {name}" for name, n in cursor.get("batches", {}).items()]
+    epoch = [f"{'after ' if cursor.over else ''}epoch {cursor.epoch}"] if cursor.epoch is not None else []
+    batches = [f"{phrases.count(n, 'batch', 'batches')} of {name}" for name, n in (cursor.batches or {}).items()]
     return ", ".join([str(manifest.seq), *epoch, *batches])

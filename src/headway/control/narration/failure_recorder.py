@@ -7,15 +7,16 @@ import platform
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import headway
 from headway.control.job_thread import JobThread
 from headway.control.machine.retry_policy import Failure
 from headway.control.narration.failure_text import fault, ordered, sentence
 from headway.core.messages import FunctionFailed, Heartbeat, Report, StackDump, Start, ToController
+from headway.core.schema.failure_summary import FailureSummary, RankFailure, ReplayScene
 from headway.core.security.signing import Key
 from headway.diagnosis.verdict import Diagnosis
 from headway.storage.checkpoint.checkpoint import Checkpoint
@@ -24,6 +25,17 @@ from headway.storage.run.failure_bundle import FailureBundle
 
 MEMORY_SAMPLES = 300
 PACKAGES = ("torch", "numpy", "pyarrow", "cloudpickle")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Attempt:
+    """The present attempt; without workers if it has not come up."""
+
+    attempt: int = 0
+    num_workers: int = 0
+    first_seq: int | None = None
+    checkpoint: str | None = None
+    scene: ReplayScene | None = None
 
 
 class FailureRecorder:
@@ -36,22 +48,22 @@ class FailureRecorder:
         self._complain = complain
         self._aside = JobThread("headway-postmortem")
         self._num_stalls = 0
-        self._attempt: dict[str, Any] = {"attempt": 0, "num_workers": 0}
+        self._attempt = _Attempt()
         self._stacks: dict[int, str] = {}
         self._raised: set[int] = set()
         self._pulses: dict[int, Heartbeat] = {}
         self._reports: dict[int, int] = {}
         self._memory: dict[int, deque[tuple[float, int]]] = {}
 
-    def begin(self, start: Start, checkpoint: Checkpoint | None, scene: dict[str, Any]) -> None:
+    def begin(self, start: Start, checkpoint: Checkpoint | None, scene: ReplayScene) -> None:
         """Workers are told to start: from here, with this, in these surroundings."""
-        self._attempt = {
-            "attempt": start.run.attempt,
-            "num_workers": start.run.num_workers,
-            "first_seq": start.first_seq,
-            "checkpoint": checkpoint.get_internal_representation()[1] if checkpoint is not None else None,
-            "scene": scene,
-        }
+        self._attempt = _Attempt(
+            attempt=start.run.attempt,
+            num_workers=start.run.num_workers,
+            first_seq=start.first_seq,
+            checkpoint=checkpoint.get_internal_representation()[1] if checkpoint is not None else None,
+            scene=scene,
+        )
         self._num_stalls = 0
         for known in (self._stacks, self._raised, self._pulses, self._reports, self._memory):
             known.clear()
@@ -79,35 +91,39 @@ class FailureRecorder:
         """A stall is written down like a failure; where. ``stacks``: those of ranks that could not tell them, too."""
         self._num_stalls += 1
         self._stacks.update(stacks)
-        name = f"attempt-{self._attempt['attempt']:03d}-stall-{self._num_stalls}"
-        found = {"kind": "stalled", "fault": diagnosis.fault, "rank": diagnosis.ranks[0], "ranks": diagnosis.ranks}
-        self._write(name, {**found, "cause": diagnosis.text})
+        name = f"attempt-{self._attempt.attempt:03d}-stall-{self._num_stalls}"
+        summary = self._summary("stalled", diagnosis.fault, diagnosis.ranks[0], diagnosis.text)
+        self._write(name, replace(summary, ranks=tuple(diagnosis.ranks)))
         return bundles.folder_of(self._run, name)
 
     def failed(self, attempt: int, failures: Sequence[Failure]) -> None:
         first, *_ = ordered(failures)
-        if attempt != self._attempt["attempt"]:  # it never came up
-            self._attempt = {"attempt": attempt, "num_workers": 0, "first_seq": None, "checkpoint": None}
-        found = {
-            "kind": first.kind,
-            "fault": fault(first),
-            "rank": first.rank,
-            "cause": sentence(failures),
-            "failures": [_failure(failure) for failure in ordered(failures)],
-        }
-        self._write(f"attempt-{attempt:03d}", found, self._task)
+        if attempt != self._attempt.attempt:  # it never came up
+            self._attempt = _Attempt(attempt=attempt)
+        summary = self._summary(first.kind, fault(first), first.rank, sentence(failures))
+        failed = tuple(_failure(failure) for failure in ordered(failures))
+        self._write(f"attempt-{attempt:03d}", replace(summary, failures=failed), self._task)
 
-    def _write(self, name: str, found: dict[str, Any], task: bytes = b"") -> None:
-        summary = {
-            "time": time.time(),
-            **self._attempt,
-            **found,
-            "reports": {str(rank): seq for rank, seq in sorted(self._reports.items())},
-            "batches": {str(rank): pulse.batches for rank, pulse in sorted(self._pulses.items())},
-            "phases": {str(rank): pulse.phase for rank, pulse in sorted(self._pulses.items()) if pulse.phase},
-            "memory": {str(rank): list(history) for rank, history in sorted(self._memory.items())},
-            "versions": versions(),
-        }
+    def _summary(self, kind: str, fault: str, rank: int | None, cause: str) -> FailureSummary:
+        return FailureSummary(
+            time=time.time(),
+            attempt=self._attempt.attempt,
+            num_workers=self._attempt.num_workers,
+            first_seq=self._attempt.first_seq,
+            checkpoint=self._attempt.checkpoint,
+            scene=self._attempt.scene,
+            kind=kind,
+            fault=fault,
+            rank=rank,
+            cause=cause,
+            reports={str(rank): seq for rank, seq in sorted(self._reports.items())},
+            batches={str(rank): pulse.batches for rank, pulse in sorted(self._pulses.items())},
+            phases={str(rank): pulse.phase for rank, pulse in sorted(self._pulses.items()) if pulse.phase},
+            memory={str(rank): tuple(history) for rank, history in sorted(self._memory.items())},
+            versions=versions(),
+        )
+
+    def _write(self, name: str, summary: FailureSummary, task: bytes = b"") -> None:
         bundle = FailureBundle(name, summary, dict(self._stacks), task, self._key)
         self._aside.do(name, lambda: self._written(bundle))
 
@@ -121,9 +137,9 @@ class FailureRecorder:
         self._aside.close()
 
 
-def _failure(failure: Failure) -> dict[str, Any]:
+def _failure(failure: Failure) -> RankFailure:
     traceback = failure.cause.traceback if isinstance(failure.cause, FunctionFailed) else ""
-    return {"rank": failure.rank, "kind": failure.kind, "cause": sentence([failure]), "traceback": traceback}
+    return RankFailure(rank=failure.rank, kind=failure.kind, cause=sentence([failure]), traceback=traceback)
 
 
 @functools.cache

@@ -6,7 +6,6 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import cloudpickle
 
@@ -14,6 +13,7 @@ from headway.control.run_plan import RunPlan
 from headway.control.workers import ranks
 from headway.core.environment import outer_ranks, working_directory
 from headway.core.messages import ProcessSetup, RankAssignment, Ready, RunInfo, Start
+from headway.core.schema.data_cursor import DatasetCursor
 from headway.observe.worker_logging import current_settings
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.run.run_directory import RunDirectory
@@ -31,7 +31,7 @@ def starts(
     attempt: int,
     first_seq: int,
     checkpoint: Checkpoint | None,
-    cursors: dict[str, Any],
+    cursors: dict[str, DatasetCursor],
     num_threads: int | None,
 ) -> list[Start]:
     """One per rank; ``ready`` stands in rank order already."""

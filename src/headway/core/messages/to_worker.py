@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from headway.core.messages.worker_setup import ProcessSetup, RankAssignment, RunInfo
+from headway.core.schema.data_cursor import DatasetCursor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,7 +24,7 @@ class Start:
     task: bytes
     checkpoint: bytes | None = None  # a pickled Checkpoint
     first_seq: int = 0
-    cursors: dict[str, Any] = field(default_factory=dict)  # where each dataset resumes, as its checkpoint says
+    cursors: dict[str, DatasetCursor] = field(default_factory=dict)  # where each dataset resumes
     stays: bool = False  # whether the process waits for another Start afterwards
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from headway.core.schema.record import Record
 from headway.core.schema.shape import ShapeError
@@ -59,6 +59,13 @@ class DatasetCursor(Record):
     def to_json(self) -> dict[str, Any]:
         return super().to_json() if self.position is not None else {"positions": None, **super().to_json()}
 
+    @classmethod
+    def from_json(cls, content: Any, name: str = "") -> Self:
+        found = super().from_json(content, name)
+        if not content.keys() & {"position", "positions"}:
+            raise ShapeError(f"positions is missing{name and f' in {name}'}")
+        return found
+
     @property
     def known(self) -> tuple[DatasetPosition, ...]:
         """The distinct positions, as far as they are known."""
@@ -83,6 +90,10 @@ class DataCursor(Record):
     over: bool | None = None
     batches: dict[str, int] | None = None
     datasets: dict[str, object] | None = None
+
+    def of_datasets(self) -> dict[str, DatasetCursor]:
+        """The cursors of the datasets, by name. ShapeError where one is damaged."""
+        return {name: DatasetCursor.from_json(cursor, name) for name, cursor in (self.datasets or {}).items()}
 
 
 def merged(reports: Sequence[bytes]) -> dict[str, DatasetCursor]:

@@ -274,7 +274,7 @@ class ValidatedEntry(TextEntry):
 
 
 _KINDS: Mapping[str, type[JournalEntry]] = {
-    kind.event: kind
+    vars(kind)["event"]: kind
     for kind in (*JournalEntry.__subclasses__(), *TextEntry.__subclasses__())
     if kind not in (TextEntry, NoticeEntry)
 }

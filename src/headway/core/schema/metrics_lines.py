@@ -1,7 +1,7 @@
 """Lines of ``metrics.jsonl``: reports, and where later attempts resume. There may be millions of them.
 
-    {"rank":0,"seq":3,"attempt":1,"time":1795120059.423617,"metrics":{"loss":0.5}}
-    {"attempt":2,"first_seq":3}
+{"rank":0,"seq":3,"attempt":1,"time":1795120059.423617,"metrics":{"loss":0.5}}
+{"attempt":2,"first_seq":3}
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ def metrics_line(content: Any) -> MetricsLine:
             conform(content, _ATTEMPT)
             return AttemptLine(content["first_seq"])
         conform(content, _REPORT)
-    return ReportLine(
-        content["rank"], content["seq"], content["metrics"], content.get("attempt"), content.get("time")
-    )
+    return ReportLine(content["rank"], content["seq"], content["metrics"], content.get("attempt"), content.get("time"))
 
 
 def report_line(attempt: int, rank: int, seq: int, time: float, metrics: bytes) -> bytes:

@@ -14,7 +14,6 @@ that a newer version has added are kept in ``unknown``, and written back.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ Number: TypeAlias = Annotated[int, Range(-1, 1 << 62)]  # of a report or an atte
 
 FORMAT = 1  # version of everything that a run directory holds
 
+_UNIONS = (types.UnionType, Union)
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -40,9 +40,7 @@ class Record:
         """The record as :func:`json.dumps` takes it."""
         found = {name: getattr(self, name) for name in _layout(type(self)).decoders}
         optional = _layout(type(self)).optional
-        plain = {
-            name: _encoded(value) for name, value in found.items() if value is not None or name not in optional
-        }
+        plain = {name: _encoded(value) for name, value in found.items() if value is not None or name not in optional}
         return {**plain, **self.unknown} if self.unknown else plain
 
     @classmethod
@@ -91,8 +89,16 @@ class _Layout:
     optional: frozenset[str]  # fields that are not written if they are None
 
 
-@functools.cache
+_layouts: dict[type[Record], _Layout] = {}
+
+
 def _layout(kind: type[Record]) -> _Layout:
+    if kind not in _layouts:
+        _layouts[kind] = _read_layout(kind)
+    return _layouts[kind]
+
+
+def _read_layout(kind: type[Record]) -> _Layout:
     hints = get_type_hints(kind, include_extras=True)
     fields = [each for each in dataclasses.fields(kind) if each.name != "unknown"]
     required = {
@@ -113,44 +119,42 @@ def shape_of(kind: type[Record]) -> Mapping[str, Any]:
 
 
 def _shape(hint: Any) -> Any:
-    arguments = get_args(hint)
-    match get_origin(hint) or hint:
-        case types.UnionType | Union:
-            inner = [each for each in arguments if each is not type(None)]
-            return Nullable(_shape(inner[0])) if len(inner) == 1 else frozenset(map(_shape, arguments))
-        case origin if origin is Annotated:
-            return arguments[1]
-        case origin if origin is tuple:
-            return [_shape(arguments[0])] if arguments[1:] == (...,) else tuple(map(_shape, arguments))
-        case origin if origin in (dict, Mapping):
-            return dict if arguments[1] is object else Values(_shape(arguments[1]))
-        case origin if isinstance(origin, type) and issubclass(origin, Record):
-            return shape_of(origin)
-        case origin if origin is float:
-            return NUMBER
-        case origin:
-            return origin
+    kind, arguments = get_origin(hint) or hint, get_args(hint)
+    if kind in _UNIONS:
+        return Nullable(_shape(_of_nullable(arguments)))
+    if kind is Annotated:
+        return arguments[1]
+    if kind is tuple:
+        return [_shape(arguments[0])] if arguments[1:] == (...,) else tuple(map(_shape, arguments))
+    if kind is dict:
+        return dict if arguments[1] is object else Values(_shape(arguments[1]))
+    if issubclass(kind, Record):
+        return shape_of(kind)
+    return NUMBER if kind is float else kind
 
 
 def _decoder(hint: Any) -> Decoder:
     """Makes the value of a field of what JSON gave."""
-    arguments = get_args(hint)
-    match get_origin(hint) or hint:
-        case types.UnionType | Union:
-            inner = _decoder(next(each for each in arguments if each is not type(None)))
-            return lambda value: None if value is None else inner(value)
-        case origin if origin is tuple and arguments[1:] == (...,):
-            inner = _decoder(arguments[0])
-            return lambda value: tuple(map(inner, value))
-        case origin if origin is tuple:
-            return tuple
-        case origin if origin in (dict, Mapping) and arguments[1] is not object:
-            inner = _decoder(arguments[1])
-            return lambda value: {key: inner(item) for key, item in value.items()}
-        case origin if isinstance(origin, type) and issubclass(origin, Record):
-            return origin._decoded
-        case _:
-            return _as_it_is
+    kind, arguments = get_origin(hint) or hint, get_args(hint)
+    if kind in _UNIONS:
+        inner = _decoder(_of_nullable(arguments))
+        return lambda value: None if value is None else inner(value)
+    if kind is tuple:
+        inner = _decoder(arguments[0])
+        return lambda value: tuple(map(inner, value))
+    if kind is dict and arguments[1] is not object:
+        inner = _decoder(arguments[1])
+        return lambda value: {key: inner(item) for key, item in value.items()}
+    if isinstance(kind, type) and issubclass(kind, Record):
+        return kind._decoded
+    return _as_it_is
+
+
+def _of_nullable(arguments: tuple[Any, ...]) -> Any:
+    """``X`` of ``X | None``, the only union that a field may have."""
+    inner, none = arguments
+    assert none is type(None)
+    return inner
 
 
 def _as_it_is(value: Any) -> Any:

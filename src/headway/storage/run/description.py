@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from headway.core.config import CheckpointConfig, FailureConfig, ScalingConfig
 from headway.core.errors import ConfigError, StorageError

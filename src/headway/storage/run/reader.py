@@ -14,12 +14,12 @@ from typing import Any
 from headway.core.checkpoints import SavedCheckpoint
 from headway.core.config import CheckpointConfig, local_path
 from headway.core.errors import StorageError
+from headway.core.process.temp_directories import OwnedDirectory
 from headway.core.schema.journal_entries import ENDED, JournalEntry, state_of
 from headway.core.schema.metrics_lines import AttemptLine, ReportLine
 from headway.core.schema.run_description import Opening, RunDescription
-from headway.storage.jsonl import JsonLines
-from headway.core.process.temp_directories import OwnedDirectory
 from headway.storage.checkpoint.backend import CheckpointBackend, LocalCheckpointBackend
+from headway.storage.jsonl import JsonLines
 from headway.storage.object_store import lease
 from headway.storage.object_store.base import ObjectStore, is_remote, open_store
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend

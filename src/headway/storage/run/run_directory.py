@@ -14,10 +14,10 @@ from typing import TextIO
 
 from headway.core.checkpoints import Manifest
 from headway.core.environment import memory_folder
+from headway.core.process.temp_directories import OwnedDirectory
 from headway.core.schema.data_stats import DataStatsLine
 from headway.core.schema.journal_entries import JournalEntry
 from headway.core.schema.run_description import Opening, RunDescription
-from headway.core.process.temp_directories import OwnedDirectory
 from headway.storage import durable_fs
 from headway.storage.checkpoint.backend import CheckpointBackend, LocalCheckpointBackend
 from headway.storage.checkpoint.checkpoint import Checkpoint

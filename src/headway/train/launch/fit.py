@@ -38,6 +38,7 @@ from headway.core.errors import (
 )
 from headway.core.messages import AbortEvent, StopEvent, TerminateEvent
 from headway.core.process.standard_streams import hold_standard_streams
+from headway.core.schema.run_description import Opening
 from headway.core.security.redaction import redact, redact_arguments
 from headway.core.task import Task
 from headway.core.validation import ValidationConfig, ValidationTaskConfig
@@ -229,7 +230,7 @@ def _store(config: RunConfig) -> ObjectStore:
     return open_store(config.storage_path, config.storage_filesystem)
 
 
-def _asked(request: TrainRequest, feeds: Mapping[str, datasets.Feed]) -> dict[str, Any]:
+def _asked(request: TrainRequest, feeds: Mapping[str, datasets.Feed]) -> Opening:
     """What stands in run.json: the request, as far as JSON can hold it, without secrets."""
     asked = {
         "trainer": request.kind,
@@ -239,12 +240,11 @@ def _asked(request: TrainRequest, feeds: Mapping[str, datasets.Feed]) -> dict[st
         "scaling_config": _plain(asdict(request.scaling)),
         "checkpoint_config": asdict(request.run.checkpoint_config),
         "failure_config": asdict(request.run.failure_config),
-        **({"datasets": datasets.described(feeds)} if feeds else {}),
+        **({"datasets": {name: each.to_json() for name, each in datasets.described(feeds).items()}} if feeds else {}),
         "argv": list(sys.argv),
         "versions": {"python": platform.python_version(), "headway": headway.__version__, **_versions("torch")},
     }
-    redacted: dict[str, Any] = redact(asked)
-    return redacted
+    return Opening.from_json(redact(asked))
 
 
 def _described(config: Any) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from torch.utils.data import DataLoader
 
 from headway.core import phrases
 from headway.core.errors import ConfigError, StorageError
+from headway.core.schema.data_cursor import DataCursor
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.dict_files import is_dict, read_dict, write_dict
 from headway.storage.checkpoint.signatures import Proof
@@ -292,12 +293,12 @@ class Tracked:
     def _follows_data(self) -> bool:
         return bool(self._loaders or self._streams)
 
-    def _position(self, done: bool) -> dict[str, Any]:
+    def _position(self, done: bool) -> DataCursor:
         """For people, and for the manifest: the epoch, and how many batches of it each loader has handed out."""
         if done and self._begun:
-            return {"epoch": self._epoch, "over": True}
+            return DataCursor(epoch=self._epoch, over=True)
         batches = {name: cursor.state()["position"] for name, cursor in self._loaders.items()}
-        return {"epoch": self._epoch, **({"batches": batches} if batches else {})}
+        return DataCursor(epoch=self._epoch, batches=batches or None)
 
     def _place(self, done: bool) -> str:
         """In words; the same on all ranks, or what they save does not fit together."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from headway.core.config import CheckpointUploadMode
 from headway.core.errors import ConfigError, StorageError
+from headway.core.schema.data_cursor import DataCursor
 from headway.core.security.signing import Key
 from headway.storage.checkpoint import background_handoff, file_inventory
 from headway.storage.checkpoint.background_handoff import Handoff
@@ -45,7 +46,7 @@ class Wish:
     delete_local: bool | None = None
     upload: Callable[[Checkpoint, str], Checkpoint] | None = None
     scratch: bool = False  # the folder itself is of no use afterwards
-    cursor: dict[str, Any] = field(default_factory=dict)  # where in the data we are, in words for people
+    cursor: DataCursor = field(default_factory=DataCursor)  # position in the training data
     positions: dict[str, Any] = field(default_factory=dict)  # and in numbers, for each dataset
     place: str = ""  # where state that saves itself stands: the same on all ranks
 

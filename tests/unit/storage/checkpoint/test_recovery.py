@@ -21,7 +21,8 @@ from headway.cli import main
 from headway.core.checkpoints import Manifest, SavedCheckpoint
 from headway.core.environment import memory_folder
 from headway.core.errors import StorageError
-from headway.storage import durable_fs, fs_ops
+from headway.core.schema.data_cursor import DataCursor
+from headway.storage import durable_fs, fs_ops, jsonl
 from headway.storage.checkpoint import recovery
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.commit import CommitRequest, commit, discard, extend
@@ -45,7 +46,7 @@ def tmp_path(tmp_path: Path) -> Iterator[Path]:
 FILES = {"model.pt": "weights ", "deep/er/state": "momenta ", "empty": ""}
 
 
-def save(run: Path, seq: int, rank: int, attempt: int = 1, **cursor: object) -> Slot:
+def save(run: Path, seq: int, rank: int, attempt: int = 1, **cursor: Any) -> Slot:
     """Stage files whose contents tell where they belong."""
     source = run.parent / f"source-{seq}-{rank}"
     for name, text in FILES.items():
@@ -53,7 +54,7 @@ def save(run: Path, seq: int, rank: int, attempt: int = 1, **cursor: object) -> 
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text * (seq + 1) and f"{text * 50}{seq} of {rank}")
     slot = Slot(run, attempt, seq, rank)
-    stage(source, slot, Note(2, {"seq": seq}, cursor=cursor))
+    stage(source, slot, Note(2, {"seq": seq}, cursor=DataCursor(**cursor)))
     shutil.rmtree(source)
     return slot
 
@@ -457,7 +458,7 @@ def test_a_disk_without_room_for_the_journal_is_said(tmp_path: Path, monkeypatch
     def full(path: Path) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    monkeypatch.setattr(fs_ops, "open_to_append", full)
+    monkeypatch.setattr(jsonl, "open_to_append", full)
     with pytest.raises(StorageError, match=r"events.jsonl: No space left on device: free space"):
         open_run(tmp_path / "run", "auto")
 

@@ -12,13 +12,17 @@ from pathlib import Path
 import pytest
 
 from headway.core.errors import ConfigError, StorageError
+from headway.core.schema.data_stats import DataStatsLine
+from headway.core.schema.journal_entries import EndEntry, LaunchEntry
+from headway.core.schema.run_description import Opening
 from headway.storage.checkpoint.backend import LocalCheckpointBackend
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.commit import CommitRequest, commit, discard, extend
 from headway.storage.checkpoint.recovery import committed, next_number, survey
 from headway.storage.checkpoint.staging import Note, Slot, stage
 from headway.storage.durable_fs import exchange, is_read
-from headway.storage.fs_ops import Appender, read_lines, read_lines_backwards, write_json
+from headway.storage.fs_ops import write_json
+from headway.storage.jsonl import Appender, JsonLines, json_object
 from headway.storage.run import layout, opening
 from headway.storage.run.opening import create_run, is_open, open_run
 from headway.storage.run.reader import RunReader, runs
@@ -149,34 +153,34 @@ def test_a_checkpoint_is_a_path_and_no_more(tmp_path: Path) -> None:
 def test_a_torn_line_is_not_there_and_is_cut_off_by_the_next_writer(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     path.write_bytes(b'{"a": 1}\n{"b": ' + b"x" * 10_000)
-    assert list(read_lines(path)) == [{"a": 1}]
+    assert list(JsonLines(path, json_object).lines()) == [{"a": 1}]
     appender = Appender(path)
     appender.write(b'{"c": 3}\n')
     appender.close()
-    assert list(read_lines(path)) == [{"a": 1}, {"c": 3}]
-    assert list(read_lines(tmp_path / "none")) == []
+    assert list(JsonLines(path, json_object).lines()) == [{"a": 1}, {"c": 3}]
+    assert list(JsonLines(tmp_path / "none", json_object).lines()) == []
 
 
 def test_a_run_directory_is_locked_and_remembers(tmp_path: Path) -> None:
     first = open_run(tmp_path / "run", "auto")
-    first.describe({"x": 1})
-    first.note("launched", attempt=3, num_workers=1, first_seq=0)
+    first.describe(Opening(function="one"))
+    first.note(LaunchEntry(attempt=3, num_workers=1, first_seq=0))
     assert is_open(tmp_path / "run")
     with pytest.raises(StorageError, match="is open in process"):
         open_run(tmp_path / "run", "auto")
     first.close()
     assert not is_open(tmp_path / "run")
     again = open_run(tmp_path / "run", "auto")
-    again.describe({"x": 2})
+    again.describe(Opening(function="two"))
     assert (again.id, again.seed, again.past_attempts, again.resumed) == (first.id, first.seed, 3, True)
     again.close()
-    assert [opening["x"] for opening in RunReader.at(tmp_path / "run").description["openings"]] == [1, 2]
+    assert [opening.function for opening in RunReader.at(tmp_path / "run").description.openings] == ["one", "two"]
 
 
 def test_unnamed_runs_never_share_a_folder(tmp_path: Path) -> None:
     opened = [create_run(tmp_path, "x") for _ in range(3)]
     for run in opened:
-        run.describe({})
+        run.describe(Opening())
         run.close()
     assert len({run.path for run in opened}) == 3
     assert len(runs(tmp_path).readable) == 3
@@ -193,7 +197,7 @@ def test_a_later_attempt_tells_its_reports_anew(tmp_path: Path) -> None:
     path = tmp_path / layout.METRICS
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     record = RunReader(tmp_path, LocalCheckpointBackend(tmp_path))
-    assert [(row["seq"], row["metrics"]["a"]) for row in record.reports()] == [(0, 1), (1, 1), (2, 2)]
+    assert [(row.seq, row.metrics["a"]) for row in record.reports()] == [(0, 1), (1, 1), (2, 2)]
     assert record.newest_metrics() == {"a": 2}
     path.write_text("".join(json.dumps(line) + "\n" for line in lines[:6]))
     assert record.newest_metrics() == {"a": 1}, "an attempt that has not reported yet"
@@ -296,7 +300,7 @@ def test_a_directory_that_was_cut_off_while_it_was_made_is_used(tmp_path: Path) 
     (run / ".lock").touch()
     (run / "run.json.new").write_text("{")
     open_run(run, "auto").close()
-    assert RunReader.at(run).description["name"] == "run"
+    assert RunReader.at(run).description.name == "run"
 
 
 @pytest.mark.parametrize("entry", ["notes.txt", "logs/mine.txt", "checkpoints/mine/x"])
@@ -322,7 +326,7 @@ def test_a_directory_that_was_made_for_the_run_stays_as_it_is(tmp_path: Path) ->
 def test_a_run_directory_is_its_owners_alone(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run", "auto")
     run.record(b"{}\n")
-    run.append_data(b"{}\n")
+    run.append_data(DataStatsLine(attempt=1, rank=0, datasets={}))
     run.close()
     for path in (run.path, *(run.path / name for name in ("run.json", "events.jsonl", "metrics.jsonl", "data.jsonl"))):
         assert not stat.S_IMODE(path.stat().st_mode) & 0o077, path
@@ -368,9 +372,9 @@ def test_a_run_of_another_user_is_not_continued_unless_it_is_trusted(
 
 def test_one_damaged_line_hides_neither_the_others_nor_the_checkpoints(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run", "auto")
-    run.note("launched", attempt=1, num_workers=1, first_seq=0)
-    run.note("launched", attempt=2, num_workers=1, first_seq=0)
-    run.note("end", attempt=2, state="FINISHED")
+    run.note(LaunchEntry(attempt=1, num_workers=1, first_seq=0))
+    run.note(LaunchEntry(attempt=2, num_workers=1, first_seq=0))
+    run.note(EndEntry(attempt=2, state="FINISHED"))
     run.record(b'{"rank":0,"seq":0,"metrics":{"a":0}}\n{"rank":0,"seq":1,"metrics":{"a":1}}\n')
     run.close()
     for name in ("events.jsonl", "metrics.jsonl"):
@@ -379,7 +383,7 @@ def test_one_damaged_line_hides_neither_the_others_nor_the_checkpoints(tmp_path:
         (run.path / name).write_bytes(data)
     record = RunReader.at(run.path)
     assert record.state == "FINISHED"
-    assert [row["metrics"] for row in record.reports()] == [{"a": 1}]
+    assert [row.metrics for row in record.reports()] == [{"a": 1}]
     assert record.damage() == ["events.jsonl: 1 damaged line is left out", "metrics.jsonl: 1 damaged line is left out"]
     again = open_run(run.path, "auto")
     again.close()
@@ -411,7 +415,7 @@ def test_whoever_looks_does_not_lock_out_whoever_opens(tmp_path: Path) -> None:
 def test_lines_come_backwards_as_they_come_forwards(tmp_path: Path, count: int, torn: str) -> None:
     path = tmp_path / "lines"
     path.write_text("".join(json.dumps({"n": n, "text": "x" * (n % 90)}) + "\n" for n in range(count)) + torn)
-    assert list(read_lines_backwards(path)) == list(reversed(list(read_lines(path))))
+    assert list(JsonLines(path, json_object).backwards()) == list(reversed(list(JsonLines(path, json_object).lines())))
 
 
 def test_the_newest_metrics_are_those_of_rank_zero_in_the_last_attempt(tmp_path: Path) -> None:
@@ -441,7 +445,7 @@ def test_a_run_is_read_and_continued_whatever_happened_to_its_lines(
 ) -> None:
     run = open_run(tmp_path / "run", "auto")
     for attempt in (1, 2, 3):
-        run.note("launched", attempt=attempt, num_workers=1, first_seq=0)
+        run.note(LaunchEntry(attempt=attempt, num_workers=1, first_seq=0))
         run.record(b'{"rank":0,"seq":%d,"metrics":{"a":1}}\n' % attempt)
     run.close()
     path = run.path / name
@@ -460,11 +464,11 @@ def test_a_run_is_read_and_continued_whatever_happened_to_its_lines(
     assert len(record.damage()) == damaged
     assert len(record.reports()) >= (0 if name == "metrics.jsonl" and what in ("empty", "gone") else 1)
     again = open_run(run.path, "auto")
-    again.note("launched", attempt=again.past_attempts + 1, num_workers=1, first_seq=0)
+    again.note(LaunchEntry(attempt=again.past_attempts + 1, num_workers=1, first_seq=0))
     again.record(b'{"rank":0,"seq":4,"metrics":{"a":4}}\n')
     again.close()
-    assert record.reports()[-1]["metrics"] == {"a": 4}
-    assert list(record.events())[-1]["event"] == "launched"
+    assert record.reports()[-1].metrics == {"a": 4}
+    assert isinstance(list(record.journal.lines())[-1], LaunchEntry)
 
 
 def test_a_run_that_has_lost_its_description_is_left_alone_and_says_what_helps(tmp_path: Path) -> None:
@@ -506,4 +510,4 @@ def test_a_sparse_file_of_a_terabyte_is_appended_to_at_once(tmp_path: Path) -> N
     appender = Appender(tmp_path / "lines")
     appender.write(b'{"a": 2}\n')
     appender.close()
-    assert list(read_lines(tmp_path / "lines")) == [{"a": 1}, {"a": 2}]
+    assert list(JsonLines(tmp_path / "lines", json_object).lines()) == [{"a": 1}, {"a": 2}]

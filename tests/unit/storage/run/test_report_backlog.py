@@ -29,7 +29,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def steps(run: Path, rank: int = 0) -> list[int]:
-    return [row["metrics"]["step"] for row in RunReader.at(run).reports(rank)]
+    return [row.metrics["step"] for row in RunReader.at(run).reports(rank)]
 
 
 def test_reports_before_a_kept_checkpoint_are_restored_and_later_ones_are_not(run: Path) -> None:
