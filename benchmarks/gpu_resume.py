@@ -16,6 +16,7 @@ from typing import Any
 from common import publish
 
 from headway import train
+from headway.core.schema.journal_entries import LaunchEntry
 from headway.storage.run.opening import open_run
 from headway.storage.run.reader import RunReader
 from headway.train.torch import TorchTrainer, enable_reproducibility, get_device, prepare_data_loader, prepare_model
@@ -65,9 +66,9 @@ def losses(folder: Path, deaths: list[int]) -> tuple[list[float], int, str]:
         ),
     ).fit()
     assert result.metrics is not None
-    launches = [event for event in RunReader.at(folder / "run").events() if event["event"] == "launched"]
+    launches = [entry for entry in RunReader.at(folder / "run").journal.lines() if isinstance(entry, LaunchEntry)]
     rows = RunReader.at(folder / "run").reports()
-    return [row["metrics"]["loss"] for row in rows], len(launches), result.metrics["device"]
+    return [row.metrics["loss"] for row in rows], len(launches), result.metrics["device"]
 
 
 def main() -> int:

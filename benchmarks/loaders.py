@@ -17,6 +17,7 @@ from typing import Any
 
 from common import PROGRAMS, publish
 
+from headway.core.schema.journal_entries import LaunchEntry
 from headway.storage.run.reader import RunReader
 
 sys.path.insert(0, str(PROGRAMS))
@@ -31,7 +32,7 @@ def reports(path: Path, num_workers: int) -> list[list[dict[str, Any]]]:
 
 def resumed(path: Path) -> int:
     """How many attempts have begun with a checkpoint."""
-    return sum(1 for event in RunReader.at(path).events() if event["event"] == "launched" and event["first_seq"])
+    return sum(1 for entry in RunReader.at(path).journal.lines() if isinstance(entry, LaunchEntry) and entry.first_seq)
 
 
 def torment(folder: Path, shape: str, num_workers: int, runs: int, chance: random.Random) -> dict[str, Any]:
