@@ -171,7 +171,7 @@ def test_ranks_stand_in_the_usual_variables() -> None:
 
     path = Path(fit(train_func, 2).path)
     for rank in (0, 1):
-        metrics = RunReader.at(path).reports(rank)[0]["metrics"]
+        metrics = RunReader.at(path).reports(rank)[0].metrics
         assert metrics.pop("MASTER_PORT").isdigit()
         assert metrics == {
             "RANK": str(rank),

@@ -73,7 +73,7 @@ def die_as_planned(run: Path, rank: int, config: dict[str, Any]) -> None:
 
 def losses(path: Path, num_workers: int) -> list[list[tuple[float, float]]]:
     record = RunReader.at(path)
-    return [[(r["metrics"]["loss"], r["metrics"]["rows"]) for r in record.reports(rank)] for rank in range(num_workers)]
+    return [[(r.metrics["loss"], r.metrics["rows"]) for r in record.reports(rank)] for rank in range(num_workers)]
 
 
 def run(
