@@ -261,7 +261,7 @@ def test_meeting_points_bring_all_ranks_together(tmp_path: Path) -> None:
         train.report({"here": everybody_was_here, **word})
 
     path = Path(fit(train_func, 3, storage_path=tmp_path / "runs").path)
-    assert [RunReader.at(path).reports(rank)[0]["metrics"] for rank in range(3)] == [{"here": True, "seed": 7}] * 3
+    assert [RunReader.at(path).reports(rank)[0].metrics for rank in range(3)] == [{"here": True, "seed": 7}] * 3
 
 
 def test_a_meeting_that_can_never_take_place_fails_the_run() -> None:

@@ -154,7 +154,7 @@ def test_an_iterator_that_outlives_its_epoch_is_not_gone_on_with_after_a_restart
             ),
         ).fit()
         assert (tmp_path / f"{name}.mark").exists() == bool(death)
-        told.append([report["metrics"] for report in RunReader.at(tmp_path / name).reports(0)])
+        told.append([report.metrics for report in RunReader.at(tmp_path / name).reports(0)])
     assert all(each == told[0] for each in told)
 
 

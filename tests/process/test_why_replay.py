@@ -178,7 +178,7 @@ def test_a_replay_reproduces_the_failure_and_leaves_the_run_as_it_was(failed: Pa
     assert 'test_postmortem.py", line ' in done.stdout
     assert "headway/worker" not in done.stdout, "no frame of ours"
     assert listing(failed) == before
-    [then] = [line["metrics"] for line in RunReader.at(failed).reports(1) if line["seq"] == 4]
+    [then] = [line.metrics for line in RunReader.at(failed).reports(1) if line.seq == 4]
     assert then["row"] == 33
     assert f"report 4  {phrases.metrics(then)}\n" in done.stdout, "the same weights, rows and randomness"
 
