@@ -12,10 +12,10 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "headway"
 
 # From the top floor to the ground. A unit may import units of lower floors; those on one floor know nothing of
-# each other. Nobody imports testing, which is for tests and may use what it imitates.
+# each other. Nobody imports testing, which is for tests and uses whatever it imitates or tests.
 FLOORS = [
     {"__main__"},
-    {"cli"},
+    {"cli", "testing"},
     {"compat"},
     {"train"},
     {"control"},
@@ -55,6 +55,7 @@ OPTIONAL = {
     "obstore": {"storage.object_store.obstore_client"},
     "boto3": {"storage.object_store.obstore_client"},
     "fsspec": {"storage.object_store.fsspec_client"},
+    "pytest": {"testing.contracts"},
     "numpy": {"train.torch", "data"},
     "pytest": {"testing.contracts"},
 }

@@ -1,6 +1,7 @@
-"""Where metrics may go beside the run directory: a table, TensorBoard, MLflow, Weights & Biases.
+"""Trackers of metrics outside of the run directory: a table, TensorBoard, MLflow, Weights & Biases.
 
-Each takes flat numbers and a step. Their packages are imported when one is made, and named when they are missing.
+Their packages are imported when a tracker is made. The contract of a tracker is
+:mod:`headway.testing.contracts.tracker`.
 """
 
 from __future__ import annotations
@@ -8,17 +9,17 @@ from __future__ import annotations
 import csv
 import importlib
 import math
-from abc import ABC, abstractmethod
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from headway.core import phrases
 from headway.core.errors import ConfigError
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """All that is a number in there, nested ones by their path."""
+    """The numbers among the metrics, nested ones by their path; NaN is left out."""
     flat = phrases.flat(dict(metrics))
     found = {phrases.encodable(key): float(value) for key, value in flat.items() if isinstance(value, int | float)}
     return {key: value for key, value in found.items() if not math.isnan(value)}
@@ -49,36 +50,50 @@ class Csv:
             csv.writer(file).writerow([row.get(column, "") for column in self._columns])
 
 
-class Tracker(ABC):
-    """Somewhere else that metrics go to. One that could not be started has said so, and is silent from then on."""
-
-    _started = False
+class Tracker(Protocol):
+    """A place outside of the run directory that a run's metrics go to. One thread calls it."""
 
     def start(self, name: str, config: Mapping[str, Any], folder: str) -> None:
-        """A run of this name begins; its own folder is there."""
-        self._start(name, config, folder)
+        """Begin a run.
+
+        Args:
+            name: Of the run.
+            config: What the training function was given.
+            folder: The run directory; it exists.
+        """
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        """Record the numbers among the metrics of one report."""
+
+    def end(self, *, failed: bool) -> None:
+        """The run is over; another one may be started."""
+
+
+class TrackerGuard:
+    """A tracker that is called only between a start that succeeded and the end of the run.
+
+    A start that fails is reported once, by whoever runs the callback; the run's reports are then not logged.
+    """
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+        self._started = False
+
+    def start(self, name: str, config: Mapping[str, Any], folder: str) -> None:
+        self._tracker.start(name, config, folder)
         self._started = True
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         if self._started:
-            self._log(metrics, step)
+            self._tracker.log(metrics, step)
 
     def end(self, *, failed: bool) -> None:
         if self._started:
             self._started = False
-            self._end(failed=failed)
-
-    @abstractmethod
-    def _start(self, name: str, config: Mapping[str, Any], folder: str) -> None: ...
-
-    @abstractmethod
-    def _log(self, metrics: Mapping[str, Any], step: int) -> None: ...
-
-    @abstractmethod
-    def _end(self, *, failed: bool) -> None: ...
+            self._tracker.end(failed=failed)
 
 
-class TensorBoard(Tracker):
+class TensorBoard:
     """Events in the run's folder, or in another; every name begins with ``prefix``."""
 
     def __init__(self, prefix: str, folder: str | None = None) -> None:
@@ -87,19 +102,19 @@ class TensorBoard(Tracker):
         self._folder = folder
         self._writer: Any = None
 
-    def _start(self, name: str, config: Mapping[str, Any], folder: str) -> None:
+    def start(self, name: str, config: Mapping[str, Any], folder: str) -> None:
         self._writer = self._writers.SummaryWriter(self._folder or folder, flush_secs=30)
 
-    def _log(self, metrics: Mapping[str, Any], step: int) -> None:
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
         for name, value in numbers(metrics).items():
             self._writer.add_scalar(self._prefix + name, value, global_step=step)
         self._writer.flush()
 
-    def _end(self, *, failed: bool) -> None:
+    def end(self, *, failed: bool) -> None:
         self._writer.close()
 
 
-class MLflow(Tracker):
+class MLflow:
     """A run of an experiment, by a client of its own: nothing global is touched."""
 
     def __init__(
@@ -123,23 +138,28 @@ class MLflow(Tracker):
         found: str = known.experiment_id if known is not None else self._client.create_experiment(name)
         return found
 
-    def _start(self, name: str, config: Mapping[str, Any], folder: str) -> None:
+    def start(self, name: str, config: Mapping[str, Any], folder: str) -> None:
         run = self._client.create_run(self._experiment, run_name=name, tags=self._tags)
         self._run, self._folder = run.info.run_id, folder
         for key, value in phrases.flat(dict(config)).items():
-            self._client.log_param(self._run, key, value)
+            self._client.log_param(self._run, _allowed(key), value)
 
-    def _log(self, metrics: Mapping[str, Any], step: int) -> None:
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
         for name, value in numbers(metrics).items():
-            self._client.log_metric(self._run, name, value, step=step)
+            self._client.log_metric(self._run, _allowed(name), value, step=step)
 
-    def _end(self, *, failed: bool) -> None:
+    def end(self, *, failed: bool) -> None:
         if self._save_artifact:
             self._client.log_artifacts(self._run, self._folder)
         self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")
 
 
-class Wandb(Tracker):
+def _allowed(name: str) -> str:
+    """A name that MLflow accepts: it refuses ``top@5``."""
+    return re.sub(r"[^\w./: -]", "_", name)
+
+
+class Wandb:
     """A run of a project of Weights & Biases."""
 
     def __init__(self, **init: Any) -> None:
@@ -147,12 +167,12 @@ class Wandb(Tracker):
         self._init = init
         self._run: Any = None
 
-    def _start(self, name: str, config: Mapping[str, Any], folder: str) -> None:
+    def start(self, name: str, config: Mapping[str, Any], folder: str) -> None:
         settings = {"name": name, "config": dict(config), "dir": folder, "reinit": "create_new", **self._init}
         self._run = self._wandb.init(**settings)
 
-    def _log(self, metrics: Mapping[str, Any], step: int) -> None:
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
         self._run.log(numbers(metrics), step=step)
 
-    def _end(self, *, failed: bool) -> None:
+    def end(self, *, failed: bool) -> None:
         self._run.finish(exit_code=int(failed))

@@ -8,7 +8,7 @@ from typing import Any
 
 from headway.compat.air.trials import Trial
 from headway.core.callback import TrainRunContext, UserCallback
-from headway.observe.trackers import Csv, MLflow, TensorBoard, Tracker, Wandb
+from headway.observe.trackers import Csv, MLflow, TensorBoard, Tracker, TrackerGuard, Wandb
 
 
 class Callback(UserCallback):
@@ -123,7 +123,7 @@ class _Tracking(LoggerCallback):
     """Reports go to a tracker."""
 
     def __init__(self, tracker: Tracker) -> None:
-        self._tracker = tracker
+        self._tracker = TrackerGuard(tracker)
 
     def log_trial_start(self, trial: Trial) -> None:
         self._tracker.start(str(trial), trial.config, trial.logdir)

@@ -13,7 +13,7 @@ from headway.compat.sgd.rounds import Round, results_of
 from headway.compat.torch_profiler import TRACES
 from headway.core.callback import TrainRunContext, UserCallback
 from headway.core.config_fields import fields_of
-from headway.observe.trackers import Csv, MLflow, TensorBoard, Tracker, Wandb
+from headway.observe.trackers import Csv, MLflow, TensorBoard, Tracker, TrackerGuard, Wandb
 
 
 class SGDCallback(UserCallback):
@@ -122,7 +122,7 @@ class _Tracking(SGDCallback):
     """One worker's numbers go to a tracker."""
 
     def __init__(self, tracker: Tracker, worker_to_log: int) -> None:
-        self._tracker = tracker
+        self._tracker = TrackerGuard(tracker)
         self._worker = worker_to_log
 
     def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
