@@ -20,7 +20,6 @@ FLOORS = [
     {"train"},
     {"control"},
     {"worker"},
-    {"testing"},
     {"data", "frameworks", "diagnosis"},
     {"observe"},
     {"engine", "storage"},
@@ -57,7 +56,6 @@ OPTIONAL = {
     "fsspec": {"storage.object_store.fsspec_client"},
     "pytest": {"testing.contracts"},
     "numpy": {"train.torch", "data"},
-    "pytest": {"testing.contracts"},
 }
 
 

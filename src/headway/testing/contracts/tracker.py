@@ -1,11 +1,13 @@
 """The contract of a tracker: what every place that metrics go to must do.
 
-class TestMyTracker(TrackerContract):
-    def make(self, directory):
-        return MyTracker()
+    class TestMyTracker(TrackerContract):
+        def make(self, directory):
+            return MyTracker()
 
-    def recorded(self, directory):
-        return [...]  # read back what arrived
+        def recorded(self, directory):
+            return [...]
+
+``recorded`` reads back what arrived.
 """
 
 from __future__ import annotations
