@@ -72,8 +72,8 @@ def kill_while_saving(training: Training, chance: random.Random) -> None:
     _send(worker, signal.SIGKILL)
 
 
-def kill_the_nursery(training: Training, chance: random.Random) -> None:
-    _send(training.nursery(), signal.SIGKILL)
+def kill_the_fork_server(training: Training, chance: random.Random) -> None:
+    _send(training.fork_server(), signal.SIGKILL)
 
 
 FAULTS = {
@@ -82,7 +82,7 @@ FAULTS = {
     "the function raises": make_one_raise,
     "the function calls os._exit": make_one_exit,
     "a worker is killed during a save": kill_while_saving,
-    "the process that forks workers is killed": kill_the_nursery,
+    "the process that forks workers is killed": kill_the_fork_server,
 }
 
 

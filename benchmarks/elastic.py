@@ -67,7 +67,7 @@ def elastic_run(folder: str | Path, changes: dict[int, int], step_s: float = 0.0
     for number, report in enumerate(run.reports()):
         if number in changes:
             asked.append((time.time(), changes[number]))
-            run._execution._engine.set_capacity(changes[number])  # type: ignore[attr-defined]
+            run._execution._engine.resources.limit(changes[number])  # type: ignore[attr-defined]
         if len(took) < len(asked) and report.metrics["world"] == asked[-1][1]:
             took.append(report.metrics["time"] - asked[-1][0])
     run.result()

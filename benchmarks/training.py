@@ -90,12 +90,12 @@ class Training:
         here = set(self.people())
         return {named for process in self._everybody - here if (named := living(process))}
 
-    def nursery(self) -> psutil.Process:
+    def fork_server(self) -> psutil.Process:
         """The process that workers are forked from."""
         found: list[psutil.Process] = []
 
         def there() -> bool:
-            found.extend(process for process in self.people() if _is_nursery(process))
+            found.extend(process for process in self.people() if _is_fork_server(process))
             return bool(found)
 
         self.wait(there)
@@ -107,7 +107,7 @@ class Training:
 
         def there() -> bool:
             with contextlib.suppress(psutil.NoSuchProcess):
-                found.extend(child for child in self.nursery().children() if _leads(child))
+                found.extend(child for child in self.fork_server().children() if _leads(child))
             return bool(found)
 
         self.wait(there)
@@ -140,7 +140,7 @@ def living(process: psutil.Process) -> str | None:
     return None
 
 
-def _is_nursery(process: psutil.Process) -> bool:
+def _is_fork_server(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return any("headway: fork server" in part or "headway.engine.fork_server" in part for part in process.cmdline())
     return False

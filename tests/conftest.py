@@ -93,8 +93,8 @@ def _settled(look: Callable[[], set[str]], before: set[str], patience_s: float =
 
 
 def _processes() -> set[str]:
-    """Our descendants, nurseries excepted: they are meant to stay."""
-    ours = {pid for nursery in fork_server_client._nurseries.values() for pid in (nursery.pid, *nursery.reaper_pids)}
+    """Our descendants, fork servers excepted: they are meant to stay."""
+    ours = {pid for server in fork_server_client._fork_servers.values() for pid in (server.pid, *server.reaper_pids)}
     found = set()
     for process in psutil.Process().children(recursive=True):
         try:
@@ -126,7 +126,7 @@ def _shared_memory() -> set[str]:
 
 
 def _temporary_files() -> set[str]:
-    kept = {nursery.folder.name for nursery in fork_server_client._nurseries.values()}
+    kept = {server.directory.name for server in fork_server_client._fork_servers.values()}
     return {name for name in os.listdir(_PRIVATE) if "headway" in name or "pymp-" in name} - kept
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +58,11 @@ def python(*args: str | Path, **options: Any) -> subprocess.CompletedProcess[str
 class Driver:
     """A script in a process of its own, which the test may kill."""
 
-    def __init__(self, script: Path, **options: Any) -> None:
+    def __init__(self, script: Path, *, args: Sequence[str] = (), **options: Any) -> None:
         self.log = script.with_suffix(".log")
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-u", str(script)], stdout=log, stderr=subprocess.STDOUT, **options
+                [sys.executable, "-u", str(script), *args], stdout=log, stderr=subprocess.STDOUT, **options
             )
 
     def __enter__(self) -> Driver:

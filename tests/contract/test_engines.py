@@ -24,6 +24,7 @@ from headway.core.messages import (
     RankAssignment,
     Ready,
     Report,
+    ResourcesGrantedEvent,
     RunInfo,
     Start,
     WorkerExited,
@@ -41,9 +42,15 @@ class Probe:
     def __init__(self, engine: Engine, run: Path, task: Callable[[], Any]) -> None:
         self.engine = engine
         self.events: list[Any] = []
+        self.granted = False
         self._run = run
         self._task = task
+        engine.resources.request("run")
         engine.open(self.hear)
+        until = time.monotonic() + 5
+        while not self.granted:
+            assert time.monotonic() < until
+            engine.pump(0.1)
 
     def hear(self, events: Any) -> None:
         for event in events:
@@ -51,7 +58,10 @@ class Probe:
                 self._answer(event)
                 if isinstance(event.message, Heartbeat):
                     continue  # what a worker says by the clock
-            self.events.append(event)
+            if isinstance(event, ResourcesGrantedEvent):
+                self.granted = True
+            else:
+                self.events.append(event)
 
     def _answer(self, event: FromWorker) -> None:
         if isinstance(event.message, Ready):
@@ -152,8 +162,11 @@ def test_a_posted_event_is_delivered_to_the_pumping_thread(make: Make) -> None:
         probe.engine.pump(0.1)
 
 
-def test_check_says_how_many_fit(make: Make) -> None:
-    assert make(report_twice).engine.check(ScalingConfig(1)) == 1
+def test_the_number_of_workers_that_fit_is_known_once_resources_are_granted(make: Make) -> None:
+    probe = make(report_twice)
+    probe.engine.resources.check()
+    assert probe.granted
+    assert probe.engine.resources.num_available_workers() == 1
 
 
 def test_messages_to_a_worker_that_has_left_are_dropped(make: Make) -> None:

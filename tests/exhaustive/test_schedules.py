@@ -72,6 +72,7 @@ def run_schedule(
     context = TrainRunContext(run_id="x", run_config=config, scaling_config=ScalingConfig(len(attempts[0])))
     rundir = open_run(config.path, "auto")
     engine = FakeEngine(rundir.path, attempts, seed)
+    engine.resources.request("run")
     try:
         return Controller(RunPlan(context=context, task=b""), engine, rundir, RunObservers([])).run(), engine
     finally:

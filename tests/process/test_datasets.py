@@ -277,7 +277,7 @@ def test_fewer_and_more_workers_again_see_every_row_once(tmp_path: Path) -> None
     changes = {10: 1, 40: 3}
     for number, _ in enumerate(run.reports()):
         if number in changes:
-            run._execution._engine.set_capacity(changes[number])  # type: ignore[attr-defined]
+            run._execution._engine.resources.limit(changes[number])  # type: ignore[attr-defined]
     run.result()
     assert exact(run.path, 300, 3)
     assert {metrics["world"] for metrics in elastic.reports(run.path)} == {1, 3}

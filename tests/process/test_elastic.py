@@ -14,7 +14,9 @@ import pytest
 
 from headway import train
 from headway.core.config import ScalingConfig
-from headway.core.messages import WorkersPreemptedEvent
+from headway.core.messages import CapacityEvent, FromWorker, WorkersPreemptedEvent
+from headway.engine.fork_server import Exited
+from headway.engine.fork_server_client import ForkSession
 from headway.engine.local import LocalEngine
 from headway.train.torch import TorchTrainer
 from support import wait_until
@@ -25,7 +27,7 @@ import elastic
 
 
 def set_capacity(run: train.Run, num_workers: int) -> None:
-    run._execution._engine.set_capacity(num_workers)  # type: ignore[attr-defined]
+    run._execution._engine.resources.limit(num_workers)  # type: ignore[attr-defined]
 
 
 def launches(run: Path) -> list[int]:
@@ -54,7 +56,7 @@ def start(function: Any, num_workers: tuple[int, int], folder: Path) -> Any:
 def lose_a_worker(run: Any) -> None:
     """Its process dies, and with it the room for more than one."""
     victim = next(report for report in run.reports(rank=1))
-    run._execution._engine._capacity = 1
+    run._execution._engine.resources._limit = 1
     os.kill(victim.metrics["pid"], signal.SIGKILL)
 
 
@@ -114,39 +116,34 @@ def test_where_there_is_no_room_it_waits_and_begins_when_there_is(tmp_path: Path
 
 
 def test_what_could_not_be_forked_is_done_without_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The nursery says so; the next launch is smaller, and later the engine looks again."""
+    """The fork server says so; the next launch is smaller, and later the engine looks again."""
     scaling = ScalingConfig((1, 3), elastic_resize_monitor_interval_s=0.2)
     engine = LocalEngine(scaling)
     heard: list[Any] = []
+    engine.resources.request("run")
     engine.open(heard.extend)
     try:
+        exits = iter([Exited(index=2, reason="could not be forked: no memory")])
+        receive = ForkSession.receive
+        monkeypatch.setattr(ForkSession, "receive", lambda session: next(exits, None) or receive(session))
         engine.launch(1, 3)
-        session = engine._session
-        assert session is not None
-        monkeypatch.setattr(
-            engine, "_session", _Says(session, {"exited": 2, "reason": "could not be forked: no memory"})
-        )
-        engine._read_session()
-        monkeypatch.setattr(engine, "_session", session)
-        assert engine.check(scaling) == 2
+        engine.kill()
+
+        def third_has_exited() -> bool:
+            engine.pump(0.1)
+            return any(isinstance(event, FromWorker) and event.rank == 2 for event in heard)
+
+        wait_until(third_has_exited)
+        assert engine.resources.num_available_workers() == 2
 
         def fits_again() -> bool:
             engine.pump(0.1)
-            return engine.check(scaling) == 3
+            return engine.resources.num_available_workers() == 3
 
         wait_until(fits_again)
+        assert CapacityEvent(3) in heard
     finally:
         engine.close()
-
-
-class _Says:
-    def __init__(self, session: Any, notice: dict[str, Any]) -> None:
-        self._session, self._notice = session, notice
-
-    def recv(self, size: int) -> bytes:
-        import json
-
-        return json.dumps(self._notice).encode()
 
 
 def test_a_thread_may_change_the_capacity(tmp_path: Path) -> None:

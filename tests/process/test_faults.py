@@ -53,8 +53,8 @@ def steps(run: Path) -> list[int]:
     return [report.metrics["step"] for report in RunReader.at(run).reports()]
 
 
-def nursery_pids() -> list[int]:
-    return [nursery.pid for nursery in fork_server_client._nurseries.values() if nursery.ours]
+def fork_server_pids() -> list[int]:
+    return [server.pid for server in fork_server_client._fork_servers.values() if server.is_usable]
 
 
 # --- storage ---
@@ -314,7 +314,7 @@ def test_a_worker_that_closes_its_pipe_is_ended_and_named(tmp_path: Path) -> Non
             os.closerange(3, 256)
         time.sleep(1000)
 
-    with pytest.raises(train.WorkerGroupError, match="rank 1 closed its connection to the controller and was ended"):
+    with pytest.raises(train.WorkerGroupError, match="rank 1 closed its connection to the controller and was killed"):
         fit(train_func, 2, name="run", storage_path=tmp_path)
 
 
@@ -328,7 +328,7 @@ def test_a_worker_that_sends_garbage_is_ended_and_named(tmp_path: Path) -> None:
                     continue
         time.sleep(1000)
 
-    with pytest.raises(train.WorkerGroupError, match="rank 1 spoke nonsense"):
+    with pytest.raises(train.WorkerGroupError, match="rank 1 sent data that is no message"):
         fit(train_func, 2, name="run", storage_path=tmp_path)
 
 
@@ -426,24 +426,24 @@ def test_storage_that_is_slow_to_read_holds_up_commits_and_nothing_else(tmp_path
     assert all(reads)
 
 
-# --- the nursery ---
+# --- the fork server ---
 
 
 @pytest.mark.parametrize("moment", ["before it starts", "while they come up", "while they run", "while it stops"])
-def test_the_death_of_the_nursery_is_one_failure_like_others(moment: str, tmp_path: Path) -> None:
+def test_the_death_of_the_fork_server_is_one_failure_like_others(moment: str, tmp_path: Path) -> None:
     fit(lambda: None, name="warm-up", storage_path=tmp_path)
     if moment == "before it starts":
-        for pid in nursery_pids():
+        for pid in fork_server_pids():
             os.kill(pid, signal.SIGKILL)
     run = plain_trainer(counting(20, 0.05), 2, name="run", storage_path=tmp_path, max_failures=1).start()
     if moment == "while they come up":
-        for pid in nursery_pids():
+        for pid in fork_server_pids():
             os.kill(pid, signal.SIGKILL)
     if moment in ("while they run", "while it stops"):
         next(run.reports())
         if moment == "while it stops":
             run.stop()
-        for pid in nursery_pids():
+        for pid in fork_server_pids():
             os.kill(pid, signal.SIGKILL)
     result = run.result(timeout_s=60)
     assert result.state == ("STOPPED" if moment == "while it stops" else "FINISHED")
@@ -451,15 +451,15 @@ def test_the_death_of_the_nursery_is_one_failure_like_others(moment: str, tmp_pa
         assert steps(run.path) == list(range(20))
 
 
-def test_a_nursery_that_is_stopped_while_they_come_up_is_not_waited_for_for_ever(
+def test_a_fork_server_that_is_stopped_while_they_come_up_is_not_waited_for_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers that never become ready: after a while the attempt is given up, and the next one has another nursery."""
+    """Workers that never become ready: after a while the attempt is given up, and the next one has another fork server."""
     from headway.control.machine import shutdown
 
     fit(lambda: None, name="warm-up", storage_path=tmp_path)
     monkeypatch.setattr(shutdown, "START_S", 3.0)
-    stopped = [psutil.Process(pid) for pid in nursery_pids()]
+    stopped = [psutil.Process(pid) for pid in fork_server_pids()]
     for process in stopped:
         process.suspend()
     result = fit(counting(5), 2, name="run", storage_path=tmp_path)

@@ -70,7 +70,7 @@ def test_ctrl_c_once_is_an_orderly_abort(tmp_path: Path) -> None:
     with Driver(write_script(tmp_path, LONG_GRACE + textwrap.dedent(TRAINING))) as driver:
         driver.wait_for("[r1] ready")
         processes = driver.descendants()
-        assert len(processes) >= 5, "a nursery, two workers, two loader processes"
+        assert len(processes) >= 5, "a fork server, two workers, two loader processes"
         driver.press_ctrl_c()
         wait_until(lambda: driver.process.poll() is not None, 60)
         gone(processes)

@@ -205,12 +205,12 @@ def test_a_worker_that_is_told_before_it_listens_hears_of_it_later(tmp_path: Pat
             report_with_state(step)
         return first
 
-    fit(lambda: None)  # the nursery is there
-    nursery = psutil.Process(fork_server_client.fork_server_for(()).pid)
-    wait_until(lambda: not nursery.children())
+    fit(lambda: None)  # the fork server runs
+    server = psutil.Process(fork_server_client.fork_server_for(()).pid)
+    wait_until(lambda: not server.children())
     run = trainer(train_func, tmp_path, 1, max_failures=0).start()
     until = time.monotonic() + 60
-    while not (workers := nursery.children()):
+    while not (workers := server.children()):
         assert time.monotonic() < until
     os.kill(workers[0].pid, signal.SIGTERM)
     assert run.result().return_value > 0

@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from headway import train
+from headway.core.process import temp_directories
 from headway.engine import fork_server_client, local
 from headway.storage.run.reader import RunReader
 from headway.train.torch import TorchTrainer
@@ -274,7 +275,7 @@ def test_a_program_that_ends_with_a_run_open_aborts_it(tmp_path: Path) -> None:
     assert RunReader.at(Path(os.environ["HEADWAY_RESULTS"], "run")).state == "ABORTED"
 
 
-def test_ctrl_c_while_the_nursery_still_imports_ends_at_once(tmp_path: Path) -> None:
+def test_ctrl_c_while_the_fork_server_still_imports_ends_at_once(tmp_path: Path) -> None:
     (tmp_path / "slow_module.py").write_text("import time; time.sleep(600)")
     script = """
         import os, signal, threading, time
@@ -322,20 +323,20 @@ def test_a_driver_that_blocks_sigchld_still_hears_of_exits(tmp_path: Path) -> No
     assert python(write_script(tmp_path, script)).stdout == "done\n"
 
 
-def test_a_nursery_that_does_not_answer_cannot_hold_up_the_end() -> None:
+def test_a_fork_server_that_does_not_answer_cannot_hold_up_the_end() -> None:
     """It is stopped; the workers are ended without it, and the next run gets another one."""
     run = plain_trainer(lambda: time.sleep(600), 2).start()
     wait_until(lambda: RunReader.at(run.path).state == "RUNNING")
-    nursery = fork_server_client._nurseries[()]
-    workers = psutil.Process(nursery.pid).children()
-    os.kill(nursery.pid, signal.SIGSTOP)
+    server = fork_server_client._fork_servers[()]
+    workers = psutil.Process(server.pid).children()
+    os.kill(server.pid, signal.SIGSTOP)
     run.stop()
     assert run.result(timeout_s=60).state == "STOPPED"
     wait_until(lambda: not alive(workers))
     assert fit(lambda: "again").return_value == "again"
 
 
-def test_what_a_program_left_that_was_killed_with_its_nursery_is_swept(tmp_path: Path) -> None:
+def test_what_a_program_left_that_was_killed_with_its_fork_server_is_swept(tmp_path: Path) -> None:
     script = """
         import time
         from headway.core.environment import memory_folder
@@ -346,7 +347,7 @@ def test_what_a_program_left_that_was_killed_with_its_nursery_is_swept(tmp_path:
             train.report({}, checkpoint=train.Checkpoint.from_dict({"a": 1}))
             time.sleep(60)
 
-        print(fork_server_client.fork_server_for(()).folder, flush=True)
+        print(fork_server_client.fork_server_for(()).directory, flush=True)
         config = train.RunConfig(checkpoint_config=train.CheckpointConfig(num_to_keep=0))
         train.DataParallelTrainer(train_func, run_config=config).fit()
     """
@@ -361,10 +362,10 @@ def test_what_a_program_left_that_was_killed_with_its_nursery_is_swept(tmp_path:
     left = Path(driver.output.splitlines()[0])
     assert left.is_dir()
     held = fork_server_client.fork_server_for(())
-    fork_server_client.sweep_temporary_folders()
+    temp_directories.sweep()
     assert not left.exists()
     assert not list(memory.iterdir())
-    assert held.folder.is_dir(), "that of a living one stays"
+    assert held.directory.is_dir(), "that of a living one stays"
 
 
 KILLED = {
@@ -426,7 +427,7 @@ def test_a_users_directory_that_is_called_like_ours_is_never_swept(tmp_path: Pat
     storage = Path(tempfile.mkdtemp(prefix="headway-"))
     fit(lambda: train.report({}), name="precious", storage_path=storage)
     os.utime(storage, (time.time() - 3600,) * 2)
-    fork_server_client.sweep_temporary_folders()
+    temp_directories.sweep()
     assert (storage / "precious" / "run.json").is_file()
     shutil.rmtree(storage)
 

@@ -148,7 +148,7 @@ def test_workers_find_the_modules_beside_the_script(tmp_path: Path) -> None:
 
 
 def test_workers_see_the_environment_as_it_is_now(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    fit(lambda: None)  # the nursery is there, and old
+    fit(lambda: None)  # the fork server runs, and is old
     monkeypatch.setenv("SET_LATE", "yes")
     monkeypatch.delenv("HOME")
     monkeypatch.chdir(tmp_path)

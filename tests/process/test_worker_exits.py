@@ -228,7 +228,7 @@ def test_a_worker_that_cannot_write_its_log_says_so() -> None:
     assert "rank 0 raised IsADirectoryError" in str(failing(lambda: None, 1, name="spoiled"))
 
 
-def test_a_run_survives_the_death_of_the_nursery(tmp_path: Path) -> None:
+def test_a_run_survives_the_death_of_the_fork_server(tmp_path: Path) -> None:
     def train_func() -> str:
         (tmp_path / f"began-{os.getpid()}").touch()
         while not (tmp_path / "go").exists():
@@ -243,7 +243,7 @@ def test_a_run_survives_the_death_of_the_nursery(tmp_path: Path) -> None:
     assert run.result().return_value == "done"
 
 
-def test_children_of_a_worker_end_with_it_even_without_a_nursery(tmp_path: Path) -> None:
+def test_children_of_a_worker_end_with_it_even_without_a_fork_server(tmp_path: Path) -> None:
     def train_func() -> None:
         import subprocess
 
@@ -261,7 +261,7 @@ def test_children_of_a_worker_end_with_it_even_without_a_nursery(tmp_path: Path)
     assert becomes_true(lambda: is_gone(pid))
 
 
-def test_a_nursery_that_died_between_runs_is_replaced() -> None:
+def test_a_fork_server_that_died_between_runs_is_replaced() -> None:
     fit(lambda: None)
     os.kill(fork_server_client.fork_server_for(()).pid, signal.SIGKILL)
     assert fit(lambda: 1, 2).return_value == 1
@@ -277,10 +277,10 @@ def test_a_worker_that_speaks_nonsense_is_ended() -> None:
                 thing.send(b"nonsense" * 100)
         time.sleep(60)
 
-    assert "spoke nonsense on its wire" in str(failing(train_func, 1))
+    assert "sent data that is no message" in str(failing(train_func, 1))
 
 
-@pytest.mark.parametrize("whose_death", ["of the worker", "of the nursery"])
+@pytest.mark.parametrize("whose_death", ["of the worker", "of the fork server"])
 def test_a_segment_that_a_killed_loader_process_left_is_swept(whose_death: str, tmp_path: Path) -> None:
     def train_func() -> None:
         pid = os.fork()

@@ -22,14 +22,14 @@ FAULTS = "tests/process/test_faults.py::"
 SGD = "tests/process/test_sgd.py::"
 AS_RAY = "tests/process/test_as_ray.py::"
 TORCH = "tests/process/test_torch.py::"
-HARDWARE = "tests/unit/engine/test_hardware.py::"
+RESOURCES = "tests/unit/engine/test_resources.py::"
 
 SHOWN = {
     # the seeds' own programs, and the vocabularies they are written in
     "S1": PROGRAMS + "test_seed_003_calls_back",
     "S2": SGD + "test_what_cannot_be_is_refused",
     "S3": SGD + "test_what_cannot_be_is_refused",
-    "S4": HARDWARE + "test_what_does_not_fit_is_said_at_once",
+    "S4": RESOURCES + "test_what_can_never_fit_is_refused_with_the_sum",
     "S5": SGD + "test_every_trainer_has_a_folder_and_every_run_one_of_its_own",
     "S6": SGD + "test_retries_have_an_end",
     "S7": SGD + "test_workers_stay_between_runs_with_all_that_they_know",
@@ -96,7 +96,7 @@ SHOWN = {
     "S84": PROGRAMS + "test_seed_004_ports_a_function",
     "S87": PROGRAMS + "test_seed_004_ports_a_function",
     "S88": PROGRAMS + "test_seed_004_passes_a_config",
-    "S89": HARDWARE + "test_what_does_not_fit_is_said_at_once",
+    "S89": RESOURCES + "test_what_can_never_fit_is_refused_with_the_sum",
     "S90": PROGRAMS + "test_seed_004_keeps_the_best",
     "S93": PROGRAMS + "test_seed_004_ports_a_function",
     "S96": PROGRAMS + "test_seed_004_ports_a_function",
@@ -136,7 +136,7 @@ SHOWN = {
     "S163": PROGRAMS + "test_seed_001_reports_the_temporary_folder_itself_from_every_rank",
     "S164": PROGRAMS + "test_seed_001_in_pieces",
     "S165": PROGRAMS + "test_seed_001_in_pieces",
-    "S166": HARDWARE + "test_cards_are_dealt_out",
+    "S166": RESOURCES + "test_each_worker_gets_gpus_of_its_own",
     "S167": TORCH + "test_shuffling_stays_and_differs_from_epoch_to_epoch",
     "S169": PROGRAMS + "test_seed_002_step_2_validates_and_saves_from_every_rank",
     "S170": PROGRAMS + "test_seed_002_step_2_validates_and_saves_from_every_rank",

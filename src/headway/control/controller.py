@@ -44,6 +44,8 @@ from headway.core.messages import (
     PreemptionWarning,
     Ready,
     RequestStacks,
+    ResourcesAwaitedEvent,
+    ResourcesGrantedEvent,
     SaveAtReport,
     WorkerExited,
     WorkersPreemptedEvent,
@@ -75,7 +77,7 @@ class Controller:
             plan.context,
             lambda text: engine.post(WarningEvent(text, "callback")),
             rundir.vault.checkpoint,
-            at_once=engine.name == "inline",
+            at_once=engine.in_process,
         )
         patients = _Patients(engine, self)
         self._watch = Watchdog(plan.config.failure_config, patients, self._stalled, self._chronicle.lasts)
@@ -137,7 +139,6 @@ class Controller:
         )
 
     def _work(self) -> events.EndRun:
-        self._deliver([events.BeginEvent()])
         while self._ended is None:
             self._engine.pump(self._patience())
             if due := self._timers.rung():
@@ -239,6 +240,10 @@ class Controller:
                 return self._still_leaving(attempt)
             case WarningEvent(text=text, about=about):
                 return self._tell(about, text, "WARNING")
+            case ResourcesAwaitedEvent(text=text):
+                return self._tell("resources", text)
+            case ResourcesGrantedEvent():
+                event = events.BeginEvent()
         before = self._run
         self._run, actions = transitions.step(before, event)
         if isinstance(event, events.DeadlineEvent) and self._run.killed and not before.killed:
@@ -318,7 +323,7 @@ class Controller:
                     self._chronicle.awaiting(awaited, after_s)
                 self._timers.set(after_s, events.DeadlineEvent(self._run.attempt))
             case events.InterruptWorkers():
-                self._tell("interrupt", "stopping" if self._engine.name == "inline" else "stopping the workers")
+                self._tell("interrupt", "stopping" if self._engine.in_process else "stopping the workers")
                 self._engine.interrupt()
             case events.KillWorkers():
                 self._engine.kill()
@@ -358,7 +363,7 @@ class Controller:
         self._timers.set(SLOW_START_S, SlowStartEvent(attempt))
         try:
             self._rundir.vault.fence()
-            num_workers = self._engine.check(self._plan.scaling)
+            num_workers = self._engine.resources.num_available_workers()
             self._ledger.begin_attempt(attempt, first_seq)
             self._watcher.follow(num_workers)
             self._engine.launch(attempt, num_workers)
@@ -366,7 +371,7 @@ class Controller:
             failed = events.LaunchFailedEvent(attempt, str(error), lost=isinstance(error, LeaseLost))
             self._events.appendleft(failed)
         else:
-            self._chronicle.launched(attempt, num_workers, first_seq, inline=self._engine.name == "inline")
+            self._chronicle.launched(attempt, num_workers, first_seq, inline=self._engine.in_process)
             if attempt == self._rundir.past_attempts + 1 and self._plan.differences:
                 self._tell("differences", f"what differs from last time: {'; '.join(self._plan.differences)}")
             # Ahead of all else: what the engine has to tell of these workers may already be in the queue.
@@ -390,7 +395,7 @@ class Controller:
             first_seq=self._ledger.next_seq,
             checkpoint=checkpoint,
             cursors=newest.manifest.cursor.of_datasets() if newest else {},
-            num_threads=self._engine.threads_per_worker(len(ready)),
+            num_threads=self._engine.resources.threads_per_worker(len(ready)),
         )
         for index, start in zip(self.index_of, told, strict=True):
             self._engine.send(index, start)
@@ -528,10 +533,10 @@ class _Patients:
         self._engine.send(self._controller.index_of[rank], RequestStacks(index=index))
 
     def vital(self, rank: int) -> ProcessStats | None:
-        return self._engine.vital(self._controller.index_of[rank])
+        return self._engine.process_stats(self._controller.index_of[rank])
 
     def outside(self, rank: int) -> OutsideStacks | None:
-        return self._engine.outside(self._controller.index_of[rank])
+        return self._engine.outside_stacks(self._controller.index_of[rank])
 
 
 def _validations(plan: RunPlan, engine: Engine, rundir: RunDirectory) -> ValidationRunner | None:
@@ -540,6 +545,7 @@ def _validations(plan: RunPlan, engine: Engine, rundir: RunDirectory) -> Validat
     around = surroundings({**plan.config.env_vars, **plan.validator.env_vars})
     return ValidationRunner(
         plan.validator,
+        engine.one_shot_process,
         rundir.path,
         around,
         engine.post,

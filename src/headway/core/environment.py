@@ -109,6 +109,18 @@ def shares_gpus() -> bool:
     return os.environ.get("HEADWAY_SHARE_GPUS", "0") not in ("", "0")
 
 
+def logical_resources() -> dict[str, float]:
+    """What this machine has besides CPUs, GPUs and memory: ``HEADWAY_RESOURCES``, say ``{"licence": 2}``."""
+    text = os.environ.get("HEADWAY_RESOURCES") or "{}"
+    try:
+        found = {str(name): float(amount) for name, amount in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError):
+        raise ConfigError(f'HEADWAY_RESOURCES must be JSON like {{"licence": 2}}, got {text!r}') from None
+    if bad := sorted(found.keys() & {"CPU", "GPU", "memory"}):
+        raise ConfigError(f"HEADWAY_RESOURCES must not name {bad[0]!r}: this machine is asked for that")
+    return found
+
+
 @dataclass(frozen=True)
 class OuterRanks:
     """Where an outer ``torchrun`` has put this process."""

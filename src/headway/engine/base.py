@@ -1,13 +1,18 @@
 """The contract of an engine.
 
-An engine delivers processes and deaths; it decides nothing. It is driven by one thread, the controller's: events
-reach the controller only from inside :meth:`Engine.pump`, by the ``deliver`` that it was opened with. ``post`` is
-the one entry for other threads. Beside what workers say it delivers ``WorkersPreemptedEvent`` and ``CapacityEvent``
+An engine delivers processes and their exits; it decides nothing. One thread drives it, the controller's: events reach
+the controller only from inside :meth:`Engine.pump`, through the ``deliver`` that :meth:`Engine.open` was given.
+``post`` and ``resources`` may be used by other threads. Besides messages of workers an engine delivers
+``ResourcesGrantedEvent``, ``ResourcesAwaitedEvent``, ``CapacityEvent`` and ``WorkersPreemptedEvent``
 (:mod:`headway.core.messages`).
 
+    resources.check() ─▶ resources.request() ─▶ open() ─▶ ResourcesGrantedEvent ─▶ launch() ─▶ … ─▶ close()
+
 - Workers are addressed by their index in the launch, 0 … n-1; ranks are the controller's business.
-- Every launched worker gets exactly one ``Exited``, after everything else it said.
-- Messages to a worker that has left are dropped.
+- Every launched worker gets exactly one ``WorkerExited``, after everything else it sent.
+- Messages to a worker that has exited are dropped.
+
+``headway.testing.contracts.engine`` holds the tests that every engine passes.
 """
 
 from __future__ import annotations
@@ -16,8 +21,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from headway.core.config import ScalingConfig
-from headway.core.messages import ToWorker
+from headway.core.messages import ToWorker, WorkerExited
 from headway.engine.process_stats import OutsideStacks, ProcessStats
 
 Deliver = Callable[[Sequence[Any]], None]
@@ -25,47 +29,117 @@ Deliver = Callable[[Sequence[Any]], None]
 WORKER = "headway.worker.main"
 
 
-class Engine(Protocol):
-    name: str
+class Resources(Protocol):
+    """What the workers of one run need. Once granted it stays the run's until the engine is closed."""
 
-    def check(self, scaling: ScalingConfig) -> int:
-        """How many workers can run now, at most ``max_workers``; ConfigError where ``min_workers`` never can.
+    def check(self) -> None:
+        """Raise ConfigError where the fewest workers can never run here."""
 
-        What they need for themselves (GPUs) is theirs from now on, until :meth:`close`; EngineError where too little of
-        it is free.
+    def request(self, owner: str) -> None:
+        """Join the queue for what the workers need; a granted request is confirmed again.
+
+        The engine delivers ``ResourcesGrantedEvent`` when all of it is held, before that ``ResourcesAwaitedEvent`` if
+        the run has to wait. ``owner`` is the run's name, for others who wait.
         """
 
+    def num_available_workers(self) -> int:
+        """How many workers can run now, at most ``max_workers``; EngineError where that is less than ``min_workers``.
+
+        Only after the request was granted.
+        """
+
+    def limit(self, num_workers: int | None) -> None:
+        """Let at most so many workers run, whatever is available; the engine delivers ``CapacityEvent``."""
+
     def threads_per_worker(self, num_workers: int) -> int | None:
-        """How many CPU threads each of so many workers should use; None where that is not ours to say."""
+        """How many CPU threads each of so many workers should use; None where the user decides."""
+
+
+class OneShotProcess(Protocol):
+    """A process beside the workers that answers one question."""
+
+    def ask(self, question: object, timeout_s: float | None) -> Any:
+        """Start the process, send it the question and wait for the answer.
+
+        Args:
+            question: A message for the process.
+            timeout_s: How long it may take from when the process is ready; None for any time.
+
+        Returns:
+            The answer; or WorkerExited, TimedOut or Cancelled. The process has ended or is being killed.
+        """
+
+    def cancel(self) -> None:
+        """Kill the process, or the one that would be started; ``ask`` returns Cancelled. From any thread."""
+
+    def close(self) -> None:
+        """Release what is held. ``cancel`` may still be called."""
+
+
+class TimedOut:
+    """The question was not answered in time; the process was killed."""
+
+
+class Cancelled:
+    """The question was withdrawn; the process was killed."""
+
+
+OneShotOutcome = TimedOut | Cancelled | WorkerExited
+
+
+class Engine(Protocol):
+    @property
+    def resources(self) -> Resources:
+        """What the run needs and holds."""
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the only worker is this process: its function runs in the thread that calls ``pump``."""
+
+    @property
+    def in_user_code(self) -> bool:
+        """Whether this process executes the training function at this moment: then a Ctrl-C is for that function."""
 
     def open(self, deliver: Deliver) -> None:
-        """Get ready to launch; from now on events may come."""
+        """Get ready to launch; from now on ``pump`` delivers events."""
 
     def launch(self, attempt: int, num_workers: int) -> None:
-        """Bring up workers that will each say Ready. EngineError where that cannot even be tried."""
+        """Start workers; each will send Ready. Those of an earlier launch that have not exited are killed.
 
-    def send(self, index: int, message: ToWorker) -> None: ...
+        Raises:
+            EngineError: It cannot even be tried.
+        """
+
+    def send(self, index: int, message: ToWorker) -> None:
+        """Send a message to one worker, in order, without waiting for it."""
 
     def interrupt(self) -> None:
-        """Ask the Python of every worker to stop, as Ctrl-C does."""
+        """Raise KeyboardInterrupt in every worker, as Ctrl-C does."""
 
     def kill(self) -> None:
-        """End every process of the latest launch, with everything it started."""
+        """Kill every process of the latest launch, with everything it has started."""
 
-    def vital(self, index: int) -> ProcessStats | None:
-        """What the system says of this worker's process; None where that cannot be known, or it is gone."""
+    def process_stats(self, index: int) -> ProcessStats | None:
+        """What the system knows of this worker's process; None where that is unknown, or it has ended."""
 
-    def outside(self, index: int) -> OutsideStacks | None:
-        """Its stacks as they can be had without it; None where they cannot."""
+    def outside_stacks(self, index: int) -> OutsideStacks | None:
+        """The stacks of a worker that cannot answer; None where there is no way to get them."""
+
+    def one_shot_process(self, entry: str) -> OneShotProcess:
+        """A process for one question, to be used by any one thread.
+
+        Args:
+            entry: The module whose ``main(connection)`` it runs; ``connection`` is a connected socket.
+        """
 
     def pump(self, timeout_s: float | None) -> None:
         """Deliver what has happened; wait for something to happen, at most so long."""
 
     def post(self, event: object) -> None:
-        """Have this event delivered soon. The only method that other threads may call."""
+        """Have this event delivered by ``pump``. From any thread, also before ``open``."""
 
     def close(self) -> None:
-        """Let nothing live on. Also called for an engine that was checked and never opened."""
+        """End all processes and give back all resources, also of an engine that was never opened."""
 
 
 def worker_entry(name: str) -> Any:

@@ -1,12 +1,12 @@
-"""The nursery: a small process that imports what workers need, once, and then forks them in milliseconds.
+"""The fork server: a small process that imports what workers need, once, and then forks them in milliseconds.
 
-    driver ══ door ══▶ nursery                    one per set of preloaded modules; the door passes sessions in
-       ╚═════ session ════╝ │ fork                one per run or errand: launch, ask, signal ▸ ◂ exited
-       ╚══════ wire ═══════ worker 0, worker 1 …  one per worker, handed over with the launch
+    driver ══ control socket ══▶ fork server              one per set of preloaded modules; it receives sessions
+       ╚══════ session ═════════════╝ │ fork              one per run or one-shot process: Fork, Signal ▸ ◂ Exited
+       ╚══════ connection ══════════ worker 0, worker 1 … one per worker, passed along with Fork
 
 It is single-threaded, never touches a device and runs no user code, so that forking it is safe. When the driver's
 process ends, however it ends, or a run closes its session, every worker of it is killed with its whole process group.
-Were the nursery itself killed, the kernel kills the workers (PDEATHSIG), and its reapers whatever those have started.
+If the fork server itself is killed, the kernel kills the workers (PDEATHSIG), and the reapers what those have started.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ import sys
 import time
 import warnings
 import weakref
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from multiprocessing import process
-from typing import Any, NoReturn
+from typing import NoReturn, assert_never
 
 from headway.core.process.title import of_driver, set_title
 from headway.engine.base import WORKER, worker_entry
@@ -43,76 +45,137 @@ from headway.engine.reaper import (
 MESSAGE_BYTES = 1 << 16
 PAUSE_S = 0.1  # between looks whether we may import, while workers work
 PATIENCE_S = 1.0  # between imports if all cores are busy
-STRAYS_S = 1.0  # after the last worker: time for what it has left to end by itself, another nursery say
+STRAYS_S = 1.0  # after the last worker: time for processes that it left behind to end by themselves
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fork:
+    """Fork a process.
+
+    Args:
+        index: Its number in the session.
+        entry: The module whose ``main(connection)`` it runs; None for a worker of a run.
+        gpus: The GPUs of a worker.
+    """
+
+    index: int
+    entry: str | None = None
+    gpus: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signal:
+    """Send a signal to a process of this session."""
+
+    index: int
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exited:
+    """A process of this session has exited, or could not be forked for this reason."""
+
+    index: int
+    code: int | None = None
+    reason: str = ""
+
+
+SessionRequest = Fork | Signal
+_KINDS: dict[str, type[Fork] | type[Signal]] = {kind.__name__: kind for kind in (Fork, Signal)}
+
+
+def encoded_request(request: SessionRequest) -> bytes:
+    return json.dumps([type(request).__name__, asdict(request)]).encode()
+
+
+def _decoded_request(data: bytes) -> SessionRequest:
+    kind, fields = json.loads(data)
+    return _KINDS[kind](**fields)
+
+
+def decoded_exit(data: bytes) -> Exited:
+    return Exited(**json.loads(data))
 
 
 _here: ForkServer | None = None
 
 
-def born_in_nursery() -> bool:
-    """Whether this process is a nursery, or was forked from one."""
+def in_fork_server() -> bool:
+    """Whether this process is a fork server, or was forked from one."""
     return _here is not None
 
 
 class ForkServer:
-    def __init__(self, door: socket.socket, driver: int, warm: list[str], folder: str, *, sparing: bool) -> None:
-        self._door = door
-        self._sparing = sparing  # workers will be busy from the first moment on: leave them their cores
-        self._folder = folder  # for temporary files: what lies there goes when we go
+    """The loop of the fork server, on one thread.
+
+    Args:
+        control: The control socket: sessions of runs, and names of modules to import.
+        driver: A pidfd of the driver.
+        warm: Modules to import when nothing else is to be done.
+        directory: For temporary files; removed at the end.
+        sparing: Whether workers are busy from the first moment on: imports leave them their cores.
+    """
+
+    def __init__(
+        self, control: socket.socket, driver: int, warm: list[str], directory: str, *, sparing: bool
+    ) -> None:
+        self._control = control
+        self._sparing = sparing
+        self._directory = directory
         self._warm = warm
         self._sessions: set[socket.socket] = set()
         self._workers: dict[int, tuple[socket.socket, int]] = {}  # pid -> its session, its index there
-        self._strays_go: float | None = None  # when those go that workers have left behind
-        self._imported = 0.0  # when we have done so last
+        self._strays_end_at: float | None = None  # when processes are killed that workers left behind
+        self._imported_at = 0.0
         self._pid = os.getpid()
         adopt_orphans()
         self._selector = selectors.DefaultSelector()
-        self._driver = driver  # a pidfd
-        self._children, self._bell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._driver = driver
+        self._exits, self._wake_up = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self._bell, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wake_up, warn_on_full_buffer=False)
         self._selector.register(self._driver, selectors.EVENT_READ, self._end)
-        self._selector.register(door, selectors.EVENT_READ, self._enter)
-        self._selector.register(self._children, selectors.EVENT_READ, self._reap)
+        self._selector.register(control, selectors.EVENT_READ, self._on_control)
+        self._selector.register(self._exits, selectors.EVENT_READ, self._on_exits)
 
     def serve(self) -> NoReturn:
         """Serve; in idle moments import one more module."""
         while True:
-            ready = self._selector.select(self._until_idle() if self._warm else self._until_strays_go())
+            ready = self._selector.select(self._import_wait_s() if self._warm else self._strays_wait_s())
             for key, _ in ready:
                 key.data()
-            if self._strays_go is not None and self._strays_go <= time.monotonic():
+            if self._strays_end_at is not None and self._strays_end_at <= time.monotonic():
                 self._end_strays()
             elif not ready and self._warm and self._may_import():
                 import_quietly(self._warm.pop(0))
-                set_down()
-                self._imported = time.monotonic()
+                settle_memory()
+                self._imported_at = time.monotonic()
 
-    def _until_idle(self) -> float:
+    def _import_wait_s(self) -> float:
         return PAUSE_S if self._workers and self._sparing else 0
 
     def _may_import(self) -> bool:
-        """At once, as a rule: those who come next begin faster by more than those of now by our leaving them alone.
+        """Whether to import now: yes as a rule, since later workers gain more by it than running ones lose.
 
-        Where workers have data to work on, their cores are theirs: if none is idle, we import only now and then.
+        Workers with data pipelines need all cores: if none is idle, import only now and then.
         """
         free = not self._workers or not self._sparing
-        return free or time.monotonic() - self._imported > PATIENCE_S or _some_core_is_idle()
+        return free or time.monotonic() - self._imported_at > PATIENCE_S or _some_core_is_idle()
 
-    def _until_strays_go(self) -> float | None:
-        return None if self._strays_go is None else max(0.0, self._strays_go - time.monotonic())
+    def _strays_wait_s(self) -> float | None:
+        return None if self._strays_end_at is None else max(0.0, self._strays_end_at - time.monotonic())
 
     def _end_strays(self) -> None:
-        """Nobody works here now: what is still our child was left by a worker, in a session of its own say."""
-        self._strays_go = None
+        """Kill what workers left behind, for example in a session of its own: without workers, no child is needed."""
+        self._strays_end_at = None
         if not self._workers:
             with contextlib.suppress(OSError):
                 for pid in children(self._pid):
                     send_signal(pid, signal.SIGKILL)
 
-    def _enter(self) -> None:
-        """A new run comes in by the door; or word of modules that will be needed."""
-        data, fds, _, _ = socket.recv_fds(self._door, MESSAGE_BYTES, 1)
+    def _on_control(self) -> None:
+        """Receive the session of a run, or names of modules to import."""
+        data, fds, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, 1)
         if not data:
             self._end()
         if not fds:
@@ -121,26 +184,27 @@ class ForkServer:
             return
         session = socket.socket(fileno=fds[0])
         self._sessions.add(session)
-        self._selector.register(session, selectors.EVENT_READ, lambda: self._asked(session))
+        self._selector.register(session, selectors.EVENT_READ, lambda: self._on_request(session))
 
-    def _asked(self, session: socket.socket) -> None:
+    def _on_request(self, session: socket.socket) -> None:
         try:
             data, fds, _, _ = socket.recv_fds(session, MESSAGE_BYTES, 4)
         except OSError:
             data, fds = b"", []
         if not data:
-            return self._forget(session)
-        request = json.loads(data)
-        match request["do"]:
-            case "launch" | "ask":
-                self._bear(session, request, fds)
-            case "signal":
+            return self._close_session(session)
+        match _decoded_request(data):
+            case Fork() as request:
+                self._fork(session, request, fds)
+            case Signal(index=index, number=number):
                 for pid, (owner, worker) in self._workers.items():
-                    if owner is session and worker == request["worker"]:
-                        send_signal(pid, request["signal"])
+                    if owner is session and worker == index:
+                        send_signal(pid, number)
+            case other:
+                assert_never(other)
 
-    def _forget(self, session: socket.socket) -> None:
-        """The run has closed its session, or is gone."""
+    def _close_session(self, session: socket.socket) -> None:
+        """The run has ended: kill its processes."""
         self._selector.unregister(session)
         self._sessions.remove(session)
         session.close()
@@ -148,24 +212,24 @@ class ForkServer:
             if owner is session:
                 send_signal(pid, signal.SIGKILL)
 
-    def _bear(self, session: socket.socket, request: dict[str, Any], fds: list[int]) -> None:
+    def _fork(self, session: socket.socket, request: Fork, fds: list[int]) -> None:
         try:
             pid = os.fork()
         except OSError as error:  # too many processes, or too little memory
-            _tell(session, {"exited": request["worker"], "reason": f"could not be forked: {error.strerror}"})
+            _send(session, Exited(index=request.index, reason=f"could not be forked: {error.strerror}"))
             pid = -1
         if pid == 0:
             try:
-                self._be_worker(request, fds)
+                self._run_worker(request, fds)
             finally:
                 os._exit(70)
         if pid > 0:
-            self._workers[pid] = session, request["worker"]
+            self._workers[pid] = session, request.index
         for fd in fds:
             os.close(fd)
 
-    def _be_worker(self, request: dict[str, Any], fds: list[int]) -> None:
-        """In the child: leave everything of the nursery behind, then be a worker."""
+    def _run_worker(self, request: Fork, fds: list[int]) -> None:
+        """In the forked process: let go of everything of the fork server, then run the worker."""
         os.setsid()
         set_title("headway: worker, starting", "headway:worker")
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -174,59 +238,58 @@ class ForkServer:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()
-        for fd in (self._driver, self._children, self._bell):
+        for fd in (self._driver, self._exits, self._wake_up):
             os.close(fd)
-        for wire in (self._door, *self._sessions):
-            wire.close()
+        for inherited in (self._control, *self._sessions):
+            inherited.close()
         gc.enable()
         _keep_temporary_files_in(self._temporary(os.getpid()))
-        if request["do"] == "ask":
+        if request.entry is not None:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
-            importlib.import_module(request["entry"]).main(socket.socket(fileno=fds[0]))
-        channel, bell, store = fds
-        worker_entry("main")(socket.socket(fileno=channel), bell, request["gpus"], f"/proc/self/fd/{store}")
+            importlib.import_module(request.entry).main(socket.socket(fileno=fds[0]))
+        connection, wake_up, store = fds
+        worker_entry("main")(socket.socket(fileno=connection), wake_up, request.gpus, f"/proc/self/fd/{store}")
 
-    def _reap(self) -> None:
-        """Whoever has ended: a worker's whole group goes with it, a stray descendant is just buried."""
+    def _on_exits(self) -> None:
+        """Processes have ended: report exits of workers and kill their process groups; reap all others."""
         with contextlib.suppress(BlockingIOError):
-            os.read(self._children, 4096)
+            os.read(self._exits, 4096)
         while (pid := _next_ended()) is not None:
             if pid in self._workers:
                 send_signal(pid, signal.SIGKILL)
                 shutil.rmtree(self._temporary(pid), ignore_errors=True)
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             sweep_shared_memory(pid)
-            session, worker = self._workers.pop(pid, (None, None))
-            if session in self._sessions:
-                _tell(session, {"exited": worker, "code": code})
+            if (owner := self._workers.pop(pid, None)) is not None and owner[0] in self._sessions:
+                _send(owner[0], Exited(index=owner[1], code=code))
         if not self._workers:
-            self._strays_go = time.monotonic() + STRAYS_S
+            self._strays_end_at = time.monotonic() + STRAYS_S
 
     def _end(self) -> NoReturn:
-        """The driver is gone: let nothing outlive it, strays included."""
+        """The driver has ended: kill everything, strays included."""
         for pid in self._workers:
             send_signal(pid, signal.SIGKILL)
         end_children()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self._directory, ignore_errors=True)
         os._exit(0)
 
     def _temporary(self, pid: int) -> str:
-        return os.path.join(self._folder, str(pid))
+        return os.path.join(self._directory, str(pid))
 
 
-def _keep_temporary_files_in(folder: str) -> None:
-    """Sockets of multiprocessing (loader processes make them) lie where we can sweep them up, however we end."""
-    os.mkdir(folder)
-    process.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
+def _keep_temporary_files_in(directory: str) -> None:
+    """Keep the sockets of multiprocessing (loader processes make them) where they are removed, however we end."""
+    os.mkdir(directory)
+    process.current_process()._config["tempdir"] = directory  # type: ignore[attr-defined]
 
 
-def _tell(session: socket.socket, notice: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError):  # whoever asked is gone; its session will say so
-        session.send(json.dumps(notice).encode())
+def _send(session: socket.socket, notice: Exited) -> None:
+    with contextlib.suppress(OSError):  # the run has ended; its session reports that, too
+        session.send(json.dumps(asdict(notice)).encode())
 
 
 def _next_ended() -> int | None:
-    """A child that has ended and waits to be buried, if there is one."""
+    """A child that has ended and was not reaped yet, if there is one."""
     try:
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -242,7 +305,7 @@ def _some_core_is_idle() -> bool:
 
 
 def import_quietly(name: str) -> str | None:
-    """Import a module; what goes wrong is told to whoever needs it, in a worker, with a traceback of its own."""
+    """Import a module; an error is left to the worker that needs it, where it has a traceback of its own."""
     try:
         importlib.import_module(name)
     except Exception as error:  # a third party's module: it may do anything
@@ -250,8 +313,8 @@ def import_quietly(name: str) -> str | None:
     return None
 
 
-def set_down() -> None:
-    """What is loaded here is there to stay: workers neither search it for garbage nor take it apart when they leave."""
+def settle_memory() -> None:
+    """What is loaded here stays: workers neither search it for garbage nor finalize it at their exit."""
     gc.freeze()
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False
@@ -262,23 +325,23 @@ def main() -> NoReturn:
     global _here
     boot = json.loads(sys.argv[1])
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*", category=DeprecationWarning)
-    # What workers will be told, too (control.starting): it counts when Arrow is imported, which we may do before.
+    # Workers get this, too (control.workers.start_message): it counts when Arrow is imported, which may happen here.
     os.environ.setdefault("MIMALLOC_ALLOW_THP", "0")
     try:
         driver = os.pidfd_open(boot["driver"])
     except ProcessLookupError:
-        os._exit(0)  # it died before we could watch it
+        os._exit(0)  # it ended before we could watch it
     if os.getppid() != boot["driver"]:
         os._exit(0)  # and another process may have its number by now
     of = of_driver(boot["driver"])
     set_title(f"headway: reaper, ends what {of} leaves behind", "headway:reaper")
-    fork_under_reapers(driver, boot["folder"])
+    fork_under_reapers(driver, boot["directory"])
     set_title(f"headway: fork server of {of}", "headway:forksrv")
     gc.disable()  # imports make no garbage worth collecting: a third faster without
     _here = ForkServer(
-        socket.socket(fileno=boot["door"]), driver, boot["warm"], boot["folder"], sparing=boot["sparing"]
+        socket.socket(fileno=boot["control"]), driver, boot["warm"], boot["directory"], sparing=boot["sparing"]
     )
     for name in (WORKER, *boot["preload"]):
         import_quietly(name)
-    set_down()
+    settle_memory()
     _here.serve()

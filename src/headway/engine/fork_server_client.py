@@ -1,4 +1,4 @@
-"""The driver's nurseries: started before they are needed, kept for the life of this process, ended with it."""
+"""The driver's side of fork servers: started before they are needed, kept as long as this process, ended with it."""
 
 from __future__ import annotations
 
@@ -20,26 +20,38 @@ from headway.core.environment import in_worker, working_directory
 from headway.core.process import temp_directories
 from headway.core.process.temp_directories import OwnedDirectory
 from headway.engine.channel import shut
-from headway.engine.fork_server import born_in_nursery
+from headway.engine.fork_server import (
+    MESSAGE_BYTES,
+    Exited,
+    SessionRequest,
+    decoded_exit,
+    encoded_request,
+    in_fork_server,
+)
 from headway.engine.reaper import children, sweep_shared_memory
 
-DYING_S = 0.2  # what a process may take to be gone that has been killed
+DYING_S = 0.2  # how long a process may take to end after SIGKILL
 
 
 class ForkServerProcess:
-    """The driver's end of a nursery."""
+    """A fork server, as the driver that started it sees it.
+
+    Args:
+        preload: Modules that it imports before it forks anything.
+        warm: Modules that it imports when there is time.
+    """
 
     def __init__(self, preload: Sequence[str], warm: Sequence[str]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        sweep_temporary_folders()
+        temp_directories.sweep()  # of programs that were killed together with their fork servers
         self._temporary = OwnedDirectory("workers")
         boot = {
-            "door": theirs.fileno(),
+            "control": theirs.fileno(),
             "driver": os.getpid(),
             "preload": list(preload),
             "warm": list(warm),
-            "sparing": bool(_also),
-            "folder": str(self._temporary.path),
+            "sparing": bool(_also_warm),
+            "directory": str(self._temporary.path),
         }
         code = f"import sys; sys.path[:] = {sys.path!r}; from headway.engine.fork_server import main; main()"
         with theirs:
@@ -51,38 +63,38 @@ class ForkServerProcess:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
-        self._door = ours
+        self._control = ours
         self._pid: int | None = None
         self._owner = os.getpid()
         self.num_sessions = 0  # how many runs it serves now
 
     @property
     def pid(self) -> int | None:
-        """None while it is not yet there, or was gone before anybody asked."""
+        """None before it is forked, or if it ended before it was first looked for."""
         if self._pid is None:
             self._pid = next(iter(_children_of(self.reaper_pids[1:])), None)
         return self._pid
 
     @property
     def reaper_pids(self) -> list[int]:
-        """The outer one and, once it is there, the inner one."""
+        """The outer one and, once it is forked, the inner one."""
         return [self._process.pid, *_children_of([self._process.pid])[:1]]
 
     @property
-    def folder(self) -> Path:
+    def directory(self) -> Path:
         """For temporary files of its workers."""
         return self._temporary.path
 
     @property
-    def ours(self) -> bool:
-        """Whether it lives and was started by this very process, not by one that we were forked from."""
+    def is_usable(self) -> bool:
+        """Whether it runs and was started by this very process, not by one that this process was forked from."""
         return self._owner == os.getpid() and self._process.poll() is None
 
     def open_session(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
-                socket.send_fds(self._door, [b"run"], [theirs.fileno()])
+                socket.send_fds(self._control, [b"run"], [theirs.fileno()])
             except OSError:
                 ours.close()
                 raise
@@ -90,25 +102,25 @@ class ForkServerProcess:
         return ours
 
     def warm(self, modules: Sequence[str]) -> None:
-        """Have these imported next, when there is time."""
+        """Have it import these next, when there is time."""
         with contextlib.suppress(OSError):
-            self._door.send(json.dumps(list(modules)).encode())
+            self._control.send(json.dumps(list(modules)).encode())
 
     def kill(self) -> None:
-        """Its reapers end what is left of its workers, and then themselves."""
+        """Kill it; its reapers end what is left of its workers, and then themselves."""
         with contextlib.suppress(ProcessLookupError):
             if self._process.poll() is None:
                 os.kill(self.pid or self._process.pid, signal.SIGKILL)
 
     def end(self) -> None:
         if self._owner != os.getpid():
-            self._door.close()
+            self._control.close()
             return
-        shut(self._door)
+        shut(self._control)
         with contextlib.suppress(KeyboardInterrupt):
             try:
                 self._process.wait(0.5)
-            except subprocess.TimeoutExpired:  # it is in the middle of a long import
+            except subprocess.TimeoutExpired:  # it is busy with a long import
                 self.kill()
         self._process.wait()
         self._temporary.remove()
@@ -122,13 +134,8 @@ def _children_of(pids: Sequence[int]) -> list[int]:
     return found
 
 
-def sweep_temporary_folders() -> None:
-    """Remove what was left by programs that were killed together with their nursery."""
-    temp_directories.sweep()
-
-
 def end_groups(leaders: Collection[int]) -> None:
-    """What their nursery would have done, had it not been killed: end workers with all that they have started."""
+    """Kill workers with all that they have started, as their fork server would have done."""
     members: dict[int, int] = {}  # pid -> pidfd
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         with contextlib.suppress(OSError):
@@ -145,62 +152,104 @@ def end_groups(leaders: Collection[int]) -> None:
         sweep_shared_memory(pid)
 
 
-# One nursery per set of preloaded modules, for the life of this process: being there already is its whole point.
-_nurseries: dict[tuple[str, ...], ForkServerProcess] = {}
-_starting = threading.Lock()
-_also: list[str] = []  # what this program's workers will need besides
-_over = False
+# One fork server per set of preloaded modules, as long as this process runs: later runs find it ready.
+_fork_servers: dict[tuple[str, ...], ForkServerProcess] = {}
+_guard = threading.Lock()
+_also_warm: list[str] = []  # what workers of this program need for their data
+_program_ends = False
 
 
 def fork_server_for(
     preload: Sequence[str], warm: Sequence[str] = (), *, instead_of: ForkServerProcess | None = None
 ) -> ForkServerProcess:
-    """The nursery for these modules, started if there is none, or none but the one that is no good any more."""
+    """The fork server for these modules, started if there is none.
+
+    Args:
+        preload: Modules that it has imported before it forks.
+        warm: Modules that a new one imports when there is time.
+        instead_of: A fork server that cannot be used any more.
+    """
     key = tuple(preload)
-    with _starting:
-        if _over:
+    with _guard:
+        if _program_ends:
             raise OSError("this program is ending")
-        found = _nurseries.get(key)
-        if found is not None and found.ours and found is not instead_of:
+        found = _fork_servers.get(key)
+        if found is not None and found.is_usable and found is not instead_of:
             return found
         if found is not None:
             found.end()
-        _nurseries[key] = ForkServerProcess(preload, [*_also, *warm])
-        return _nurseries[key]
+        _fork_servers[key] = ForkServerProcess(preload, [*_also_warm, *warm])
+        return _fork_servers[key]
 
 
 def also_warm(modules: Sequence[str]) -> None:
-    """Workers will need these for their data: nurseries import them, and spare the cores of workers while they do."""
-    with _starting:
-        new = [name for name in modules if name not in _also]
-        _also.extend(new)
-        for each in _nurseries.values():
-            if new and each.ours:
+    """Have fork servers import what workers need for their data, and spare the workers' cores while they do."""
+    with _guard:
+        new = [name for name in modules if name not in _also_warm]
+        _also_warm.extend(new)
+        for each in _fork_servers.values():
+            if new and each.is_usable:
                 each.warm(new)
 
 
-def open_session(preload: Sequence[str], warm: Sequence[str] = ()) -> tuple[ForkServerProcess, socket.socket]:
-    """A line to a nursery. One that is dying may still look alive; then another takes its place."""
-    found = fork_server_for(preload, warm)
-    try:
-        return found, found.open_session()
-    except OSError:
-        found = fork_server_for(preload, warm, instead_of=found)
-        return found, found.open_session()
+class ForkSession:
+    """A session with a fork server: it forks the processes of one run, and reports their exits.
+
+    Raises:
+        OSError: No fork server can be reached.
+    """
+
+    def __init__(self, preload: Sequence[str], warm: Sequence[str]) -> None:
+        self._server = fork_server_for(preload, warm)
+        try:
+            self._socket = self._server.open_session()
+        except OSError:  # one that is ending may still look usable: another takes its place
+            self._server = fork_server_for(preload, warm, instead_of=self._server)
+            self._socket = self._server.open_session()
+
+    def fileno(self) -> int:
+        """Readable when there is something to :meth:`receive`."""
+        return self._socket.fileno()
+
+    def send(self, request: SessionRequest, fds: Sequence[int] = ()) -> None:
+        socket.send_fds(self._socket, [encoded_request(request)], fds)
+
+    def receive(self) -> Exited | None:
+        """The next exit; None when the fork server has ended."""
+        try:
+            data = self._socket.recv(MESSAGE_BYTES)
+        except OSError:
+            data = b""
+        return decoded_exit(data) if data else None
+
+    def kill_server_if_alone(self) -> None:
+        """Kill a fork server that does not react, unless it serves others, too."""
+        if self._server.num_sessions == 1:
+            self._server.kill()
+
+    def close(self) -> None:
+        """The fork server kills what is left of this session's processes."""
+        shut(self._socket)
+        self._server.num_sessions -= 1
 
 
 def warm_up(preload: Sequence[str], warm: Sequence[str]) -> None:
-    """Start the nursery before anybody needs it; not in a worker, nor in a process that is somebody's helper."""
-    multiprocessing = sys.modules.get("multiprocessing.process")  # there if it started us; costly to import if not
+    """Start a fork server before it is needed; not in a worker, nor in a process that multiprocessing started.
+
+    Args:
+        preload: Modules that it imports at once.
+        warm: Modules that it imports when there is time.
+    """
+    multiprocessing = sys.modules.get("multiprocessing.process")  # loaded if it started us; costly to import if not
     helper = multiprocessing is not None and multiprocessing.parent_process() is not None
-    if sys.platform == "linux" and not helper and not in_worker() and not born_in_nursery():
-        with contextlib.suppress(OSError):  # no room for temporary files, say: whoever needs it will be told
+    if sys.platform == "linux" and not helper and not in_worker() and not in_fork_server():
+        with contextlib.suppress(OSError):  # no space for temporary files, say: the first run reports it
             fork_server_for(preload, warm)
 
 
 @contextlib.contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """For imports: they make hundreds of thousands of objects, and none of them is garbage."""
+    """Suspend garbage collection for imports: they make hundreds of thousands of objects, none of them garbage."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -212,11 +261,11 @@ def without_garbage_collection() -> Iterator[None]:
 
 @atexit.register
 def _end_all() -> None:
-    global _over
-    _over = True
+    global _program_ends
+    _program_ends = True
     end_fork_servers()
 
 
 def end_fork_servers() -> None:
-    while _nurseries:
-        _nurseries.popitem()[1].end()
+    while _fork_servers:
+        _fork_servers.popitem()[1].end()

@@ -1,10 +1,10 @@
-"""Who uses which GPU of this machine: a lock per GPU, held by the program whose run was given it.
+"""Locks by which the programs of a machine keep out of each other's GPUs: a file per GPU.
 
-    <shared memory>/headway-gpu-<uuid>.lock    exclusive: a run's workers have it for themselves
-                                               shared: they asked for less than a whole GPU
+    <shared memory>/headway-gpu-<uuid>.lock    exclusive: a run has the GPU for itself
+                                               shared: runs use less than a whole GPU
 
-The kernel lets go of a lock when its program ends, however it ends. A GPU that another program uses without Headway is
-not known here. ``HEADWAY_SHARE_GPUS=1`` gives out all GPUs, whoever uses them.
+The kernel releases a lock when its program ends, however it ends. A GPU that another program uses without Headway is
+not known here. ``HEADWAY_SHARE_GPUS=1`` hands out all GPUs, whoever uses them.
 """
 
 from __future__ import annotations
@@ -17,81 +17,82 @@ import re
 import stat
 import tempfile
 
-from headway.core.config import ScalingConfig
-from headway.core.environment import memory_folder, outer_ranks, shares_gpus
+from collections.abc import Container, Iterable
+
+from headway.core.environment import memory_folder
 from headway.core.errors import EngineError
 from headway.core.process.title import of_driver
-from headway.engine import hardware
 
 
-class GpuClaim:
-    """The GPUs of one run, from :meth:`take` until :meth:`release`."""
+class GpuLocks:
+    """The locks that this program holds, and what it has found out about those of other programs."""
 
-    def __init__(self, scaling: ScalingConfig) -> None:
-        self._scaling = scaling
-        self._share = scaling.num_gpus_per_worker
-        self._locks: dict[str, int] = {}  # GPU -> the file that is locked
+    def __init__(self) -> None:
+        self.taken: dict[str, str] = {}  # GPUs that other programs hold as a whole -> who, in words
+        self.shared: frozenset[str] = frozenset()  # GPUs that other programs hold parts of
+        self._files: dict[str, int] = {}  # GPU -> the file that is locked
         self._pid = os.getpid()
 
-    @property
-    def gpus(self) -> list[str]:
-        """Those that workers may be given, as CUDA_VISIBLE_DEVICES names them."""
-        if not self._share:
-            return []  # most runs: nobody needs to look
-        visible = hardware.gpus()
-        return [gpu for gpu in visible if gpu in self._locks] if self._claims else visible
+    def forget_others(self) -> None:
+        """Other programs may have released their GPUs."""
+        self.taken, self.shared = {}, frozenset()
 
-    @property
-    def _claims(self) -> bool:
-        """Under an outer torchrun, that one has decided who uses which."""
-        return bool(self._share) and not shares_gpus() and outer_ranks() is None
+    def take(self, gpus: Iterable[str], *, whole: bool) -> bool:
+        """Lock these GPUs, or parts of them; False where another program holds one, which is then known."""
+        return all([self._take_whole(gpu) if whole else self._take_part(gpu) for gpu in gpus])
 
-    def take(self) -> None:
-        """Claim what the run needs at most, as far as it is free. What it has already stays.
+    def _take_whole(self, gpu: str) -> bool:
+        if self._lock(gpu, fcntl.LOCK_EX):
+            return True
+        self.probe(gpu)
+        return False
 
-        Raises:
-            EngineError: It is less than the fewest workers need; then nothing is held.
-        """
-        if not self._claims:
+    def _take_part(self, gpu: str) -> bool:
+        if gpu in self._files:
+            return self._lock(gpu, fcntl.LOCK_SH)
+        if self._lock(gpu, fcntl.LOCK_EX):
+            return self._lock(gpu, fcntl.LOCK_SH)
+        if gpu not in self.shared:  # others may be idle: those come first
+            self.shared |= {gpu}
+            return False
+        if self._lock(gpu, fcntl.LOCK_SH):
+            return True
+        self.taken[gpu] = _user(gpu)
+        return False
+
+    def _lock(self, gpu: str, mode: int) -> bool:
+        if gpu in self._files:
+            try:
+                fcntl.flock(self._files[gpu], mode | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+        if (file := _locked(gpu, mode)) is None:
+            return False
+        self._files[gpu] = file
+        return True
+
+    def probe(self, gpu: str) -> None:
+        """Find out whether other programs use this GPU."""
+        if gpu in self._files:
             return
-        visible, wanted = hardware.gpus(), self._needed(self._scaling.max_workers)
-        modes = (fcntl.LOCK_EX,) if self._share >= 1 else (fcntl.LOCK_EX, fcntl.LOCK_SH)
-        for mode in modes:  # who is content with a part of one takes idle ones first
-            for gpu in visible:
-                has = sum(each in self._locks for each in visible)
-                if has < wanted and gpu not in self._locks and (lock := _locked(gpu, mode)) is not None:
-                    self._locks[gpu] = lock
-                    if self._share < 1:
-                        fcntl.flock(lock, fcntl.LOCK_SH)
-        if len(self.gpus) < self._needed(max(1, self._scaling.min_workers)):
-            text = self._refusal()
-            self.release()
-            raise EngineError(text)
+        for mode in (fcntl.LOCK_EX, fcntl.LOCK_SH):
+            if (file := _locked(gpu, mode)) is not None:
+                _unlock(gpu, file)
+                self.shared = self.shared | {gpu} if mode == fcntl.LOCK_SH else self.shared
+                return
+        self.taken[gpu] = _user(gpu)
 
-    def _needed(self, num_workers: int) -> int:
-        if self._share >= 1:
-            return int(self._share) * num_workers
-        return -(-num_workers // int(1 / self._share))
+    def keep(self, gpus: Container[str]) -> None:
+        """Release all but these."""
+        for gpu in [gpu for gpu in self._files if gpu not in gpus]:
+            _unlock(gpu, self._files.pop(gpu))
 
-    def _refusal(self) -> str:
-        needed, visible = self._needed(max(1, self._scaling.min_workers)), hardware.gpus()
-        busy = [gpu for gpu in visible if gpu not in self._locks]
-        users = "; ".join(f"GPU {gpu}: {_user(gpu)}" for gpu in busy[:8])
-        return (
-            f"the run needs {needed} of this machine's {len(visible)} GPUs, and {len(self.gpus)} are free ({users}): "
-            "wait until those runs are over, let both share GPUs (resources_per_worker={'GPU': 0.5}), or set "
-            "HEADWAY_SHARE_GPUS=1 to use GPUs that are in use"
-        )
-
-    def release(self) -> None:
-        """Let go of all."""
-        for gpu, lock in self._locks.items():
-            _unlock(gpu, lock) if self._pid == os.getpid() else os.close(lock)  # a forked process has but a copy
-        self._locks = {}
-
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):
-            self.release()
+    def abandon(self) -> None:
+        """Close the copies of a forked process; the locks stay its parent's."""
+        for file in self._files.values():
+            os.close(file)
+        self._files = {}
 
 
 def _path(gpu: str) -> str:
@@ -100,7 +101,7 @@ def _path(gpu: str) -> str:
 
 
 def _identity(gpu: str) -> str:
-    """The same for all programs of this machine, and for containers that count GPUs from 0 each."""
+    """A name of the GPU that all programs agree on, also in containers that count their GPUs from 0."""
     if not gpu.isdigit():
         return gpu
     with contextlib.suppress(OSError, AttributeError):
@@ -117,7 +118,7 @@ def _identity(gpu: str) -> str:
 
 
 def _locked(gpu: str, mode: int) -> int | None:
-    """The locked file of a GPU; None where somebody else uses it."""
+    """The locked file of a GPU; None where another program uses it."""
     path = _path(gpu)
     while True:
         fd = _opened(path)
@@ -128,8 +129,8 @@ def _locked(gpu: str, mode: int) -> int | None:
         except BlockingIOError:
             os.close(fd)
             return None
-        os.close(fd)  # it was removed while we waited for it
-    with contextlib.suppress(OSError):  # of another user: nobody will know who we are
+        os.close(fd)  # its last user removed it in the meantime
+    with contextlib.suppress(OSError):  # another user's file: it keeps their number
         os.ftruncate(fd, 0)
         os.pwrite(fd, str(os.getpid()).encode(), 0)
     return fd
@@ -142,7 +143,7 @@ def _opened(path: str) -> int:
             fd = os.open(path, os.O_RDWR | flags)
         except FileNotFoundError:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o644)
-            os.fchmod(fd, 0o644)  # whatever the umask: other users shall see that it is locked
+            os.fchmod(fd, 0o644)  # whatever the umask: other users must be able to open it
         except PermissionError:
             fd = os.open(path, os.O_RDONLY | flags)
     except OSError as error:
@@ -161,17 +162,17 @@ def _is_at(path: str, fd: int) -> bool:
 
 
 def _unlock(gpu: str, lock: int) -> None:
-    """Let go of it; the last one removes the file."""
+    """Release the lock; the last holder removes the file."""
     with contextlib.suppress(OSError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.unlink(_path(gpu))
     with contextlib.suppress(OSError):
-        fcntl.flock(lock, fcntl.LOCK_UN)  # a process that the user has forked may hold a copy of the file
+        fcntl.flock(lock, fcntl.LOCK_UN)  # a process forked by the user may hold a copy of the file
     os.close(lock)
 
 
 def _user(gpu: str) -> str:
-    """Who uses it, in words."""
+    """The program that uses it, in words."""
     try:
         fd = os.open(_path(gpu), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -180,4 +181,4 @@ def _user(gpu: str) -> str:
             os.close(fd)
     except (OSError, ValueError):
         return "another program"
-    return "another run of this program" if pid == os.getpid() else of_driver(pid)
+    return of_driver(pid)

@@ -1,4 +1,4 @@
-"""The one worker is this very process, so that ``breakpoint()`` works and closures stay what they are.
+"""The inline engine: the only worker is this process, so that ``breakpoint()`` works and closures stay what they are.
 
 The function runs inside :meth:`InlineEngine.pump`, and its messages are delivered from inside its own calls:
 one thread, no copies.
@@ -12,7 +12,7 @@ import os
 import queue
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -33,38 +33,41 @@ from headway.core.messages import (
 from headway.core.task import Task
 from headway.engine import hardware
 from headway.engine.base import Deliver, worker_entry
-from headway.engine.gpu_locks import GpuClaim
+from headway.engine.broker import RunResources
+from headway.engine.one_shot_process import ForkedOneShotProcess
 from headway.engine.process_stats import OutsideStacks, ProcessStats
 
 
 class InlineEngine:
-    """See :class:`headway.engine.base.Engine` for what each method promises."""
+    """See :class:`headway.engine.base.Engine` for what each method promises.
 
-    name = "inline"
+    Args:
+        scaling: What the worker needs.
+        task: What it runs.
+        preload: Modules that one-shot processes need.
+        warm: Modules that one-shot processes need later.
+    """
 
-    def __init__(self, scaling: ScalingConfig, task: Task) -> None:
+    in_process = True
+
+    def __init__(
+        self, scaling: ScalingConfig, task: Task, preload: Sequence[str] = (), warm: Sequence[str] = ()
+    ) -> None:
+        if scaling.min_workers > 1:
+            raise ConfigError(
+                f"engine='inline' runs one worker, in this process; num_workers is {scaling.num_workers!r}"
+            )
+        self.resources = RunResources(scaling, self.post, in_process=True)
         self._scaling = scaling
         self._task = task
-        self._gpus = GpuClaim(scaling)
+        self._modules = preload, warm
         self._posted: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._attempt = 0
         self._launched = False
         self._start: Start | None = None
         self._session: Any = None
         self.interrupted = False
-        self.in_user_code = False  # whether a KeyboardInterrupt would hit the user's function, and not us
-
-    def check(self, scaling: ScalingConfig) -> int:
-        if scaling.min_workers > 1:
-            raise ConfigError(
-                f"engine='inline' runs one worker, in this process; num_workers is {scaling.num_workers!r}"
-            )
-        hardware.room(scaling)
-        self._gpus.take()
-        return 1
-
-    def threads_per_worker(self, num_workers: int) -> int | None:
-        return None
+        self.in_user_code = False
 
     def open(self, deliver: Deliver) -> None:
         self._deliver = deliver
@@ -86,11 +89,14 @@ class InlineEngine:
     def kill(self) -> None:
         self.interrupted = True
 
-    def vital(self, index: int) -> ProcessStats | None:
+    def process_stats(self, index: int) -> ProcessStats | None:
         return None
 
-    def outside(self, index: int) -> OutsideStacks | None:
+    def outside_stacks(self, index: int) -> OutsideStacks | None:
         return None
+
+    def one_shot_process(self, entry: str) -> ForkedOneShotProcess:
+        return ForkedOneShotProcess(entry, *self._modules)
 
     def post(self, event: object) -> None:
         self._posted.put(event)
@@ -101,14 +107,22 @@ class InlineEngine:
                 self._launched = False
                 self._run()
             else:
-                self.deliver_posted(timeout_s)
+                self._wait(timeout_s)
         except KeyboardInterrupt:
             self._deliver([AbortEvent()])
 
+    def _wait(self, timeout_s: float | None) -> None:
+        if self.resources.look_at is not None:
+            wait_s = max(0.0, self.resources.look_at - time.monotonic())
+            timeout_s = wait_s if timeout_s is None else min(wait_s, timeout_s)
+        self.deliver_posted(timeout_s)
+        if self.resources.look_at is not None and self.resources.look_at <= time.monotonic():
+            self.resources.look(time.monotonic())
+
     def _run(self) -> None:
-        self.say(self._hello())
+        self.say(self._ready())
         start, self._start = self._start, None
-        if start is None:  # the run was aborted before it began
+        if start is None:  # the run was aborted before it started
             return self.say(WorkerExited(reason="never started"))
         self._session = worker_entry("Session")(start, _Link(self))
         try:
@@ -134,7 +148,7 @@ class InlineEngine:
 
     @contextlib.contextmanager
     def our_code(self) -> Iterator[None]:
-        """The function has called us; as we return to it, it hears that the run was asked to stop."""
+        """The function has called us; when it continues, KeyboardInterrupt tells it that the run was asked to stop."""
         self.in_user_code = False
         try:
             yield
@@ -143,18 +157,16 @@ class InlineEngine:
         if self.interrupted:
             raise KeyboardInterrupt("the run was asked to stop")
 
-    def _hello(self) -> Ready:
+    def _ready(self) -> Ready:
+        gpus = self.resources.gpus_of_workers
         host, pid = socket.gethostname(), os.getpid()
-        outer = _place_by_torchrun(self._scaling)
-        return Ready(
-            host=host, pid=pid, gpus=tuple(hardware.deal_gpus(self._scaling, 1, self._gpus.gpus)[0]), place=outer
-        )
+        return Ready(host=host, pid=pid, gpus=gpus[0] if gpus else (), place=_place_by_torchrun(self._scaling))
 
     def say(self, message: ToController) -> None:
         self._deliver([FromWorker(self._attempt, 0, message)])
 
     def deliver_posted(self, timeout_s: float | None) -> None:
-        """What other threads have posted; waits for the first of it, at most so long."""
+        """Deliver what other threads have posted; wait for the first event, at most so long."""
         with contextlib.suppress(queue.Empty):
             first = self._posted.get_nowait() if timeout_s == 0 else self._posted.get(timeout=timeout_s)
             self._deliver([first])
@@ -162,11 +174,11 @@ class InlineEngine:
                 self._deliver([self._posted.get_nowait()])
 
     def close(self) -> None:
-        self._gpus.release()
+        self.resources.release()
 
 
 class _Link:
-    """The worker's end: a call of the user's function goes straight into the controller and back."""
+    """The worker's connection: a call of the user's function goes straight into the controller and back."""
 
     alone = True
 
@@ -194,7 +206,7 @@ class _Link:
 
 @contextlib.contextmanager
 def _environment(env: dict[str, str]) -> Iterator[None]:
-    """These variables, and afterwards again what was there before, whatever was set in between."""
+    """Set these variables; at the end restore what was set before."""
     before = dict(os.environ)
     os.environ.update(env)
     try:
@@ -206,7 +218,7 @@ def _environment(env: dict[str, str]) -> Iterator[None]:
 
 
 def _place_by_torchrun(scaling: ScalingConfig) -> RankAssignment | None:
-    """Under an outer torchrun this process has a place already."""
+    """The ranks that an outer torchrun has given to this process, if there is one."""
     outer = outer_ranks()
     if outer is None:
         return None

@@ -1,106 +1,180 @@
-"""Workers that outlive a run: the next one finds the same processes, with what they have imported and kept.
+"""Persistent workers: they outlive a run, and the next run finds the same processes with what they have imported.
 
-To the controller of a run they look like any others: who rests until the next run has left this one, and who is asked
-for again is ready at once. A run that does not end well takes its workers along; the next one gets new ones.
+To the controller of a run they look like any others: a worker that becomes idle has exited for its run, and one that is
+launched again is ready at once. A run that does not end well takes its workers along; the next one gets new ones.
 """
 
 from __future__ import annotations
 
-import select
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from headway.core.config import ScalingConfig
 from headway.core.errors import EngineError
-from headway.core.messages import FromWorker, Ready, WorkerExited, WorkerIdle
-from headway.engine.base import Deliver
+from headway.core.messages import (
+    FromWorker,
+    Ready,
+    ResourcesAwaitedEvent,
+    ResourcesGrantedEvent,
+    ToWorker,
+    WorkerExited,
+    WorkerIdle,
+)
+from headway.engine.base import Deliver, OneShotProcess
+from headway.engine.broker import RunResources
 from headway.engine.local import LocalEngine
+from headway.engine.process_stats import OutsideStacks, ProcessStats
 
-BRING_UP_S = 120.0
+START_S = 120.0
 
 
-class PersistentEngine(LocalEngine):
-    """A local engine that is opened and closed by one run after another, until ``shut_down``."""
+class PersistentEngine:
+    """A local engine that one run after another opens and closes, until ``shut_down``.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    See :class:`headway.engine.base.Engine` for what each method promises.
+
+    Args:
+        scaling: How many workers, and what each of them needs.
+        preload: Modules that the fork server has imported before it forks.
+        warm: Modules that it imports when there is time.
+    """
+
+    in_process = False
+    in_user_code = False
+
+    def __init__(self, scaling: ScalingConfig, preload: Sequence[str] = (), warm: Sequence[str] = ()) -> None:
+        self._local = LocalEngine(scaling, preload, warm)
         self._is_open = False
-        self._controller: Deliver | None = None  # of the run that goes on, if one does
+        self._deliver: Deliver | None = None  # of the run that is using the workers, if one is
+        self._attempt = 0
+        self._num_workers = 0  # of the latest launch
         self._ready: dict[int, Ready] = {}
-        self._resting: set[int] = set()
+        self._idle: set[int] = set()
+        self._exited: set[int] = set()
+        self._granted = False
 
-    def bring_up(self, num_workers: int) -> None:
-        """Start workers that wait for their first run."""
-        self.open(lambda events: None)
+    def start(self, num_workers: int, owner: str, say: Callable[[str], None]) -> None:
+        """Start workers that wait for their first run, as soon as what they need is free.
+
+        Args:
+            num_workers: How many.
+            owner: Whose they are, for others who wait for the same resources.
+            say: Called with a line if there is something to wait for.
+        """
+
+        def on_events(events: Sequence[Any]) -> None:
+            for event in events:
+                if isinstance(event, ResourcesAwaitedEvent):
+                    say(event.text)
+
+        self.resources.check()
+        self.resources.request(owner)
+        self.open(on_events)
         try:
-            super().launch(0, num_workers)
-            self._wait_for(num_workers)
+            while not self._granted:
+                self.pump(None)
+            self.launch(0, num_workers)
+            self._wait_until_ready(num_workers)
         except BaseException:
             self.shut_down()
             raise
-        self._resting = set(self._ready)
-        self._controller = None
+        self._idle = set(self._ready)
+        self._deliver = None
 
-    def _wait_for(self, num_workers: int) -> None:
-        ends = time.monotonic() + BRING_UP_S
+    def _wait_until_ready(self, num_workers: int) -> None:
+        ends = time.monotonic() + START_S
         while len(self._ready) < num_workers:
             self.pump(max(0.0, ends - time.monotonic()))
-            if any(channel.left for channel in self._channels) or time.monotonic() > ends:
+            if self._exited or time.monotonic() > ends:
                 raise EngineError(f"only {len(self._ready)} of {num_workers} workers came up")
 
+    def shut_down(self) -> None:
+        """End the workers."""
+        self._local.close()
+        self._is_open = self._granted = False
+        self._ready, self._idle = {}, set()
+
+    # --- the contract ---
+
+    @property
+    def resources(self) -> RunResources:
+        return self._local.resources
+
     def open(self, deliver: Deliver) -> None:
-        self._controller = deliver
+        self._deliver = deliver
         if not self._is_open:
-            super().open(self._pass_on)
+            self._local.open(self._pass_on)
             self._is_open = True
 
     def launch(self, attempt: int, num_workers: int) -> None:
-        self._look_for_deaths()
-        if self._resting != set(range(num_workers)):
-            self._renew()
-            return super().launch(attempt, num_workers)
-        self._attempt = attempt
-        self._resting = set()
-        self._pass_on([FromWorker(attempt, index, self._ready[index]) for index in range(num_workers)])
+        num_idle = -1
+        while num_idle != len(self._idle):  # nobody has listened since the last run: idle workers may have exited
+            num_idle = len(self._idle)
+            self._local.pump(0)
+        self._attempt, self._num_workers = attempt, num_workers
+        if self._idle == set(range(num_workers)):
+            self._idle = set()
+            self._pass_on([FromWorker(attempt, index, self._ready[index]) for index in range(num_workers)])
+        else:
+            self._ready, self._idle, self._exited = {}, set(), set()
+            self._local.launch(attempt, num_workers)
 
-    def _look_for_deaths(self) -> None:
-        """Nobody has listened since the last run."""
-        while self._resting and self._session is not None and select.select([self._session], [], [], 0)[0]:
-            self._read_session()
+    def send(self, index: int, message: ToWorker) -> None:
+        self._local.send(index, message)
+
+    def interrupt(self) -> None:
+        self._local.interrupt()
+
+    def kill(self) -> None:
+        self._local.kill()
+
+    def process_stats(self, index: int) -> ProcessStats | None:
+        return self._local.process_stats(index)
+
+    def outside_stacks(self, index: int) -> OutsideStacks | None:
+        return self._local.outside_stacks(index)
+
+    def one_shot_process(self, entry: str) -> OneShotProcess:
+        return self._local.one_shot_process(entry)
+
+    def pump(self, timeout_s: float | None) -> None:
+        self._local.pump(timeout_s)
+
+    def post(self, event: object) -> None:
+        self._local.post(event)
 
     def close(self) -> None:
-        """The end of a run: workers that rest are kept, unless one of them is missing."""
-        self._controller = None
-        if len(self._resting) < max(1, len(self._channels)):
+        """The end of a run: idle workers are kept, unless one of them is missing."""
+        self._deliver = None
+        if len(self._idle) < max(1, self._num_workers):
             self.shut_down()
-
-    def shut_down(self) -> None:
-        """The end of the workers."""
-        if self._is_open:
-            super().close()
-            self._is_open = False
-        self._ready, self._resting = {}, set()
-
-    def _renew(self) -> None:
-        """Let go of workers that cannot go on together; the nursery ends them when their session closes."""
-        if self._channels and self._session is not None:
-            self._close_session(self._session)
-        self._drop_all()
-        self._ready, self._resting = {}, set()
 
     def _pass_on(self, events: Sequence[Any]) -> None:
         passed = []
         for event in events:
-            if isinstance(event, FromWorker):
-                match event.message:
-                    case Ready() as ready:
-                        self._ready[event.rank] = ready
-                    case WorkerIdle():
-                        self._resting.add(event.rank)
-                        event = FromWorker(event.attempt, event.rank, WorkerExited(code=0))
-                    case WorkerExited() if event.rank in self._resting:
-                        self._resting.discard(event.rank)
-                        continue  # its run was told already that it has left
-            passed.append(event)
-        if passed and self._controller is not None:
-            self._controller(passed)
+            match event:
+                case FromWorker():
+                    event = self._seen(event)
+                case ResourcesGrantedEvent():
+                    self._granted = True
+            if event is not None:
+                passed.append(event)
+        if passed and self._deliver is not None:
+            self._deliver(passed)
+
+    def _seen(self, event: FromWorker) -> FromWorker | None:
+        """The message as the run is to see it; None for what it has seen before."""
+        message = event.message
+        match message:
+            case Ready():
+                self._ready[event.rank] = message
+            case WorkerIdle():
+                self._idle.add(event.rank)
+                message = WorkerExited(code=0)
+            case WorkerExited():
+                self._exited.add(event.rank)
+                if event.rank in self._idle:
+                    self._idle.discard(event.rank)
+                    return None  # its run has seen its exit when it became idle
+        return FromWorker(self._attempt, event.rank, message)

@@ -1,11 +1,11 @@
-"""The reapers: ancestors of a nursery. Whatever happens to driver and nursery, nothing of theirs lives on.
+"""Reapers: two small ancestors of a fork server that kill whatever it leaves behind.
 
-    driver ── reaper ── reaper ── nursery ── workers ── what they have started
+    driver ── reaper ── reaper ── fork server ── workers ── what they have started
 
-A reaper waits for the end of the nursery and of the driver, does nothing else and loads nothing. The nursery ends all
-its workers when the driver is gone; if the nursery is killed too, its descendants become children of the nearest reaper
-(a child subreaper, prctl(2)), which ends them. There are two, so that killing any one of them, with driver and nursery
-or long before, leaves one that does this.
+A reaper waits for the end of the fork server and of the driver, does nothing else and loads nothing. The fork server
+ends all its workers when the driver has ended; if the fork server is killed too, its descendants become children of the
+nearest reaper (a child subreaper, prctl(2)), which kills them. There are two, so that killing any one of them, together
+with driver and fork server or long before, leaves one that does this.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_GRACE_S = 0.5  # for the nursery to end by itself after the driver; it may be importing or stopped
-_BEGAN = time.time()
-_CLOCK_S = 0.1  # clocks of filesystems are coarse
+_GRACE_S = 0.5  # for the fork server to end by itself after the driver; it may be importing or stopped
+_STARTED_AT = time.time()
+_CLOCK_RESOLUTION_S = 0.1  # clocks of filesystems are coarse
 prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
-def fork_under_reapers(driver: int, folder: str) -> None:
-    """Fork: the child returns and is to be the nursery, this process and another stay behind as its reapers.
+def fork_under_reapers(driver: int, directory: str) -> None:
+    """Fork twice: the innermost child returns as the fork server, the two other processes become its reapers.
 
     Args:
         driver: A pidfd of the driver.
-        folder: Temporary files of the nursery and its workers, which go with them.
+        directory: Temporary files of the fork server and its workers; removed at the end.
     """
-    # Whatever the driver has blocked. SIGTERM is for it and for workers, who hear of it as soon as they can; what
-    # sends it to all processes of a program, as systemd and Slurm do, must not take the workers away by ending us.
+    # Whatever the driver has blocked. SIGTERM is for the driver and for workers, which unblock it when they can handle
+    # it. systemd and Slurm send it to all processes of a program: it must not end the workers by ending us.
     signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGTERM])
     for grace_s in (2 * _GRACE_S, _GRACE_S):  # the inner reaper goes first
         adopt_orphans()
@@ -44,13 +44,13 @@ def fork_under_reapers(driver: int, folder: str) -> None:
         if child:
             try:
                 _close_all_but(driver)
-                _guard(child, driver, folder, grace_s)
+                _guard(child, driver, directory, grace_s)
             finally:
                 os._exit(70)
 
 
 def adopt_orphans() -> None:
-    """Have the kernel make descendants whose parents end children of this process."""
+    """Become the parent of descendants whose own parents end."""
     prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -79,19 +79,19 @@ def send_signal(pid: int, number: int) -> None:
 
 
 def sweep_shared_memory(pid: int) -> None:
-    """torch makes a segment, passes it on and unlinks its name; a loader process that is killed in between cannot.
+    """Remove shared memory of a process that has ended: a loader process may be killed before torch unlinks it.
 
-    Containers may share ``/dev/shm`` and not their process numbers. What another user has made, or somebody before
-    this process began, is not that of a child of ours.
+    Containers may share ``/dev/shm`` and not their process numbers: files of other users, and files older than this
+    process, are not those of a child of ours.
     """
     for path in glob.glob(f"/dev/shm/torch_{pid}_*"):
         with contextlib.suppress(OSError):
             status = os.lstat(path)
-            if status.st_uid == os.geteuid() and status.st_ctime >= _BEGAN - _CLOCK_S:
+            if status.st_uid == os.geteuid() and status.st_ctime >= _STARTED_AT - _CLOCK_RESOLUTION_S:
                 os.unlink(path)
 
 
-def _guard(child: int, driver: int, folder: str, grace_s: float) -> NoReturn:
+def _guard(child: int, driver: int, directory: str, grace_s: float) -> NoReturn:
     guarded: int | None = child
     while guarded is not None:
         ended = os.pidfd_open(guarded)
@@ -99,23 +99,23 @@ def _guard(child: int, driver: int, folder: str, grace_s: float) -> NoReturn:
             _first_of(ended, timeout_s=grace_s)
             break
         os.waitpid(guarded, 0)
-        guarded = _adopted_nursery()
+        guarded = _adopted_fork_server()
         os.close(ended)
     end_children()
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)
     os._exit(0)
 
 
-def _adopted_nursery() -> int | None:
-    """The nursery, if a reaper between us and it was killed: it is our child now. None where nothing is to be guarded.
+def _adopted_fork_server() -> int | None:
+    """The fork server, if the reaper between us and it was killed, so that it is our child now; else None.
 
-    The inner reaper leaves no child behind unless it is killed. What the nursery leaves is not a nursery.
+    The inner reaper leaves no child behind unless it is killed. What the fork server leaves behind is no fork server.
     """
     left = children(os.getpid())
-    return left[0] if len(left) == 1 and _is_nursery(left[0]) else None
+    return left[0] if len(left) == 1 and _is_fork_server(left[0]) else None
 
 
-def _is_nursery(pid: int) -> bool:
+def _is_fork_server(pid: int) -> bool:
     """Whether a process was forked from this one without another program or session since; workers have their own."""
     with contextlib.suppress(OSError):
         return os.getsid(pid) == os.getsid(0)
@@ -130,8 +130,8 @@ def _first_of(*pidfds: int, timeout_s: float | None = None) -> list[int]:
 
 
 def _close_all_but(kept: int) -> None:
-    """The nursery's door among them: it is closed for the driver when the nursery is gone."""
+    """Close inherited files, the control socket among them: the driver must see it close when the fork server ends."""
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd > 2 and fd != kept:
-            with contextlib.suppress(OSError):  # it was that of the listing
+            with contextlib.suppress(OSError):  # the file of the listing itself
                 os.close(fd)

@@ -10,26 +10,28 @@ from __future__ import annotations
 
 import queue
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
+from typing import ClassVar
 
-from headway.core.config import ScalingConfig
 from headway.core.messages import (
+    CapacityEvent,
     ExitAllowed,
     FromWorker,
     FunctionFailed,
     FunctionReturned,
     Ready,
     Report,
+    ResourcesGrantedEvent,
     SaveStarted,
     Start,
     ToController,
     ToWorker,
     WorkerExited,
 )
-from headway.engine.base import Deliver
+from headway.engine.base import Deliver, OneShotProcess
 from headway.engine.process_stats import OutsideStacks, ProcessStats
 from headway.storage.checkpoint.staging import Slot
 
@@ -73,6 +75,29 @@ class _Worker:
     code: int = 0
 
 
+class FakeResources:
+    """Everything that is asked for is free."""
+
+    def __init__(self, num_workers: int, post: Callable[[object], None]) -> None:
+        self._num_workers = num_workers
+        self._post = post
+
+    def check(self) -> None:
+        pass
+
+    def request(self, owner: str) -> None:
+        self._post(ResourcesGrantedEvent())
+
+    def num_available_workers(self) -> int:
+        return self._num_workers
+
+    def limit(self, num_workers: int | None) -> None:
+        self._post(CapacityEvent(self._num_workers if num_workers is None else num_workers))
+
+    def threads_per_worker(self, num_workers: int) -> int | None:
+        return None
+
+
 @dataclass
 class FakeEngine:
     """See :class:`headway.engine.base.Engine` for what each method promises."""
@@ -80,8 +105,9 @@ class FakeEngine:
     run: Path
     attempts: Sequence[Sequence[Script]]
     seed: int = 0
-    name: str = "fake"
     delivered: list[FromWorker] = field(default_factory=list)
+    in_process: ClassVar[bool] = False
+    in_user_code: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -89,12 +115,7 @@ class FakeEngine:
         self._workers: list[_Worker] = []
         self._attempt = 0
         self._launches = 0
-
-    def check(self, scaling: ScalingConfig) -> int:
-        return len(self.attempts[0])
-
-    def threads_per_worker(self, num_workers: int) -> int | None:
-        return None
+        self.resources = FakeResources(len(self.attempts[0]), self.post)
 
     def open(self, deliver: Deliver) -> None:
         self._deliver = deliver
@@ -120,11 +141,14 @@ class FakeEngine:
             if worker.phase not in ("leaving", "gone"):
                 worker.phase, worker.code = "leaving", -9
 
-    def vital(self, index: int) -> ProcessStats | None:
+    def process_stats(self, index: int) -> ProcessStats | None:
         return None
 
-    def outside(self, index: int) -> OutsideStacks | None:
+    def outside_stacks(self, index: int) -> OutsideStacks | None:
         return None
+
+    def one_shot_process(self, entry: str) -> OneShotProcess:
+        raise NotImplementedError("the fake engine has no processes")
 
     def post(self, event: object) -> None:
         self._posted.put(event)

@@ -18,7 +18,7 @@ def made(monkeypatch: pytest.MonkeyPatch, **state: Any) -> fork_server.ForkServe
     """One that has just imported, on a machine all of whose cores are busy."""
     monkeypatch.setattr(fork_server, "_some_core_is_idle", lambda: False)
     found = fork_server.ForkServer.__new__(fork_server.ForkServer)
-    vars(found).update({"_workers": {}, "_sparing": False, "_imported": time.monotonic(), **state})
+    vars(found).update({"_workers": {}, "_sparing": False, "_imported_at": time.monotonic(), **state})
     return found
 
 
@@ -29,7 +29,7 @@ def made(monkeypatch: pytest.MonkeyPatch, **state: Any) -> fork_server.ForkServe
         ({"_workers": {1: None}}, True),
         ({"_sparing": True}, True),
         ({"_workers": {1: None}, "_sparing": True}, False),
-        ({"_workers": {1: None}, "_sparing": True, "_imported": 0.0}, True),
+        ({"_workers": {1: None}, "_sparing": True, "_imported_at": 0.0}, True),
     ],
     ids=["nobody works", "workers without data", "data, nobody works", "workers with data", "they have had a second"],
 )
@@ -41,7 +41,7 @@ def test_only_workers_with_data_are_left_their_cores(
 
 def test_a_program_with_datasets_says_so() -> None:
     headway.data.range(1)
-    assert "headway.data.iterator" in fork_server_client._also, "so that nurseries are sparing"
+    assert "headway.data.iterator" in fork_server_client._also_warm, "so that fork servers are sparing"
 
 
 def test_a_fork_server_whose_driver_was_killed_before_it_came_up_says_nothing() -> None:

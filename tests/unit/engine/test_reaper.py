@@ -21,7 +21,7 @@ def segment() -> Iterator[Path]:
 
 
 def test_a_segment_from_before_this_program_stays(segment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reaper, "_BEGAN", reaper._BEGAN + 3600)
+    monkeypatch.setattr(reaper, "_STARTED_AT", reaper._STARTED_AT + 3600)
     reaper.sweep_shared_memory(os.getpid())
     assert segment.exists()
 

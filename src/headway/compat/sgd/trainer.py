@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -73,8 +74,7 @@ class Trainer:
         if self._engine is not None:
             raise RuntimeError("this trainer has been started already")
         engine = PersistentEngine(self._scaling, self._backend.preload, self._backend.warm)
-        engine.check(self._scaling)
-        engine.bring_up(self._scaling.max_workers)
+        engine.start(self._scaling.max_workers, self._logdir.name, logging.getLogger("headway").info)
         self._engine, self._hook = engine, initialization_hook
 
     def run(

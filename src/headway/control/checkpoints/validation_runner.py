@@ -26,7 +26,7 @@ from headway.core.checkpoints import SavedCheckpoint, ValidationRecord
 from headway.core.messages import FunctionFailed, ProcessSetup, RunValidation, ValidationReturned, WorkerExited
 from headway.core.security.signing import Key
 from headway.core.validation import ReportedCheckpointStatus as Status
-from headway.engine.one_shot_process import Cancelled, OneShotProcess, TooLong
+from headway.engine.base import Cancelled, OneShotProcess, TimedOut
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.run import layout
 
@@ -42,8 +42,6 @@ class Validator:
     timeout_s: float | None = None
     max_concurrent: int = 2
     env_vars: dict[str, str] = field(default_factory=dict)
-    preload: tuple[str, ...] = ()
-    warm: tuple[str, ...] = ()
 
 
 class ValidationRunner:
@@ -52,6 +50,7 @@ class ValidationRunner:
     def __init__(
         self,
         validator: Validator,
+        new_process: Callable[[str], OneShotProcess],
         run: Path,
         surroundings: ProcessSetup,
         post: Callable[[ValidationDoneEvent], None],
@@ -62,6 +61,7 @@ class ValidationRunner:
     ) -> None:
         self._open_checkpoint = open_checkpoint
         self._validator = validator
+        self._new_process = new_process
         self._key = key
         self._trust = trust
         self._run = run
@@ -83,8 +83,8 @@ class ValidationRunner:
     def end(self) -> None:
         """Kill those that run and forget those that wait; returns when nothing of them lives."""
         self._over.set()  # first: a thread that begins now either sees this or is seen below
-        for errand in tuple(self._running):
-            errand.call_off()
+        for process in tuple(self._running):
+            process.cancel()
         for _ in self._threads:
             self._waiting.put((float("-inf"), next(self._order), None))
         for thread in self._threads:
@@ -104,12 +104,12 @@ class ValidationRunner:
                 self._post(ValidationDoneEvent(saved.path, verdict(asked, outcome, timeout_s)))
 
     def _outcome(self, question: RunValidation, timeout_s: float | None) -> Any:
-        with contextlib.closing(OneShotProcess(ENTRY, self._validator.preload, self._validator.warm)) as errand:
-            self._running.add(errand)
+        with contextlib.closing(self._new_process(ENTRY)) as process:
+            self._running.add(process)
             try:
-                return Cancelled() if self._over.is_set() else errand.ask(question, timeout_s)
+                return Cancelled() if self._over.is_set() else process.ask(question, timeout_s)
             finally:
-                self._running.discard(errand)
+                self._running.discard(process)
 
     def _question(self, saved: SavedCheckpoint, asked: ValidationRecord) -> RunValidation:
         name = saved.path.name
@@ -133,7 +133,7 @@ def verdict(asked: ValidationRecord, outcome: Any, timeout_s: float | None) -> V
     match outcome:
         case ValidationReturned(metrics=text):
             return replace(asked, status=Status.VALIDATED, metrics=json.loads(text))
-        case TooLong():
+        case TimedOut():
             return replace(asked, status=Status.VALIDATION_TIMEOUT, error=f"it took longer than {timeout_s:g} s")
         case FunctionFailed(kind=kind, message=message, misuse=misuse):
             error = message if misuse else f"{kind}: {message}" if message else kind

@@ -33,6 +33,18 @@ class CapacityEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class ResourcesGrantedEvent:
+    """The engine says that the run holds what it has asked for: workers can be launched."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcesAwaitedEvent:
+    """The engine says that the run waits in the queue; ``text`` says for what, and who holds it."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class AbortEvent:
     """The user ends the run now, as ABORTED. A second one kills the workers."""
 

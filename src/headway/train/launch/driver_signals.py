@@ -14,7 +14,6 @@ from typing import Any
 
 from headway.core.errors import PreemptionError
 from headway.engine.base import Engine
-from headway.engine.inline import InlineEngine
 
 
 @contextlib.contextmanager
@@ -35,7 +34,7 @@ def ctrl_c(abort: Callable[[], None], engine: Engine) -> Iterator[None]:
         if presses > 2:
             raise KeyboardInterrupt
         abort()
-        if isinstance(engine, InlineEngine) and engine.in_user_code:
+        if engine.in_user_code:
             raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, pressed)

@@ -131,12 +131,13 @@ def prepare(request: TrainRequest, *watchers: RunObserver, workers: PersistentEn
     engine = workers or _engine(request, task, inline=inline)
     hold_standard_streams()
     packed = b"" if inline else pack(task)
-    validator = _validator(request.validation, task.backend or BackendConfig()) if request.validation else None
+    validator = _validator(request.validation) if request.validation else None
     with contextlib.ExitStack() as undo:
         if workers is None:
             undo.callback(engine.close)
-        engine.check(request.scaling)
+        engine.resources.check()
         rundir = undo.enter_context(contextlib.closing(_rundir(request)))
+        engine.resources.request(rundir.path.name)
         asked = _asked(request, feeds)
         datasets.check_unchanged(feeds, rundir)
         differences = rundir.differences(asked)
@@ -181,13 +182,13 @@ def _context(request: TrainRequest, rundir: RunDirectory) -> TrainRunContext:
 
 
 def _engine(request: TrainRequest, task: Task, *, inline: bool) -> Engine:
-    if inline:
-        return InlineEngine(request.scaling, task)
     backend = task.backend or BackendConfig()
+    if inline:
+        return InlineEngine(request.scaling, task, backend.preload, backend.warm)
     return LocalEngine(request.scaling, backend.preload, backend.warm)
 
 
-def _validator(config: ValidationConfig, backend: BackendConfig) -> Validator:
+def _validator(config: ValidationConfig) -> Validator:
     default = config.task_config or ValidationTaskConfig()
     call = functools.partial(config.fn, **(default.fn_kwargs or {}))
     return Validator(
@@ -195,8 +196,6 @@ def _validator(config: ValidationConfig, backend: BackendConfig) -> Validator:
         timeout_s=default.timeout_s,
         max_concurrent=config.max_concurrent,
         env_vars=config.env_vars,
-        preload=tuple(backend.preload),
-        warm=tuple(backend.warm),
     )
 
 

@@ -10,7 +10,7 @@ from headway.control.checkpoints.validation_runner import verdict
 from headway.core.checkpoints import ValidationRecord
 from headway.core.messages import FunctionFailed, ValidationReturned, WorkerExited
 from headway.core.validation import ReportedCheckpointStatus as Status
-from headway.engine.one_shot_process import TooLong
+from headway.engine.base import TimedOut
 
 ASKED = ValidationRecord(kwargs={"json": {"split": "test"}}, timeout_s=2.5)
 
@@ -31,7 +31,7 @@ OUTCOMES: dict[str, tuple[Any, Status, str]] = {
         Status.VALIDATION_FAILED,
         "its process was killed (SIGKILL, out of memory?)",
     ),
-    "too long": (TooLong(), Status.VALIDATION_TIMEOUT, "it took longer than 2.5 s"),
+    "too long": (TimedOut(), Status.VALIDATION_TIMEOUT, "it took longer than 2.5 s"),
     "nonsense": ("?", Status.VALIDATION_FAILED, "its process spoke nonsense: '?'"),
 }
 

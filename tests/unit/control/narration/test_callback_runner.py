@@ -37,6 +37,7 @@ def run(folder: Path, kind: type[FakeEngine]) -> Heard:
     context = TrainRunContext(run_id="x", run_config=config, scaling_config=ScalingConfig(1))
     rundir = open_run(config.path, "auto")
     engine = kind(rundir.path, [[Script((Say(),), FINISH)]], 0)
+    engine.resources.request("run")
     try:
         Controller(RunPlan(context=context, task=b""), engine, rundir, RunObservers([])).run()
     except ZeroDivisionError:

@@ -1,0 +1,269 @@
+"""The resource broker of this program: one queue for the GPUs and other declared resources of all its runs.
+
+    run ── request ──▶ queue ──▶ lease ── release ──▶ the next request is granted, in the thread that releases
+
+:mod:`headway.engine.resources` decides; this module holds the state and the locks by which programs keep out of each
+other's GPUs (:mod:`headway.engine.gpu_locks`). Within a program grants are pushed. Nobody tells this program that
+another one has released a GPU: a run that waits for one looks again every :data:`LOOK_S`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from headway.core.config import ScalingConfig
+from headway.core.environment import logical_resources, outer_ranks, shares_gpus
+from headway.core.errors import ConfigError, EngineError
+from headway.core.messages import CapacityEvent, ResourcesAwaitedEvent, ResourcesGrantedEvent
+from headway.engine import hardware, resources
+from headway.engine.gpu_locks import GpuLocks
+from headway.engine.resources import Allocation, Gang, Inventory, Lease
+
+LOOK_S = 0.25
+
+
+class Request:
+    """One run's place in the queue, and its lease once that is granted."""
+
+    def __init__(self, gang: Gang, on_grant: Callable[[], None]) -> None:
+        self.gang = gang
+        self.lease: Lease | None = None
+        self.on_grant = on_grant
+
+
+class Broker:
+    """Grants requests in order. Any thread may call it; ``on_grant`` is called in whichever thread releases."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pid = os.getpid()
+        self._waiting: list[Request] = []
+        self._granted: list[Request] = []
+        self._locks = GpuLocks()
+
+    def request(self, request: Request) -> None:
+        """Join the queue; granted at once if nothing stands in the way."""
+        with self._guard:
+            if self._pid != os.getpid():  # forked by the user: what the parent holds is not ours
+                self._locks.abandon()
+                self._forget()
+            self._waiting.append(request)
+        self.look()
+
+    def release(self, request: Request) -> None:
+        """Leave the queue, or give back what was granted."""
+        with self._guard:
+            if self._pid != os.getpid():
+                return
+            for requests in (self._waiting, self._granted):
+                if request in requests:
+                    requests.remove(request)
+            request.lease = None
+        self.look()  # also unlocks the GPUs that nobody uses now
+
+    def look(self) -> None:
+        """Grant what can be granted now."""
+        news = []
+        with self._guard:
+            while (request := self._next_granted()) is not None:
+                news.append(request)
+        for request in news:
+            request.on_grant()
+
+    def grow(self, request: Request) -> None:
+        """Add workers to the lease of an elastic run, if there is room and nobody waits for it."""
+        with self._guard:
+            if request.lease is not None:
+                lease = request.lease
+                request.lease = self._locked(lambda allocation: resources.grown(lease, allocation)) or lease
+
+    def waits_for(self, request: Request) -> str:
+        """What a request waits for and who holds it, in one line."""
+        with self._guard:
+            for gpu in hardware.gpus() if request.gang.gpus_per_worker else ():
+                self._locks.probe(gpu)
+            return resources.waits_for(request.gang, self._allocation())
+
+    def _next_granted(self) -> Request | None:
+        for request in self._waiting:
+            if _shares_gpus(request.gang):
+                alone = Allocation(inventory=inventory(request.gang))
+                request.lease = resources.placed(request.gang, alone)
+                if request.lease is not None:
+                    request.lease = replace(request.lease, shares=True)
+                    return self._move(request)
+        lease = self._locked(resources.next_grant)
+        if lease is None:
+            return None
+        request = next(each for each in self._waiting if each.gang is lease.gang)
+        request.lease = lease
+        return self._move(request)
+
+    def _move(self, request: Request) -> Request:
+        self._waiting.remove(request)
+        self._granted.append(request)
+        return request
+
+    def _locked(self, decide: Callable[[Allocation], Lease | None]) -> Lease | None:
+        """A lease whose GPUs no other program holds: decide again without those that turn out to be locked."""
+        self._locks.forget_others()
+        while (lease := decide(self._allocation())) is not None:
+            if self._locks.take(lease.gpu_use(), whole=lease.gang.gpus_per_worker >= 1):
+                return lease
+        self._locks.keep(self._gpus_in_use())
+        return None
+
+    def _allocation(self) -> Allocation:
+        gangs = tuple(request.gang for request in self._waiting)
+        leases = tuple(request.lease for request in self._granted if request.lease is not None)
+        limited = (gang for gang in (*gangs, *(lease.gang for lease in leases)) if gang.per_worker)
+        return Allocation(
+            inventory=inventory(*limited),
+            leases=leases,
+            requests=gangs,
+            taken=self._locks.taken,
+            shared=self._locks.shared,
+        )
+
+    def _gpus_in_use(self) -> set[str]:
+        return {gpu for request in self._granted if request.lease is not None for gpu in request.lease.gpu_use()}
+
+
+def inventory(*gangs: Gang) -> Inventory:
+    """What this machine has of what these gangs ask for: counting GPUs takes a while, so runs without them do not."""
+    names = {name for gang in gangs for name in gang.per_worker}
+    amounts = dict(logical_resources()) if names - {"CPU", "GPU", "memory"} else {}
+    if "CPU" in names:
+        amounts["CPU"] = hardware.num_cpus()
+    if "memory" in names:
+        amounts["memory"] = hardware.memory_bytes()
+    return Inventory(gpus=tuple(hardware.gpus()) if resources.GPU in names else (), amounts=amounts)
+
+
+def _shares_gpus(gang: Gang) -> bool:
+    """Whether its GPUs are not the broker's to hand out: the user says so, or an outer torchrun decides."""
+    return bool(gang.gpus_per_worker) and (shares_gpus() or outer_ranks() is not None)
+
+
+BROKER = Broker()  # of this program
+
+
+class RunResources:
+    """What the workers of one run need, from the request to the release; see :class:`headway.engine.base.Resources`.
+
+    Args:
+        scaling: What the user asked for.
+        post: Puts an event into the engine's inbox, from any thread.
+        in_process: Whether there is one worker only, and it is this process.
+    """
+
+    def __init__(self, scaling: ScalingConfig, post: Callable[[object], None], *, in_process: bool = False) -> None:
+        self._scaling = scaling
+        self._post = post
+        self._in_process = in_process
+        self._request: Request | None = None
+        self._limit = math.inf  # set by limit()
+        self._could_launch = math.inf  # the last launch brought up no more than this
+        self.look_at: float | None = None  # when look() is due
+        self._waits = ""
+
+    # --- the contract ---
+
+    def check(self) -> None:
+        if self._scaling.placement_strategy == "STRICT_SPREAD" and self._scaling.min_workers > 1:
+            raise ConfigError(
+                f"placement_strategy='STRICT_SPREAD' needs {self._scaling.min_workers} machines, this is one: "
+                "use 'SPREAD'"
+            )
+        gang = self._gang("")
+        resources.check(gang, inventory(gang))
+
+    def request(self, owner: str) -> None:
+        if self._request is not None:
+            if self._request.lease is not None:
+                self._post(ResourcesGrantedEvent())
+            return
+        self._request = Request(self._gang(owner), self._on_grant)
+        BROKER.request(self._request)
+        if self._request.lease is None:
+            self.look(time.monotonic())
+
+    def num_available_workers(self) -> int:
+        fits = min(len(self.gpus_of_workers), self._limit, self._could_launch)
+        if fits < self._scaling.min_workers:
+            raise EngineError(f"only {fits:g} of {self._scaling.min_workers} workers can run now")
+        return int(fits)
+
+    def limit(self, num_workers: int | None) -> None:
+        self._limit = math.inf if num_workers is None else num_workers
+        self._announce_capacity()
+
+    def threads_per_worker(self, num_workers: int) -> int | None:
+        return None if self._in_process else hardware.threads_per_worker(self._scaling, num_workers)
+
+    # --- for engines ---
+
+    @property
+    def gpus_of_workers(self) -> tuple[tuple[str, ...], ...]:
+        """The GPUs of each worker that may run; () while the request waits."""
+        lease = self._request.lease if self._request is not None else None
+        return lease.gpus if lease is not None else ()
+
+    def on_launch_failed(self, index: int) -> None:
+        """This worker could not be started: the next launch of an elastic run is smaller, until it looks again."""
+        if self._scaling.elasticity_enabled:
+            self._could_launch = min(self._could_launch, max(1, index))
+
+    def watch_capacity(self) -> None:
+        """From now on look now and then whether more workers could run, if that matters."""
+        if self._scaling.elasticity_enabled and self.gpus_of_workers:
+            self.look_at = time.monotonic() + self._scaling.elastic_resize_monitor_interval_s
+
+    def look(self, now: float) -> None:
+        """See what has changed: GPUs that other programs released, room for more workers."""
+        self.look_at = None
+        if self._request is None:
+            return
+        if self._request.lease is None:
+            self._look_for_grant(self._request, now)
+        elif self._scaling.elasticity_enabled:
+            self.look_at = now + self._scaling.elastic_resize_monitor_interval_s
+            self._could_launch = math.inf
+            BROKER.grow(self._request)
+            self._announce_capacity()
+
+    def _look_for_grant(self, request: Request, now: float) -> None:
+        if request.gang.gpus_per_worker:
+            self.look_at = now + LOOK_S
+            BROKER.look()
+        if request.lease is None:
+            line = BROKER.waits_for(request)
+            if not self._waits:
+                self._post(ResourcesAwaitedEvent(line))
+            self._waits = line
+
+    def _on_grant(self) -> None:
+        self.look_at = None
+        self.watch_capacity()
+        self._post(ResourcesGrantedEvent())
+
+    def release(self) -> None:
+        if self._request is not None:
+            request, self._request = self._request, None
+            BROKER.release(request)
+
+    def _announce_capacity(self) -> None:
+        fits = min(len(self.gpus_of_workers), self._limit, self._could_launch)
+        self._post(CapacityEvent(int(fits) if fits >= self._scaling.min_workers else 0))
+
+    def _gang(self, owner: str) -> Gang:
+        gang = Gang.of(self._scaling, owner)
+        return replace(gang, max_workers=1) if self._in_process else gang

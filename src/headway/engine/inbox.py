@@ -1,0 +1,50 @@
+"""The inbox of an engine: events from other threads, and the wake-up event that workers signal too."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+
+
+class Inbox:
+    """``post`` works from any thread and at any time; everything else belongs to the thread that pumps."""
+
+    def __init__(self) -> None:
+        self._events: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._wake_up: int | None = None
+        self._guard = threading.RLock()  # so that nobody writes to an eventfd that is just being closed
+
+    @property
+    def is_open(self) -> bool:
+        return self._wake_up is not None
+
+    def fileno(self) -> int:
+        """An eventfd: readable when something was posted, or when a worker sent more than metrics."""
+        assert self._wake_up is not None
+        return self._wake_up
+
+    def open(self) -> None:
+        self._wake_up = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # set: something may have been posted already
+
+    def post(self, event: object) -> None:
+        self._events.put(event)
+        with self._guard:
+            if self._wake_up is not None:
+                os.eventfd_write(self._wake_up, 1)
+
+    def take(self) -> list[object]:
+        """All that was posted."""
+        os.eventfd_read(self.fileno())
+        events = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                events.append(self._events.get_nowait())
+        return events
+
+    def close(self) -> None:
+        with self._guard:
+            wake_up, self._wake_up = self._wake_up, None
+            if wake_up is not None:
+                os.close(wake_up)

@@ -1,0 +1,232 @@
+"""Decides which run gets which CPUs, GPUs, GPU fractions and custom resources: whole gangs, oldest request first. Pure.
+
+    what there is + what runs hold + requests that wait, oldest first ──▶ next_grant: a lease for one of them, or None
+
+A request is granted as a whole or waits. A request that waits holds back younger ones that want the same kind of
+resource, so that none starves; younger ones that want other kinds pass it. Growth of an elastic run comes last.
+
+Only what is declared counts: more processes than cores is slow, not impossible, so CPUs are limited for runs that
+give ``resources_per_worker={"CPU": ...}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from headway.core.config import ScalingConfig
+from headway.core.errors import ConfigError
+
+GPU = "GPU"
+_ROUNDING = 1e-9  # three thirds of a GPU are one GPU
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inventory:
+    """What there is: the GPUs, as CUDA_VISIBLE_DEVICES names them, and the amounts of everything else."""
+
+    gpus: tuple[str, ...] = ()
+    amounts: Mapping[str, float] = field(default_factory=dict)
+
+    def amount(self, name: str) -> float:
+        return len(self.gpus) if name == GPU else self.amounts.get(name, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gang:
+    """What the workers of one run need. All of the fewest come up together, or none.
+
+    Args:
+        owner: Who asks, for messages.
+        min_workers: The fewest workers that are of use.
+        max_workers: The most workers that are of use.
+        per_worker: What each of them needs, by the name of the resource.
+    """
+
+    owner: str
+    min_workers: int
+    max_workers: int
+    per_worker: Mapping[str, float]
+
+    @classmethod
+    def of(cls, scaling: ScalingConfig, owner: str = "") -> Gang:
+        limited = scaling.worker_resources if scaling.resources_per_worker or scaling.use_gpu else {}
+        return cls(
+            owner=owner,
+            min_workers=max(1, scaling.min_workers),
+            max_workers=max(1, scaling.max_workers),
+            per_worker={name: amount for name, amount in limited.items() if amount},
+        )
+
+    @property
+    def gpus_per_worker(self) -> float:
+        return self.per_worker.get(GPU, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """What one run holds.
+
+    Args:
+        gang: What it asked for.
+        gpus: The GPUs of each of its workers.
+        shares: Whether its GPUs stay available to others (``HEADWAY_SHARE_GPUS``, or an outer torchrun decides).
+    """
+
+    gang: Gang
+    gpus: tuple[tuple[str, ...], ...]
+    shares: bool = False
+
+    @property
+    def num_workers(self) -> int:
+        return len(self.gpus)
+
+    def amount(self, name: str) -> float:
+        return self.gang.per_worker.get(name, 0) * self.num_workers
+
+    def gpu_use(self) -> dict[str, float]:
+        """How much of each GPU it holds, between 0 and 1."""
+        use: dict[str, float] = {}
+        for gpu in (gpu for gpus in self.gpus for gpu in gpus if not self.shares):
+            use[gpu] = use.get(gpu, 0) + min(1, self.gang.gpus_per_worker)
+        return use
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """What there is, who holds it, and who waits for it.
+
+    Args:
+        inventory: What there is.
+        leases: What runs of this program hold.
+        requests: Gangs that wait, oldest first.
+        taken: GPUs that other programs hold as a whole, with their users in words.
+        shared: GPUs that other programs hold parts of.
+    """
+
+    inventory: Inventory
+    leases: tuple[Lease, ...] = ()
+    requests: tuple[Gang, ...] = ()
+    taken: Mapping[str, str] = field(default_factory=dict)
+    shared: frozenset[str] = frozenset()
+
+    def free(self, name: str) -> float:
+        if name == GPU:
+            used = self.gpu_use()
+            return sum(1 for gpu in self.inventory.gpus if gpu not in {*self.taken, *self.shared} and not used.get(gpu))
+        return self.inventory.amount(name) - sum(lease.amount(name) for lease in self.leases)
+
+    def gpu_use(self) -> dict[str, float]:
+        use: dict[str, float] = {}
+        for lease in self.leases:
+            for gpu, share in lease.gpu_use().items():
+                use[gpu] = use.get(gpu, 0) + share
+        return use
+
+
+def check(gang: Gang, inventory: Inventory) -> None:
+    """Raise ConfigError where the gang can never run, whoever ends."""
+    for name, amount in gang.per_worker.items():
+        needed, have = gang.min_workers * amount, inventory.amount(name)
+        fits = _num_workers_of(inventory, name, amount)
+        if needed > have + _ROUNDING or fits < gang.min_workers:
+            raise ConfigError(
+                f"the run needs {_quantity(gang.min_workers, name, amount)}, this machine has {have:g}: "
+                "lower num_workers or resources_per_worker"
+            )
+
+
+def _num_workers_of(inventory: Inventory, name: str, amount: float) -> int:
+    if name == GPU and amount < 1:
+        return int(1 / amount + _ROUNDING) * len(inventory.gpus)
+    return int(inventory.amount(name) / amount + _ROUNDING)
+
+
+def _quantity(num_workers: int, name: str, amount: float) -> str:
+    each = f" ({num_workers} workers × {amount:g})" if num_workers > 1 else ""
+    total = num_workers * amount
+    unit = {"memory": "bytes of memory"}.get(name, name if name in ("CPU", GPU) else repr(name))
+    plural = "s" if name in ("CPU", GPU) and total != 1 else ""
+    return f"{total:g} {unit}{plural}{each}"
+
+
+def next_grant(allocation: Allocation) -> Lease | None:
+    """The lease of the oldest request that can be granted now."""
+    held_back: set[str] = set()
+    for gang in allocation.requests:
+        if held_back.isdisjoint(gang.per_worker) and (lease := placed(gang, allocation)) is not None:
+            return lease
+        held_back.update(gang.per_worker)
+    return None
+
+
+def placed(gang: Gang, allocation: Allocation) -> Lease | None:
+    """As many of its workers as fit beside what is held; None where fewer than the fewest do."""
+    fits = gang.max_workers
+    for name, amount in gang.per_worker.items():
+        if name != GPU:
+            fits = min(fits, int(allocation.free(name) / amount + _ROUNDING))
+    gpus = _gpus_of_workers(gang.gpus_per_worker, fits, allocation)
+    return Lease(gang=gang, gpus=gpus) if len(gpus) >= gang.min_workers else None
+
+
+def _gpus_of_workers(share: float, num_workers: int, allocation: Allocation) -> tuple[tuple[str, ...], ...]:
+    """The GPUs of each worker, of at most so many: whole idle ones; or parts, of idle ones first, shared ones last."""
+    if not share:
+        return ((),) * max(0, num_workers)
+    used = allocation.gpu_use()
+    available = [gpu for gpu in allocation.inventory.gpus if gpu not in allocation.taken]
+    idle = [gpu for gpu in available if not used.get(gpu) and gpu not in allocation.shared]
+    if share >= 1:
+        width = int(share)
+        return tuple(tuple(idle[i * width : (i + 1) * width]) for i in range(min(num_workers, len(idle) // width)))
+    in_use = sorted((gpu for gpu in available if gpu not in idle), key=lambda gpu: gpu in allocation.shared)
+    seats = [(gpu,) for gpu in (*idle, *in_use) for _ in range(int((1 - used.get(gpu, 0)) / share + _ROUNDING))]
+    return tuple(seats[: max(0, num_workers)])
+
+
+def grown(lease: Lease, allocation: Allocation) -> Lease | None:
+    """The lease of a run that may take more workers now; None where it may not, or others wait for the same."""
+    if any(not lease.gang.per_worker.keys().isdisjoint(request.per_worker) for request in allocation.requests):
+        return None
+    missing = lease.gang.max_workers - lease.num_workers
+    if missing <= 0:
+        return None
+    more = placed(replace(lease.gang, min_workers=1, max_workers=missing), allocation)
+    return replace(lease, gpus=(*lease.gpus, *more.gpus)) if more is not None else None
+
+
+def waits_for(gang: Gang, allocation: Allocation) -> str:
+    """What a request waits for and who holds it, in one line."""
+    others = replace(allocation, requests=())
+    short = [name for name in gang.per_worker if not _fits(gang, name, others)] or list(gang.per_worker)
+    parts = []
+    for name in short:
+        holders = list(_holders(name, allocation))
+        users = f" ({'; '.join(holders[:8])}{'; …' if len(holders) > 8 else ''})" if holders else ""
+        free = f"{max(0, allocation.free(name)):g} of {allocation.inventory.amount(name):g}"
+        parts.append(f"{_quantity(gang.min_workers, name, gang.per_worker[name])}: {free} free{users}")
+    ahead = next((number for number, request in enumerate(allocation.requests) if request is gang), 0)
+    queue = f"; {ahead} older request{'s wait' if ahead > 1 else ' waits'}" if ahead else ""
+    return f"waiting for {', and for '.join(parts)}{queue}"
+
+
+def _fits(gang: Gang, name: str, allocation: Allocation) -> bool:
+    return placed(replace(gang, per_worker={name: gang.per_worker[name]}), allocation) is not None
+
+
+def _holders(name: str, allocation: Allocation) -> Iterable[str]:
+    for lease in allocation.leases:
+        if name == GPU and lease.gpu_use():
+            yield f"{lease.gang.owner}: GPU {', '.join(lease.gpu_use())}"
+        elif name != GPU and lease.amount(name):
+            yield f"{lease.gang.owner}: {lease.amount(name):g}"
+    if name == GPU:
+        yield from (f"{user}: GPU {', '.join(gpus)}" for user, gpus in _by_user(allocation.taken))
+
+
+def _by_user(taken: Mapping[str, str]) -> Sequence[tuple[str, list[str]]]:
+    users: dict[str, list[str]] = {}
+    for gpu, user in taken.items():
+        users.setdefault(user, []).append(gpu)
+    return list(users.items())

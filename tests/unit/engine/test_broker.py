@@ -1,0 +1,200 @@
+"""The queue of one program, and the locks by which programs keep apart; no process is started."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from headway.core.config import ScalingConfig
+from headway.core.errors import ConfigError, EngineError
+from headway.core.messages import CapacityEvent, ResourcesAwaitedEvent, ResourcesGrantedEvent
+from headway.engine import broker
+from headway.engine.broker import RunResources
+
+made: list[RunResources] = []
+
+
+@pytest.fixture(autouse=True)
+def four_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    monkeypatch.setenv("HEADWAY_RESOURCES", json.dumps({"licence": 2}))
+    monkeypatch.setattr(broker, "LOOK_S", 0.01)
+    yield
+    while made:
+        made.pop().release()
+
+
+class Asker:
+    """A run that asks for resources, and hears of them."""
+
+    def __init__(self, num_workers: int | tuple[int, int] = 1, owner: str = "run", **per_worker: float) -> None:
+        self.events: list[object] = []
+        scaling = ScalingConfig(num_workers, resources_per_worker=per_worker or None)
+        self.resources = RunResources(scaling, self.events.append)
+        made.append(self.resources)
+        self.resources.request(owner)
+
+    @property
+    def gpus(self) -> list[str]:
+        return [gpu for gpus in self.resources.gpus_of_workers for gpu in gpus]
+
+    @property
+    def granted(self) -> bool:
+        return ResourcesGrantedEvent() in self.events
+
+
+def locks() -> list[str]:
+    return [name for name in os.listdir(os.environ["HEADWAY_MEMORY_DIR"]) if name.startswith("headway-gpu-")]
+
+
+def test_a_run_that_must_wait_is_granted_when_another_releases() -> None:
+    first, second = Asker(3, "first", GPU=1), Asker(2, "second", GPU=1)
+    assert first.granted and first.gpus == ["0", "1", "2"]
+    assert second.events == [
+        ResourcesAwaitedEvent("waiting for 2 GPUs (2 workers × 1): 1 of 4 free (first: GPU 0, 1, 2)")
+    ]
+    thread = threading.Thread(target=first.resources.release)
+    thread.start()
+    thread.join()
+    assert second.granted and second.gpus == ["0", "1"]
+    second.resources.release()
+    assert locks() == []
+
+
+def test_a_run_that_stops_waiting_lets_the_next_one_pass() -> None:
+    first, second, third = Asker(3, GPU=1), Asker(4, GPU=1), Asker(1, GPU=1)
+    assert not second.granted and not third.granted
+    second.resources.release()
+    assert third.granted and third.gpus == ["3"]
+    first.resources.release()
+    assert not second.granted
+
+
+def test_asking_again_confirms_what_is_held() -> None:
+    asker = Asker(2, GPU=1)
+    asker.resources.request("run")
+    assert asker.events == [ResourcesGrantedEvent()] * 2
+    assert len(locks()) == 2
+
+
+def test_custom_resources_are_counted() -> None:
+    first, second = Asker(1, licence=2), Asker(1, licence=1)
+    assert first.granted and not second.granted
+    first.resources.release()
+    assert second.granted
+    with pytest.raises(ConfigError, match="needs 3 'licence', this machine has 2"):
+        RunResources(ScalingConfig(1, resources_per_worker={"licence": 3}), print).check()
+
+
+def test_cpus_are_counted_for_runs_that_declare_them_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker.hardware, "num_cpus", lambda: 2)
+    assert all(Asker(4).granted for _ in range(3))
+    declared = Asker(2, CPU=1), Asker(1, CPU=1)
+    assert [each.granted for each in declared] == [True, False]
+
+
+def test_a_machine_with_gpus_for_sharing_gives_them_to_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWAY_SHARE_GPUS", "1")
+    first, second = Asker(4, GPU=1), Asker(4, GPU=1)
+    assert first.gpus == second.gpus == ["0", "1", "2", "3"]
+    assert locks() == []
+
+
+HOLDER = """
+import sys
+from headway.core.config import ScalingConfig
+from headway.engine.broker import RunResources
+
+resources = RunResources(ScalingConfig(1, resources_per_worker={"GPU": float(sys.argv[1])}), print)
+resources.request("other")
+print("held", flush=True)
+sys.stdin.readline()
+resources.release()
+"""
+
+
+class OtherProgram:
+    def __init__(self, gpus: float) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, str(gpus)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        while "held" not in self._process.stdout.readline():
+            pass
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def end(self) -> None:
+        self._process.communicate("end")
+
+
+def test_gpus_of_another_program_are_waited_for() -> None:
+    other = OtherProgram(3)
+    asker = Asker(2, GPU=1)
+    (event,) = asker.events
+    assert isinstance(event, ResourcesAwaitedEvent)
+    assert event.text.startswith("waiting for 2 GPUs (2 workers × 1): 1 of 4 free (process")
+    assert f"process {other.pid}" in event.text and "GPU 0, 1, 2" in event.text
+    assert Asker(1, licence=1).granted
+    other.end()
+    until = time.monotonic() + 10
+    while not asker.granted:
+        assert asker.resources.look_at is not None and time.monotonic() < until
+        asker.resources.look(time.monotonic())
+    assert asker.gpus == ["0", "1"]
+
+
+def test_parts_of_gpus_of_another_program_come_last() -> None:
+    other = OtherProgram(0.5)
+    parts = [Asker(1, GPU=0.5) for _ in range(4)]
+    assert [each.gpus for each in parts] == [["1"], ["2"], ["3"], ["1"]], "idle ones first, then our own"
+    whole = Asker(1, GPU=1)
+    assert not whole.granted
+    other.end()
+    whole.resources.look(time.monotonic())
+    assert whole.gpus == ["0"]
+
+
+def test_an_elastic_run_takes_what_is_free_and_grows() -> None:
+    first, elastic = Asker(3, GPU=1), Asker((1, 4), GPU=1)
+    assert elastic.gpus == ["3"]
+    assert elastic.resources.num_available_workers() == 1
+    first.resources.release()
+    elastic.resources.look(time.monotonic())
+    assert elastic.events[-1] == CapacityEvent(4)
+    assert elastic.resources.num_available_workers() == 4
+
+
+def test_a_limit_counts_whatever_is_free() -> None:
+    elastic = Asker((2, 4), GPU=1)
+    elastic.resources.limit(3)
+    assert elastic.resources.num_available_workers() == 3
+    elastic.resources.limit(1)
+    assert elastic.events[-2:] == [CapacityEvent(3), CapacityEvent(0)]
+    with pytest.raises(EngineError, match="only 1 of 2 workers can run now"):
+        elastic.resources.num_available_workers()
+    elastic.resources.limit(None)
+    assert elastic.resources.num_available_workers() == 4
+
+
+def test_a_forked_process_holds_nothing() -> None:
+    asker = Asker(4, GPU=1)
+    if (pid := os.fork()) == 0:
+        try:
+            child = Asker(1, GPU=1)
+            os._exit(0 if not child.granted and len(locks()) == 4 else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert len(locks()) == 4
+    asker.resources.release()
+    assert locks() == []
