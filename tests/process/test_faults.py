@@ -454,7 +454,7 @@ def test_the_death_of_the_fork_server_is_one_failure_like_others(moment: str, tm
 def test_a_fork_server_that_is_stopped_while_they_come_up_is_not_waited_for_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers that never become ready: after a while the attempt is given up, and the next one has another fork server."""
+    """Workers that never become ready: the attempt is given up, and the next one has another fork server."""
     from headway.control.machine import shutdown
 
     fit(lambda: None, name="warm-up", storage_path=tmp_path)

@@ -1,4 +1,4 @@
-"""Many runs of one program at once: whole gangs of GPUs in turn, none given out twice, none starved, all interruptible."""
+"""Many runs at once: whole gangs of GPUs in turn, none given out twice, no run starved, all interruptible."""
 
 from __future__ import annotations
 

@@ -116,9 +116,7 @@ class ForkServer:
         sparing: Whether workers are busy from the first moment on: imports leave them their cores.
     """
 
-    def __init__(
-        self, control: socket.socket, driver: int, warm: list[str], directory: str, *, sparing: bool
-    ) -> None:
+    def __init__(self, control: socket.socket, driver: int, warm: list[str], directory: str, *, sparing: bool) -> None:
         self._control = control
         self._sparing = sparing
         self._directory = directory

@@ -16,7 +16,6 @@ import os
 import re
 import stat
 import tempfile
-
 from collections.abc import Container, Iterable
 
 from headway.core.environment import memory_folder
@@ -39,7 +38,7 @@ class GpuLocks:
 
     def take(self, gpus: Iterable[str], *, whole: bool) -> bool:
         """Lock these GPUs, or parts of them; False where another program holds one, which is then known."""
-        return all([self._take_whole(gpu) if whole else self._take_part(gpu) for gpu in gpus])
+        return all(self._take_whole(gpu) if whole else self._take_part(gpu) for gpu in gpus)
 
     def _take_whole(self, gpu: str) -> bool:
         if self._lock(gpu, fcntl.LOCK_EX):

@@ -1,4 +1,4 @@
-"""CPUs, GPUs and memory of this machine, found without touching CUDA: a process that has touched it cannot be forked."""
+"""CPUs, GPUs and memory of this machine, found without touching CUDA: a process that touched it cannot be forked."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def unpack(data: bytes, loads: Callable[[bytes], Any] = cloudpickle.loads) -> Ta
 
 
 def settle(surroundings: ProcessSetup, before: ProcessSetup | None = None) -> None:
-    """Look like the driver does now: the nursery was started long ago.
+    """Look like the driver does now: the fork server was started long ago.
 
     ``before``: what we looked like in the run before. What has not changed since is as the user's code has left it.
     """

@@ -56,23 +56,27 @@ def locks() -> list[str]:
 
 def test_a_run_that_must_wait_is_granted_when_another_releases() -> None:
     first, second = Asker(3, "first", GPU=1), Asker(2, "second", GPU=1)
-    assert first.granted and first.gpus == ["0", "1", "2"]
+    assert first.granted
+    assert first.gpus == ["0", "1", "2"]
     assert second.events == [
         ResourcesAwaitedEvent("waiting for 2 GPUs (2 workers × 1): 1 of 4 free (first: GPU 0, 1, 2)")
     ]
     thread = threading.Thread(target=first.resources.release)
     thread.start()
     thread.join()
-    assert second.granted and second.gpus == ["0", "1"]
+    assert second.granted
+    assert second.gpus == ["0", "1"]
     second.resources.release()
     assert locks() == []
 
 
 def test_a_run_that_stops_waiting_lets_the_next_one_pass() -> None:
     first, second, third = Asker(3, GPU=1), Asker(4, GPU=1), Asker(1, GPU=1)
-    assert not second.granted and not third.granted
+    assert not second.granted
+    assert not third.granted
     second.resources.release()
-    assert third.granted and third.gpus == ["3"]
+    assert third.granted
+    assert third.gpus == ["3"]
     first.resources.release()
     assert not second.granted
 
@@ -86,7 +90,8 @@ def test_asking_again_confirms_what_is_held() -> None:
 
 def test_custom_resources_are_counted() -> None:
     first, second = Asker(1, licence=2), Asker(1, licence=1)
-    assert first.granted and not second.granted
+    assert first.granted
+    assert not second.granted
     first.resources.release()
     assert second.granted
     with pytest.raises(ConfigError, match="needs 3 'licence', this machine has 2"):
@@ -143,12 +148,14 @@ def test_gpus_of_another_program_are_waited_for() -> None:
     (event,) = asker.events
     assert isinstance(event, ResourcesAwaitedEvent)
     assert event.text.startswith("waiting for 2 GPUs (2 workers × 1): 1 of 4 free (process")
-    assert f"process {other.pid}" in event.text and "GPU 0, 1, 2" in event.text
+    assert f"process {other.pid}" in event.text
+    assert "GPU 0, 1, 2" in event.text
     assert Asker(1, licence=1).granted
     other.end()
     until = time.monotonic() + 10
     while not asker.granted:
-        assert asker.resources.look_at is not None and time.monotonic() < until
+        assert asker.resources.look_at is not None
+        assert time.monotonic() < until
         asker.resources.look(time.monotonic())
     assert asker.gpus == ["0", "1"]
 

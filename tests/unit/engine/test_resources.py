@@ -102,8 +102,10 @@ def test_parts_of_gpus_are_taken_of_idle_ones_first() -> None:
 def test_gpus_of_other_programs_are_left_to_them() -> None:
     allocation = Allocation(inventory=MACHINE, taken={"0": "process 7"}, shared=frozenset({"1"}))
     whole, part = placed(gang((1, 4), GPU=1), allocation), placed(gang(5, GPU=0.5), allocation)
-    assert whole is not None and whole.gpus == (("2",), ("3",))
-    assert part is not None and part.gpus == (("2",), ("2",), ("3",), ("3",), ("1",))
+    assert whole is not None
+    assert whole.gpus == (("2",), ("3",))
+    assert part is not None
+    assert part.gpus == (("2",), ("2",), ("3",), ("3",), ("1",))
 
 
 def test_the_oldest_request_comes_first_and_is_not_overtaken() -> None:
@@ -111,10 +113,12 @@ def test_the_oldest_request_comes_first_and_is_not_overtaken() -> None:
     large, small, other = gang(4, "large", GPU=1), gang(1, "small", GPU=1), gang(1, "other", licence=1)
     waiting = Allocation(inventory=MACHINE, leases=(holder,), requests=(large, small, other))
     lease = next_grant(waiting)
-    assert lease is not None and lease.gang is other, "it wants nothing that an older request waits for"
+    assert lease is not None
+    assert lease.gang is other, "it wants nothing that an older request waits for"
     assert next_grant(replace(waiting, requests=(large, small))) is None
     freed = next_grant(replace(waiting, leases=()))
-    assert freed is not None and freed.gang is large
+    assert freed is not None
+    assert freed.gang is large
 
 
 def test_an_elastic_run_grows_when_nobody_waits_for_the_same() -> None:
@@ -124,7 +128,8 @@ def test_an_elastic_run_grows_when_nobody_waits_for_the_same() -> None:
     freed = Allocation(inventory=MACHINE, leases=(lease,))
     assert grown(lease, replace(freed, requests=(gang(4, GPU=1),))) is None
     more = grown(lease, freed)
-    assert more is not None and more.gpus == (("2",), ("3",), ("0",), ("1",))
+    assert more is not None
+    assert more.gpus == (("2",), ("3",), ("0",), ("1",))
     assert grown(more, replace(freed, leases=(more,))) is None
 
 

@@ -75,7 +75,7 @@ def _environment(plan: RunPlan, rundir: RunDirectory, place: RankAssignment, att
 
 
 def surroundings(env: dict[str, str]) -> ProcessSetup:
-    """This process as it is now: the nursery was started long ago."""
+    """This process as it is now: the fork server was started long ago."""
     env = {**ARROW, **os.environ, **env}
     return ProcessSetup(
         env=env, cwd=working_directory(), sys_path=tuple(sys.path), argv=tuple(sys.argv), logging=current_settings()
