@@ -319,7 +319,7 @@ def test_who_takes_too_long_to_exit_is_named_before_it_is_killed(
     assert result.state == "FINISHED"
     told = capfd.readouterr().err
     assert "rank 0 has returned, and waits for its threads (flusher) to end" in told
-    assert "rank 1 has returned, and runs exit handlers in upload_the_rest() (test_endings.py:" in told
+    assert "rank 1 has returned, and runs exit handlers in upload_the_rest() (test_worker_exits.py:" in told
     assert "rank 0 is killed: 4.0 s after its function returned its process is still running: it waits for" in told
     assert "rank 1 is killed: 4.0 s after its function returned its process is still running: it runs exit" in told
 
