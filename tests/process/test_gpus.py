@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -12,7 +13,6 @@ import pytest
 
 from headway import train
 from headway.core.errors import ConfigError
-from headway.storage.run.reader import RunReader
 from support import Driver, wait_until, write_script
 
 SLEEPER = """
@@ -54,7 +54,7 @@ def waits(run: train.Run) -> str:
 
 
 def events(run: train.Run) -> list[dict[str, Any]]:
-    return list(RunReader.at(run.path).events())
+    return [json.loads(line) for line in (run.path / "events.jsonl").read_text().splitlines()]
 
 
 def test_two_runs_of_one_program_get_different_gpus_and_a_third_waits(tmp_path: Path) -> None:
