@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # for the scenarios that tests and benchmarks share
 
 PROGRAMS = Path(__file__).parent / "programs"
 RESULTS = Path(__file__).parent / "results"
@@ -49,32 +49,6 @@ def run(command: Sequence[str], limit_s: float, **env: str) -> tuple[float | Non
 
 def program(name: str) -> str:
     return str(PROGRAMS / f"{name}.py")
-
-
-def tree(pid: int) -> list[psutil.Process]:
-    """A process and all that come from it; nobody where it is gone."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return [*psutil.Process(pid).children(recursive=True), psutil.Process(pid)]
-    return []
-
-
-def kill_all(processes: Sequence[psutil.Process]) -> None:
-    """All at once: nobody has time to clean up after another."""
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.send_signal(signal.SIGSTOP)
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    while any(_lives(process) for process in processes):
-        time.sleep(0.002)
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def torchrun(*args: str) -> list[str]:

@@ -19,7 +19,8 @@ from pathlib import Path
 from statistics import mean
 
 from common import at_least, program, publish, ratio
-from victim import Victim, victim
+
+from scenarios.victim import Victim, victim
 
 SAVE_S = 0.5  # between checkpoints
 SLICE_S = 30.0

@@ -20,16 +20,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-import faults
 import torch
 import torch.distributed as dist
 from common import at_least, at_most, publish
-from faults import BAD_RANK, FAULTS
 from torch import nn
 
 from headway import train
 from headway.storage.run import failure_bundle
 from headway.train.torch import TorchTrainer, prepare_model
+from scenarios import faults
+from scenarios.faults import BAD_RANK, FAULTS
 
 LIMIT_S = 30.0
 IN_TIME_S = 15.0

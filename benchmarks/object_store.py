@@ -26,7 +26,6 @@ from xml.etree import ElementTree
 
 from common import at_most, median, publish
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from headway.storage.checkpoint.commit import CommitRequest
 from headway.storage.checkpoint.staging import Note
 from headway.storage.object_store.base import CONCURRENCY, PART, open_store

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from common import at_most, median, program, publish, ratio, torchrun
-from victim import Victim, victim
+
+from scenarios.victim import Victim, victim
 
 RANKS = (0, 1)
 EVERY, RAY_EVERY = 10, 20  # steps between checkpoints; a report of Ray Train takes as long as hundreds of steps

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "src" / "headway"
+TESTS = Path(__file__).parent
+SOURCE = TESTS.parent / "src" / "headway"
 
 # From the top floor to the ground. A unit may import units of lower floors; those on one floor know nothing of
 # each other. Nobody imports testing, which is for tests and uses whatever it imitates or tests.
@@ -135,6 +136,19 @@ def test_the_core_needs_the_standard_library_alone() -> None:
             for target in imports(tree):
                 top = target.split(".")[0]
                 assert top in sys.stdlib_module_names or target.startswith("headway.core"), f"{name} imports {target}"
+
+
+def test_no_test_imports_a_benchmark() -> None:
+    """Tests and benchmarks share what lies in tests/scenarios; benchmarks come and go."""
+    benchmarks = {path.stem for path in (TESTS.parent / "benchmarks").rglob("*.py")}
+    assert "chaos" in benchmarks
+    for path in TESTS.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        wrong = {target.split(".")[0] for target in imports(tree)} & benchmarks
+        assert not wrong, f"{path} imports {wrong} of benchmarks/"
+        if "sys.path" in ast.unparse(tree) and path != Path(__file__):
+            texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+            assert "benchmarks" not in texts, f"{path} extends sys.path with benchmarks/"
 
 
 def test_one_module_reads_the_environment() -> None:

@@ -1,18 +1,14 @@
-"""The short form of ``benchmarks/chaos.py``: every sort of fault twice, and the run is what it would have been."""
+"""Faults of every sort, each twice: the run is what it would have been without them."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import chaos
-import training
-from history import Comparison, compare
+from scenarios import chaos, training
+from scenarios.history import Comparison, compare
 
 
 def test_faults_of_every_sort_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

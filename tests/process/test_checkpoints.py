@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -18,9 +19,8 @@ from headway.storage.object_store.base import open_store
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.run.reader import RunReader
 from s3 import S3
+from scenarios import crash_checkpoints
 from support import Driver, fit, python, save, wait_until, write_script
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def test_a_dict_is_a_checkpoint_and_where_a_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,19 +157,12 @@ def test_a_full_disk_ends_the_run_with_a_sentence_and_loses_nothing(monkeypatch:
 
 
 @pytest.mark.parametrize("storage", ["folder", "s3"])
-def test_kills_at_random_moments_lose_nothing(
-    storage: str, tmp_path: Path, s3: S3, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The short form of benchmarks/crash_checkpoints.py."""
-    import random
-
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    crashes = __import__("crash_checkpoints")
-    ground = crashes.Ground(str(tmp_path), LocalCheckpointBackend(tmp_path / "run"), 0.005, 0.15)
+def test_kills_at_random_moments_lose_nothing(storage: str, tmp_path: Path, s3: S3) -> None:
+    ground = crash_checkpoints.Ground(str(tmp_path), LocalCheckpointBackend(tmp_path / "run"), 0.005, 0.15)
     if storage == "s3":
         url = f"{s3.url}/kills"
-        ground = crashes.Ground(url, ObjectStoreCheckpointBackend(open_store(f"{url}/run")), 0.05, 0.5)
-    tally = crashes.lives(tmp_path, ground, random.Random(1), 6)
+        ground = crash_checkpoints.Ground(url, ObjectStoreCheckpointBackend(open_store(f"{url}/run")), 0.05, 0.5)
+    tally = crash_checkpoints.lives(tmp_path, ground, random.Random(1), 6)
     assert (tally.lost, tally.wrong, tally.did_not_go_on) == (0, 0, 0)
     assert tally.checkpoints_read > 0
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -21,11 +20,8 @@ from headway import train
 from headway.control.machine import shutdown
 from headway.storage.run.reader import RunReader
 from headway.train.torch import TorchTrainer, prepare_model
+from scenarios import elastic
 from support import wait_until
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import elastic
 
 
 def fit(function: Any, folder: Path, datasets: dict[str, Any], num_workers: Any = 2, **options: Any) -> train.Result:

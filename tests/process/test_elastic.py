@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -19,11 +18,8 @@ from headway.engine.fork_server import Exited
 from headway.engine.fork_server_client import ForkSession
 from headway.engine.local import LocalEngine
 from headway.train.torch import TorchTrainer
+from scenarios import elastic
 from support import wait_until
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import elastic
 
 
 def set_capacity(run: train.Run, num_workers: int) -> None:

@@ -1,11 +1,10 @@
-"""A tracked run that is killed ends like one that is not. The short form of ``benchmarks/exact_resume.py``."""
+"""A tracked run that is killed ends like one that is not."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import random
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from headway import train
 from headway.train.torch import TorchTrainer, prepare_data_loader, prepare_model
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import exact_resume
-from history import Comparison, compare, seeded
+from scenarios import exact_resume
+from scenarios.history import Comparison, compare, seeded
 
 
 @pytest.mark.parametrize("name", exact_resume.PROGRAMS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
 import threading
 import time
@@ -18,11 +17,8 @@ import pytest
 from headway import data, train
 from headway.diagnosis import watchdog
 from headway.worker import session
+from scenarios import false_alarms
 from support import save
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import false_alarms
 
 PATIENT_S = 60.0  # for something that comes sooner, on a crowded machine too
 LONG_S = 3.5  # much longer than the controller below is patient
@@ -182,7 +178,6 @@ def test_who_lets_others_wait_for_its_part_of_a_checkpoint_is_named(tmp_path: Pa
 
 @pytest.mark.parametrize("case", ["thread pool in C", "process pool", "shell", "slow first batch"])
 def test_for_what_a_rank_has_started_and_others_wait(case: str, tmp_path: Path) -> None:
-    """The long form is benchmarks/false_alarms.py."""
     false_alarms.drive(case, 0, LONG_S, tmp_path, warn_s=0.7)
     assert false_alarms.alarms(tmp_path) == []
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,9 @@ from headway import train
 from headway.diagnosis import watchdog
 from headway.storage.run import failure_bundle
 from headway.train.torch import TorchTrainer
+from scenarios import faults
+from scenarios.faults import BAD_RANK, FAULTS
 from support import wait_until
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import faults
-from faults import BAD_RANK, FAULTS
 
 SILENT = {"uneven number of batches"}  # it has left its function, and has no stack to tell
 if shutil.which("py-spy") is None:

@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import signal
-import sys
 import tempfile
 import textwrap
 import time
@@ -19,16 +18,11 @@ import pytest
 from headway import train
 from headway.engine import fork_server_client
 from headway.storage.run.reader import RunReader
+from scenarios import preempt, training
 from support import Driver, fit, journal, python, save, wait_until, write_script
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import preempt
-import training
 
 
 def test_told_to_leave_again_and_again_a_run_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The short form of ``benchmarks/preempt.py``."""
     monkeypatch.setattr(training, "AHEAD", 60)
     found = preempt.endure(tmp_path, {"a worker": 6, "the program": 4}, seed=1)
     assert found.trouble == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,8 @@ import headway.data
 from headway import train
 from headway.storage.run.reader import RunReader
 from headway.train.torch import TorchTrainer, prepare_data_loader
+from scenarios import loaders
 from support import journal
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS / "programs")]
-
-import loaders
 
 
 @pytest.mark.parametrize(
@@ -30,7 +25,6 @@ import loaders
     [("plain", 1), ("every second epoch", 1), ("nested", 1), ("together", 1), ("break", 1), ("validation first", 2)],
 )
 def test_a_killed_run_is_bit_for_bit_one_that_was_not(tmp_path: Path, shape: str, num_workers: int) -> None:
-    """The short form of ``benchmarks/loaders.py``."""
     found = loaders.torment(tmp_path, shape, num_workers, 1, random.Random(shape))
     assert found["different"] == []
 

@@ -1,22 +1,12 @@
-"""Can a training be brought down, or off its course? One run suffers faults of every sort, at any moment.
-
-    python benchmarks/chaos.py [--faults 200] [--seed 0]
-
-Two workers, DDP, tracked state, a checkpoint every five reports. Workers are killed, stopped for a while, made to
-raise and to exit, killed in the middle of a save, and killed together with the process that they are forked from. In
-the end every loss that was ever reported must be, bit for bit, that of a run which was left alone; it must never have
-stood still; and nothing of it may be left, no process and no file.
-"""
+"""One run suffers faults of every sort, at any moment; its losses are compared with those of an undisturbed run."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import random
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -24,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from common import publish
-from history import Comparison, attempts, compare, events, seeded
-from training import METRICS, SEED, Hang, Training, Trouble, left_alone, stacks, tell, training
+
+from scenarios.history import Comparison, attempts, compare, events, seeded
+from scenarios.training import METRICS, SEED, Hang, Training, Trouble, left_alone, stacks, tell, training
 
 GONE_S = 1.0  # by when a process must have ended that does not belong to the run any more
 
@@ -164,37 +154,3 @@ def litter(run: Path) -> list[str]:
     known = {"run.json", "events.jsonl", "metrics.jsonl", "checkpoints", "logs", "failures", ".lock"}
     staging = run / "checkpoints" / ".staging"
     return [*(path.name for path in run.iterdir() if path.name not in known), *map(str, staging.glob("*"))]
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Can a training be brought down, or off its course?")
-    parser.add_argument("--faults", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as folder:
-        found = torment(Path(folder), args.faults, args.seed)
-    result = {
-        "faults": dict(sorted(found.faults.items())),
-        "attempts": found.attempts,
-        "half checkpoints dropped": found.halves,
-        "losses compared": found.comparison.compared,
-        "losses that differ": found.comparison.different,
-        "reports missing": found.comparison.missing,
-        "hangs": found.hangs,
-        "trouble": found.trouble,
-        "orphans": found.orphans,
-        "files left": found.litter,
-        "seconds": round(time.monotonic() - began),
-    }
-    claims: dict[str, bool | None] = {
-        "every loss is that of a run without faults, bit for bit": found.comparison.equal,
-        "it never stood still, and came to its end": not found.trouble,
-        "no process is left": not found.orphans,
-        "no file is left": not found.litter,
-    }
-    return publish("chaos", result, claims)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

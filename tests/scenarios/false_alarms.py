@@ -1,14 +1,7 @@
-"""Is anything called a stall that is none? Ranks are silent for long, each for a good reason. Real clocks.
-
-    python benchmarks/false_alarms.py [--minutes 30] [--work-s 12] [--cases "thread pool,suspended"]
-
-Each case is a run of its own in which rank 0, and in every other round rank 1 too, is silent for ``--work-s`` at a time
-while the others wait for it. Not one alarm is allowed.
-"""
+"""Runs whose ranks are silent for long, each for a good reason: none of them may be called a stall."""
 
 from __future__ import annotations
 
-import argparse
 import concurrent.futures
 import contextlib
 import hashlib
@@ -17,7 +10,6 @@ import json
 import multiprocessing
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -28,9 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import kill_all, publish, tree
-
 from headway import data, train
+from scenarios.process_tree import kill_all, tree
 
 NUM_HOGS = 12
 SUSPENDED_S = 10.0
@@ -237,9 +228,10 @@ def observe(
     """One case: how many rounds it made, and which alarms there were."""
     case = CASES[name]
     with tempfile.TemporaryDirectory() as folder, crowded(case.hogs):
-        command = [sys.executable, __file__, "--drive", name, "--work-s", str(work_s), "--seconds", str(seconds)]
-        command += ["--folder", folder, "--warn-s", str(warn_s)]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        run = f"drive({name!r}, {seconds}, {work_s}, Path({folder!r}), {warn_s})"
+        code = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})"
+        code += f"\nfrom pathlib import Path\nfrom scenarios.false_alarms import drive\n{run}"
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         until = time.monotonic() + seconds + 10 * work_s + LATE_S
         while process.poll() is None and time.monotonic() < until:
             time.sleep(3.0 if case.suspended else 0.2)
@@ -253,35 +245,3 @@ def observe(
             said = process.stderr.read().decode(errors="replace")
         metrics = Path(folder, "run/metrics.jsonl").read_text().count('"round"') // 2
         return {"case": name, "rounds": metrics, "alarms": alarms(Path(folder)), "ended": ended or said[-500:]}
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Is anything called a stall that is none?")
-    parser.add_argument("--minutes", type=float, default=30, help="in all")
-    parser.add_argument("--work-s", type=float, default=12, help="how long a rank is silent at a time")
-    parser.add_argument("--cases", default=",".join(CASES), help="which ones")
-    parser.add_argument("--drive", help=argparse.SUPPRESS)
-    parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
-    parser.add_argument("--warn-s", type=float, default=WARN_S, help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.drive:
-        drive(args.drive, args.seconds, args.work_s, args.folder, args.warn_s)
-        return 0
-    names = [name.strip() for name in args.cases.split(",")]
-    if shutil.which("g++") is None and shutil.which("clang++") is None:
-        names = [name for name in names if name != "torch.compile"]
-        print("torch.compile is left out: there is no C++ compiler here", file=sys.stderr)
-    found = []
-    for name in names:
-        found.append(observe(name, 60 * args.minutes / len(names), args.work_s))
-        print(found[-1], file=sys.stderr, flush=True)
-    claims = {
-        "no alarm": not any(each["alarms"] for each in found),
-        "every case has worked": all(each["ended"] is True and each["rounds"] > 0 for each in found),
-    }
-    return publish("false_alarms", {"minutes": args.minutes, "work_s": args.work_s, "cases": found}, claims)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

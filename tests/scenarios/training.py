@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
-from common import program, tree
-from history import seeded
-from victim import Victim, victim
 
+from scenarios.history import seeded
+from scenarios.process_tree import tree
+from scenarios.victim import Victim, victim
+
+PROGRAM = Path(__file__).parent / "programs/tracked_headway.py"
 SEED = 12345
 METRICS = ("loss", "rows")
 HANG_S = 30.0  # without a new report
@@ -117,7 +119,7 @@ class Training:
 @contextlib.contextmanager
 def training(run: Path, folder: Path) -> Iterator[Training]:
     """Begin it, or go on with it."""
-    with victim([sys.executable, program("tracked_headway"), str(run.parent)], folder) as runner:
+    with victim([sys.executable, str(PROGRAM), str(run.parent)], folder) as runner:
         yield Training(runner, run)
 
 

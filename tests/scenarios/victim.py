@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from common import kill_all, tree
+from scenarios.process_tree import kill_all, tree
 
 GLANCE_S = 0.02
 LEAVE_S = 20.0  # after Ctrl-C: time to leave in order

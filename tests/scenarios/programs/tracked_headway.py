@@ -16,7 +16,7 @@ from headway import train
 from headway.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 
 import torch
-from clock import Count, stepping
+from step_marks import Count, stepping
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 

@@ -19,7 +19,7 @@ from headway.storage.run.opening import open_run
 from headway.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 
 import torch
-from clock import Count
+from step_marks import Count
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
