@@ -17,7 +17,6 @@ from crash_driver import check
 
 from headway.core.errors import StorageError
 from headway.storage.checkpoint.backend import CheckpointBackend, LocalCheckpointBackend
-from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.object_store.recovery import listing
 from headway.storage.run import layout
@@ -91,7 +90,7 @@ def look(vault: CheckpointBackend, tally: Tally) -> None:
     for saved in found.kept:
         tally.checkpoints_read += 1
         try:
-            with Checkpoint(saved.path).as_directory() as path:
+            with vault.checkpoint(saved.path).as_directory() as path:
                 assert check(path) == saved.manifest.metrics["step"]
             assert not vault.verify(saved.path.name)[1]
         except (AssertionError, OSError, StorageError) as error:
