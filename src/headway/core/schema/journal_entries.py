@@ -43,12 +43,14 @@ class JournalEntry(Record):
 class TextEntry(JournalEntry):
     """What entries have that are also said on the console."""
 
-    text: str = ""
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoticeEntry(TextEntry):
     """An event that says no more than its text, or that only a newer version knows."""
+
+    text: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +66,7 @@ class LaunchEntry(JournalEntry):
     """Workers of a new attempt are launched. ``first_seq``: the number of its first report."""
 
     event: str = "launched"
-    attempt: Number
+    attempt: Number = field()  # required, unlike in other entries
     num_workers: Count
     first_seq: Number
 
@@ -74,7 +76,6 @@ class ResizeEntry(TextEntry):
     """An attempt has another number of workers than the one before."""
 
     event: str = "resized"
-    text: str
     num_workers: Count
 
 
@@ -91,7 +92,8 @@ class RetryEntry(TextEntry):
     """
 
     event: str = "retry"
-    attempt: Number
+    text: str = ""
+    attempt: Number = field()  # required, unlike in other entries
     cause: str
     why: str = ""
     after_s: float
@@ -103,7 +105,7 @@ class EndEntry(JournalEntry):
     """The run is over."""
 
     event: str = "end"
-    attempt: Number
+    attempt: Number = field()  # required, unlike in other entries
     state: str
     cause: str | None = ""
 
@@ -113,7 +115,6 @@ class PreemptionEntry(TextEntry):
     """Workers, or the driver, have received SIGTERM. ``within_s``: how long they may take for a checkpoint."""
 
     event: str = "preemption"
-    text: str
     ranks: tuple[Count, ...]
     within_s: float
 
@@ -130,7 +131,6 @@ class StallEntry(TextEntry):
     """
 
     event: str = "stall"
-    text: str
     fault: str | None = None
     ranks: tuple[Count, ...] | None = None
     silent_s: float | None = None
@@ -141,7 +141,6 @@ class PhaseEntry(TextEntry):
     """Ranks stay in a phase in which silence is expected."""
 
     event: str = "phase"
-    text: str
     ranks: tuple[Count, ...]
 
 
@@ -150,7 +149,6 @@ class AwaitingFilesEntry(TextEntry):
     """A rank has failed, and others may still complete its checkpoint."""
 
     event: str = "awaiting"
-    text: str
     ranks: tuple[Count, ...]
 
 
@@ -159,7 +157,6 @@ class KilledEntry(TextEntry):
     """Ranks that did not exit in time were killed."""
 
     event: str = "killed"
-    text: str
     ranks: tuple[Count, ...]
 
 
@@ -168,7 +165,7 @@ class CheckpointEntry(JournalEntry):
     """A checkpoint is committed. ``seconds`` and ``bytes``: of its upload, where there was one."""
 
     event: str = "checkpoint"
-    attempt: Number
+    attempt: Number = field()  # required, unlike in other entries
     path: str
     seq: Number
     seconds: float | None = None
@@ -200,7 +197,6 @@ class WithdrawnEntry(TextEntry):
     """A checkpoint is removed because it cannot be whole."""
 
     event: str = "withdrawn"
-    text: str
     seq: Number
 
 
@@ -209,7 +205,6 @@ class PartialCheckpointEntry(TextEntry):
     """A checkpoint is dropped before its commit. ``missing``: ranks whose files or batches it lacks."""
 
     event: str = "partial"
-    text: str
     seq: Number
     missing: tuple[Count, ...]
 
@@ -219,7 +214,6 @@ class LateFilesEntry(TextEntry):
     """Files came for a checkpoint that is no longer kept."""
 
     event: str = "late"
-    text: str
     seq: Number
 
 
@@ -228,7 +222,6 @@ class RecoveringFilesEntry(TextEntry):
     """A rank has exited during an upload, which the driver completes."""
 
     event: str = "finishing"
-    text: str
     rank: Count
     seq: Number
 
@@ -238,7 +231,6 @@ class FileConflictEntry(TextEntry):
     """Ranks gave different contents for one file."""
 
     event: str = "clash"
-    text: str
     file: str
     ranks: tuple[Count, ...]
 
@@ -257,7 +249,6 @@ class ValidationPendingEntry(TextEntry):
     """A checkpoint of a former opening awaits its validation."""
 
     event: str = "validation"
-    text: str
     path: str
 
 
@@ -266,7 +257,6 @@ class ValidatedEntry(TextEntry):
     """A validation has ended; ``error`` says why it failed."""
 
     event: str = "validated"
-    text: str
     path: str
     status: str
     metrics: dict[str, object]
