@@ -144,7 +144,6 @@ MISSING: set[str] = {
     "storage/fs_ops.py",
     "storage/run/description.py",
     "storage/run/failure_bundle.py",
-    "storage/run/journal.py",
     "storage/run/layout.py",
     "storage/run/reader.py",
     "storage/run/removal.py",
