@@ -351,7 +351,7 @@ def test_worker_groups_answer_to_ray_get(tmp_path: Path) -> None:
 def test_options_of_torchrun_scripts_do_not_go_with_it(tmp_path: Path) -> None:
     done = run("", tmp_path, sys.executable, "-m", "headway", "run", "--as-ray", "-n", "2")
     assert done.returncode == 1
-    assert "-n is for scripts of torchrun: with --as-ray the script says that itself" in done.stderr
+    assert "-n is for scripts of torchrun: with --as-ray the script sets that itself" in done.stderr
 
 
 def test_errors_show_where_in_the_script_they_were(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_bad_requests_are_one_sentence(tmp_path: Path) -> None:
             ("run", "-n", "0", str(write_script(tmp_path, "pass"))),
             "-n must be a positive number of processes, or MIN:MAX, got 0",
         ),
-        (("show", "nothing"), "there is no run 'nothing'"),
+        (("show", "nothing"), "run 'nothing' was found neither as a path nor"),
     ]:
         done = headway(*args)
         assert done.returncode == 1
@@ -255,7 +255,7 @@ def test_the_quickstart_reaches_97_percent_on_two_workers(tmp_path: Path) -> Non
     metrics = record.newest_metrics()
     assert metrics is not None
     assert metrics["accuracy"] >= 0.97
-    assert "of the held-out images are read right" in done.stdout
+    assert "of the held-out images are classified correctly" in done.stdout
 
 
 def test_help_lists_every_command() -> None:

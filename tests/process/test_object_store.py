@@ -139,7 +139,7 @@ def test_the_command_line_reads_logs_stops_and_removes(s3: S3, capsys: pytest.Ca
     next(iter(going.reports(rank=1)))  # it has printed by now
     url = f"{s3.url}/runs/live"
     assert headway(["rm", "--yes", url]) == 1
-    assert "run live is running and is not removed" in capsys.readouterr().err
+    assert "run live is running and was not removed" in capsys.readouterr().err
     assert headway(["stop", url]) == 0
     assert "run live is STOPPED" in capsys.readouterr().out
     assert going.result().state == "STOPPED"

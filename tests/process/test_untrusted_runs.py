@@ -1213,7 +1213,7 @@ def test_an_error_is_plain_text_whatever_it_quotes(good: Path, sandbox: Sandbox)
 def test_a_log_that_is_a_link_to_nowhere_is_one_sentence(good: Path, sandbox: Sandbox) -> None:
     shutil.copytree(good, sandbox.run)
     replaced_by("{outside}/new")(sandbox.run / "logs" / "rank-0.out")
-    assert "rank-0.out is gone, or is a link that leads nowhere" in command("logs", "{run}")(sandbox)
+    assert "rank-0.out was removed, or is a broken link" in command("logs", "{run}")(sandbox)
 
 
 def test_a_run_whose_id_or_path_is_no_text_can_be_asked_to_stop(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_why_tells_who_failed_where_and_what_helps(failed: Path, capsys: pytest.
     assert f"rank 1 raised ValueError: row {BAD_ROW} is not a number" in text
     assert "begun        from checkpoint_000001, at report 4, with 2 workers" in text
     assert "rank 1       after report 4, 2 batches taken  ← failed first" in text
-    assert 'test_postmortem.py", line ' in text
+    assert 'test_why_replay.py", line ' in text
     assert "raise ValueError(f" in text
     assert "then         the run ended as FAILED" in text
     assert "replayed with --debug, the debugger stops where it was raised" in text
@@ -141,7 +141,7 @@ def test_why_tells_that_a_rank_died(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "os._exit() and sys.exit()" in text
     done = headway("replay", tmp_path / "dead")
     assert done.returncode == 3, "it takes the command with it"
-    assert "if it does so again, this command ends with it" in done.stdout
+    assert "if that happens again, this command ends, too" in done.stdout
 
 
 def test_why_reads_a_run_in_an_object_store(s3: S3, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,7 +175,7 @@ def test_a_replay_reproduces_the_failure_and_leaves_the_run_as_it_was(failed: Pa
     assert done.returncode == 1, done.stderr
     assert f"reproduced: rank 1 raised ValueError: row {BAD_ROW} is not a number" in done.stdout
     assert "gradients are its own" in done.stdout
-    assert 'test_postmortem.py", line ' in done.stdout
+    assert 'test_why_replay.py", line ' in done.stdout
     assert "headway/worker" not in done.stdout, "no frame of ours"
     assert listing(failed) == before
     [then] = [line.metrics for line in RunReader.at(failed).reports(1) if line.seq == 4]
@@ -189,7 +189,7 @@ def test_a_rank_that_had_not_failed_gets_further_and_is_ended(failed: Path) -> N
     assert done.returncode == 0, done.stderr
     assert "from the beginning, at report 0" in done.stdout
     assert "random weights" not in done.stdout
-    assert "did not fail: it got further than then, and was ended in report 7" in done.stdout
+    assert "did not fail: it got further than in that attempt, and was stopped at report 7" in done.stdout
     assert listing(failed) == before
 
 

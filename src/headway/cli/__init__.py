@@ -1,4 +1,4 @@
-"""The ``headway`` command. Reads run directories and starts runs; everything it does, the library does."""
+"""The ``headway`` command: its subcommands, their options, and exit codes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from headway.observe.terminal import plain
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status. Errors of ours are one sentence, without a traceback."""
+    """Run one command and return its exit code. A HeadwayError is printed without a traceback."""
     hold_standard_streams()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # names of runs, metrics: what the terminal cannot show is escaped
+        if isinstance(stream, io.TextIOWrapper):  # escape characters that the terminal cannot show
             stream.reconfigure(errors="backslashreplace")
     args = _parser().parse_args(argv)
     try:
@@ -29,14 +29,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code if isinstance(error, PreemptionError) else 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # somebody closed the pipe that we print into
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains as it leaves
+    except BrokenPipeError:  # the reader of the output has exited
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python prints a warning at exit
         return 128 + signal.SIGPIPE
     return status
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="headway", description="Training runs that keep moving.")
+    parser = argparse.ArgumentParser(
+        prog="headway", description="Robust distributed training runs from plain training functions."
+    )
     parser.add_argument("--version", action="version", version=f"headway {headway.__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_quickstart(commands)
@@ -53,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-# Each command's module is imported when the command is given: `headway ls` needs no torch.
+# A command's module is imported when the command is called: `headway ls` does not import torch.
 
 
 def _add_quickstart(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -62,9 +64,9 @@ def _add_quickstart(commands: argparse._SubParsersAction[argparse.ArgumentParser
 
         return quickstart(args.num_workers, args.storage_path)
 
-    parser = commands.add_parser("quickstart", help="train a small network on real images on two workers")
+    parser = commands.add_parser("quickstart", help="train a small network on real images with two workers")
     parser.add_argument("-n", "--num-workers", type=int, default=2)
-    parser.add_argument("--storage-path", help="where the run directory goes (default: ~/headway_results)")
+    parser.add_argument("--storage-path", help="directory or URI for the run directory (default: ~/headway_results)")
     parser.set_defaults(command=quickstart)
 
 
@@ -74,21 +76,21 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
         return run_as_ray(args) if args.as_ray else run(args)
 
-    parser = commands.add_parser("run", help="run a script that was written for torchrun, or for Ray (--as-ray)")
-    parser.add_argument("--as-ray", action="store_true", help="ray.train, ray.data, … of the script mean Headway")
+    parser = commands.add_parser("run", help="run a script written for torchrun, or for Ray (--as-ray)")
+    parser.add_argument("--as-ray", action="store_true", help="let ray.train, ray.data, … in the script mean Headway")
     parser.add_argument(
         "-n",
         "--num-workers",
         metavar="N",
-        help="number of processes (default: 1); MIN:MAX starts as many as there is room for and follows it",
+        help="number of processes (default: 1); MIN:MAX starts as many as resources allow and follows changes",
     )
-    parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module's name, as in python -m")
-    parser.add_argument("--name", help="the run's name; the same name again goes on with that run")
-    parser.add_argument("--storage-path", help="where the run directory goes (default: ~/headway_results)")
+    parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is the name of a module, as in python -m")
+    parser.add_argument("--name", help="name of the run; the name of an existing run resumes it")
+    parser.add_argument("--storage-path", help="directory or URI for the run directory (default: ~/headway_results)")
     parser.add_argument(
         "--gpus-per-worker", type=float, metavar="X", help="GPUs of each process; 0.5 lets two share one (default: 0)"
     )
-    parser.add_argument("--cpus-per-worker", type=float, metavar="X", help="CPU cores, and threads, of each process")
+    parser.add_argument("--cpus-per-worker", type=float, metavar="X", help="CPU cores and threads of each process")
     parser.add_argument(
         "--max-failures", type=int, metavar="N", help="maximum restarts after failures (default: 0, -1: unlimited)"
     )
@@ -96,11 +98,15 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--max-preemptions", type=int, metavar="N", help="maximum restarts after preemptions (default: -1, unlimited)"
     )
     parser.add_argument(
-        "--stall-warn", metavar="SECONDS", help="explain a stall after so long (default: 5; off: never)"
+        "--stall-warn", metavar="SECONDS", help="time until a stall is explained (default: 5; off: never)"
     )
-    parser.add_argument("--stall-timeout", metavar="SECONDS", help="restart after a stall of so long (default: off)")
     parser.add_argument(
-        "--resume", choices=["auto", "must", "never"], help="whether --name may be a run that exists (default: auto)"
+        "--stall-timeout", metavar="SECONDS", help="time until a stalled run is restarted (default: off)"
+    )
+    parser.add_argument(
+        "--resume",
+        choices=["auto", "must", "never"],
+        help="whether a run of this name may, must or must not exist (default: auto)",
     )
     parser.add_argument(
         "--env", action="append", metavar="NAME=VALUE", help="set an environment variable in the processes"
@@ -117,7 +123,7 @@ def _add_ls(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         return ls(args.storage_path)
 
     parser = commands.add_parser("ls", help="list runs")
-    parser.add_argument("storage_path", nargs="?", help="the folder that holds them (default: ~/headway_results)")
+    parser.add_argument("storage_path", nargs="?", help="their directory or URI (default: ~/headway_results)")
     parser.set_defaults(command=ls)
 
 
@@ -128,8 +134,8 @@ def _add_show(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         return show(args.run, args.storage_path)
 
     parser = commands.add_parser("show", help="show one run: its state, attempts, metrics, checkpoints")
-    parser.add_argument("run", metavar="RUN", help="a run directory, or the name of a run")
-    parser.add_argument("--storage-path", help="the folder that holds it, for a name (default: ~/headway_results)")
+    parser.add_argument("run", metavar="RUN", help="a run directory, its URI, or the name of a run")
+    parser.add_argument("--storage-path", help="where a run of this name is (default: ~/headway_results)")
     parser.set_defaults(command=show)
 
 
@@ -139,11 +145,11 @@ def _add_logs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
         return logs(args.run, args.storage_path, rank=args.rank, follow=args.follow)
 
-    parser = commands.add_parser("logs", help="print what the ranks of a run have written")
-    parser.add_argument("run", metavar="RUN", help="a run directory, or the name of a run")
-    parser.add_argument("-f", "--follow", action="store_true", help="print new lines until the run is over")
-    parser.add_argument("--rank", type=int, help="print this rank only (default: all, each line with its rank)")
-    parser.add_argument("--storage-path", help="the folder that holds it, for a name (default: ~/headway_results)")
+    parser = commands.add_parser("logs", help="print the output of the ranks of a run")
+    parser.add_argument("run", metavar="RUN", help="a run directory, its URI, or the name of a run")
+    parser.add_argument("-f", "--follow", action="store_true", help="print new lines until the run ends")
+    parser.add_argument("--rank", type=int, help="print only this rank (default: all, each line with its rank)")
+    parser.add_argument("--storage-path", help="where a run of this name is (default: ~/headway_results)")
     parser.set_defaults(command=logs)
 
 
@@ -154,10 +160,10 @@ def _add_stop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         return stop(args.run, args.storage_path, now=args.now, wait=not args.no_wait)
 
     parser = commands.add_parser("stop", help="stop a run of another process on this machine, and wait for its end")
-    parser.add_argument("run", metavar="RUN", help="a run directory, or the name of a run")
-    parser.add_argument("--now", action="store_true", help="abort it, as Ctrl-C would: state is not saved")
-    parser.add_argument("--no-wait", action="store_true", help="return at once, without waiting for its end")
-    parser.add_argument("--storage-path", help="the folder that holds it, for a name (default: ~/headway_results)")
+    parser.add_argument("run", metavar="RUN", help="a run directory, its URI, or the name of a run")
+    parser.add_argument("--now", action="store_true", help="abort it as Ctrl-C does: state is not saved")
+    parser.add_argument("--no-wait", action="store_true", help="do not wait for its end")
+    parser.add_argument("--storage-path", help="where a run of this name is (default: ~/headway_results)")
     parser.set_defaults(command=stop)
 
 
@@ -168,9 +174,9 @@ def _add_rm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         return rm(args.runs, args.storage_path, yes=args.yes)
 
     parser = commands.add_parser("rm", help="remove runs with their logs and checkpoints")
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="a run directory, or the name of a run")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="a run directory, its URI, or the name of a run")
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
-    parser.add_argument("--storage-path", help="the folder that holds them, for names (default: ~/headway_results)")
+    parser.add_argument("--storage-path", help="where runs of these names are (default: ~/headway_results)")
     parser.set_defaults(command=rm)
 
 
@@ -182,10 +188,10 @@ def _add_ckpt(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
     parser = commands.add_parser("ckpt", help="list, verify, explain or remove the checkpoints of a run")
     parser.add_argument("action", choices=["ls", "verify", "why", "rm"], help="verify reads every byte")
-    parser.add_argument("run", metavar="RUN", help="a run directory, or the name of a run")
+    parser.add_argument("run", metavar="RUN", help="a run directory, its URI, or the name of a run")
     parser.add_argument("checkpoints", metavar="CHECKPOINT", nargs="*", help="names (default: all)")
-    parser.add_argument("--storage-path", help="the folder that holds the run, for a name (default: ~/headway_results)")
-    parser.add_argument("--force", action="store_true", help="rm: even the newest one")
+    parser.add_argument("--storage-path", help="where a run of this name is (default: ~/headway_results)")
+    parser.add_argument("--force", action="store_true", help="rm: also the newest one")
     parser.set_defaults(command=ckpt)
 
 
@@ -195,10 +201,10 @@ def _add_why(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
         return why(args.run, args.storage_path, every=args.all)
 
-    parser = commands.add_parser("why", help="explain what has failed in a run, or stood still")
-    parser.add_argument("run", metavar="RUN", help="a run directory, or the name of a run")
-    parser.add_argument("--storage-path", help="the folder that holds it, for a name (default: ~/headway_results)")
-    parser.add_argument("--all", action="store_true", help="every failure and every stall, not only the newest")
+    parser = commands.add_parser("why", help="explain the failures and stalls of a run")
+    parser.add_argument("run", metavar="RUN", help="a run directory, its URI, or the name of a run")
+    parser.add_argument("--storage-path", help="where a run of this name is (default: ~/headway_results)")
+    parser.add_argument("--all", action="store_true", help="all failures and stalls, not only the newest")
     parser.set_defaults(command=why)
 
 
@@ -209,12 +215,12 @@ def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         return replay(args)
 
     parser = commands.add_parser("replay", help="run one rank of a failed attempt again, alone, in this process")
-    parser.add_argument("run", metavar="RUN", help="a run directory, or the name of a run")
+    parser.add_argument("run", metavar="RUN", help="a run directory, its URI, or the name of a run")
     parser.add_argument("--rank", type=int, help="which rank (default: the one that failed first)")
     parser.add_argument("--attempt", type=int, help="which attempt (default: the newest that failed)")
     parser.add_argument("--debug", action="store_true", help="open the debugger where the function raises")
-    parser.add_argument("--trust", action="store_true", help="run the function even if somebody else has packed it")
-    parser.add_argument("--storage-path", help="the folder that holds it, for a name (default: ~/headway_results)")
+    parser.add_argument("--trust", action="store_true", help="run the function even if it was stored by another user")
+    parser.add_argument("--storage-path", help="where a run of this name is (default: ~/headway_results)")
     parser.set_defaults(command=replay)
 
 
@@ -224,6 +230,6 @@ def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
         return doctor(args.storage_path)
 
-    parser = commands.add_parser("doctor", help="check this machine and say what would not work")
-    parser.add_argument("--storage-path", help="where runs shall go (default: ~/headway_results)")
+    parser = commands.add_parser("doctor", help="check this machine and list problems")
+    parser.add_argument("--storage-path", help="directory for runs (default: ~/headway_results)")
     parser.set_defaults(command=doctor)

@@ -1,4 +1,4 @@
-"""``headway ckpt``: the checkpoints of a run, whether they are whole, why they are there, and how to remove one."""
+"""``headway ckpt``: list, verify, explain and remove the checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _ls(record: RunReader) -> int:
 
 
 def _verify(record: RunReader, names: list[str]) -> int:
-    """Read every byte; 1 if anything is not as it was committed."""
+    """Read every byte; return 1 if a checkpoint differs from what was committed."""
     known = record.vault.folders()
     chosen = [_known(record, known, name) for name in names] or known
     bad = 0
@@ -68,7 +68,7 @@ def _verify(record: RunReader, names: list[str]) -> int:
         try:
             manifest, wrong = record.vault.verify(name)
         except FileNotFoundError:
-            manifest, wrong = None, ["it has no manifest: it was never committed, or somebody has removed it"]
+            manifest, wrong = None, ["it has no manifest: it was not committed, or the manifest was removed"]
         except (StorageError, OSError) as error:
             manifest, wrong = None, [str(error)]
         if manifest is None or wrong:
@@ -103,12 +103,12 @@ def _rm(record: RunReader, names: list[str], *, force: bool) -> int:
     if not names:
         raise ConfigError("headway ckpt rm needs the names of the checkpoints to remove")
     if record.is_open:
-        raise StorageError(f"run {record.name} is going on: stop it first")
+        raise StorageError(f"run {record.name} is running: stop it first")
     kept = record.checkpoints()
     known = record.vault.folders()
     chosen = [_known(record, known, name) for name in names]
     if kept and kept[-1].path.name in chosen and not force:
-        raise ConfigError(f"{kept[-1].path.name} is the newest, from which the run would go on: --force removes it")
+        raise ConfigError(f"{kept[-1].path.name} is the newest, from which the run would resume: --force removes it")
     opened = (
         open_remote_run(record.vault.store, "must") if isinstance(record.vault, ObjectStoreCheckpointBackend) else None
     )

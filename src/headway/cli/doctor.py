@@ -1,4 +1,4 @@
-"""``headway doctor``: check this machine and say what would not work, where possible by trying it."""
+"""``headway doctor``: checks of this machine: system, torch, GPUs, memory, limits, storage, two workers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MARKS: dict[Verdict, str] = {"ok": "✓", "note": "·", "bad": "✗"}
 
 @dataclass(frozen=True)
 class Finding:
-    """``bad``: something would not work; ``note``: something less usual would not."""
+    """The result of one check. ``bad``: runs will fail; ``note``: an optional feature does not work."""
 
     verdict: Verdict
     what: str
@@ -40,7 +40,7 @@ class Finding:
 
 
 def doctor(storage_path: str | None) -> int:
-    """Print every finding; 1 if anything is bad."""
+    """Print all findings; return 1 if one is bad."""
     storage = expanded(storage_path) if storage_path else results_folder()
     bad = 0
     for finding in findings(storage):
@@ -86,8 +86,8 @@ def _torch() -> Finding:
 
 
 def _devices() -> Finding:
-    cards = hardware.gpus()
-    return Finding("ok", "devices", f"{phrases.count(len(cards), 'GPU')} ({', '.join(cards)})" if cards else "CPU only")
+    gpus = hardware.gpus()
+    return Finding("ok", "devices", f"{phrases.count(len(gpus), 'GPU')} ({', '.join(gpus)})" if gpus else "CPU only")
 
 
 def _memory() -> Finding:
@@ -104,7 +104,7 @@ def _shared_memory() -> Finding:
             "bad", "shared memory", f"/dev/shm cannot be used ({error.strerror}): DataLoader processes need it"
         )
     if free < 64e6:
-        text = f"only {phrases.size(free)} in /dev/shm: DataLoader processes may die of it (docker run --shm-size=1g)"
+        text = f"only {phrases.size(free)} in /dev/shm: DataLoader processes may be killed (docker run --shm-size=1g)"
         return Finding("bad", "shared memory", text)
     return Finding("ok", "shared memory", f"{phrases.size(free)} free in /dev/shm")
 
@@ -124,8 +124,8 @@ def _limit(value: int) -> str:
 
 def _loopback() -> Finding:
     if not any(name == "lo" for _, name in socket.if_nameindex()):
-        return Finding("bad", "loopback", "there is no interface 'lo': gloo and NCCL talk over it")
-    return Finding("ok", "loopback", "interface lo is there; Headway listens nowhere else")
+        return Finding("bad", "loopback", "interface 'lo' is missing: gloo and NCCL need it")
+    return Finding("ok", "loopback", "interface lo exists; Headway listens on no other")
 
 
 def _ptrace() -> Finding:
@@ -135,7 +135,9 @@ def _ptrace() -> Finding:
         scope = "0"
     if scope == "0" or os.geteuid() == 0:
         return Finding("ok", "ptrace", "stacks of stuck processes can be read from outside")
-    return Finding("note", "ptrace", f"restricted (ptrace_scope {scope}): py-spy cannot look into running workers")
+    return Finding(
+        "note", "ptrace", f"restricted (ptrace_scope {scope}): py-spy cannot read the stacks of running workers"
+    )
 
 
 def _storage(storage: Path) -> Finding:
@@ -155,9 +157,9 @@ def _storage(storage: Path) -> Finding:
 
 
 def _workers() -> Finding:
-    """The proof: two workers that meet at a barrier."""
-    with tempfile.TemporaryDirectory() as folder:
-        quiet = RunConfig(storage_path=folder, logging_config=LoggingConfig("ERROR"))
+    """Run two workers that meet at a barrier."""
+    with tempfile.TemporaryDirectory() as directory:
+        quiet = RunConfig(storage_path=directory, logging_config=LoggingConfig("ERROR"))
         trainer = DataParallelTrainer(_meet, scaling_config=ScalingConfig(num_workers=2), run_config=quiet)
         began = time.perf_counter()
         try:

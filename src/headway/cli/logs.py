@@ -1,4 +1,4 @@
-"""``headway logs``: what the ranks of a run have written, each line with its rank; and what they go on to write."""
+"""``headway logs``: the output of a run's ranks, each line with its rank; with ``--follow`` also new lines."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from headway.storage.run.reader import RunReader
 _NAME = re.compile(r"rank-(\d{1,9})\.(out|err)")
 _CHUNK_BYTES = 1 << 16  # also the longest piece of a line that is printed at once
 _POLL_S = 0.2
-_STORE_POLL_S = 3.0  # a store is asked less often: its copy of the logs is a few seconds old anyway
+_STORE_POLL_S = 3.0  # logs in a store are copied every few seconds only
 
 
 def logs(run: str, storage_path: str | None, *, rank: int | None, follow: bool) -> int:
-    """Print the logs of all ranks, or of one. ``follow``: go on until the run is over, across restarts."""
+    """Print the logs of all ranks, or of one. ``follow``: print new lines until the run ends, across restarts."""
     record = find(run, storage_path)
     store = record.vault.store if isinstance(record.vault, ObjectStoreCheckpointBackend) else None
     reader = _Reader(record.path / layout.LOGS, rank)
     alive = True
     while alive:
-        alive = follow and record.is_open  # asked first: whatever it wrote before its end is read below
+        alive = follow and record.is_open  # before reading: the last lines are read below
         if store is not None:
             _fetch(store, record.path)
         for number, line in reader.lines(whole=not alive):
@@ -43,15 +43,15 @@ def logs(run: str, storage_path: str | None, *, rank: int | None, follow: bool) 
     if not reader.ranks:
         raise StorageError(_missing(record, rank))
     if follow:
-        state = find(run, storage_path).state  # looked up again: of a store, we have but a copy
-        print(plain(f"headway: run {record.name} is over: {state}"), file=sys.stderr)
+        state = find(run, storage_path).state  # read again: for a store, record is a copy
+        print(plain(f"headway: run {record.name} has ended: {state}"), file=sys.stderr)
     return 0
 
 
 def _missing(record: RunReader, rank: int | None) -> str:
     known = _ranks(record.path / layout.LOGS)
     which = f"rank {rank} of run {record.name}" if rank is not None else f"run {record.name}"
-    there = f": there are logs of {phrases.ranks(known)}" if known else ""
+    there = f"; there are logs of {phrases.ranks(known)}" if known else ""
     return f"{which} has written no log{there}"
 
 
@@ -63,7 +63,7 @@ def _opened(path: Path) -> BufferedReader:
     try:
         return open_regular(path)
     except FileNotFoundError:
-        raise StorageError(f"{path} is gone, or is a link that leads nowhere") from None
+        raise StorageError(f"{path} was removed, or is a broken link") from None
 
 
 class _Reader:
@@ -77,21 +77,21 @@ class _Reader:
         self.ranks: set[int] = set()
 
     def lines(self, *, whole: bool) -> Iterator[tuple[int, str]]:
-        """What is new, by rank. ``whole``: also lines that have no end yet."""
+        """New lines by rank. ``whole``: also unfinished lines."""
         found = [match for path in entries(self._folder) if (match := _NAME.fullmatch(path.name))]
         for match in sorted(found, key=lambda match: (int(match[1]), match[2] == "err")):
             number = int(match[1])
             if self._rank in (None, number):
                 self.ranks.add(number)
                 for line in self._new(match[0], whole=whole):
-                    # Of a progress bar, what a terminal would show in the end.
+                    # Of a progress bar, only the last state.
                     yield number, line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
 
     def _new(self, name: str, *, whole: bool) -> Iterator[bytes]:
         rest = self._rests.get(name, b"")
         with _opened(self._folder / name) as file:
             position = self._positions.get(name, 0)
-            if file.seek(0, 2) < position:  # it was replaced: a run of this name began again
+            if file.seek(0, 2) < position:  # the file was replaced by a new run of this name
                 position, rest = 0, b""
             file.seek(position)
             while data := file.read(_CHUNK_BYTES):
@@ -108,7 +108,7 @@ class _Reader:
 
 
 def _fetch(store: ObjectStore, home: Path) -> None:
-    """Copy the logs that have grown since they were copied last."""
+    """Copy the logs that have grown since the last copy."""
     (home / layout.LOGS).mkdir(exist_ok=True)
     for key, size in store.sizes(layout.LOGS).items():
         name = key.rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""``headway quickstart``: a real network, real images, two workers; the whole program is on this page."""
+"""``headway quickstart``: a small network, trained on real images with two workers; the whole program."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ except ImportError as error:
 
 
 def digits(*, held_out: bool) -> TensorDataset:
-    """1,797 scanned digits of 8 by 8 pixels, every fifth of them held out."""
+    """1,797 scanned digits of 8 by 8 pixels; every fifth is held out."""
     data = load_digits()
     images = torch.tensor(data.images, dtype=torch.float32).unsqueeze(1) / 16
     labels = torch.tensor(data.target)
@@ -59,16 +59,16 @@ def train_func(config: dict[str, Any]) -> None:
             loss.backward()
             optimizer.step()
         metrics = {"epoch": epoch, "loss": loss.item(), "accuracy": accuracy(model, held_out)}
-        with tempfile.TemporaryDirectory() as folder:
-            torch.save(model.state_dict(), os.path.join(folder, "model.pt"))
-            train.report(metrics, checkpoint=train.Checkpoint.from_directory(folder))
+        with tempfile.TemporaryDirectory() as directory:
+            torch.save(model.state_dict(), os.path.join(directory, "model.pt"))
+            train.report(metrics, checkpoint=train.Checkpoint.from_directory(directory))
         if train.get_context().get_world_rank() == 0:
             print(f"epoch {epoch}: accuracy {metrics['accuracy']:.1%} on held-out images")
 
 
 @torch.no_grad()
 def accuracy(model: nn.Module, loader: DataLoader[Any]) -> float:
-    """Over the images of all workers."""
+    """Compute the accuracy over the images of all workers."""
     model.eval()
     right = torch.zeros(2)
     for images, labels in loader:
@@ -90,6 +90,6 @@ def quickstart(num_workers: int, storage_path: str | None) -> int:
     result = trainer.fit()
     assert result.metrics is not None
     print(result)
-    print(f"\n{result.metrics['accuracy']:.1%} of the held-out images are read right. Look around:")
+    print(f"\n{result.metrics['accuracy']:.1%} of the held-out images are classified correctly. Next:")
     print(f"  headway show {result.path}\n  headway ls {os.path.dirname(result.path)}")
     return 0

@@ -1,4 +1,4 @@
-"""``headway replay``: one rank of a failed attempt, once more and alone, in this process."""
+"""``headway replay``: run one rank of a failed attempt again, alone, in this process."""
 
 from __future__ import annotations
 
@@ -34,37 +34,37 @@ def _announced(again: Replay) -> list[str]:
     summary, num_workers = again.summary, again.summary.num_workers
     source = PurePath(again.checkpoint.path).name if again.checkpoint is not None else "the beginning"
     lines = [
-        f"rank {again.rank} of {num_workers} in attempt {summary.attempt} of run {again.record.name} once more, "
+        f"rank {again.rank} of {num_workers} in attempt {summary.attempt} of run {again.record.name} again, "
         f"from {source}, at report {again.first_seq}",
-        "the run is only read: reports are shown and thrown away, checkpoints too",
-        "functions of the script itself are as they were then, imported modules as they are now",
+        "the run is not changed: reports and checkpoints are shown and discarded",
+        "functions of the script itself are those of the failed attempt, imported modules the current ones",
     ]
     if num_workers > 1:
         lines.append(
-            "the other ranks are not here: collectives give what this rank would get if all had what it has, "
+            "the other ranks do not run: collectives return what they would if all ranks had the data of this one, "
             "so gradients are its own"
         )
     for each in summary.failures or ():
         if each.rank == again.rank and each.kind == "died":
-            lines.append(f"then, {each.cause}: if it does so again, this command ends with it")
+            lines.append(f"in that attempt, {each.cause}: if that happens again, this command ends, too")
         elif each.kind == "stalled":
-            lines.append("then it stood still: if it does so again, Ctrl-C shows where")
+            lines.append("in that attempt it stalled: if it stalls again, Ctrl-C shows where")
     return [*lines, *again.remarks]
 
 
 def _verdict(again: Replay, ending: Ending) -> str:
     cause = ending.cause(again.rank)
     if not cause:
-        further = f"it got further than then, and was ended in report {ending.stopped_at}"
+        further = f"it got further than in that attempt, and was stopped at report {ending.stopped_at}"
         return f"did not fail: {'the function returned' if ending.stopped_at is None else further}"
     if cause == again.cause:
         return f"reproduced: {cause}"
-    then = f"then, {again.cause}" if again.cause else f"then, rank {again.rank} was not among those that failed"
-    return f"failed, but not as it did then: {cause} ({then})"
+    then = f"in that attempt, {again.cause}" if again.cause else f"in that attempt, rank {again.rank} did not fail"
+    return f"failed in another way: {cause} ({then})"
 
 
 def _debug(error: BaseException) -> None:
-    _say(f"{folded(error).rstrip()}\nthe debugger is where it was raised: w, up, down, p NAME; q leaves it")
+    _say(f"{folded(error).rstrip()}\nthe debugger stops where it was raised: w, up, down, p NAME; q quits")
     pdb.post_mortem(error.__traceback__)
 
 
@@ -73,6 +73,6 @@ def _nothing(error: BaseException) -> None:
 
 
 def _say(text: str) -> None:
-    """At once: the function may take this process with it."""
+    """Print and flush: the function may end this process."""
     print(plain(text, lines=True), flush=True)
     sys.stderr.flush()

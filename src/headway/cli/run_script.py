@@ -1,4 +1,4 @@
-"""``headway run``: a script that was written for torchrun, as a run with logs, recovery and a directory."""
+"""``headway run``: run a script written for torchrun, or for Ray, with logs, recovery and a run directory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     warm_up(TorchScriptConfig.preload, TorchScriptConfig.warm)
     scaling, failures = _scaling(args), _failures(args)
     if not args.module and not os.path.isfile(args.script):
-        raise ConfigError(f"there is no script {args.script!r}: give its path, or -m and a module's name")
+        raise ConfigError(f"there is no script {args.script!r}: give its path, or -m and the name of a module")
     script = args.script if args.module else os.path.abspath(args.script)
     request = TrainRequest(
         kind=script.rpartition(".")[2] if args.module else Path(script).stem,
@@ -103,7 +103,7 @@ def _variables(given: list[str]) -> dict[str, str]:
 
 
 def run_as_ray(args: argparse.Namespace) -> int:
-    """The script is a driver: it runs in this process and says itself how many workers it wants."""
+    """Run a Ray script in this process: it is a driver, and sets the number of workers itself."""
     given = {
         "-n": args.num_workers,
         "--name": args.name,
@@ -118,13 +118,13 @@ def run_as_ray(args: argparse.Namespace) -> int:
         "--env": args.env,
     }
     if wrong := [option for option, value in given.items() if value is not None]:
-        raise ConfigError(f"{', '.join(wrong)} is for scripts of torchrun: with --as-ray the script says that itself")
+        raise ConfigError(f"{', '.join(wrong)} is for scripts of torchrun: with --as-ray the script sets that itself")
     if not args.module and not os.path.isfile(args.script):
-        raise ConfigError(f"there is no script {args.script!r}: give its path, or -m and a module's name")
+        raise ConfigError(f"there is no script {args.script!r}: give its path, or -m and the name of a module")
     as_ray.install()
     try:
         (run_module if args.module else run_script)(args.script, args.args)
-    except HeadwayError as error:  # where in the script it was matters as much as what
+    except HeadwayError as error:  # the user needs the line of the script
         traceback.print_exc()
         return error.exit_code if isinstance(error, PreemptionError) else 1
     return 0

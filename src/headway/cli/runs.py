@@ -1,4 +1,4 @@
-"""``headway ls`` and ``headway show``: run directories, read and printed."""
+"""``headway ls`` and ``headway show``: list runs, and show one."""
 
 from __future__ import annotations
 
@@ -114,11 +114,11 @@ def find(run: str, storage_path: str | None) -> RunReader:
     for path in (expanded(run), _storage(storage_path) / run):
         try:
             is_there = path.is_dir()
-        except OSError as error:  # no right to enter a directory above it, or too long a name
+        except OSError as error:  # no permission for a directory above it, or the name is too long
             raise StorageError(f"{path} cannot be read: {error.strerror}") from None
         if is_there:
             return RunReader.at(path)
-    raise StorageError(f"there is no run {run!r}, neither as a path nor in {_storage(storage_path)}: see headway ls")
+    raise StorageError(f"run {run!r} was found neither as a path nor in {_storage(storage_path)}: see headway ls")
 
 
 def _storage(storage_path: str | None) -> Path:
@@ -130,12 +130,12 @@ def _launches(record: RunReader) -> list[LaunchEntry]:
 
 
 def say(text: str) -> None:
-    """A line of text, whatever a run directory has put into it."""
+    """Print a line; control characters from a run directory are escaped."""
     print(plain(text))
 
 
 def shown(text: str) -> Text:
-    """The same for a cell of a table."""
+    """Text for a cell of a table, with control characters escaped."""
     return Text(plain(text))
 
 

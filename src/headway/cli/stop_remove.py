@@ -1,4 +1,4 @@
-"""``headway stop`` and ``headway rm``: commands that end a live run, and that remove a run."""
+"""``headway stop`` and ``headway rm``: stop a live run of another process, and remove a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headway.train.launch.control_socket import ControlError, ask
 
 
 def stop(run: str, storage_path: str | None, *, now: bool, wait: bool) -> int:
-    """Ask a run that another process holds to stop; wait until it has."""
+    """Ask the process of a live run to stop it, and wait for the end of the run."""
     record = find(run, storage_path)
     if not record.is_open:
         raise StorageError(f"run {record.name} is not running: it is {record.state}")
@@ -28,39 +28,39 @@ def stop(run: str, storage_path: str | None, *, now: bool, wait: bool) -> int:
         raise StorageError(f"run {record.name} cannot be stopped: {error}{_whereabouts(record)}") from None
     with connection:
         then = (
-            "its workers are interrupted, and killed if that takes long; it ends as ABORTED"
+            "its workers are interrupted, and killed if they do not exit; it ends as ABORTED"
             if now
-            else "ranks whose state saves itself save it and leave, others are interrupted; it ends as STOPPED"
+            else "tracked state is saved before the ranks exit, other functions are interrupted; it ends as STOPPED"
         )
         say(f"asked run {record.name} (process {pid}) to {'abort' if now else 'stop'}: {then}")
         if not wait:
             return 0
-        connection.recv(1)  # nothing comes but the end
-    say(f"run {record.name} is {find(run, storage_path).state}")  # looked up again: of a store, we have but a copy
+        connection.recv(1)  # returns when the run has ended
+    say(f"run {record.name} is {find(run, storage_path).state}")  # read again: for a store, record is a copy
     return 0
 
 
 def _whereabouts(record: RunReader) -> str:
-    """Who has it open, as far as it has said so."""
+    """The process that has the run open, if known."""
     host, pid = record.opening.host, record.opening.pid
     if host is None:
         return ""
     if host != socket.gethostname():
         return f"; it was opened by process {pid} on host {host}: run headway stop there"
-    return f"; process {pid} of this host opened it, perhaps in a container: kill -TERM {pid} there ends it in order"
+    return f"; process {pid} of this host opened it, perhaps in a container: kill -TERM {pid} there stops it"
 
 
 def rm(runs: list[str], storage_path: str | None, *, yes: bool) -> int:
-    """Remove runs with everything in them."""
+    """Remove runs with their logs and checkpoints."""
     for run in runs:
         record = find(run, storage_path)
         remote = record.vault.store if isinstance(record.vault, ObjectStoreCheckpointBackend) else None
         if remote is None:
             check_removable(record.path)
         if record.is_open:
-            raise StorageError(f"run {record.name} is running and is not removed: headway stop {record.url} first")
+            raise StorageError(f"run {record.name} is running and was not removed: headway stop {record.url} first")
         if not yes and not _confirmed(record):
-            print("headway: nothing is removed", file=sys.stderr)
+            print("headway: nothing was removed", file=sys.stderr)
             return 1
         remove_remote_run(remote) if remote is not None else remove_run(record.path)
         say(f"removed {record.url}")
@@ -69,10 +69,10 @@ def rm(runs: list[str], storage_path: str | None, *, yes: bool) -> int:
 
 def _confirmed(record: RunReader) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise ConfigError(f"run {record.name} is not removed: without a terminal to ask on, give --yes")
+        raise ConfigError(f"run {record.name} was not removed: stdin is no terminal to confirm on; give --yes")
     remote = isinstance(record.vault, ObjectStoreCheckpointBackend)
     others = [] if remote else foreign_entries(record.path)
-    also = f", and files that are not the run's own ({', '.join(others[:5])})" if others else ""
+    also = f", and files that do not belong to the run ({', '.join(others[:5])})" if others else ""
     kept = phrases.count(len(record.checkpoints()), "checkpoint")
     question = f"Remove run {record.name} ({record.state}, {kept}, {_size(record)}){also} from {record.url}? [y/N] "
     print(plain(question), end="", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""``headway why``: what has failed in a run, or stood still, explained."""
+"""``headway why``: explain the failures and stalls of a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def why(run: str, storage_path: str | None, *, every: bool) -> int:
     folders = record.failures()
     wrong = failure_bundle.damaged(record.path)
     for folder, why in wrong.items():
-        say(f"what is known of {folder.name} cannot be read: {why}")
+        say(f"failure bundle {folder.name} cannot be read: {why}")
     if not folders:
         say(how if wrong else f"{how}; nothing has failed")
         return 0
