@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from headway.core.checkpoints import Manifest, SavedCheckpoint, StoredFile, ValidationRecord
+from headway.core.schema import DataCursor
 from headway.core.security.signing import Key
 from headway.core.validation import ReportedCheckpointStatus as Status
 from support import saved_as
@@ -33,9 +34,10 @@ def test_a_signature_holds_for_the_same_content_and_key_alone() -> None:
 
 
 def test_a_signature_survives_json() -> None:
-    content = json.loads(json.dumps(asdict(manifest().signed("run-id", KEY))))
+    content = json.loads(json.dumps(manifest().signed("run-id", KEY).to_json()))
     files = {name: StoredFile(**stored) for name, stored in content.pop("files").items()}
-    assert Manifest(**content, files=files).is_signed(KEY)
+    cursor = DataCursor.from_json(content.pop("cursor"))
+    assert Manifest(**content, files=files, cursor=cursor).is_signed(KEY)
 
 
 def test_metrics_of_the_validation_take_precedence() -> None:
