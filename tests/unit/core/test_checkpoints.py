@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from headway.core.checkpoints import Manifest, SavedCheckpoint, StoredFile, ValidationRecord
-from headway.core.schema import DataCursor
+from headway.core.schema.data_cursor import DataCursor
 from headway.core.security.signing import Key
 from headway.core.validation import ReportedCheckpointStatus as Status
 from support import saved_as
