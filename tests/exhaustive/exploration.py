@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headway.control.machine import events, transitions
+from headway.control.machine.checkpoint_table import CheckpointTable
 from headway.control.machine.events import (
     CommitDoneEvent,
     CommitFailedEvent,
-    CommitSkippedEvent,
     DeadlineEvent,
     LaunchedEvent,
     LaunchFailedEvent,
@@ -34,6 +34,7 @@ from headway.control.machine.events import (
 from headway.control.machine.retry_policy import RetryBudgets
 from headway.control.machine.state import MachineState
 from headway.core.checkpoints import Manifest, SavedCheckpoint, ValidationRecord
+from headway.core.config import CheckpointConfig
 from headway.core.messages import (
     AbortEvent,
     AutosaveEnabled,
@@ -88,6 +89,7 @@ class Limits:
     tracked: bool = False  # whether state saves itself, in reports that all ranks agree on
     dues: int = 0  # how often it is due
     asyncs: bool = False  # whether files may arrive after their report
+    num_to_keep: int | None = 1  # checkpoints
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,9 @@ class Process:
     owes: frozenset[int] = frozenset()  # of them, those whose files are on their way
 
 
+Commit = tuple[int, frozenset[int]]  # a report, and the ranks whose files its checkpoint will hold
+
+
 @dataclass(frozen=True)
 class World:
     left: Limits  # what may still happen
@@ -120,7 +125,7 @@ class World:
     launching: bool = False
     interrupted: bool = False
     clock: int | None = None  # the attempt that a deadline was set for
-    commits: tuple[int, ...] = ()  # asked for, not answered
+    commits: tuple[Commit, ...] = ()  # asked for, not answered
     asked: tuple[int, ...] = ()  # commits asked for in this attempt, in order
     extended: frozenset[int] = frozenset()  # rounds that late files came to
     finishing: frozenset[tuple[int, int]] = frozenset()  # files of dead processes that somebody brings: rank, seq
@@ -134,8 +139,12 @@ class World:
     late: bool = False  # a deadline has rung in this attempt
     stalled: bool = False  # nobody does anything any more, unless killed
     committed: frozenset[int] = frozenset()  # of this attempt
+    givers: tuple[Commit, ...] = ()  # of checkpoints that were asked for in this attempt
     terminated: bool = False
     validating: frozenset[Path] = frozenset()
+    start: SavedCheckpoint | None = None  # the checkpoint that the attempt starts from
+    stored: tuple[SavedCheckpoint, ...] = ()  # on disk
+    gone: frozenset[int] = frozenset()  # reports of this attempt whose checkpoint was removed
     aborted: bool = False
     stopped: bool = False
     stopped_again: bool = False
@@ -181,7 +190,8 @@ def explore(limits: Limits) -> list[Node]:
     """Every state that can be reached, with all that can happen there; every claim is checked on the way."""
     budgets = RetryBudgets(limits.max_failures, limits.max_starts, limits.max_preemptions)
     fewest = limits.num_workers if limits.min_workers is None else limits.min_workers
-    begun = MachineState(budgets, (fewest, limits.num_workers))
+    checkpoints = CheckpointTable(CheckpointConfig(num_to_keep=limits.num_to_keep))
+    begun = MachineState(budgets, (fewest, limits.num_workers), checkpoints=checkpoints)
     first = _after(begun, World(limits, capacity=limits.num_workers), events.BeginEvent())
     nodes: list[Node] = [first]
     known: dict[Node, int] = {first: 0}
@@ -214,9 +224,9 @@ def _possible(run: MachineState, world: World) -> Iterator[tuple[Any, World]]:
         yield from _storage(run, world)
     for rank, seq in sorted(world.finishing):
         gone = replace(world, finishing=world.finishing - {(rank, seq)})
-        yield SaveFinishedEvent(run.attempt, rank, seq, arrived=False), gone
+        yield SaveFinishedEvent(run.attempt.number, rank, seq, arrived=False), gone
         staged = world.processes[rank].staged | {seq}
-        yield SaveFinishedEvent(run.attempt, rank, seq, arrived=True), _changed(gone, rank, staged=staged)
+        yield SaveFinishedEvent(run.attempt.number, rank, seq, arrived=True), _changed(gone, rank, staged=staged)
     if world.clock is not None and run.state is not RunState.STARTING:
         yield DeadlineEvent(world.clock), replace(world, clock=None, late=True)
     if world.clock is not None and any(p.phase == "hung" for p in world.processes) and run.state is RunState.STARTING:
@@ -227,17 +237,20 @@ def _possible(run: MachineState, world: World) -> Iterator[tuple[Any, World]]:
         for number in {1, world.left.num_workers} - {world.capacity}:
             yield CapacityEvent(number), replace(_spent(world, "changes"), capacity=number, excuses=world.excuses + 1)
     if world.left.stalls and run.state is RunState.RUNNING:
-        yield StalledEvent(run.attempt, 0, "stands still"), replace(_spent(world, "stalls", fault=True), stalled=True)
-    if (seq := run.rounds.oldest_files) is not None:
-        yield OverdueEvent(run.attempt, seq), world
-        yield OverdueEvent(run.attempt, seq, long=True), world
+        yield (
+            StalledEvent(run.attempt.number, 0, "stands still"),
+            replace(_spent(world, "stalls", fault=True), stalled=True),
+        )
+    if (seq := run.attempt.rounds.oldest_files) is not None:
+        yield OverdueEvent(run.attempt.number, seq), world
+        yield OverdueEvent(run.attempt.number, seq, long=True), world
     for path in world.validating:
         yield ValidationDoneEvent(path, ValidationRecord()), replace(world, validating=world.validating - {path})
     if world.left.dues:
-        yield SaveDueEvent(run.attempt), _spent(world, "dues")
+        yield SaveDueEvent(run.attempt.number), _spent(world, "dues")
     if world.left.notices and run.state is RunState.RUNNING:
         noticed = _changed(_noticed(world), 1, noticed=True)
-        yield PreemptedEvent(run.attempt, frozenset({1})), noticed
+        yield PreemptedEvent(run.attempt.number, frozenset({1})), noticed
     if world.left.terminates:
         yield TerminateEvent(), replace(_spent(world, "terminates"), terminated=True)
     if world.left.aborts:
@@ -248,23 +261,24 @@ def _possible(run: MachineState, world: World) -> Iterator[tuple[Any, World]]:
 
 def _launch(run: MachineState, world: World) -> Iterator[tuple[Any, World]]:
     n = min(world.left.num_workers, world.capacity)
-    yield LaunchedEvent(run.attempt, n, 0), replace(world, launching=False, processes=(Process(),) * n)
+    process = Process(reports=run.attempt.first_seq)
+    yield LaunchedEvent(run.attempt.number, n), replace(world, launching=False, processes=(process,) * n)
     if world.left.slow_starts:
         never = replace(_spent(world, "slow_starts", start=True), launching=False)
         yield (
-            LaunchedEvent(run.attempt, n, 0),
-            replace(never, processes=(*(Process(),) * (n - 1), Process(phase="hung"))),
+            LaunchedEvent(run.attempt.number, n),
+            replace(never, processes=(*(process,) * (n - 1), replace(process, phase="hung"))),
         )
     if world.left.launch_failures:
         failed = replace(_spent(world, "launch_failures", start=True), launching=False, processes=())
-        yield LaunchFailedEvent(run.attempt, "no room"), failed
+        yield LaunchFailedEvent(run.attempt.number, "no room"), failed
 
 
 def _process(run: MachineState, world: World, index: int) -> Iterator[tuple[Any, World]]:
     me, left = world.processes[index], world.left
 
     def says(message: Any, now: World = world, **changes: Any) -> tuple[Any, World]:
-        return FromWorker(run.attempt, index, message), _changed(now, index, **changes)
+        return FromWorker(run.attempt.number, index, message), _changed(now, index, **changes)
 
     if me.phase == "gone":
         return
@@ -279,7 +293,7 @@ def _process(run: MachineState, world: World, index: int) -> Iterator[tuple[Any,
         p.phase in ("gone", "failed") and not p.finished for i, p in enumerate(world.processes) if i != index
     )
     if not stuck:
-        yield from _speech(world, me, says)
+        yield from _speech(world, me, says, run.attempt.first_seq)
     if me.killed or (world.interrupted and not stuck):
         yield says(DIED, phase="gone", told=True)
     if me.phase == "failed" or (me.phase == "finished" and me.dismissed):
@@ -295,7 +309,7 @@ def _process(run: MachineState, world: World, index: int) -> Iterator[tuple[Any,
         yield says(DIED, _spent(world, "false_deaths", fault=fault, start=starting), told=True)
 
 
-def _speech(world: World, me: Process, says: Any) -> Iterator[tuple[Any, World]]:
+def _speech(world: World, me: Process, says: Any, first_seq: int) -> Iterator[tuple[Any, World]]:
     if me.phase == "starting":
         yield says(READY, phase="ready")
     if me.phase != "running":
@@ -311,7 +325,7 @@ def _speech(world: World, me: Process, says: Any) -> Iterator[tuple[Any, World]]
     if world.left.notices and not me.noticed:
         yield says(PreemptionNotice(), _noticed(world), noticed=True)
     waits = me.limit is not None and me.reports >= me.limit
-    if me.reports < world.left.reports and not waits:
+    if me.reports < first_seq + world.left.reports and not waits:
         saves = me.reports in me.save_at
         for staged in (True,) if saves else (False,) if world.left.tracked else (False, True):
             report = Report(seq=me.reports, time=0.0, metrics=b"{}", staged=staged)
@@ -330,20 +344,31 @@ def _speech(world: World, me: Process, says: Any) -> Iterator[tuple[Any, World]]
 
 
 def _storage(run: MachineState, world: World) -> Iterator[tuple[Any, World]]:
-    seq, *rest = world.commits
+    (seq, givers), *rest = world.commits
     answered = replace(world, commits=tuple(rest))
     done = replace(answered, committed=answered.committed | {seq})
-    yield CommitDoneEvent(run.attempt, seq, _saved(seq, validation=world.left.validations)), done
+    yield (
+        CommitDoneEvent(
+            run.attempt.number, seq, _saved(seq, givers, len(world.processes), validation=world.left.validations)
+        ),
+        done,
+    )
     if world.left.commit_failures:
-        yield CommitFailedEvent(run.attempt, seq, "disk full"), _spent(answered, "commit_failures", fault=True)
-    if not world.left.tracked:
-        yield CommitSkippedEvent(run.attempt, seq), answered
+        yield CommitFailedEvent(run.attempt.number, seq, "disk full"), _spent(answered, "commit_failures", fault=True)
 
 
 @cache
-def _saved(seq: int, *, validation: bool) -> SavedCheckpoint:
+def _saved(seq: int, givers: frozenset[int], num_workers: int, *, validation: bool) -> SavedCheckpoint:
     manifest = Manifest(
-        number=seq, name=str(seq), seq=seq, attempt=1, world_size=2, ranks=[0], metrics={}, files={}, time=0.0
+        number=seq,
+        name=f"checkpoint_{seq}",
+        seq=seq,
+        attempt=1,
+        world_size=num_workers,
+        ranks=sorted(givers),
+        metrics={},
+        files={},
+        time=0.0,
     )
     return SavedCheckpoint(Path(f"checkpoint_{seq}"), manifest, validation=ValidationRecord() if validation else None)
 
@@ -379,17 +404,39 @@ def _act(run: MachineState, world: World, action: Any) -> World:
         case events.LaunchWorkers():
             _check_new_attempt(run, world)
             fresh = replace(world, asked=(), extended=frozenset(), interrupted=False, clock=None, pausing=False)
-            fresh = replace(fresh, late=False, stalled=False, committed=frozenset(), processes=())
+            fresh = replace(fresh, late=False, stalled=False, committed=frozenset(), givers=(), gone=frozenset())
+            fresh = replace(fresh, processes=(), start=None)
             return replace(fresh, launching=True, attempts=world.attempts + 1)
-        case events.AssignRanks():
+        case events.AssignRanks(first_seq=first_seq, newest=newest):
             expect(all(p.phase == "ready" or p.told for p in world.processes), "workers start when all are ready")
-            return replace(world, processes=tuple(replace(p, phase="running") for p in world.processes))
-        case events.CloseRound(closed=closed, commit=True):
-            expect(bool(closed.round.givers), "only files are committed")
-            expect(not world.asked or closed.round.seq > world.asked[-1], "rounds commit once and in order")
-            return replace(world, commits=(*world.commits, closed.round.seq), asked=(*world.asked, closed.round.seq))
-        case events.ExtendCheckpoint(round=late):
-            return replace(world, commits=(*world.commits, late.seq), extended=world.extended | {late.seq})
+            _check_start(run, world, newest, first_seq)
+            return replace(world, start=newest, processes=tuple(replace(p, phase="running") for p in world.processes))
+        case events.CommitCheckpoint(round=round):
+            expect(bool(round.givers), "only files are committed")
+            expect(round.seq not in world.asked, "a round is committed once")
+            expect(all(seq != round.seq for seq, _ in world.commits), "a round is committed once at a time")
+            commit = round.seq, frozenset(round.givers)
+            asked, givers = (*world.asked, round.seq), (*world.givers, commit)
+            return replace(world, commits=(*world.commits, commit), asked=asked, givers=givers)
+        case events.RetireCheckpoint(saved=saved):
+            _check_retired(run, world, saved)
+            stored = tuple(each for each in world.stored if each.path != saved.path)
+            return replace(world, stored=stored, gone=world.gone | {saved.seq})
+        case events.ExtendCheckpoint(seq=seq, rank=rank):
+            before = dict(world.givers).get(seq)
+            expect(before is not None, "only a checkpoint that was asked for is extended")
+            expect(seq not in world.gone, "a checkpoint that was removed is not extended")
+            larger = seq, (before or frozenset()) | {rank}
+            givers = (*(each for each in world.givers if each[0] != seq), larger)
+            changed = replace(world, commits=(*world.commits, larger), givers=givers)
+            return replace(changed, extended=world.extended | {seq})
+        case events.WithdrawCheckpoint(seq=seq):
+            expect(_crossed(world), "a checkpoint is withdrawn only where ranks contradict each other")
+            stored = tuple(each for each in world.stored if each.seq != seq)
+            return replace(world, stored=stored, gone=world.gone | {seq})
+        case events.RecordCheckpoint(saved=saved) if saved.seq not in world.gone:
+            others = (each for each in world.stored if each.path != saved.path)
+            return replace(world, stored=tuple(sorted([*others, saved], key=lambda each: each.seq)))
         case events.RecoverFiles(rank=rank, seq=seq):
             me = world.processes[rank]
             expect(seq in me.owes, "only files that are on their way are brought")
@@ -420,13 +467,13 @@ def _act(run: MachineState, world: World, action: Any) -> World:
         case events.SendMessage(rank=rank, message=ExitAllowed()):
             return _changed(world, rank, dismissed=True)
         case events.InterruptWorkers():
-            resize = run.why == "resize" and world.left.tracked
+            resize = run.attempt.why == "resize" and world.left.tracked
             expect(not resize, "state that saves itself is not interrupted only to be more or fewer")
             return replace(world, interrupted=True)
         case events.KillWorkers():
             return replace(world, processes=tuple(replace(p, killed=True) for p in world.processes))
         case events.SetDeadline(after_s=after_s):
-            return replace(world, clock=None if after_s is None else run.attempt)
+            return replace(world, clock=None if after_s is None else run.attempt.number)
         case events.RecordRetry(why=why):
             _check_nothing_was_lost(world)
             if why != "fail":
@@ -443,7 +490,7 @@ def _act(run: MachineState, world: World, action: Any) -> World:
 
 
 def _check_fences(run: MachineState) -> None:
-    for event in _late(run.attempt):
+    for event in _late(run.attempt.number):
         if transitions.step(run, event) != (run, ()):
             raise ClaimBroken(f"what comes late changes nothing: {event}")
 
@@ -456,7 +503,7 @@ def _late(attempt: int) -> tuple[Any, ...]:
         FromWorker(attempt - 1, 0, DIED),
         FromWorker(attempt, 7, DIED),
         FromWorker(attempt - 1, 1, RAISED),
-        LaunchedEvent(attempt - 1, 2, 0),
+        LaunchedEvent(attempt - 1, 2),
         StalledEvent(attempt - 1, 0, "late"),
         PreemptedEvent(attempt - 1, frozenset({0})),
         FromWorker(attempt - 1, 0, PreemptionNotice()),
@@ -464,6 +511,20 @@ def _late(attempt: int) -> tuple[Any, ...]:
         CommitFailedEvent(attempt - 1, 0, "late"),
         DeadlineEvent(attempt - 1),
     )
+
+
+def _check_start(run: MachineState, world: World, newest: SavedCheckpoint | None, first_seq: int) -> None:
+    on_disk = world.stored[-1] if world.stored else None
+    expect(newest == on_disk, "an attempt starts from the newest checkpoint")
+    expect(first_seq == (on_disk.seq + 1 if on_disk else 0), "and reports what comes after it")
+
+
+def _check_retired(run: MachineState, world: World, saved: SavedCheckpoint) -> None:
+    expect(saved in world.stored, "only a checkpoint that is there is removed, and once")
+    expect(saved.seq < max(each.seq for each in world.stored), "the newest checkpoint is never removed")
+    if world.start is not None and saved.path == world.start.path:
+        read = (p.reports > run.attempt.first_seq or p.phase != "running" or p.told for p in world.processes)
+        expect(all(read), "what the ranks start from stays until all have read it")
 
 
 def _check_new_attempt(run: MachineState, world: World) -> None:
@@ -489,13 +550,15 @@ def _check_nothing_was_lost(world: World) -> None:
     """Every round that all ranks that save had passed, or would never reach, was handed to storage."""
     given = frozenset().union(*(p.staged for p in world.processes)) if world.processes else frozenset()
     tracked = any(p.tracks for p in world.processes)  # then all ranks save, and none is left out
+    start = world.start.manifest if world.start is not None else None
+    habitual = start.ranks if start is not None and start.world_size == len(world.processes) else []
     for seq in given:
         arrived = not any(seq in p.promised - p.staged for p in world.processes)
         if (
             arrived
             and not _crossed(world)
             and all(
-                p.reports > seq or p.finished or (rank and not p.staged and not tracked)
+                p.reports > seq or p.finished or (rank and not p.staged and not tracked and rank not in habitual)
                 for rank, p in enumerate(world.processes)
             )
         ):

@@ -9,10 +9,22 @@ from typing import Any
 import pytest
 from exploration import ClaimBroken, Limits, explore
 
-from headway.control.machine import events, shutdown, transitions
+from headway.control.machine import checkpoint_table, events, shutdown, transitions
+from headway.control.machine.checkpoint_table import CheckpointTable
 from headway.control.machine.events import KillWorkers, RunState, SendMessage
 from headway.control.machine.retry_policy import Failure, Retry
-from headway.control.machine.state import WEIGHT, MachineState, WorkerState
+from headway.control.machine.state import (
+    WEIGHT,
+    AttemptState,
+    Departure,
+    ExitRequest,
+    Grace,
+    MachineState,
+    Stop,
+    WorkerState,
+    changed,
+    in_attempt,
+)
 from headway.core.messages import ExitAllowed, FunctionFailed, SaveAtReport
 
 EXPLORATIONS = {
@@ -84,65 +96,81 @@ def _patch(monkeypatch: pytest.MonkeyPatch, name: str, bug: Any) -> None:
 
 
 def ends_before_the_last_exit(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    concluded = shutdown.concluded
+    conclude = shutdown.conclude
 
     def early(run: MachineState, *actions: Any) -> Any:
-        if run.workers:
-            run = replace(run, workers=(replace(run.workers[0], left=True), *run.workers[1:]))
-        return concluded(run, *actions)
+        if workers := run.attempt.workers:
+            run = in_attempt(run, workers=(replace(workers[0], left=True), *workers[1:]))
+        return conclude(run, *actions)
 
-    _patch(monkeypatch, "concluded", early)
+    _patch(monkeypatch, "conclude", early)
     return Limits(reports=1)
 
 
 def ends_before_storage_has_answered(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    concluded = shutdown.concluded
-    _patch(monkeypatch, "concluded", lambda run, *a: concluded(replace(run, num_commits=0), *a))
+    conclude = shutdown.conclude
+
+    def hasty(run: MachineState, *actions: Any) -> Any:
+        return conclude(changed(run, checkpoints=replace(run.checkpoints, num_pending=0)), *actions)
+
+    _patch(monkeypatch, "conclude", hasty)
     return Limits(reports=1)
 
 
 def does_not_kill_the_others(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    _patch(monkeypatch, "kill", lambda run: (replace(run, killed=True), ()))
+    fail = shutdown.fail
+
+    def toothless(run: MachineState, *details: Any) -> Any:
+        run, actions = fail(run, *details)
+        return run, tuple(action for action in actions if not isinstance(action, KillWorkers))
+
+    def spared(run: MachineState) -> Any:
+        return in_attempt(run, stop=replace(run.attempt.stop or Stop("fail"), grace=Grace.KILLED)), ()
+
+    _patch(monkeypatch, "kill", spared)
+    _patch(monkeypatch, "fail", toothless)
     return Limits(deaths=1)
 
 
 def kills_nobody_when_time_is_over(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    answered = transitions._answered
+    answered = transitions._on_answer
 
     def deaf(run: MachineState, event: Any) -> Any:
         return (run, ()) if isinstance(event, events.DeadlineEvent) else answered(run, event)
 
-    monkeypatch.setattr(transitions, "_answered", deaf)
+    monkeypatch.setattr(transitions, "_on_answer", deaf)
     return Limits(raises=1)
 
 
 def listens_to_older_attempts(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    heard = transitions._heard
-    monkeypatch.setattr(transitions, "_heard", lambda run, event: heard(run, replace(event, attempt=run.attempt)))
+    heard = transitions._on_message
+    monkeypatch.setattr(
+        transitions, "_on_message", lambda run, event: heard(run, replace(event, attempt=run.attempt.number))
+    )
     return Limits(deaths=1)
 
 
 def calls_a_stopped_run_finished(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    trained = shutdown.trained
-    _patch(monkeypatch, "trained", lambda run, actions=(): trained(replace(run, why="finish"), actions))
+    end = shutdown.end_training
+    _patch(monkeypatch, "end_training", lambda run, actions=(): end(in_attempt(run, stop=Stop("finish")), actions))
     return Limits(stops=1, reports=1)
 
 
 def calls_a_finished_run_stopped(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    trained = shutdown.trained
-    _patch(monkeypatch, "trained", lambda run, actions=(): trained(replace(run, why="stop"), actions))
+    end = shutdown.end_training
+    _patch(monkeypatch, "end_training", lambda run, actions=(): end(in_attempt(run, stop=Stop("stop")), actions))
     return Limits(reports=1)
 
 
 def never_dismisses(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    finished = transitions._finished
+    finished = transitions._on_function_returned
 
     def silent(run: MachineState, rank: int, early: bool) -> Any:
         run, actions = finished(run, rank, early=early)
         kept = [a for a in actions if not (isinstance(a, SendMessage) and isinstance(a.message, ExitAllowed))]
         return run, tuple(a for a in kept if not isinstance(a, events.SetDeadline))
 
-    monkeypatch.setattr(transitions, "_finished", silent)
+    monkeypatch.setattr(transitions, "_on_function_returned", silent)
     return Limits(reports=0)
 
 
@@ -157,15 +185,15 @@ def gives_up_at_once(monkeypatch: pytest.MonkeyPatch) -> Limits:
 
 
 def charges_a_death_after_the_function_returned(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    exited = transitions._exited
+    exited = transitions._on_worker_exited
 
     def strict(run: MachineState, rank: int, message: Any) -> Any:
-        workers = list(run.workers or ())
+        workers = list(run.attempt.workers or ())
         if message.code:
             workers[rank] = replace(workers[rank], over=False)
-        return exited(replace(run, workers=tuple(workers)), rank, message)
+        return exited(in_attempt(run, workers=tuple(workers)), rank, message)
 
-    monkeypatch.setattr(transitions, "_exited", strict)
+    monkeypatch.setattr(transitions, "_on_worker_exited", strict)
     return Limits(deaths=1, max_failures=0, reports=0)
 
 
@@ -176,89 +204,93 @@ def forgets_an_abort_when_the_attempt_fails(monkeypatch: pytest.MonkeyPatch) -> 
 
 def retries_after_an_abort(monkeypatch: pytest.MonkeyPatch) -> Limits:
     def charged(run: MachineState, event: Any) -> Any:
-        again = replace(run, why="fail", failures=(Failure("died", 0, "x"),)) if run.why == "abort" else run
-        return answered(again, event)
+        stop = Stop("fail", failures=(Failure("died", 0, "x"),))
+        return answered(in_attempt(run, stop=stop) if run.attempt.why == "abort" else run, event)
 
-    answered = transitions._answered
-    monkeypatch.setattr(transitions, "_answered", charged)
+    answered = transitions._on_answer
+    monkeypatch.setattr(transitions, "_on_answer", charged)
     return Limits(aborts=1, deaths=1, reports=0)
 
 
 def commits_a_round_twice(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    told = shutdown.told
+    act = shutdown.act_on_rounds
 
     def twice(run: MachineState, news: Any, *actions: Any) -> Any:
-        return told(run, news * 2, *actions)
+        return act(run, news * 2, *actions)
 
-    _patch(monkeypatch, "told", twice)
+    _patch(monkeypatch, "act_on_rounds", twice)
     return Limits(reports=1)
 
 
 def loses_the_round_that_a_death_completes(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    told = shutdown.told
+    act = shutdown.act_on_rounds
 
     def forgetful(run: MachineState, news: Any, *actions: Any) -> Any:
-        return told(run, () if len(actions) == 0 else news, *actions)
+        return act(run, () if len(actions) == 0 else news, *actions)
 
-    _patch(monkeypatch, "told", forgetful)
+    _patch(monkeypatch, "act_on_rounds", forgetful)
     return Limits(reports=1)
 
 
 def takes_an_interrupted_function_for_a_failure(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    heard = transitions._heard
+    heard = transitions._on_message
 
     def suspicious(run: MachineState, event: Any) -> Any:
-        if isinstance(event.message, FunctionFailed) and run.why == "stop":
-            return shutdown.failed(run, Failure("raised", event.rank, event.message), KillWorkers())
+        if isinstance(event.message, FunctionFailed) and run.attempt.why == "stop":
+            return shutdown.fail(run, Failure("raised", event.rank, event.message), Grace.KILLED)
         return heard(run, event)
 
-    monkeypatch.setattr(transitions, "_heard", suspicious)
+    monkeypatch.setattr(transitions, "_on_message", suspicious)
     return Limits(stops=1, raises=1, max_failures=0, reports=0)
 
 
 def starts_before_all_are_ready(monkeypatch: pytest.MonkeyPatch) -> Limits:
     def eager(run: MachineState, rank: int) -> Any:
-        run = transitions.marked(run, rank, WorkerState(ready=True))
+        run = transitions.with_worker(run, rank, WorkerState(ready=True))
         if run.state is RunState.STARTING:
-            return replace(run, state=RunState.RUNNING), (events.AssignRanks(run.attempt),)
+            return replace(run, state=RunState.RUNNING), (events.AssignRanks(run.attempt.number, 0, None),)
         return run, ()
 
-    monkeypatch.setattr(transitions, "_ready", eager)
+    monkeypatch.setattr(transitions, "_on_ready", eager)
     return Limits(reports=0)
 
 
 def leaves_late_arrivals_alone(monkeypatch: pytest.MonkeyPatch) -> Limits:
     """An abort between Launch and Launched: whoever comes up then must be killed."""
-    launched = transitions._launched
+    launched = transitions._on_launched
 
-    def careless(run: MachineState, event: Any) -> Any:
-        after, _ = launched(run, event)
+    def careless(run: MachineState, num_workers: int) -> Any:
+        after, _ = launched(run, num_workers)
         return after, ()
 
-    monkeypatch.setattr(transitions, "_launched", careless)
+    monkeypatch.setattr(transitions, "_on_launched", careless)
     return Limits(aborts=1, reports=0)
 
 
 def ends_before_the_last_validation(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    concluded = shutdown.concluded
-    _patch(monkeypatch, "concluded", lambda run, *a: concluded(replace(run, validating=frozenset()), *a))
+    conclude = shutdown.conclude
+    _patch(monkeypatch, "conclude", lambda run, *a: conclude(replace(run, validating=frozenset()), *a))
     return Limits(reports=1, validations=True)
 
 
 def forgets_validations_in_a_restart(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    begin = shutdown.begin
-    _patch(monkeypatch, "begin", lambda run: begin(replace(run, validating=frozenset())))
+    begin = shutdown.begin_attempt
+    _patch(monkeypatch, "begin_attempt", lambda run: begin(replace(run, validating=frozenset())))
     return Limits(reports=1, deaths=1, validations=True)
 
 
 def validates_after_an_abort(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    validate = transitions._validate
-    monkeypatch.setattr(transitions, "_validate", lambda run, saved: validate(replace(run, hurried=False), saved))
+    validate = transitions._start_validation
+
+    def deaf(run: MachineState, saved: Any) -> Any:
+        return validate(replace(run, exit_request=ExitRequest.NONE), saved)
+
+    monkeypatch.setattr(transitions, "_start_validation", deaf)
     return Limits(reports=1, aborts=1, validations=True)
 
 
 def never_wakes_from_validating(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    monkeypatch.setattr(transitions, "_awaited", lambda run: (run, ()))
+    monkeypatch.setattr(transitions, "_leave_validating", lambda run: (run, ()))
     return Limits(reports=1, validations=True)
 
 
@@ -266,27 +298,28 @@ def ends_validations_when_an_attempt_fails(monkeypatch: pytest.MonkeyPatch) -> L
     after_failure = shutdown._after_failure
 
     def impatient(run: MachineState, actions: Any) -> Any:
-        run, ended = shutdown.end_validations(run)
-        return after_failure(run, (*actions, *ended))
+        run, canceled = shutdown.cancel_validations(run)
+        return after_failure(replace(run, exit_request=ExitRequest.NONE), (*actions, *canceled))
 
     monkeypatch.setattr(shutdown, "_after_failure", impatient)
     return Limits(reports=1, deaths=1, validations=True)
 
 
 def agrees_without_asking_everybody(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    agree = shutdown.agree
+    request = shutdown.request_agreement
 
     def hasty(run: MachineState, **options: Any) -> Any:
-        run, actions = agree(run, **options)
-        assert run.agreement is not None
-        return replace(run, agreement=replace(run.agreement, waiting=run.agreement.waiting & {0})), actions
+        run, actions = request(run, **options)
+        agreement = run.attempt.agreement
+        assert agreement is not None
+        return in_attempt(run, agreement=replace(agreement, waiting=agreement.waiting & {0})), actions
 
-    _patch(monkeypatch, "agree", hasty)
+    _patch(monkeypatch, "request_agreement", hasty)
     return Limits(tracked=True, dues=1, reports=3)
 
 
 def waits_for_the_answer_of_one_that_is_through(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    _patch(monkeypatch, "disagreed", lambda run: (run, ()))
+    _patch(monkeypatch, "cancel_agreement", lambda run: (run, ()))
     return Limits(tracked=True, dues=1, reports=2, max_failures=0)
 
 
@@ -297,76 +330,78 @@ def tells_a_number_that_is_being_reported(monkeypatch: pytest.MonkeyPatch) -> Li
 
 
 def charges_a_preemption_as_a_failure(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    again = shutdown._again
-    monkeypatch.setattr(shutdown, "_again", lambda run, kind, actions: again(run, "died", actions))
+    again = shutdown._retry_or_fail
+    monkeypatch.setattr(shutdown, "_retry_or_fail", lambda run, kind, actions: again(run, "died", actions))
     return Limits(notices=1, tracked=True, reports=1, max_failures=0)
 
 
 def charges_a_failed_start_as_a_failure(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    again = shutdown._again
-    monkeypatch.setattr(shutdown, "_again", lambda run, kind, actions: again(run, "died", actions))
+    again = shutdown._retry_or_fail
+    monkeypatch.setattr(shutdown, "_retry_or_fail", lambda run, kind, actions: again(run, "died", actions))
     return Limits(launch_failures=1, reports=0, max_failures=0)
 
 
 def never_wakes_from_a_pause(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    again = shutdown._again
+    again = shutdown._retry_or_fail
 
     def asleep(run: MachineState, kind: Any, actions: Any) -> Any:
         run, done = again(run, kind, actions)
         return run, tuple(action for action in done if not isinstance(action, events.ScheduleAttempt))
 
-    monkeypatch.setattr(shutdown, "_again", asleep)
+    monkeypatch.setattr(shutdown, "_retry_or_fail", asleep)
     return Limits(deaths=2, max_failures=2, reports=0)
 
 
 def waits_for_ever_for_one_that_never_comes_up(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    late = transitions._late
-    monkeypatch.setattr(transitions, "_late", lambda run: (run, ()) if run.state is RunState.STARTING else late(run))
+    late = transitions._on_deadline
+    monkeypatch.setattr(
+        transitions, "_on_deadline", lambda run: (run, ()) if run.state is RunState.STARTING else late(run)
+    )
     return Limits(slow_starts=1, reports=0)
 
 
 def waits_for_ever_for_stacks(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    failed = shutdown.failed
+    fail = shutdown.fail
 
-    def patient(run: MachineState, failure: Failure, then: Any = None) -> Any:
-        run, actions = failed(run, failure, then)
+    def patient(run: MachineState, failure: Failure, grace: Grace | None = None) -> Any:
+        run, actions = fail(run, failure, grace)
         return run, tuple(action for action in actions if not isinstance(action, events.SetDeadline))
 
-    _patch(monkeypatch, "failed", patient)
+    _patch(monkeypatch, "fail", patient)
     return Limits(deaths=1, reports=0)
 
 
 def waits_for_ever_for_one_that_was_to_save(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    lingered = shutdown.lingered
+    lingered = shutdown.on_linger_deadline
 
     def trusting(run: MachineState) -> Any:
         run, actions = lingered(run)
         return run, tuple(action for action in actions if not getattr(action, "awaited", None))
 
-    _patch(monkeypatch, "lingered", trusting)
+    _patch(monkeypatch, "on_linger_deadline", trusting)
     return Limits(raises=1, reports=2)
 
 
 def does_nothing_about_a_stall(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    answered = transitions._answered
+    answered = transitions._on_answer
 
     def calm(run: MachineState, event: Any) -> Any:
         return (run, ()) if isinstance(event, events.StalledEvent) else answered(run, event)
 
-    monkeypatch.setattr(transitions, "_answered", calm)
+    monkeypatch.setattr(transitions, "_on_answer", calm)
     return Limits(stalls=1, reports=0)
 
 
 def begins_anew_though_the_driver_must_leave(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    monkeypatch.setattr(shutdown, "_wanting", lambda run, why: replace(run, leaving=why))
+    monkeypatch.setattr(shutdown, "_with_departure", lambda run, why: in_attempt(run, departure=Departure(why)))
     return Limits(terminates=1, raises=1, reports=0)
 
 
 def lets_one_rank_leave_a_report_later(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    agreed = shutdown.agreed
+    announce = shutdown.announce_agreement
 
     def skewed(run: MachineState) -> Any:
-        run, actions = agreed(run)
+        run, actions = announce(run)
         return run, tuple(
             replace(a, message=replace(a.message, seq=a.message.seq + 1))
             if isinstance(a, SendMessage)
@@ -377,36 +412,67 @@ def lets_one_rank_leave_a_report_later(monkeypatch: pytest.MonkeyPatch) -> Limit
             for a in actions
         )
 
-    monkeypatch.setattr(transitions, "agreed", skewed)
+    monkeypatch.setattr(transitions, "announce_agreement", skewed)
     return Limits(notices=1, tracked=True, reports=4, max_failures=0)
 
 
 def interrupts_for_a_resize(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    monkeypatch.setattr(transitions, "depart", lambda run, why, within_s: shutdown.leave(run, why))
+    monkeypatch.setattr(transitions, "request_departure", lambda run, why, within_s: shutdown.leave_now(run, why))
     return Limits(min_workers=1, changes=1, tracked=True, reports=1, max_failures=0)
 
 
 def goes_on_from_a_commit_that_failed(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    answered = transitions._answered
+    answered = transitions._on_answer
 
     def careless(run: MachineState, event: Any) -> Any:
         if isinstance(event, events.CommitFailedEvent):
-            return shutdown.concluded(transitions._answered_by_storage(run, event.seq))
+            return shutdown.conclude(changed(run, checkpoints=run.checkpoints.on_failed(event.seq)))
         return answered(run, event)
 
-    monkeypatch.setattr(transitions, "_answered", careless)
+    monkeypatch.setattr(transitions, "_on_answer", careless)
     return Limits(commit_failures=1, notices=1, tracked=True, reports=2)
 
 
 def takes_leaving_for_finishing(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    finished = transitions._finished
-    monkeypatch.setattr(transitions, "_finished", lambda run, rank, early: finished(run, rank, early=False))
+    finished = transitions._on_function_returned
+    monkeypatch.setattr(transitions, "_on_function_returned", lambda run, rank, early: finished(run, rank, early=False))
     return Limits(notices=1, tracked=True, reports=2, max_failures=0)
 
 
 def lets_one_that_was_declared_dead_live_on(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    monkeypatch.setattr(shutdown, "_survivors", lambda run: ())
+    begin = shutdown._begin_again
+
+    def merciful(run: MachineState, retry: Any, actions: Any) -> Any:
+        run, done = begin(run, retry, actions)
+        return run, tuple(action for action in done if not isinstance(action, KillWorkers))
+
+    monkeypatch.setattr(shutdown, "_begin_again", merciful)
     return Limits(raises=1, false_deaths=1, reports=0)
+
+
+def retires_what_the_ranks_are_about_to_read(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    monkeypatch.setattr(CheckpointTable, "hold_newest", lambda table: table)
+    return Limits(deaths=1, reports=2)
+
+
+def releases_before_every_rank_has_reported(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    monkeypatch.setattr(AttemptState, "all_have_reported", lambda attempt: any(n > 0 for n in attempt.rounds.passed))
+    return Limits(deaths=1, reports=2)
+
+
+def retires_the_newest(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    monkeypatch.setattr(checkpoint_table, "surplus", lambda kept, config: list(kept)[-1:])
+    return Limits(reports=1)
+
+
+def starts_from_an_older_checkpoint(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    monkeypatch.setattr(CheckpointTable, "newest", property(lambda table: None))
+    return Limits(deaths=1, reports=1)
+
+
+def extends_a_checkpoint_that_was_retired(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    monkeypatch.setattr(CheckpointTable, "is_gone", lambda table, seq: seq in table.withdrawn)
+    return Limits(asyncs=True, reports=3, max_failures=0)
 
 
 BUGS: list[Callable[[pytest.MonkeyPatch], Limits]] = [
@@ -449,6 +515,11 @@ BUGS: list[Callable[[pytest.MonkeyPatch], Limits]] = [
     goes_on_from_a_commit_that_failed,
     takes_leaving_for_finishing,
     lets_one_that_was_declared_dead_live_on,
+    retires_what_the_ranks_are_about_to_read,
+    releases_before_every_rank_has_reported,
+    retires_the_newest,
+    starts_from_an_older_checkpoint,
+    extends_a_checkpoint_that_was_retired,
 ]
 
 

@@ -18,6 +18,11 @@ from headway.core.validation import ReportedCheckpointStatus
 PENDING = ReportedCheckpointStatus.PENDING_VALIDATION
 
 
+def checkpoint_name(number: int) -> str:
+    """Name of a checkpoint whose user has chosen none."""
+    return f"checkpoint_{number:06d}"
+
+
 @dataclass(frozen=True, slots=True)
 class StoredFile:
     """One file, as it was when it was committed. ``sha256`` is empty for directories that were never committed."""
@@ -130,6 +135,9 @@ class SavedCheckpoint:
     conflicts: tuple[FileConflict, ...] = ()
     seconds: float = 0.0  # duration of the upload
     validation: ValidationRecord | None = None  # None: no validation was requested
+
+    def __hash__(self) -> int:
+        return hash((self.path, self.manifest.seq))  # manifests hold dicts
 
     @property
     def seq(self) -> int:

@@ -1,5 +1,6 @@
-"""Everything that can happen to a run, beside what workers and users say (:mod:`headway.core.messages`), and everything
-that is done about it. Plain values; :mod:`headway.control.machine.transitions` turns the ones into the others.
+"""The events that the state machine takes, beside messages of workers and users, and the actions that it returns.
+
+Plain values. :mod:`headway.control.machine.transitions` turns events into actions; the controller performs them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from enum import StrEnum
 from pathlib import PurePath
 from typing import Literal
 
-from headway.control.machine.report_rounds import UNKNOWN, ClosedRound, ReportRound, SaveHabits
+from headway.control.machine.report_rounds import ClosedRound, ReportRound
 from headway.control.machine.retry_policy import Failure
 from headway.core.checkpoints import SavedCheckpoint, ValidationRecord
 from headway.core.messages import (
@@ -20,6 +21,7 @@ from headway.core.messages import (
     StopEvent,
     TerminateEvent,
     ToWorker,
+    UploadGrant,
     UploadRequest,
 )
 
@@ -40,7 +42,7 @@ class RunState(StrEnum):
 ENDS = frozenset({RunState.FINISHED, RunState.STOPPED, RunState.PREEMPTED, RunState.FAILED, RunState.ABORTED})
 
 
-# --- what can happen ---
+# --- events ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +52,15 @@ class BeginEvent:
 
 @dataclass(frozen=True, slots=True)
 class LaunchedEvent:
-    """The engine is bringing up this many workers, whose first report has this number."""
+    """The engine is starting this many workers."""
 
     attempt: int
     num_workers: int
-    first_seq: int
-    habits: SaveHabits = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchFailedEvent:
-    """``lost``: the run is in other hands."""
+    """The workers could not be started; ``lost``: another program has taken over the run."""
 
     attempt: int
     reason: str
@@ -78,7 +78,7 @@ class CommitDoneEvent:
 
 @dataclass(frozen=True, slots=True)
 class CommitFailedEvent:
-    """``lost``: the run is in other hands."""
+    """Storage could not commit these files; ``lost``: another program has taken over the run."""
 
     attempt: int
     seq: int
@@ -87,16 +87,8 @@ class CommitFailedEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitSkippedEvent:
-    """Storage had nothing to do: the checkpoint in question is not there any more."""
-
-    attempt: int
-    seq: int
-
-
-@dataclass(frozen=True, slots=True)
 class SaveFinishedEvent:
-    """What this rank was about to bring to storage when its process ended is there now, or is lost."""
+    """The files that a dead worker was about to stage are staged now, or are lost (``arrived=False``)."""
 
     attempt: int
     rank: int
@@ -106,14 +98,14 @@ class SaveFinishedEvent:
 
 @dataclass(frozen=True, slots=True)
 class DeadlineEvent:
-    """The time that was allowed is over: to come up, to leave together, to stop."""
+    """The time limit is over: to start, to leave together, to stop."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class OverdueEvent:
-    """The files of this round have waited long enough for ranks that may never come; ``long``: very long."""
+    """The files of this round have waited long enough for absent ranks; ``long``: for all of them."""
 
     attempt: int
     seq: int
@@ -122,14 +114,14 @@ class OverdueEvent:
 
 @dataclass(frozen=True, slots=True)
 class SaveDueEvent:
-    """Tracked state has not been saved for as long as the user wants it to be."""
+    """Tracked state is due to be saved: ``CheckpointConfig(every_s=...)``."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptedEvent:
-    """These ranks are told to leave, in so many seconds if that is known."""
+    """These ranks are preempted, in so many seconds if that is known."""
 
     attempt: int
     ranks: frozenset[int]
@@ -138,7 +130,7 @@ class PreemptedEvent:
 
 @dataclass(frozen=True, slots=True)
 class StalledEvent:
-    """The ranks have stood still for longer than the user allows; ``text`` says what they wait for."""
+    """The ranks have made no progress for longer than the user allows; ``text`` says what they wait for."""
 
     attempt: int
     rank: int | None
@@ -147,7 +139,7 @@ class StalledEvent:
 
 @dataclass(frozen=True, slots=True)
 class ValidationDoneEvent:
-    """The validation of this checkpoint is over, however it went. It belongs to the run, not to an attempt."""
+    """The validation of this checkpoint has ended, successfully or not. It belongs to the run, not to an attempt."""
 
     path: PurePath
     validation: ValidationRecord
@@ -158,7 +150,6 @@ Answer = (
     | LaunchFailedEvent
     | CommitDoneEvent
     | CommitFailedEvent
-    | CommitSkippedEvent
     | SaveFinishedEvent
     | DeadlineEvent
     | OverdueEvent
@@ -169,19 +160,29 @@ Answer = (
 Event = FromWorker | BeginEvent | AbortEvent | StopEvent | TerminateEvent | CapacityEvent | ValidationDoneEvent | Answer
 
 
-# --- what is done ---
+# --- actions ---
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchWorkers:
+    """Start the workers of an attempt; LaunchedEvent or LaunchFailedEvent follows."""
+
     attempt: int
+    first_seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class AssignRanks:
-    """All are here: deal out ranks and send each its Start."""
+    """All processes run: assign ranks, and send each its Start with the checkpoint to resume from."""
 
     attempt: int
+    first_seq: int
+    newest: SavedCheckpoint | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseCheckpoint:
+    """Every rank has read the checkpoint that it started from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,25 +192,54 @@ class RecordReport:
 
 
 @dataclass(frozen=True, slots=True)
-class CloseRound:
-    """A round is over; ``commit`` says that its files shall become a checkpoint."""
+class RecordRound:
+    """A round is complete; with ``committing``, callbacks hear of it when its checkpoint is committed."""
+
+    round: ReportRound
+    committing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CommitCheckpoint:
+    """Make a checkpoint of a round's files; CommitDoneEvent or CommitFailedEvent follows.
+
+    ``name`` is None where the ranks' files say how the checkpoint is called.
+    """
 
     attempt: int
-    closed: ClosedRound
-    commit: bool
+    round: ReportRound
+    number: int
+    name: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class ExtendCheckpoint:
-    """Files came after their round had closed: add them to its checkpoint, or make one of them."""
+    """Add this rank's late files to the checkpoint of their round; answered like a commit."""
 
     attempt: int
+    seq: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class RejectLateFiles:
+    """Late files that no checkpoint takes any more."""
+
     round: ReportRound
 
 
 @dataclass(frozen=True, slots=True)
+class DropFiles:
+    """A round's files become no checkpoint; ``directory`` is where uploads lie."""
+
+    attempt: int
+    closed: ClosedRound
+    directory: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class RecoverFiles:
-    """A process has ended while files that it had reported were on their way: bring them. SaveFinished will follow."""
+    """Stage the files that a dead worker has promised; SaveFinishedEvent follows."""
 
     attempt: int
     rank: int
@@ -217,19 +247,46 @@ class RecoverFiles:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordCheckpoint:
+    """A checkpoint was committed."""
+
+    attempt: int
+    seq: int
+    saved: SavedCheckpoint
+
+
+@dataclass(frozen=True, slots=True)
 class WithdrawCheckpoint:
-    """The checkpoint of this round was committed in good faith and is not whole: remove it."""
+    """Remove the checkpoint of this round: it turned out to be incomplete."""
 
     seq: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerUploadRequest:
-    """Answer this rank's claim with a place."""
+class RetireCheckpoint:
+    """Remove a checkpoint that better ones replace."""
+
+    saved: SavedCheckpoint
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SweepAttempt:
+    """Remove what an attempt has left in staging, but for the files of the reports ``keep``."""
+
+    attempt: int
+    uploads: frozenset[str]
+    keep: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class GrantUpload:
+    """Answer a rank's UploadRequest, if the run is still ours."""
 
     rank: int
-    claim: UploadRequest
+    request: UploadRequest
+    grant: UploadGrant
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,22 +297,23 @@ class SendMessage:
 
 @dataclass(frozen=True, slots=True)
 class StartValidation:
-    """Have this checkpoint validated; ValidationDone will follow."""
+    """Validate a checkpoint; ValidationDoneEvent follows."""
 
     saved: SavedCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
-class CancelValidations:
-    """End every validation, whatever it does; they stay pending, and are taken up when the run is opened again."""
+class RecordValidation:
+    """A validation has ended; ``saved`` is None where its checkpoint is gone."""
+
+    path: PurePath
+    validation: ValidationRecord
+    saved: SavedCheckpoint | None
 
 
 @dataclass(frozen=True, slots=True)
-class SendCheckpointList:
-    """Tell this rank which checkpoints there are: it has asked, and now is the time."""
-
-    rank: int
-    index: int
+class CancelValidations:
+    """End every validation. They stay pending, and start again when the run is opened again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,12 +323,12 @@ class InterruptWorkers:
 
 @dataclass(frozen=True, slots=True)
 class KillWorkers:
-    """End every process of this attempt, whatever it does."""
+    """Kill every process of this attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetDeadline:
-    """There is one: a new one replaces it, None takes it back. ``awaited``: until then, files wait for these ranks."""
+    """Set the deadline of the attempt, or clear it (None). ``awaited``: until then, files wait for these ranks."""
 
     after_s: float | None
     awaited: frozenset[int] = frozenset()
@@ -278,7 +336,7 @@ class SetDeadline:
 
 @dataclass(frozen=True, slots=True)
 class AnnouncePreemption:
-    """Tell all workers that these ranks are told to leave, and when."""
+    """Tell all workers that these ranks are preempted, and when."""
 
     ranks: frozenset[int]
     within_s: float
@@ -286,15 +344,16 @@ class AnnouncePreemption:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleAttempt:
-    """Begin after a pause."""
+    """Start the next attempt after a pause."""
 
     after_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class RecordRetry:
-    """This attempt is over and another will begin."""
+    """This attempt has ended and another follows."""
 
+    attempt: int
     failures: tuple[Failure, ...] = ()
     why: Literal["fail", "preempt", "resize"] = "fail"
     after_s: float = 0.0
@@ -309,15 +368,22 @@ class EndRun:
 Action = (
     LaunchWorkers
     | AssignRanks
+    | ReleaseCheckpoint
     | RecordReport
-    | CloseRound
+    | RecordRound
+    | CommitCheckpoint
     | ExtendCheckpoint
+    | RejectLateFiles
+    | DropFiles
     | RecoverFiles
+    | RecordCheckpoint
     | WithdrawCheckpoint
-    | AnswerUploadRequest
+    | RetireCheckpoint
+    | SweepAttempt
+    | GrantUpload
     | StartValidation
+    | RecordValidation
     | CancelValidations
-    | SendCheckpointList
     | SendMessage
     | InterruptWorkers
     | KillWorkers

@@ -1,21 +1,21 @@
-"""What happens after a failure. Pure, and the only place that decides it.
+"""The retry policy decides what follows a failure. Pure, and the only place that decides it.
 
-Three budgets that know nothing of each other: failures of workers, starts that came to nothing, preemptions. Whoever
-fails again without having got further than before is given a pause that doubles, so that a run that cannot go on does
-not spin; the first restart never waits.
+There are three independent budgets: failures of workers, failed starts, preemptions. A run that fails again without
+progress pauses, twice as long each time, so that it does not spin; the first restart never waits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from headway.core.messages import FunctionFailed, WorkerExited
 
-# raised: the function raised · died: the process ended · stalled: it stood still · storage: a commit failed
-# start: it never came up · preempted: it was told to leave
-# program: the ranks contradict one another · misuse: the function called us wrongly; both would only be repeated
-# lost: the run is in other hands
+# raised: the function raised · died: the process exited · stalled: no progress · storage: a commit failed
+# start: it did not start · preempted: it was preempted
+# program: the ranks contradict each other · misuse: the function called Headway wrongly; both would only be repeated
+# lost: another program has taken over the run
 FailureKind = Literal["raised", "died", "stalled", "start", "preempted", "storage", "program", "misuse", "lost"]
 FINAL: frozenset[FailureKind] = frozenset({"program", "misuse", "lost"})
 
@@ -32,8 +32,8 @@ class Failure:
     cause: FunctionFailed | WorkerExited | str
 
 
-def was_taken(failure: Failure) -> bool:
-    """Whether its process, or one that it has started, was ended: what happens when all are told to leave at once."""
+def was_terminated(failure: Failure) -> bool:
+    """Whether its process, or one that it has started, was killed: so it is when all processes get SIGTERM at once."""
     if failure.kind == "raised" and isinstance(failure.cause, FunctionFailed):
         return "killed by signal: Terminated" in failure.cause.message  # torch, of a loader process
     return failure.kind in ("died", "stalled")
@@ -41,17 +41,17 @@ def was_taken(failure: Failure) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RetryBudgets:
-    """How often each kind of trouble is survived; -1 means without end."""
+    """How many failures of each kind are survived; -1: unlimited."""
 
     failures: int = 0
     starts: int = -1
     preemptions: int = -1
-    exceptions: bool = True  # whether what the function raises is tried again at all
+    exceptions: bool = True  # whether the run is retried when the function raises
 
 
 @dataclass(frozen=True, slots=True)
 class FailureHistory:
-    """What has been charged so far, and how many attempts in a row have got nowhere."""
+    """Failures so far by kind, and attempts in a row without progress."""
 
     failures: int = 0
     starts: int = 0
@@ -81,8 +81,20 @@ class GiveUp:
     """End the run as FAILED."""
 
 
+def decisive_kind(failures: Sequence[Failure], budgets: RetryBudgets) -> FailureKind:
+    """The kind of failure that decides what follows.
+
+    What another attempt would only repeat comes first, then what failed first; but a function that raises when another
+    process dies is a victim of that death.
+    """
+    kinds = [failure.kind for failure in failures]
+    if final := [kind for kind in kinds if kind in FINAL]:
+        return final[0]
+    return "died" if "died" in kinds and not budgets.exceptions else kinds[0]
+
+
 def decide(kind: FailureKind, history: FailureHistory, budgets: RetryBudgets) -> Retry | GiveUp:
-    """``history`` counts this failure too."""
+    """Whether there is another attempt; ``history`` counts this failure too."""
     if kind in FINAL or (kind == "raised" and not budgets.exceptions):
         return GiveUp()
     match kind:
@@ -94,6 +106,6 @@ def decide(kind: FailureKind, history: FailureHistory, budgets: RetryBudgets) ->
             spent, budget = history.failures, budgets.failures
     if 0 <= budget < spent:
         return GiveUp()
-    free = 0 if kind == "start" else 1  # who did not even come up will not do so in the next millisecond
+    free = 0 if kind == "start" else 1  # a worker that did not start will not start in the next millisecond
     doublings = history.in_a_row - 1 - free
     return Retry(min(LONGEST_PAUSE_S, PAUSE_S * 2.0 ** min(doublings, 30)) if doublings >= 0 else 0.0)

@@ -1,137 +1,207 @@
-"""How an attempt ends, and what comes after it: the half of the machine that stops things. Pure.
+"""How an attempt ends and what follows: the half of the state machine that stops things. Pure.
 
-failure ─▶ ask the others what they were doing, kill them ─┐
-leave   ─▶ at an agreed report, or after the next commit ──┼─▶ last Exited, last commit ─▶ once more, or an end
-abort   ─▶ interrupt, then kill ───────────────────────────┘
+failure ─▶ ask the others for their stacks, kill them ─┐
+leave   ─▶ at an agreed report, or after a checkpoint ─┼─▶ last exit, last commit ─▶ another attempt, or an end
+abort   ─▶ interrupt, then kill ───────────────────────┘
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, assert_never
 
 from headway.control.machine.events import (
     Action,
     CancelValidations,
-    CloseRound,
+    CommitCheckpoint,
+    DropFiles,
     EndRun,
     ExtendCheckpoint,
     InterruptWorkers,
     KillWorkers,
     LaunchWorkers,
     RecordRetry,
+    RecordRound,
+    RejectLateFiles,
+    RetireCheckpoint,
     RunState,
     ScheduleAttempt,
     SendMessage,
     SetDeadline,
+    SweepAttempt,
     WithdrawCheckpoint,
 )
-from headway.control.machine.report_rounds import ClosedRound, LateFiles, News
-from headway.control.machine.retry_policy import FINAL, Failure, FailureKind, Retry, decide, was_taken
+from headway.control.machine.report_rounds import ClosedRound, LateFiles, News, ReportRound
+from headway.control.machine.retry_policy import (
+    FINAL,
+    Failure,
+    FailureKind,
+    Retry,
+    decide,
+    decisive_kind,
+    was_terminated,
+)
 from headway.control.machine.save_agreement import SaveAgreement
 from headway.control.machine.save_consistency import CrossedSaves
 from headway.control.machine.state import (
-    ASKED,
     WEIGHT,
+    AttemptState,
+    Departure,
+    ExitRequest,
+    Grace,
     Leaving,
     MachineState,
     Step,
+    Stop,
     Why,
+    can_save_anytime,
     changed,
-    present,
+    in_attempt,
     to_all,
-    tracks,
 )
 from headway.core import phrases
-from headway.core.messages import RequestNextReport, RequestStacks, SaveAtReport
+from headway.core.messages import FilesDiscarded, RequestNextReport, RequestStacks, SaveAtReport
 
-LINGER_S = 0.1  # after a failure: time for the others to say what they did, or that they raised the same
-CATCH_UP_S = 5.0  # and for those that lag to come to the checkpoint that one who raised has left behind
-GRACE_S = 1.0  # after an interrupt: time for the user's own clean-up
-STOP_S = 300.0  # after a stop that was agreed on: time to come to that report, and to save
-START_S = 120.0  # after a launch: time to come up
-
-
-def begin(run: MachineState) -> Step:
-    """The next attempt, from what is known of the run and nothing that was of the last one."""
-    fresh = MachineState(
-        run.budgets,
-        run.sizes,
-        RunState.STARTING,
-        run.attempt + 1,
-        run.history,
-        run.furthest,
-        run.capacity,
-        run.validating,
-    )
-    return fresh, (LaunchWorkers(fresh.attempt), SetDeadline(START_S))
+LINGER_S = 0.1  # after a failure: for the others to send their stacks, or to raise the same
+CATCH_UP_S = 5.0  # and for slower ranks to complete a checkpoint that the failed rank has begun
+GRACE_S = 1.0  # after an interrupt: for the user's own clean-up
+STOP_S = 300.0  # after a stop that was agreed on: to come to that report, and to save
+START_S = 120.0  # after a launch: for the workers to start
 
 
-# --- failing ---
+def begin_attempt(run: MachineState) -> Step:
+    """Start the next attempt: it knows what the run knows, and nothing of the attempt before."""
+    checkpoints, retired = run.checkpoints.begin_attempt().retire()
+    attempt = AttemptState(run.attempt.number + 1, checkpoints.next_seq, run.furthest)
+    run = changed(run, state=RunState.STARTING, checkpoints=checkpoints, attempt=attempt)
+    launch = LaunchWorkers(attempt.number, attempt.first_seq)
+    return run, (launch, SetDeadline(START_S), *(RetireCheckpoint(each.checkpoint, each.reason) for each in retired))
 
 
-def failed(run: MachineState, failure: Failure, then: KillWorkers | SetDeadline | None = None) -> Step:
-    """Note the failure and begin to stop; ``then`` is how soon the others go."""
+# --- failures ---
+
+
+def fail(run: MachineState, failure: Failure, grace: Grace | None = None) -> Step:
+    """Record the failure and begin to stop.
+
+    Args:
+        run: The run.
+        failure: What went wrong.
+        grace: What the other processes are given; None: nothing is done about them now.
+    """
     actions: tuple[Action, ...] = ()
-    if isinstance(then, KillWorkers) and not run.killed:
-        run, actions = kill(run)
-    elif isinstance(then, SetDeadline) and run.state is not RunState.STOPPING:
-        asks = (SendMessage(rank, RequestStacks(index=-1)) for rank, worker in present(run) if not worker.over)
-        actions = (*asks, then)
-    run, ended = concluded(_stopping(changed(run, failures=(*run.failures, failure)), "fail"))
-    return run, (*actions, *ended)
+    if grace is Grace.KILLED and not run.attempt.killed:
+        actions = (KillWorkers(),)
+    elif grace in (Grace.DEADLINE, Grace.STACKS) and run.state is not RunState.STOPPING:
+        working = [rank for rank, worker in run.attempt.present() if not worker.over]
+        actions = (*(SendMessage(rank, RequestStacks(index=-1)) for rank in working), SetDeadline(LINGER_S))
+    run = _enter_stopping(run, "fail")
+    stop = run.attempt.stop
+    assert stop is not None
+    stop = replace(stop, failures=(*stop.failures, failure), grace=max(stop.grace, grace or Grace.DEADLINE))
+    return conclude(in_attempt(run, stop=stop), *actions)
 
 
-def bereaved(run: MachineState, failure: Failure) -> Step:
-    """A process is gone. The others are asked what they were doing, and killed once they have said it."""
-    return failed(changed(run, hasty=True), failure, SetDeadline(LINGER_S))
-
-
-def lingered(run: MachineState) -> Step:
-    """The others have had time to say what they did. Who raised may have saved before, and they have yet to."""
-    comers = _comers(run)
-    if run.killed or run.patient or not comers or any(failure.kind != "raised" for failure in run.failures):
+def on_linger_deadline(run: MachineState) -> Step:
+    """The time to send stacks is over. Ranks that are about to complete a checkpoint get more, if all is well."""
+    stop = run.attempt.stop
+    awaited = _ranks_completing_checkpoint(run)
+    assert stop is not None
+    if stop.grace is not Grace.DEADLINE or not awaited or any(each.kind != "raised" for each in stop.failures):
         return kill(run)
-    return changed(run, patient=True), (SetDeadline(CATCH_UP_S, comers),)
+    return in_attempt(run, stop=replace(stop, grace=Grace.CHECKPOINT)), (SetDeadline(CATCH_UP_S, awaited),)
 
 
-def _comers(run: MachineState) -> frozenset[int]:
-    """Those at work whom a checkpoint waits for; who is in a meeting waits himself, for one who will not come."""
-    met = {rank for rank, _ in run.meetings.arrived}
-    return run.rounds.awaited & {rank for rank, worker in present(run) if not worker.over} - met
+def _ranks_completing_checkpoint(run: MachineState) -> frozenset[int]:
+    """Ranks at work that a checkpoint waits for; one in a barrier waits itself, for a rank that has failed."""
+    attempt = run.attempt
+    blocked = {rank for rank, _ in attempt.barriers.arrived}
+    return attempt.rounds.awaited & {rank for rank, worker in attempt.present() if not worker.over} - blocked
 
 
-def _killed_if_told(run: MachineState) -> Step:
-    """Kill the others if there is nothing left that they could tell us; whoever was declared dead falsely, too."""
-    silent = any(not worker.over and rank not in run.dumped for rank, worker in present(run))
-    useless = (run.hasty and not silent) or (run.patient and not _comers(run))
-    return kill(run) if useless and not run.killed else (run, ())
+def _kill_if_nothing_is_awaited(run: MachineState) -> Step:
+    """Kill the others once they have sent what was asked for; also processes that were declared dead falsely."""
+    attempt, stop = run.attempt, run.attempt.stop
+    match stop:
+        case Stop(grace=Grace.STACKS):
+            waits = any(not worker.over and rank not in stop.dumped for rank, worker in attempt.present())
+        case Stop(grace=Grace.CHECKPOINT):
+            waits = bool(_ranks_completing_checkpoint(run))
+        case _:
+            return run, ()
+    return (run, ()) if waits else kill(run)
 
 
 def kill(run: MachineState) -> Step:
-    return changed(run, killed=True), (KillWorkers(),)
+    stop = run.attempt.stop
+    assert stop is not None, "only an attempt that is being ended is killed"
+    return in_attempt(run, stop=replace(stop, grace=Grace.KILLED)), (KillWorkers(),)
 
 
-def told(run: MachineState, news: tuple[News, ...], *actions: Action) -> Step:
-    """What the rounds have to say, as actions; a crossing also ends the attempt, and nothing more is committed."""
-    if not news or any(failure.kind == "program" for failure in run.failures):
+# --- rounds ---
+
+
+def act_on_rounds(run: MachineState, news: tuple[News, ...], *actions: Action) -> Step:
+    """Turn news of the rounds into actions. Crossed saves also end the attempt, and nothing more is committed."""
+    if not news or any(failure.kind == "program" for failure in run.attempt.failures):
         return run, actions
-    crossed = [item for item in news if isinstance(item, CrossedSaves)]
+    crossed: CrossedSaves | None = None
     for item in news:
         match item:
-            case ClosedRound(round=closing, partial=partial, behind=behind, apart=apart):
-                commit = bool(closing.givers) and not partial and not behind and not apart
-                actions = (*actions, CloseRound(run.attempt, item, commit))
-                run = changed(run, num_commits=run.num_commits + commit)
-            case LateFiles(round=late):
-                actions = (*actions, ExtendCheckpoint(run.attempt, late))
-                run = changed(run, num_commits=run.num_commits + 1)
-            case CrossedSaves(suspects=suspects):
-                actions = (*actions, *(WithdrawCheckpoint(seq, _crossing(item)) for seq in suspects))
-    if not crossed:
+            case ClosedRound():
+                run, more = _close_round(run, item)
+            case LateFiles():
+                run, more = _take_late_files(run, item)
+            case CrossedSaves():
+                run, more = _withdraw(run, item)
+                crossed = crossed or item
+            case _:
+                assert_never(item)
+        actions = (*actions, *more)
+    if crossed is None:
         return run, actions
-    run, more = failed(run, Failure("program", None, _crossing(crossed[0])), KillWorkers())
+    run, more = fail(run, Failure("program", None, _crossing(crossed)), Grace.KILLED)
     return run, (*actions, *more)
+
+
+def _close_round(run: MachineState, closed: ClosedRound) -> Step:
+    number, round, checkpoints = run.attempt.number, closed.round, run.checkpoints
+    if not round.givers:
+        return run, (RecordRound(round, committing=False),)
+    if closed.partial or closed.behind or closed.apart:
+        drop = DropFiles(number, closed, checkpoints.upload_name(round.seq))
+        return changed(run, checkpoints=checkpoints.drop(round.seq)), (RecordRound(round, committing=False), drop)
+    run, commit = _commit(run, round)
+    return run, (RecordRound(round, committing=True), *commit)
+
+
+def _take_late_files(run: MachineState, late: LateFiles) -> Step:
+    """Files came after their round had closed: they extend its checkpoint, or become one, if it is not gone."""
+    number, round, checkpoints = run.attempt.number, late.round, run.checkpoints
+    if checkpoints.is_gone(round.seq):
+        reject = (RejectLateFiles(round),) if round.seq in checkpoints.withdrawn else ()
+        discard = to_all(run, FilesDiscarded(seq=round.seq))
+        return changed(run, checkpoints=checkpoints.on_rejected(round.seq)), (*reject, *discard)
+    if round.seq in checkpoints.requested:
+        (rank,) = round.givers
+        extended = changed(run, checkpoints=checkpoints.request_storage())
+        return extended, (ExtendCheckpoint(number, round.seq, rank),)
+    return _commit(run, round)
+
+
+def _commit(run: MachineState, round: ReportRound) -> Step:
+    name = run.checkpoints.upload_name(round.seq)
+    checkpoints, number = run.checkpoints.request_commit(round.seq)
+    return changed(run, checkpoints=checkpoints), (CommitCheckpoint(run.attempt.number, round, number, name),)
+
+
+def _withdraw(run: MachineState, crossed: CrossedSaves) -> Step:
+    actions: tuple[Action, ...] = ()
+    for seq in crossed.suspects:
+        if (without := run.checkpoints.withdraw(seq)) is not None:
+            run = changed(run, checkpoints=without)
+            actions = (*actions, WithdrawCheckpoint(seq, _crossing(crossed)))
+    return run, actions
 
 
 def _crossing(crossed: CrossedSaves) -> str:
@@ -142,190 +212,211 @@ def _crossing(crossed: CrossedSaves) -> str:
     )
 
 
-# --- leaving, in the same report where that can be ---
+# --- leaving, in the same report where possible ---
 
 
-def agree(run: MachineState, *, leave: bool = False) -> Step:
-    """Find a number that nobody has passed; one that is being looked for already will do."""
-    if run.agreement is not None:
-        return changed(run, agreement=replace(run.agreement, leave=leave or run.agreement.leave)), ()
-    agreement = SaveAgreement(run.num_agreements, run.trackers, leave)
-    asks = tuple(SendMessage(rank, RequestNextReport(index=agreement.index)) for rank in sorted(run.trackers))
-    return changed(run, agreement=agreement, num_agreements=run.num_agreements + 1), asks
+def request_agreement(run: MachineState, *, leave: bool = False) -> Step:
+    """Ask all ranks for their next report, to find one that all can save in; a search under way serves as well."""
+    attempt = run.attempt
+    if attempt.agreement is not None:
+        agreement = replace(attempt.agreement, leave=leave or attempt.agreement.leave)
+        return in_attempt(run, agreement=agreement), ()
+    agreement = SaveAgreement(attempt.num_agreements, attempt.trackers, leave)
+    asks = tuple(SendMessage(rank, RequestNextReport(index=agreement.index)) for rank in sorted(attempt.trackers))
+    return in_attempt(run, agreement=agreement, num_agreements=attempt.num_agreements + 1), asks
 
 
-def agreed(run: MachineState) -> Step:
-    """Tell the number, if it is known."""
-    found = run.agreement
+def announce_agreement(run: MachineState) -> Step:
+    """Tell all ranks in which report to save, if that is known now."""
+    found, departure = run.attempt.agreement, run.attempt.departure
     if found is None or found.seq is None:
         return run, ()
-    leave_at = found.seq if found.leave else run.leave_at
-    said = to_all(run, SaveAtReport(seq=found.seq, leave=found.leave))
-    return changed(run, agreement=None, leave_at=leave_at), said
+    if found.leave and departure is not None:
+        departure = replace(departure, at_report=found.seq)
+    messages = to_all(run, SaveAtReport(seq=found.seq, leave=found.leave))
+    return in_attempt(run, agreement=None, departure=departure), messages
 
 
-def disagreed(run: MachineState) -> Step:
-    """A rank is through before it said where it stood: there is no such number, and the others go on."""
-    return (run, ()) if run.agreement is None else (changed(run, agreement=None), to_all(run, SaveAtReport(seq=None)))
+def cancel_agreement(run: MachineState) -> Step:
+    """A rank has finished before it answered: there is no common report, and the others continue."""
+    if run.attempt.agreement is None:
+        return run, ()
+    return in_attempt(run, agreement=None), to_all(run, SaveAtReport(seq=None))
 
 
-def depart(run: MachineState, why: Leaving, within_s: float | None) -> Step:
-    """All ranks shall leave, with their state saved: where it saves itself, in a report that they agree on now."""
-    run, asks = approached(_wanting(run, why))
+def request_departure(run: MachineState, why: Leaving, within_s: float | None) -> Step:
+    """Have all ranks leave with their state saved; ranks that can save anytime agree on a report now."""
+    run, asks = seek_departure_report(_with_departure(run, why))
     return run, (*asks, *([SetDeadline(within_s)] if within_s is not None else []))
 
 
-def _wanting(run: MachineState, why: Leaving) -> MachineState:
-    heavier = why if WEIGHT[why] > WEIGHT[run.leaving] else run.leaving
-    return changed(run, leaving=heavier, final=run.final or why in ("terminate", "stop"))
+def _with_departure(run: MachineState, why: Leaving) -> MachineState:
+    departure = run.attempt.departure
+    if departure is None:
+        departure = Departure(why)
+    elif WEIGHT[why] > WEIGHT[departure.why]:
+        departure = replace(departure, why=why)
+    wanted = ExitRequest.NO_MORE_ATTEMPTS if why in ("terminate", "stop") else ExitRequest.NONE
+    return in_attempt(_with_exit_request(run, wanted), departure=departure)
 
 
-def approached(run: MachineState) -> Step:
-    """Look for the report in which all leave, if they are to and now can."""
-    wanted = run.leaving is not None and run.leave_at is None and tracks(run)
-    return agree(run, leave=True) if wanted else (run, ())
+def _with_exit_request(run: MachineState, wanted: ExitRequest) -> MachineState:
+    return changed(run, exit_request=max(wanted, run.exit_request))
 
 
-def saved(run: MachineState) -> Step:
-    """A checkpoint is there. Who is to leave and cannot agree on a report goes now: nothing is lost."""
-    waits = run.leaving is None or run.leave_at is not None or run.agreement is not None or tracks(run)
-    return (run, ()) if waits or run.state is not RunState.RUNNING else leave(run, run.leaving or "stop")
+def seek_departure_report(run: MachineState) -> Step:
+    """Find the report in which all ranks leave, if they are to leave and can save anytime."""
+    departure = run.attempt.departure
+    wanted = departure is not None and departure.at_report is None and can_save_anytime(run)
+    return request_agreement(run, leave=True) if wanted else (run, ())
 
 
-def leave(run: MachineState, why: Leaving | Literal["abort"]) -> Step:
-    """All ranks go now: first a polite interrupt, and on a second word the axe."""
-    out = why in ("terminate", "stop", "abort")
-    before = run.leaving if run.state is RunState.VALIDATING else run.why
-    again = why == "abort" or (before == why and out)
-    run = changed(run, final=True) if why == "abort" else _wanting(run, why)
+def leave_after_checkpoint(run: MachineState) -> Step:
+    """A checkpoint was committed: ranks that are to leave and cannot agree on a report leave now, without loss."""
+    departure = run.attempt.departure
+    if departure is None or departure.at_report is not None or run.state is not RunState.RUNNING:
+        return run, ()
+    waits = run.attempt.agreement is not None or can_save_anytime(run)
+    return (run, ()) if waits else leave_now(run, departure.why)
+
+
+def leave_now(run: MachineState, why: Leaving | Literal["abort"]) -> Step:
+    """Stop all ranks: SIGINT first; a second request kills them."""
+    before = run.attempt.leaving if run.state is RunState.VALIDATING else run.attempt.why
+    again = why == "abort" or (before == why and why in ("terminate", "stop"))
+    run = _with_exit_request(run, ExitRequest.NO_MORE_ATTEMPTS) if why == "abort" else _with_departure(run, why)
     actions: tuple[Action, ...] = ()
-    hurried: tuple[Action, ...] = ()
+    canceled: tuple[Action, ...] = ()
     if again or why == "terminate":
-        run, hurried = end_validations(run)
+        run, canceled = cancel_validations(run)
     match run.state:
         case RunState.VALIDATING:
-            run, ended = _left_validating(run, why)
-            return run, (*hurried, *ended)
-        case RunState.STOPPING if run.why in ("finish", "fail") and not again:
-            return run, hurried  # it is ending anyway
+            run, ended = _stop_waiting_for_validations(run, why)
+            return run, (*canceled, *ended)
+        case RunState.STOPPING if run.attempt.why in ("finish", "fail") and not again:
+            return run, canceled  # it is ending anyway
         case RunState.STOPPING if again:
             run, actions = kill(run)
         case RunState.STOPPING:
             pass
         case RunState.WAITING:
-            run = changed(run, workers=())
+            run = in_attempt(run, workers=())
         case _:
             actions = (InterruptWorkers(), SetDeadline(GRACE_S))
-    run, ended = concluded(_stopping(run, why))
-    return run, (*hurried, *actions, *ended)
+    run, ended = conclude(_enter_stopping(run, why))
+    return run, (*canceled, *actions, *ended)
 
 
-def _left_validating(run: MachineState, why: Leaving | Literal["abort"]) -> Step:
+def _stop_waiting_for_validations(run: MachineState, why: Leaving | Literal["abort"]) -> Step:
     match why:
         case "abort":
-            return _ended(run, RunState.ABORTED)
+            return _end(run, RunState.ABORTED)
         case "terminate":
-            return _ended(run, RunState.PREEMPTED)
-        case "stop" if run.hurried:
-            return trained(run)
+            return _end(run, RunState.PREEMPTED)
+        case "stop" if run.exit_request is ExitRequest.NO_MORE_VALIDATIONS:
+            return end_training(run)
         case _:
             return run, ()
 
 
-def end_validations(run: MachineState) -> Step:
-    ended: tuple[Action, ...] = (CancelValidations(),) if run.validating else ()
-    return changed(run, validating=frozenset(), hurried=True), ended
+def cancel_validations(run: MachineState) -> Step:
+    actions: tuple[Action, ...] = (CancelValidations(),) if run.validating else ()
+    return changed(run, validating=frozenset(), exit_request=ExitRequest.NO_MORE_VALIDATIONS), actions
 
 
 # --- the end of an attempt ---
 
 
-def _stopping(run: MachineState, why: Why) -> MachineState:
-    heavier = why if WEIGHT[why] > WEIGHT[run.why] else run.why
-    return changed(run, state=RunState.STOPPING, why=heavier)
+def _enter_stopping(run: MachineState, why: Why) -> MachineState:
+    stop = run.attempt.stop
+    if stop is None:
+        stop = Stop(why)
+    elif WEIGHT[why] > WEIGHT[stop.why]:
+        stop = replace(stop, why=why)
+    return changed(in_attempt(run, stop=stop), state=RunState.STOPPING)
 
 
-def concluded(run: MachineState, *actions: Action) -> Step:
-    """Leave STOPPING once every process has left and storage has answered."""
+def conclude(run: MachineState, *actions: Action) -> Step:
+    """Leave STOPPING once every process has exited and storage has answered."""
     if run.state is not RunState.STOPPING:
         return run, actions
-    run, killing = _killed_if_told(run)
+    run, killing = _kill_if_nothing_is_awaited(run)
     actions += killing
-    if run.workers is None or run.num_commits:
+    if run.attempt.workers is None or run.checkpoints.num_pending or any(run.attempt.present()):
         return run, actions
-    if any(present(run)):
-        return run, actions
-    if run.rounds.open:
-        rounds, news = run.rounds.conclude()
-        run, actions = told(changed(run, rounds=rounds), news, *actions)
-        if run.num_commits:
+    if run.attempt.rounds.open:
+        rounds, news = run.attempt.rounds.conclude()
+        run, actions = act_on_rounds(in_attempt(run, rounds=rounds), news, *actions)
+        if run.checkpoints.num_pending:
             return run, actions
-    match run.why:
+    match run.attempt.why:
         case "abort":
-            return _ended(run, RunState.ABORTED, actions)
+            return _end(run, RunState.ABORTED, actions)
         case "fail":
             return _after_failure(run, actions)
         case "terminate":
-            return _ended(run, RunState.PREEMPTED, actions)
+            return _end(run, RunState.PREEMPTED, actions)
         case "preempt":
-            notice = Failure("preempted", min(run.preempted), f"{phrases.ranks(run.preempted)} had to leave")
-            return _again(changed(run, failures=(notice,)), "preempted", actions)
+            return _after_preemption(run, actions)
         case "resize":
-            again, launch = begin(run)
-            return again, (*actions, *_survivors(run), RecordRetry(why="resize"), *launch)
+            return _begin_again(run, RecordRetry(run.attempt.number, why="resize"), actions)
         case _ if run.validating:
             return changed(run, state=RunState.VALIDATING), actions
         case _:
-            return trained(run, actions)
+            return end_training(run, actions)
 
 
-def trained(run: MachineState, actions: tuple[Action, ...] = ()) -> Step:
-    """The end of a run whose training is over: because all functions have returned, or because the user stopped it."""
-    return _ended(run, RunState.STOPPED if run.why == "stop" else RunState.FINISHED, actions)
+def end_training(run: MachineState, actions: tuple[Action, ...] = ()) -> Step:
+    """End a run whose training is over: every function has returned, or the user has stopped it."""
+    return _end(run, RunState.STOPPED if run.attempt.why == "stop" else RunState.FINISHED, actions)
+
+
+def _after_preemption(run: MachineState, actions: tuple[Action, ...]) -> Step:
+    ranks, stop = run.attempt.preempted, run.attempt.stop
+    notice = Failure("preempted", min(ranks), f"{phrases.ranks(ranks)} had to leave")
+    assert stop is not None
+    return _retry_or_fail(in_attempt(run, stop=replace(stop, failures=(notice,))), "preempted", actions)
 
 
 def _after_failure(run: MachineState, actions: tuple[Action, ...]) -> Step:
-    kind = weightiest(run)
-    taken = any(map(was_taken, run.failures)) and kind not in FINAL
-    if taken and run.leaving == "terminate":
-        run, ended = end_validations(run)
-        return _ended(run, RunState.PREEMPTED, (*actions, *ended))
-    return _again(run, "preempted" if taken and run.leaving == "preempt" else kind, actions)
+    kind = decisive_kind(run.attempt.failures, run.budgets)
+    terminated = any(map(was_terminated, run.attempt.failures)) and kind not in FINAL
+    if terminated and run.attempt.leaving == "terminate":
+        run, canceled = cancel_validations(run)
+        return _end(run, RunState.PREEMPTED, (*actions, *canceled))
+    return _retry_or_fail(run, "preempted" if terminated and run.attempt.leaving == "preempt" else kind, actions)
 
 
-def weightiest(run: MachineState) -> FailureKind:
-    """What another attempt would only repeat, else what came first; but who raises when another dies is its victim."""
-    kinds = [failure.kind for failure in run.failures]
-    if final := [kind for kind in kinds if kind in FINAL]:
-        return final[0]
-    return "died" if "died" in kinds and not run.budgets.exceptions else kinds[0]
-
-
-def _again(run: MachineState, kind: FailureKind, actions: tuple[Action, ...]) -> Step:
-    """Another attempt, if there is one left for this kind of trouble."""
-    history = run.history.charged(kind, progress=run.progress)
+def _retry_or_fail(run: MachineState, kind: FailureKind, actions: tuple[Action, ...]) -> Step:
+    """Schedule another attempt, if there is one left for this kind of failure."""
+    attempt = run.attempt
+    history = run.history.charged(kind, progress=run.furthest > attempt.furthest_before)
     verdict = decide(kind, history, run.budgets)
-    if run.final or not isinstance(verdict, Retry):
-        run, ended = end_validations(run)
-        return _ended(run, RunState.FAILED, (*actions, *ended))
+    if run.exit_request is not ExitRequest.NONE or not isinstance(verdict, Retry):
+        run, canceled = cancel_validations(run)
+        return _end(run, RunState.FAILED, (*actions, *canceled))
     run = changed(run, state=RunState.WAITING, history=history)
-    actions += _survivors(run)
-    retried = RecordRetry(run.failures, "preempt" if kind == "preempted" else "fail", verdict.after_s)
-    if verdict.after_s:
-        return run, (*actions, retried, ScheduleAttempt(verdict.after_s))
-    run, launch = begin(run)
-    return run, (*actions, retried, *launch)
+    why: Literal["preempt", "fail"] = "preempt" if kind == "preempted" else "fail"
+    retry = RecordRetry(attempt.number, attempt.failures, why, verdict.after_s)
+    return _begin_again(run, retry, actions)
 
 
-def _survivors(run: MachineState) -> tuple[Action, ...]:
-    """All have left, as we were told; before others take their places, whoever was declared dead falsely goes."""
-    return () if run.killed else (KillWorkers(),)
+def _begin_again(run: MachineState, retry: RecordRetry, actions: tuple[Action, ...]) -> Step:
+    """Begin the next attempt, at once or after a pause. Processes that were declared dead falsely are killed first."""
+    killing: tuple[Action, ...] = () if run.attempt.killed else (KillWorkers(),)
+    actions = (*actions, *killing, _sweep(run, last=False), retry)
+    if retry.after_s:
+        return run, (*actions, ScheduleAttempt(retry.after_s))
+    run, launch = begin_attempt(run)
+    return run, (*actions, *launch)
 
 
-def _ended(run: MachineState, state: RunState, actions: tuple[Action, ...] = ()) -> Step:
-    return changed(run, state=state), (*actions, EndRun(state, run.failures))
+def _end(run: MachineState, state: RunState, actions: tuple[Action, ...] = ()) -> Step:
+    return changed(run, state=state), (*actions, _sweep(run, last=True), EndRun(state, run.attempt.failures))
 
 
-def is_asked(run: MachineState) -> bool:
-    """Whether it is we who want the processes to go."""
-    return run.why in ASKED
+def _sweep(run: MachineState, *, last: bool) -> SweepAttempt:
+    checkpoints = run.checkpoints
+    return SweepAttempt(
+        run.attempt.number, checkpoints.unfinished_uploads(last=last), checkpoints.recoverable(last=last)
+    )

@@ -1,25 +1,33 @@
-"""A run at one moment: frozen, and everything that the machine knows of it."""
+"""The state of a run: frozen values, everything that the state machine knows.
+
+MachineState          from attempt to attempt: budgets, history, checkpoints, pending validations
+  └─ AttemptState     one attempt: its workers, rounds, barriers, queries
+       ├─ Departure   all ranks are to leave, though nothing has failed
+       └─ Stop        the attempt is being ended: why, and what the processes are given before they are killed
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from headway.control.machine.barrier import Barriers
 from headway.control.machine.checkpoint_queries import CheckpointQueries
+from headway.control.machine.checkpoint_table import CheckpointTable
 from headway.control.machine.events import Action, RunState, SendMessage
 from headway.control.machine.report_rounds import ReportRounds
 from headway.control.machine.retry_policy import Failure, FailureHistory, RetryBudgets
 from headway.control.machine.save_agreement import SaveAgreement
 from headway.core.messages import ToWorker
 
-# Why all ranks are to leave, though nothing has failed. resize: to be more, or fewer · preempt: some are told to leave
-# terminate: the driver is told to leave · stop: the user has seen enough
+# Why all ranks are to leave, though nothing has failed. resize: the number of workers changes · preempt: some of them
+# are preempted · terminate: the driver received SIGTERM · stop: the user stops the run
 Leaving = Literal["resize", "preempt", "terminate", "stop"]
 
-# Why we stop; a later reason replaces one that stands further left.
+# Why an attempt is ended; a reason further right replaces one further left.
 Why = Literal["finish", "resize", "preempt", "terminate", "stop", "fail", "abort"]
 WEIGHT: dict[Why | None, int] = {
     None: 0,
@@ -31,98 +39,186 @@ WEIGHT: dict[Why | None, int] = {
     "fail": 6,
     "abort": 7,
 }
-ASKED: frozenset[Why | None] = frozenset({"resize", "preempt", "terminate", "stop", "abort"})  # we asked them to go
+REQUESTED: frozenset[Why | None] = frozenset({"resize", "preempt", "terminate", "stop", "abort"})
+
+
+class Grace(IntEnum):
+    """What the processes of an attempt that is being ended are given before they are killed."""
+
+    DEADLINE = 0  # the time until the deadline
+    CHECKPOINT = 1  # the time to complete a checkpoint that others have begun
+    STACKS = 2  # the time to send their stacks: one of them has died
+    KILLED = 3  # none: they have been killed
+
+
+class ExitRequest(IntEnum):
+    """How soon the user wants this program to end."""
+
+    NONE = 0
+    NO_MORE_ATTEMPTS = 1
+    NO_MORE_VALIDATIONS = 2  # nor attempts: pending validations are left to the next opening of the run
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """What we know of one process: it is ready, its function is over, it has left."""
+    """What is known of one process."""
 
     ready: bool = False
-    over: bool = False
-    early: bool = False  # over, because all were to leave
-    left: bool = False
+    over: bool = False  # its function has returned or raised
+    early: bool = False  # it returned because all ranks were to leave
+    left: bool = False  # the process has exited
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """All ranks are to leave, in report ``at_report`` once they have agreed on one."""
+
+    why: Leaving
+    at_report: int | None = None
+    timed_out: bool = False  # they did not leave in time
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The attempt is being ended. ``dumped``: ranks that have sent their stacks since something failed."""
+
+    why: Why
+    grace: Grace = Grace.DEADLINE
+    failures: tuple[Failure, ...] = ()  # the first one first
+    dumped: frozenset[int] = frozenset()
 
 
 _NO_ROUNDS = ReportRounds(0, ())
-_NO_MEETINGS = Barriers(0)
-_NO_QUESTIONS = CheckpointQueries()
-_ONCE = RetryBudgets()
-_NO_HISTORY = FailureHistory()
+_NO_BARRIERS = Barriers(0)
+_NO_QUERIES = CheckpointQueries()
+
+
+@dataclass(frozen=True)
+class AttemptState:
+    """One attempt.
+
+    Args:
+        number: Consecutive number in the life of the run; 0 before the first.
+        first_seq: Number of its first report.
+        furthest_before: The first report number that no attempt before it had reached.
+        workers: Its processes; None until the launch is answered.
+        has_read: Whether every rank has read the checkpoint that it started from.
+        rounds: Its reports.
+        barriers: Where its ranks wait for each other.
+        queries: Questions about checkpoints that are not answered yet.
+        trackers: Ranks whose state can be saved in any report.
+        agreement: The search for a report in which all ranks save.
+        num_agreements: Searches so far.
+        preempted: Ranks that are preempted.
+        departure: Set when all ranks are to leave.
+        stop: Set when the attempt is being ended.
+    """
+
+    number: int = 0
+    first_seq: int = 0
+    furthest_before: int = 0
+    workers: tuple[WorkerState, ...] | None = None
+    has_read: bool = False
+    rounds: ReportRounds = _NO_ROUNDS
+    barriers: Barriers = _NO_BARRIERS
+    queries: CheckpointQueries = _NO_QUERIES
+    trackers: frozenset[int] = frozenset()
+    agreement: SaveAgreement | None = None
+    num_agreements: int = 0
+    preempted: frozenset[int] = frozenset()
+    departure: Departure | None = None
+    stop: Stop | None = None
+
+    @property
+    def why(self) -> Why | None:
+        return self.stop.why if self.stop else None
+
+    @property
+    def leaving(self) -> Leaving | None:
+        return self.departure.why if self.departure else None
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        return self.stop.failures if self.stop else ()
+
+    @property
+    def killed(self) -> bool:
+        return self.stop is not None and self.stop.grace is Grace.KILLED
+
+    @property
+    def is_stop_requested(self) -> bool:
+        """Whether the processes were asked to end, and did not fail on their own."""
+        return self.why in REQUESTED
+
+    def present(self) -> Iterator[tuple[int, WorkerState]]:
+        """Ranks whose processes have not exited, as far as is known."""
+        return ((rank, worker) for rank, worker in enumerate(self.workers or ()) if not worker.left)
+
+    def all_have_reported(self) -> bool:
+        """Whether every rank has reported, or will not: then each has read the checkpoint that it started from."""
+        return all(
+            next_seq > self.first_seq or worker.over or worker.left
+            for next_seq, worker in zip(self.rounds.passed, self.workers or (), strict=False)
+        )
 
 
 @dataclass(frozen=True)
 class MachineState:
-    # --- of the run, from attempt to attempt ---
-    budgets: RetryBudgets = _ONCE
-    sizes: tuple[int, int] = (1, 1)  # how few workers, and how many
+    """A run.
+
+    Args:
+        budgets: How many failures of each kind are survived.
+        sizes: Minimum and maximum number of workers.
+        state: Where the run is in its life.
+        history: Failures so far.
+        furthest: The first report number that no attempt has reached.
+        capacity: How many workers could run, if the engine has said so.
+        validating: Checkpoints whose validation was requested and has not ended.
+        checkpoints: All checkpoints.
+        exit_request: How soon the user wants out.
+        attempt: The current attempt.
+    """
+
+    budgets: RetryBudgets = field(default_factory=RetryBudgets)
+    sizes: tuple[int, int] = (1, 1)
     state: RunState = RunState.WAITING
-    attempt: int = 0
-    history: FailureHistory = _NO_HISTORY
-    furthest: int = 0  # the first report number that no attempt has reached
-    capacity: int | None = None  # how many workers could run, as far as we have been told
-    validating: frozenset[PurePath] = frozenset()  # checkpoints whose validation is asked for and not over
-    # --- of the attempt ---
-    workers: tuple[WorkerState, ...] | None = None  # None: the launch has not been answered yet
-    rounds: ReportRounds = _NO_ROUNDS
-    meetings: Barriers = _NO_MEETINGS
-    num_commits: int = 0  # asked of storage and not answered yet
-    progress: bool = False  # whether it has got further than any before
-    why: Why | None = None
-    killed: bool = False
-    failures: tuple[Failure, ...] = ()  # the first one first
-    dumped: frozenset[int] = frozenset()  # ranks whose stacks we have, now that something has failed
-    hasty: bool = False  # whether the others are killed as soon as we have their stacks
-    patient: bool = False  # or are given time to complete a checkpoint
-    questions: CheckpointQueries = _NO_QUESTIONS
-    answered: int = -1  # the newest round that storage has answered
-    trackers: frozenset[int] = frozenset()  # ranks whose state saves itself
-    agreement: SaveAgreement | None = None  # that is being looked for
-    num_agreements: int = 0
-    leaving: Leaving | None = None  # all ranks are to leave
-    leave_at: int | None = None  # in this report
-    preempted: frozenset[int] = frozenset()  # ranks that are told to leave
-    late: bool = False  # the time to leave was over before all had left
-    final: bool = False  # whatever goes wrong from now on, there is no other attempt
-    hurried: bool = False  # the user wants out at once: validations are not waited for, nor begun
+    history: FailureHistory = field(default_factory=FailureHistory)
+    furthest: int = 0
+    capacity: int | None = None
+    validating: frozenset[PurePath] = frozenset()
+    checkpoints: CheckpointTable = field(default_factory=CheckpointTable)
+    exit_request: ExitRequest = ExitRequest.NONE
+    attempt: AttemptState = field(default_factory=AttemptState)
 
 
 Step = tuple[MachineState, tuple[Action, ...]]
+S = TypeVar("S", MachineState, AttemptState)
 
 
-def changed(run: MachineState, **changes: Any) -> MachineState:
-    """Like ``dataclasses.replace``, in a thirtieth of the time: every report comes by here."""
-    other = object.__new__(MachineState)
-    vars(other).update(vars(run), **changes)
-    assert len(vars(other)) == len(vars(run)), f"a run has no such field: {changes.keys() - vars(run).keys()}"
+def changed(value: S, **changes: Any) -> S:
+    """Like ``dataclasses.replace``, thirty times as fast: it is called several times per report."""
+    other = object.__new__(type(value))
+    vars(other).update(vars(value), **changes)
+    assert len(vars(other)) == len(vars(value)), f"no such field: {changes.keys() - vars(value).keys()}"
     return other
 
 
-def marked(run: MachineState, rank: int, worker: WorkerState) -> MachineState:
-    workers = run.workers or ()
-    return changed(run, workers=(*workers[:rank], worker, *workers[rank + 1 :]))
+def in_attempt(run: MachineState, **changes: Any) -> MachineState:
+    """The run with these changes of its current attempt."""
+    return changed(run, attempt=changed(run.attempt, **changes))
 
 
-def present(run: MachineState) -> Iterator[tuple[int, WorkerState]]:
-    """The ranks whose processes have not left, as far as we know."""
-    return ((rank, worker) for rank, worker in enumerate(run.workers or ()) if not worker.left)
+def with_worker(run: MachineState, rank: int, worker: WorkerState) -> MachineState:
+    workers = run.attempt.workers or ()
+    return in_attempt(run, workers=(*workers[:rank], worker, *workers[rank + 1 :]))
 
 
 def to_all(run: MachineState, message: ToWorker) -> tuple[Action, ...]:
-    return tuple(SendMessage(rank, message) for rank, _ in present(run))
+    return tuple(SendMessage(rank, message) for rank, _ in run.attempt.present())
 
 
-def tracks(run: MachineState) -> bool:
-    """Whether the state of every rank saves itself, and all are still at work."""
-    workers = run.workers or ()
+def can_save_anytime(run: MachineState) -> bool:
+    """Whether every rank has tracked state and is still at work: then all can save in any report."""
+    workers = run.attempt.workers or ()
     at_work = run.state is RunState.RUNNING and not any(worker.over or worker.left for worker in workers)
-    return at_work and len(run.trackers) == len(workers)
-
-
-def all_have_reported(run: MachineState, first_seq: int) -> bool:
-    """Whether every rank has reported in this attempt, or will not: then each has read what it began with."""
-    workers = run.workers or ()
-    return run.state is not RunState.STARTING and all(
-        next_seq > first_seq or worker.over or worker.left
-        for next_seq, worker in zip(run.rounds.passed, workers, strict=False)
-    )
+    return at_work and len(run.attempt.trackers) == len(workers)

@@ -1,19 +1,19 @@
-"""The heart: ``step(run, event) -> (run, actions)``. No clock, no process, no file in here.
+"""The state machine of a run: ``step(run, event) -> (run, actions)``. No clock, no process, no file in here.
 
-    WAITING ──Begin──▶ STARTING ──all Ready──▶ RUNNING ──all Finished / failure / leave / abort──▶ STOPPING
-       ▲                  └────────failure, abort──────────────────────────────────────────────────▶ │
-       └──── retry, perhaps after a pause ── last Exited, last commit ── (VALIDATING) one of the ends ┘
+    WAITING ──BeginEvent──▶ STARTING ──all Ready──▶ RUNNING ──all returned / failure / leave / abort──▶ STOPPING
+       ▲                       └─────────failure, abort──────────────────────────────────────────────▶ │
+       └──── retry, perhaps after a pause ── last exit, last commit ── (VALIDATING) one of the ends ───┘
 
-Everything that can happen is an event, everything we do about it an action. STOPPING carries why we stop and ends only
-when every process has left and storage has answered every commit (:mod:`headway.control.machine.shutdown`).
-Validations belong to the run, not to an attempt: restarts leave them alone, and before it is FINISHED or STOPPED a run
-waits for them, as VALIDATING. Messages of an older attempt, and of a worker that has already left, are dropped. A test
-explores this module exhaustively.
+STOPPING ends only when every process has exited and storage has answered every commit
+(:mod:`headway.control.machine.shutdown`). Validations belong to the run, not to an attempt: restarts leave them alone,
+and before it is FINISHED or STOPPED a run waits for them, as VALIDATING. Messages of an older attempt, and of a worker
+that has exited, are dropped. ``tests/exhaustive`` explores every order of events.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import PurePath
 from typing import assert_never
 
 from headway.control.machine.barrier import BarrierBroken, BarrierComplete, Barriers
@@ -22,25 +22,27 @@ from headway.control.machine.events import (
     Action,
     AnnouncePreemption,
     Answer,
-    AnswerUploadRequest,
     AssignRanks,
     BeginEvent,
     CommitDoneEvent,
     CommitFailedEvent,
-    CommitSkippedEvent,
     DeadlineEvent,
     Event,
-    KillWorkers,
+    GrantUpload,
     LaunchedEvent,
     LaunchFailedEvent,
     OverdueEvent,
     PreemptedEvent,
+    RecordCheckpoint,
     RecordReport,
+    RecordValidation,
     RecoverFiles,
+    ReleaseCheckpoint,
+    RetireCheckpoint,
     RunState,
     SaveDueEvent,
     SaveFinishedEvent,
-    SendCheckpointList,
+    SendMessage,
     SetDeadline,
     StalledEvent,
     StartValidation,
@@ -49,28 +51,37 @@ from headway.control.machine.events import (
 from headway.control.machine.report_rounds import ReportRounds
 from headway.control.machine.retry_policy import Failure, FailureKind
 from headway.control.machine.shutdown import (
-    LINGER_S,
     STOP_S,
-    agree,
-    agreed,
-    approached,
-    begin,
-    bereaved,
-    concluded,
-    depart,
-    disagreed,
-    failed,
-    is_asked,
+    act_on_rounds,
+    announce_agreement,
+    begin_attempt,
+    cancel_agreement,
+    conclude,
+    end_training,
+    fail,
     kill,
-    leave,
-    lingered,
-    saved,
-    told,
-    trained,
+    leave_after_checkpoint,
+    leave_now,
+    on_linger_deadline,
+    request_agreement,
+    request_departure,
+    seek_departure_report,
 )
-from headway.control.machine.state import MachineState, Step, WorkerState, changed, marked, present, to_all, tracks
+from headway.control.machine.state import (
+    ExitRequest,
+    Grace,
+    MachineState,
+    Step,
+    Stop,
+    WorkerState,
+    can_save_anytime,
+    changed,
+    in_attempt,
+    to_all,
+    with_worker,
+)
 from headway.core import phrases
-from headway.core.checkpoints import SavedCheckpoint
+from headway.core.checkpoints import SavedCheckpoint, ValidationRecord
 from headway.core.messages import (
     AbortEvent,
     AutosaveEnabled,
@@ -79,10 +90,10 @@ from headway.core.messages import (
     BatchCount,
     CapacityEvent,
     CheckpointCommitted,
+    CheckpointList,
     CheckpointQuery,
     DataStats,
     ExitAllowed,
-    FilesDiscarded,
     FilesStaged,
     FromWorker,
     FunctionFailed,
@@ -101,249 +112,253 @@ from headway.core.messages import (
     WorkerIdle,
 )
 
-EXIT_S = 30.0  # after all functions returned: time for exit handlers
-NOTICE_S = 30.0  # after a notice that does not say when: time to save and leave
+EXIT_S = 30.0  # after all functions returned: for exit handlers
+NOTICE_S = 30.0  # after a preemption notice without a deadline: to save and leave
 
 
 def step(run: MachineState, event: Event) -> Step:
-    """What the run becomes, and what must be done about it."""
+    """The run after an event, and what must be done about it."""
     if run.state in ENDS:
         return run, ()
-    run, actions = _stepped(run, event)
-    return _shown(run, actions) if run.questions.open else (run, actions)
+    run, actions = _dispatch(run, event)
+    if not run.attempt.has_read:
+        run, actions = _release_checkpoint(run, actions)
+    return _answer_queries(run, actions) if run.attempt.queries.open else (run, actions)
 
 
-def _stepped(run: MachineState, event: Event) -> Step:
+def _dispatch(run: MachineState, event: Event) -> Step:
     match event:
         case FromWorker():
-            return _heard(run, event)
+            return _on_message(run, event)
         case BeginEvent():
-            return begin(run) if run.state is RunState.WAITING else (run, ())
+            return begin_attempt(run) if run.state is RunState.WAITING else (run, ())
         case AbortEvent():
-            return leave(run, "abort")
+            return leave_now(run, "abort")
         case StopEvent():
-            return _stop(run)
+            return _on_stop(run)
         case TerminateEvent():
-            return _terminate(run)
+            return _on_terminate(run)
         case CapacityEvent(num_workers=num_workers):
-            return _resized(changed(run, capacity=num_workers))
-        case ValidationDoneEvent(path=path):
-            return _awaited(changed(run, validating=run.validating - {path}))
+            return _fit_capacity(changed(run, capacity=num_workers))
+        case ValidationDoneEvent(path=path, validation=validation):
+            return _on_validation_done(run, path, validation)
         case _:
-            return _answered(run, event) if event.attempt == run.attempt else (run, ())
+            return _on_answer(run, event) if event.attempt == run.attempt.number else (run, ())
 
 
-def _answered(run: MachineState, event: Answer) -> Step:
+def _on_answer(run: MachineState, event: Answer) -> Step:
+    """Something that concerns the current attempt has happened outside of its workers."""
     match event:
-        case LaunchedEvent():
-            return _launched(run, event)
+        case LaunchedEvent(num_workers=num_workers):
+            return _on_launched(run, num_workers)
         case LaunchFailedEvent(reason=reason, lost=lost):
-            return failed(changed(run, workers=()), Failure("lost" if lost else "start", None, reason))
+            return fail(in_attempt(run, workers=()), Failure("lost" if lost else "start", None, reason))
         case CommitDoneEvent(seq=seq, saved=saved):
-            return _committed(run, seq, saved)
+            return _on_commit_done(run, seq, saved)
         case CommitFailedEvent(seq=seq, reason=reason, lost=lost):
-            run = _answered_by_storage(run, seq)
-            return failed(run, Failure("lost" if lost else "storage", None, reason), KillWorkers())
-        case CommitSkippedEvent(seq=seq):
-            return concluded(_answered_by_storage(run, seq), *to_all(run, FilesDiscarded(seq=seq)))
+            run = changed(run, checkpoints=run.checkpoints.on_failed(seq))
+            return fail(run, Failure("lost" if lost else "storage", None, reason), Grace.KILLED)
         case SaveFinishedEvent(rank=rank, seq=seq, arrived=arrived):
-            return _finished_save(run, rank, seq, arrived=arrived)
+            run = changed(run, checkpoints=run.checkpoints.on_answered())
+            run, actions = _on_files_staged(run, rank, seq) if arrived else (run, ())
+            return conclude(run, *actions)
         case DeadlineEvent():
-            return _late(run)
+            return _on_deadline(run)
         case SaveDueEvent():
-            wanted = run.agreement is None and run.leaving is None and tracks(run)
-            return agree(run) if wanted else (run, ())
+            wanted = run.attempt.agreement is None and run.attempt.departure is None and can_save_anytime(run)
+            return request_agreement(run) if wanted else (run, ())
         case OverdueEvent(seq=seq, long=long):
-            rounds, news = run.rounds.overdue(seq, long=long)
-            return told(changed(run, rounds=rounds), news)
+            rounds, news = run.attempt.rounds.overdue(seq, long=long)
+            return act_on_rounds(in_attempt(run, rounds=rounds), news)
         case PreemptedEvent(ranks=ranks, deadline_s=deadline_s):
-            return _notified(run, ranks, deadline_s)
+            return _on_preemption(run, ranks, deadline_s)
         case StalledEvent(rank=rank, text=text):
-            stands = run.state is RunState.RUNNING
-            return failed(run, Failure("stalled", rank, text), KillWorkers()) if stands else (run, ())
+            stalled = run.state is RunState.RUNNING
+            return fail(run, Failure("stalled", rank, text), Grace.KILLED) if stalled else (run, ())
         case _:
             assert_never(event)
 
 
-def _committed(run: MachineState, seq: int, checkpoint: SavedCheckpoint) -> Step:
-    tellings = to_all(run, CheckpointCommitted(seq=seq, path=str(checkpoint.path)))
-    run, validate = _validate(_answered_by_storage(run, seq), checkpoint)
-    run, leaving = saved(run)
-    return concluded(run, *tellings, *validate, *leaving)
-
-
-def _answered_by_storage(run: MachineState, seq: int) -> MachineState:
-    return changed(run, num_commits=run.num_commits - 1, answered=max(seq, run.answered))
-
-
-def _launched(run: MachineState, event: LaunchedEvent) -> Step:
-    run = changed(
+def _on_launched(run: MachineState, num_workers: int) -> Step:
+    first_seq, habits = run.attempt.first_seq, run.checkpoints.habits(num_workers)
+    run = in_attempt(
         run,
-        workers=(WorkerState(),) * event.num_workers,
-        rounds=ReportRounds.begin(event.num_workers, event.first_seq, event.habits),
-        meetings=Barriers(event.num_workers),
+        workers=(WorkerState(),) * num_workers,
+        rounds=ReportRounds.begin(num_workers, first_seq, habits),
+        barriers=Barriers(num_workers),
     )
     return kill(run) if run.state is RunState.STOPPING else (run, ())
 
 
-def _late(run: MachineState) -> Step:
-    """The time that was allowed is over."""
+def _on_deadline(run: MachineState) -> Step:
+    """The time limit is over."""
     match run.state:
         case RunState.STARTING:
-            missing = [rank for rank, worker in present(run) if not worker.ready]
-            return failed(run, Failure("start", None, f"{phrases.ranks(missing)} did not come up"), KillWorkers())
-        case RunState.RUNNING if run.leaving is not None:
-            return leave(changed(run, late=True), run.leaving)
-        case RunState.STOPPING if run.why == "fail":
-            return lingered(run)
+            missing = [rank for rank, worker in run.attempt.present() if not worker.ready]
+            return fail(run, Failure("start", None, f"{phrases.ranks(missing)} did not come up"), Grace.KILLED)
+        case RunState.RUNNING if (departure := run.attempt.departure) is not None:
+            run = in_attempt(run, departure=replace(departure, timed_out=True))
+            return leave_now(run, departure.why)
+        case RunState.STOPPING if run.attempt.why == "fail":
+            return on_linger_deadline(run)
         case RunState.STOPPING:
             return kill(run)
         case _:
             return run, ()
 
 
-# --- what workers say ---
+# --- messages of workers ---
 
 
-def _heard(run: MachineState, event: FromWorker) -> Step:
-    known = run.workers or ()
-    if event.attempt != run.attempt or not 0 <= event.rank < len(known) or known[event.rank].left:
+def _on_message(run: MachineState, event: FromWorker) -> Step:
+    known = run.attempt.workers or ()
+    if event.attempt != run.attempt.number or not 0 <= event.rank < len(known) or known[event.rank].left:
         return run, ()
-    rank, message = event.rank, event.message
+    rank, message, rounds = event.rank, event.message, run.attempt.rounds
     match message:
         case Report():
-            return _reported(run, rank, message)
+            return _on_report(run, rank, message)
         case SaveStarted(taken=taken, place=place):
-            return changed(run, rounds=run.rounds.begin_save(rank, taken, place)), ()
+            return in_attempt(run, rounds=rounds.begin_save(rank, taken, place)), ()
         case AutosaveEnabled():
-            return approached(changed(run, trackers=run.trackers | {rank}, rounds=run.rounds.begin_tracking(rank)))
+            trackers = run.attempt.trackers | {rank}
+            return seek_departure_report(in_attempt(run, trackers=trackers, rounds=rounds.begin_tracking(rank)))
         case NextReport(index=index, seq=seq):
-            return agreed(changed(run, agreement=run.agreement and run.agreement.answer(rank, index, seq)))
+            agreement = run.attempt.agreement and run.attempt.agreement.answer(rank, index, seq)
+            return announce_agreement(in_attempt(run, agreement=agreement))
         case UploadRequest():
-            return changed(run, rounds=run.rounds.begin_save(rank)), (AnswerUploadRequest(rank, message),)
+            checkpoints, grant = run.checkpoints.grant_upload(rank, message)
+            run = in_attempt(changed(run, checkpoints=checkpoints), rounds=rounds.begin_save(rank))
+            return run, (GrantUpload(rank, message, grant),)
         case FilesStaged(seq=seq):
-            rounds, news = run.rounds.staged(rank, seq)
-            return told(changed(run, rounds=rounds), news)
+            return _on_files_staged(run, rank, seq)
         case Ready():
-            return _ready(run, rank)
+            return _on_ready(run, rank)
         case BarrierArrival():
-            meetings, verdict = run.meetings.arrive(rank, message)
-            return _met(changed(run, meetings=meetings), verdict)
+            barriers, verdict = run.attempt.barriers.arrive(rank, message)
+            return _act_on_barrier(in_attempt(run, barriers=barriers), verdict)
         case CheckpointQuery():
-            return changed(run, questions=run.questions.ask(rank, message)), ()
+            return in_attempt(run, queries=run.attempt.queries.ask(rank, message)), ()
         case Heartbeat():
-            return _got_on(run, rank, message)
+            return _on_heartbeat(run, rank, message)
         case BatchCount() | DataStats() | WorkerIdle():
             return run, ()
         case StackDump(pulse=pulse):
-            run, actions = _got_on(run, rank, pulse)
-            return (
-                concluded(changed(run, dumped=run.dumped | {rank}), *actions) if run.why == "fail" else (run, actions)
-            )
+            return _on_stack_dump(*_on_heartbeat(run, rank, pulse), rank)
         case PreemptionNotice(deadline_s=deadline_s):
-            return _notified(run, frozenset({rank}), deadline_s)
+            return _on_preemption(run, frozenset({rank}), deadline_s)
         case FunctionReturned(early=early):
-            return _finished(run, rank, early=early)
+            return _on_function_returned(run, rank, early=early)
         case FunctionFailed():
-            return _raised(run, rank, message)
+            return _on_function_failed(run, rank, message)
         case WorkerExited():
-            return _exited(run, rank, message)
+            return _on_worker_exited(run, rank, message)
         case _:
             assert_never(message)
 
 
-def _reported(run: MachineState, rank: int, report: Report) -> Step:
-    expected = run.rounds.passed[rank]
+def _on_report(run: MachineState, rank: int, report: Report) -> Step:
+    attempt = run.attempt
+    expected = attempt.rounds.passed[rank]
     if report.seq != expected:
-        if is_asked(run):
-            return run, ()  # it was torn out of a report
+        if attempt.is_stop_requested:
+            return run, ()  # an interrupt has hit it in the middle of a report
         text = f"rank {rank} sent its report {report.seq} where {expected} was due: was it interrupted in report()?"
-        return failed(run, Failure("raised", rank, text), KillWorkers())
-    rounds, news = run.rounds.report(rank, report)
-    if report.seq >= run.furthest:
-        run = changed(run, furthest=report.seq + 1, progress=True)
-    return told(changed(run, rounds=rounds), news, RecordReport(rank, report))
+        return fail(run, Failure("raised", rank, text), Grace.KILLED)
+    rounds, news = attempt.rounds.report(rank, report)
+    run = changed(run, attempt=changed(attempt, rounds=rounds), furthest=max(run.furthest, report.seq + 1))
+    return act_on_rounds(run, news, RecordReport(rank, report))
 
 
-def _got_on(run: MachineState, rank: int, pulse: Heartbeat) -> Step:
-    if pulse.taken == run.rounds.taken[rank]:
+def _on_files_staged(run: MachineState, rank: int, seq: int) -> Step:
+    rounds, news = run.attempt.rounds.staged(rank, seq)
+    return act_on_rounds(in_attempt(run, rounds=rounds), news)
+
+
+def _on_heartbeat(run: MachineState, rank: int, pulse: Heartbeat) -> Step:
+    if pulse.taken == run.attempt.rounds.taken[rank]:
         return run, ()
-    rounds, news = run.rounds.has_taken(rank, pulse.taken)
-    return told(changed(run, rounds=rounds), news)
+    rounds, news = run.attempt.rounds.has_taken(rank, pulse.taken)
+    return act_on_rounds(in_attempt(run, rounds=rounds), news)
 
 
-def _ready(run: MachineState, rank: int) -> Step:
-    run = marked(run, rank, WorkerState(ready=True))
-    if run.state is not RunState.STARTING or not all(worker.ready for worker in run.workers or ()):
+def _on_stack_dump(run: MachineState, actions: tuple[Action, ...], rank: int) -> Step:
+    match run.attempt.stop:
+        case Stop(why="fail", dumped=dumped) as stop:
+            return conclude(in_attempt(run, stop=replace(stop, dumped=dumped | {rank})), *actions)
+        case _:
+            return run, actions
+
+
+def _on_ready(run: MachineState, rank: int) -> Step:
+    run = with_worker(run, rank, WorkerState(ready=True))
+    if run.state is not RunState.STARTING or not all(worker.ready for worker in run.attempt.workers or ()):
         return run, ()
-    run, resize = _resized(changed(run, state=RunState.RUNNING))
-    return run, (AssignRanks(run.attempt), SetDeadline(None), *resize)
+    newest = run.checkpoints.newest
+    run, resize = _fit_capacity(changed(run, state=RunState.RUNNING, checkpoints=run.checkpoints.hold_newest()))
+    assign = AssignRanks(run.attempt.number, run.attempt.first_seq, newest)
+    return run, (assign, SetDeadline(None), *resize)
 
 
-def _raised(run: MachineState, rank: int, message: FunctionFailed) -> Step:
-    worker = (run.workers or ())[rank]
+def _on_function_failed(run: MachineState, rank: int, message: FunctionFailed) -> Step:
+    worker = (run.attempt.workers or ())[rank]
     if worker.over:
-        return run, ()  # a save in the background has failed, and what waited for it says so too
-    run = marked(run, rank, replace(worker, over=True))
-    if is_asked(run):
-        return run, ()  # it was interrupted, as we asked
+        return run, ()  # a background save has failed, and a call that waited for it says so too
+    run = with_worker(run, rank, replace(worker, over=True))
+    if run.attempt.is_stop_requested:
+        return run, ()  # it was interrupted, as requested
     kind: FailureKind = "misuse" if message.misuse else "died" if message.broken else "raised"
-    return failed(run, Failure(kind, rank, message), SetDeadline(LINGER_S))
+    return fail(run, Failure(kind, rank, message), Grace.DEADLINE)
 
 
-def _finished(run: MachineState, rank: int, *, early: bool) -> Step:
-    run = marked(run, rank, WorkerState(ready=True, over=True, early=early))
-    rounds, news = run.rounds.end(rank)
-    run, actions = told(changed(run, rounds=rounds), news)
+def _on_function_returned(run: MachineState, rank: int, *, early: bool) -> Step:
+    run = with_worker(run, rank, WorkerState(ready=True, over=True, early=early))
+    rounds, news = run.attempt.rounds.end(rank)
+    run, actions = act_on_rounds(in_attempt(run, rounds=rounds), news)
     if run.state is RunState.RUNNING:
-        meetings, verdict = run.meetings.end(rank)
-        run, more = _met(changed(run, meetings=meetings), verdict)
-        run, freed = disagreed(run)
-        actions += (*more, *freed)
-    workers = run.workers or ()
+        barriers, verdict = run.attempt.barriers.end(rank)
+        run, broken = _act_on_barrier(in_attempt(run, barriers=barriers), verdict)
+        run, freed = cancel_agreement(run)
+        actions += (*broken, *freed)
+    workers = run.attempt.workers or ()
     if run.state is RunState.RUNNING and all(worker.over for worker in workers):
-        why = (run.leaving or "finish") if any(worker.early for worker in workers) else "finish"
-        run = changed(run, state=RunState.STOPPING, why=why)
+        left_early = any(worker.early for worker in workers)
+        stop = Stop((run.attempt.leaving or "finish") if left_early else "finish")
+        run = changed(in_attempt(run, stop=stop), state=RunState.STOPPING)
         return run, (*actions, *to_all(run, ExitAllowed()), SetDeadline(EXIT_S))
     return run, actions
 
 
-def _exited(run: MachineState, rank: int, message: WorkerExited) -> Step:
-    worker = (run.workers or ())[rank]
-    run, finishing = _finish_saves(marked(run, rank, replace(worker, left=True)), rank)
-    if worker.over or run.killed or is_asked(run):
-        return concluded(run, *finishing)
+def _on_worker_exited(run: MachineState, rank: int, message: WorkerExited) -> Step:
+    worker = (run.attempt.workers or ())[rank]
+    run, recover = _recover_promised_files(with_worker(run, rank, replace(worker, left=True)), rank)
+    if worker.over or run.attempt.killed or run.attempt.is_stop_requested:
+        return conclude(run, *recover)
     if run.state is RunState.STARTING:
-        run, actions = failed(run, Failure("start", rank, message), KillWorkers())
+        run, actions = fail(run, Failure("start", rank, message), Grace.KILLED)
     else:
-        run, actions = bereaved(run, Failure("died", rank, message))
-    return run, (*finishing, *actions)
+        run, actions = fail(run, Failure("died", rank, message), Grace.STACKS)
+    return run, (*recover, *actions)
 
 
-def _finish_saves(run: MachineState, rank: int) -> Step:
-    """Reports of this rank have returned whose files have not arrived: they count, so somebody must bring them."""
-    owed = sorted(seq for owner, seq in run.rounds.owed if owner == rank)
-    finishing = tuple(RecoverFiles(run.attempt, rank, seq) for seq in owed)
-    return changed(run, num_commits=run.num_commits + len(owed)), finishing
+def _recover_promised_files(run: MachineState, rank: int) -> Step:
+    """Have the files staged that returned reports of this dead rank have promised: these reports count."""
+    promised = sorted(seq for owner, seq in run.attempt.rounds.owed if owner == rank)
+    checkpoints = run.checkpoints
+    for _ in promised:
+        checkpoints = checkpoints.request_storage()
+    recover = tuple(RecoverFiles(run.attempt.number, rank, seq) for seq in promised)
+    return changed(run, checkpoints=checkpoints), recover
 
 
-def _finished_save(run: MachineState, rank: int, seq: int, *, arrived: bool) -> Step:
-    run = changed(run, num_commits=run.num_commits - 1)
-    actions: tuple[Action, ...] = ()
-    if arrived:
-        rounds, news = run.rounds.staged(rank, seq)
-        run, actions = told(changed(run, rounds=rounds), news)
-    return concluded(run, *actions)
-
-
-def _met(run: MachineState, verdict: BarrierComplete | BarrierBroken | None) -> Step:
+def _act_on_barrier(run: MachineState, verdict: BarrierComplete | BarrierBroken | None) -> Step:
     match verdict:
         case None:
             return run, ()
         case BarrierComplete(index=index, data=data):
             return run, to_all(run, BarrierRelease(index=index, data=data))
         case BarrierBroken(reason=reason):
-            return failed(run, Failure("program", None, reason), KillWorkers())
+            return fail(run, Failure("program", None, reason), Grace.KILLED)
         case _:
             assert_never(verdict)
 
@@ -351,68 +366,116 @@ def _met(run: MachineState, verdict: BarrierComplete | BarrierBroken | None) -> 
 # --- leaving ---
 
 
-def _stop(run: MachineState) -> Step:
-    """Where state saves itself, all ranks save it in one report and leave; elsewhere they are interrupted."""
-    if run.leaving == "stop" or not tracks(run):
-        return leave(run, "stop")
-    return depart(run, "stop", STOP_S)
+def _on_stop(run: MachineState) -> Step:
+    """Ranks that can save anytime save in the same report and leave; others are interrupted."""
+    if run.attempt.leaving == "stop" or not can_save_anytime(run):
+        return leave_now(run, "stop")
+    return request_departure(run, "stop", STOP_S)
 
 
-def _terminate(run: MachineState) -> Step:
-    """This program has to leave. State that saves itself is saved at once; other state, with the next checkpoint."""
-    if run.state is not RunState.RUNNING or run.leaving in ("terminate", "stop"):
-        return leave(run, "stop" if run.leaving == "stop" else "terminate")
-    run, actions = depart(run, "terminate", NOTICE_S)
-    return run, (AnnouncePreemption(frozenset(range(len(run.workers or ()))), NOTICE_S), *actions)
+def _on_terminate(run: MachineState) -> Step:
+    """The driver received SIGTERM. Tracked state is saved at once, other state with the next checkpoint."""
+    leaving = run.attempt.leaving
+    if run.state is not RunState.RUNNING or leaving in ("terminate", "stop"):
+        return leave_now(run, "stop" if leaving == "stop" else "terminate")
+    run, actions = request_departure(run, "terminate", NOTICE_S)
+    everybody = frozenset(range(len(run.attempt.workers or ())))
+    return run, (AnnouncePreemption(everybody, NOTICE_S), *actions)
 
 
-def _notified(run: MachineState, ranks: frozenset[int], deadline_s: float | None) -> Step:
-    """Some of the workers have to leave: all do, and go on elsewhere or without them."""
-    if run.state not in (RunState.STARTING, RunState.RUNNING) or ranks <= run.preempted:
+def _on_preemption(run: MachineState, ranks: frozenset[int], deadline_s: float | None) -> Step:
+    """Some workers are preempted: all leave, and resume elsewhere or without them."""
+    if run.state not in (RunState.STARTING, RunState.RUNNING) or ranks <= run.attempt.preempted:
         return run, ()
-    run = changed(run, preempted=run.preempted | ranks)
+    run = in_attempt(run, preempted=run.attempt.preempted | ranks)
     if run.state is RunState.STARTING:
-        return leave(run, "preempt")
+        return leave_now(run, "preempt")
     within_s = NOTICE_S if deadline_s is None else deadline_s
-    run, actions = depart(run, "preempt", within_s)
-    return run, (AnnouncePreemption(run.preempted, within_s), *actions)
+    run, actions = request_departure(run, "preempt", within_s)
+    return run, (AnnouncePreemption(run.attempt.preempted, within_s), *actions)
 
 
-def _resized(run: MachineState) -> Step:
-    """There is room for more workers, or for fewer: leave, in order to be that many. Nothing is lost for it."""
+def _fit_capacity(run: MachineState) -> Step:
+    """Leave without loss to continue with more workers, or fewer, if the capacity has changed."""
     fewest, most = run.sizes
     wanted = min(most, run.capacity) if run.capacity is not None else None
     if wanted is None or wanted < fewest:
         return run, ()
-    waits = run.state is RunState.WAITING and any(failure.kind == "start" for failure in run.failures)
-    if waits:
-        return begin(run)
-    fits = run.state is not RunState.RUNNING or run.leaving is not None or wanted == len(run.workers or ())
-    return (run, ()) if fits else depart(run, "resize", None)
+    if run.state is RunState.WAITING and any(failure.kind == "start" for failure in run.attempt.failures):
+        return begin_attempt(run)
+    leaves = run.attempt.departure is not None or wanted == len(run.attempt.workers or ())
+    return (run, ()) if leaves or run.state is not RunState.RUNNING else request_departure(run, "resize", None)
 
 
-# --- validations, and who asks about them ---
+# --- checkpoints, their validations, and queries about them ---
 
 
-def _validate(run: MachineState, checkpoint: SavedCheckpoint) -> Step:
-    """A checkpoint is there: begin its validation, if one is wanted and has not begun."""
-    if not checkpoint.awaits_validation or checkpoint.path in run.validating or run.hurried:
+def _on_commit_done(run: MachineState, seq: int, saved: SavedCheckpoint) -> Step:
+    checkpoints, saved = run.checkpoints.on_committed(seq, saved)
+    run, actions = _retire(changed(run, checkpoints=checkpoints))
+    messages = to_all(run, CheckpointCommitted(seq=seq, path=str(saved.path)))
+    run, validate = _start_validation(run, saved)
+    run, leave = leave_after_checkpoint(run)
+    record = RecordCheckpoint(run.attempt.number, seq, saved)
+    return conclude(run, record, *actions, *messages, *validate, *leave)
+
+
+def _release_checkpoint(run: MachineState, actions: tuple[Action, ...]) -> Step:
+    """Let go of the checkpoint that the attempt has started from, once every rank has read it."""
+    attempt = run.attempt
+    if run.state is RunState.STARTING or attempt.workers is None or not attempt.all_have_reported():
+        return run, actions
+    checkpoints = run.checkpoints.release()
+    run, retire = _retire(in_attempt(changed(run, checkpoints=checkpoints), has_read=True))
+    return run, (*actions, ReleaseCheckpoint(), *retire)
+
+
+def _retire(run: MachineState) -> Step:
+    checkpoints, retired = run.checkpoints.retire()
+    return changed(run, checkpoints=checkpoints), tuple(
+        RetireCheckpoint(each.checkpoint, each.reason) for each in retired
+    )
+
+
+def _start_validation(run: MachineState, saved: SavedCheckpoint) -> Step:
+    """Start the validation of a checkpoint, if one is wanted and has not started."""
+    unwanted = saved.path in run.validating or run.exit_request is ExitRequest.NO_MORE_VALIDATIONS
+    if not saved.awaits_validation or unwanted:
         return run, ()
-    return changed(run, validating=run.validating | {checkpoint.path}), (StartValidation(checkpoint),)
+    return changed(run, validating=run.validating | {saved.path}), (StartValidation(saved),)
 
 
-def _awaited(run: MachineState) -> Step:
-    """Leave VALIDATING once the last one is over."""
+def _on_validation_done(run: MachineState, path: PurePath, validation: ValidationRecord) -> Step:
+    checkpoints, saved = run.checkpoints.on_validated(path, validation)
+    run = changed(run, checkpoints=checkpoints, validating=run.validating - {path})
+    run, retire = _retire(run)
+    run, ended = _leave_validating(run)
+    return run, (RecordValidation(path, validation, saved), *retire, *ended)
+
+
+def _leave_validating(run: MachineState) -> Step:
+    """End the run when its last validation has ended."""
     if run.state is not RunState.VALIDATING or run.validating:
         return run, ()
-    return trained(run)
+    return end_training(run)
 
 
-def _shown(run: MachineState, actions: tuple[Action, ...]) -> Step:
-    """Answer those who may be answered now; who has left is not there to hear it."""
-    questions, now = run.questions.settle(
-        closed=run.rounds.first, answered=run.answered, quiet=not run.num_commits, validating=bool(run.validating)
+def _answer_queries(run: MachineState, actions: tuple[Action, ...]) -> Step:
+    """Answer the queries that are ready; skip workers that have exited."""
+    checkpoints = run.checkpoints
+    queries, ready = run.attempt.queries.settle(
+        closed=run.attempt.rounds.first,
+        answered=checkpoints.newest_answered,
+        quiet=not checkpoints.num_pending,
+        validating=bool(run.validating),
     )
-    here = {rank for rank, _ in present(run)}
-    shows = tuple(SendCheckpointList(rank, question.index) for rank, question in now.open if rank in here)
-    return changed(run, questions=questions), (*actions, *shows)
+    if not ready.open:
+        return run, actions
+    present = {rank for rank, _ in run.attempt.present()}
+    infos = checkpoints.infos
+    answers = tuple(
+        SendMessage(rank, CheckpointList(index=query.index, found=infos))
+        for rank, query in ready.open
+        if rank in present
+    )
+    return in_attempt(run, queries=queries), (*actions, *answers)

@@ -7,14 +7,21 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from headway.control.checkpoints.committer import CheckpointCommitter
-from headway.control.machine.events import RecordRetry
+from headway.control.machine.events import (
+    Action,
+    DropFiles,
+    RecordRetry,
+    RecoverFiles,
+    RetireCheckpoint,
+    WithdrawCheckpoint,
+)
 from headway.control.machine.report_rounds import ClosedRound, ReportRound
 from headway.control.machine.state import Leaving
 from headway.control.narration.failure_text import sentence, traceback_text
 from headway.core import phrases
 from headway.core.checkpoints import Manifest, SavedCheckpoint, ValidationRecord
 from headway.core.config import CheckpointConfig
+from headway.core.messages import Report
 from headway.core.retention import value_of
 from headway.core.schema.journal_entries import (
     AwaitingFilesEntry,
@@ -28,6 +35,7 @@ from headway.core.schema.journal_entries import (
     PreemptionEntry,
     RecoveringFilesEntry,
     ResizeEntry,
+    RetiredEntry,
     RetryEntry,
     StallEntry,
     TextEntry,
@@ -44,11 +52,8 @@ SLOW_UPLOAD_S = 2.0  # from here on a person wants to know how fast files travel
 
 
 class EventLog:
-    def __init__(
-        self, rundir: RunDirectory, ledger: CheckpointCommitter, watcher: RunObserver, config: CheckpointConfig
-    ) -> None:
+    def __init__(self, rundir: RunDirectory, watcher: RunObserver, config: CheckpointConfig) -> None:
         self._rundir = rundir
-        self._ledger = ledger
         self._watcher = watcher
         self._score = config.checkpoint_score_attribute
         self._every = {"every_reports": config.every_reports, "every_s": config.every_s}
@@ -56,6 +61,7 @@ class EventLog:
         self._told_untracked = False
         self._missed_score = False  # whether we have said that a checkpoint lacks the metric to rank it by
         self._num_workers: int | None = None  # of the attempt before
+        self._disk_trouble = False  # whether we have said that the journal cannot be written
 
     def tell(self, event: str, text: str, level: str = "INFO") -> None:
         """Write down an event that is no more than its text, and say the text."""
@@ -66,22 +72,32 @@ class EventLog:
         self._rundir.note(entry)
         self._watcher.say(entry.text, level=level)
 
+    def watch_disk(self) -> None:
+        """Say once that journal and metrics cannot be written."""
+        trouble = self._rundir.trouble
+        if trouble is not None and not self._disk_trouble:
+            text = f"journal and metrics cannot be written ({trouble.strerror}): they are kept until they can"
+            self._watcher.say(text, level="WARNING")
+        self._disk_trouble = trouble is not None
+
     # --- attempts ---
 
-    def launched(self, attempt: int, num_workers: int, first_seq: int, *, inline: bool) -> None:
+    def launched(
+        self, attempt: int, num_workers: int, first_seq: int, newest: SavedCheckpoint | None, *, inline: bool
+    ) -> None:
         self._rundir.note(LaunchEntry(attempt=attempt, num_workers=num_workers, first_seq=first_seq))
         before, self._num_workers = self._num_workers, num_workers
         if before is None:
-            self._watcher.say(self._greeting(num_workers, inline=inline))
+            self._watcher.say(self._greeting(num_workers, newest, inline=inline))
         elif before != num_workers:
             text = f"going on with {phrases.count(num_workers, 'worker')} (there were {before})"
             self.record(ResizeEntry(text=text, attempt=attempt, num_workers=num_workers))
 
-    def _greeting(self, num_workers: int, *, inline: bool) -> str:
-        rundir, kept = self._rundir, self._ledger.kept
+    def _greeting(self, num_workers: int, newest: SavedCheckpoint | None, *, inline: bool) -> str:
+        rundir = self._rundir
         where = "in this process" if inline else f"with {phrases.count(num_workers, 'worker')}"
         begins = "goes on" if rundir.resumed else "begins"
-        source = f" from {kept[-1].path.name} (report {_position(kept[-1].manifest)})" if kept else ""
+        source = f" from {newest.path.name} (report {_position(newest.manifest)})" if newest else ""
         return f"run {rundir.path.name} {begins} {where}{source}; its files: {rundir.url}"
 
     def tracking(self) -> None:
@@ -121,16 +137,17 @@ class EventLog:
         }.get(leaving or "", "")
         self.tell("stopping", f"{why}stopping after report {seq}")
 
-    def retried(self, attempt: int, retried: RecordRetry) -> None:
-        kept, newest = self._ledger.kept, self._ledger.newest_report
-        source = f"from {kept[-1].path.name}" if kept else "from the beginning: there is no checkpoint yet"
+    def retried(self, retried: RecordRetry, checkpoint: SavedCheckpoint | None, newest: Report | None) -> None:
+        """``checkpoint``: where the next attempt starts; ``newest``: the last report of rank 0."""
+        attempt = retried.attempt
+        source = f"from {checkpoint.path.name}" if checkpoint else "from the beginning: there is no checkpoint yet"
         where = f"after report {newest.seq}" if newest else "before the first report"
         if retried.why == "resize":
             text = f"attempt {attempt} left {where}; going on {source}"
             return self.record(NoticeEntry(event="resize", text=text, attempt=attempt))
         cause = sentence(retried.failures)
         pause = f" in {phrases.duration(retried.after_s)}" if retried.after_s else ""
-        text = f"attempt {attempt} ended {where}: {cause}; restarting{pause} {source}{self._lost()}"
+        text = f"attempt {attempt} ended {where}: {cause}; restarting{pause} {source}{_lost(checkpoint, newest)}"
         level = "INFO" if retried.why == "preempt" else "WARNING"
         entry = RetryEntry(
             attempt=attempt,
@@ -138,18 +155,11 @@ class EventLog:
             cause=cause,
             why=retried.why,
             after_s=retried.after_s,
-            checkpoint=kept[-1].path.name if kept else None,
+            checkpoint=checkpoint.path.name if checkpoint else None,
         )
         self.record(entry, level)
         if traceback := traceback_text(retried.failures):
             self._watcher.say(traceback, level="WARNING")
-
-    def _lost(self) -> str:
-        """How much work must be done again: the time since the newest checkpoint."""
-        kept, newest = self._ledger.kept, self._ledger.newest_report
-        if not kept or newest is None or newest.seq <= kept[-1].manifest.seq:
-            return ""
-        return f", {phrases.duration(max(0.0, time.time() - kept[-1].manifest.time))} of work lost"
 
     # --- stalls ---
 
@@ -200,7 +210,25 @@ class EventLog:
         text = f"a rank has failed; waiting up to {within_s:g} s for {phrases.ranks(ranks)} to complete its checkpoint"
         self.record(AwaitingFilesEntry(text=text, ranks=tuple(sorted(ranks))))
 
-    def dropped(self, closed: ClosedRound) -> None:
+    def storage_action(self, action: Action) -> None:
+        """Record what happens to checkpoints, other than that they are committed."""
+        match action:
+            case RetireCheckpoint(saved=saved, reason=reason):
+                self._rundir.note(RetiredEntry(path=saved.path.name, seq=saved.seq, why=reason))
+            case WithdrawCheckpoint(seq=seq, reason=reason):
+                text = f"the checkpoint of report {seq} is withdrawn: {reason}"
+                self.record(WithdrawnEntry(text=text, seq=seq), "WARNING")
+            case RecoverFiles(rank=rank, seq=seq):
+                text = (
+                    f"rank {rank} has gone while its files for report {seq} were on their way: bringing them to storage"
+                )
+                self.record(RecoveringFilesEntry(text=text, rank=rank, seq=seq))
+            case DropFiles(closed=closed):
+                self._dropped(closed)
+            case _:
+                pass
+
+    def _dropped(self, closed: ClosedRound) -> None:
         missing = closed.partial or closed.behind
         if not missing:
             places = " and ".join(f"rank {rank}'s state at {place}" for rank, place in closed.apart)
@@ -212,17 +240,9 @@ class EventLog:
         text = f"the checkpoint of report {closed.round.seq} {why} and is dropped{remedy}"
         self.record(PartialCheckpointEntry(text=text, seq=closed.round.seq, missing=tuple(sorted(missing))), "WARNING")
 
-    def finishing(self, rank: int, seq: int) -> None:
-        text = f"rank {rank} has gone while its files for report {seq} were on their way: bringing them to storage"
-        self.record(RecoveringFilesEntry(text=text, rank=rank, seq=seq))
-
     def too_late(self, late: ReportRound) -> None:
         text = f"files of {phrases.ranks(late.givers)} for report {late.seq} came too late: its checkpoint is gone"
         self.record(LateFilesEntry(text=text, seq=late.seq), "WARNING")
-
-    def withdrawn(self, seq: int, reason: str) -> None:
-        text = f"the checkpoint of report {seq} is withdrawn: {reason}"
-        self.record(WithdrawnEntry(text=text, seq=seq), "WARNING")
 
     # --- validations ---
 
@@ -259,6 +279,13 @@ class EventLog:
             known = ", ".join(phrases.flat(saved.metrics)) or "none at all"
             ranked = f"has no metric {self._score!r} to be ranked by: it counts as the worst (it has {known})"
             self.tell("score", f"{saved.path.name} {ranked}", "WARNING")
+
+
+def _lost(checkpoint: SavedCheckpoint | None, newest: Report | None) -> str:
+    """How much work must be done again: the time since the newest checkpoint."""
+    if checkpoint is None or newest is None or newest.seq <= checkpoint.seq:
+        return ""
+    return f", {phrases.duration(max(0.0, time.time() - checkpoint.manifest.time))} of work lost"
 
 
 def stillness(diagnosis: Diagnosis, silent_s: float) -> str:

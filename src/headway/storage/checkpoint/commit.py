@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from headway.core.checkpoints import Manifest, SavedCheckpoint, StoredFile
+from headway.core.checkpoints import Manifest, SavedCheckpoint, StoredFile, checkpoint_name
 from headway.core.errors import StorageError
 from headway.core.schema.data_cursor import DataCursor, DatasetCursor
 from headway.core.security.signing import Key
@@ -44,7 +44,7 @@ class CommitRequest:
     @property
     def folder(self) -> str:
         """What the checkpoint will be called."""
-        return self.name or layout.checkpoint_name(self.number)
+        return self.name or checkpoint_name(self.number)
 
     def manifest(self, note: Note | None, files: dict[str, StoredFile]) -> Manifest:
         """What the checkpoint will say of itself; ``note`` is that of its first rank."""

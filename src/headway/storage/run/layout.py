@@ -22,6 +22,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeGuard
 
+from headway.core.checkpoints import checkpoint_name
+
 DESCRIPTION = "run.json"
 JOURNAL = "events.jsonl"
 METRICS = "metrics.jsonl"
@@ -43,10 +45,6 @@ _LONGEST = 255  # of a name, in bytes
 LONGEST_CHECKPOINT_NAME = 200  # in bytes
 MOST = 1 << 53  # of attempts, reports and checkpoints: far beyond what a run comes to, and far below what is refused
 _LONGEST_PATH = 4096  # below a checkpoint, in characters: Linux opens no longer one
-
-
-def checkpoint_name(number: int) -> str:
-    return f"checkpoint_{number:06d}"
 
 
 def checkpoint(run: Path, number: int) -> Path:

@@ -1,17 +1,24 @@
-"""The ledger: what goes wrong while tidying up does not stop what comes after it."""
+"""The committer: a failed removal does not stop what comes after it."""
 
 from __future__ import annotations
 
 import queue
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headway.control.checkpoints.committer import CheckpointCommitter, WarningEvent
-from headway.control.machine.events import CommitDoneEvent, CommitFailedEvent
+from headway.control.machine.events import (
+    CommitCheckpoint,
+    CommitDoneEvent,
+    CommitFailedEvent,
+    RetireCheckpoint,
+    WithdrawCheckpoint,
+)
 from headway.control.machine.report_rounds import ReportRound
-from headway.core.config import CheckpointConfig
 from headway.core.messages import Report
 from headway.storage.checkpoint import backend
 from headway.storage.checkpoint.staging import Slot
@@ -19,41 +26,47 @@ from headway.storage.run import layout
 from headway.storage.run.opening import open_run
 
 
-def a_round(run: Path, seq: int, *, files: bool = True) -> ReportRound:
+@contextmanager
+def committer_of(run: Path) -> Iterator[tuple[CheckpointCommitter, queue.Queue[Any]]]:
+    rundir = open_run(run, "auto")
+    posted: queue.Queue[Any] = queue.Queue()
+    committer = CheckpointCommitter(rundir.vault, posted.put)
+    committer.open()
+    try:
+        yield committer, posted
+    finally:
+        committer.close()
+        rundir.close()
+
+
+def commit(run: Path, seq: int, *, files: bool = True) -> CommitCheckpoint:
     if files:
-        folder = Slot(run, 1, seq, 0).folder
-        folder.mkdir(parents=True)
-        (folder / "file").write_text(str(seq))
-    return ReportRound(seq, (Report(seq, 0.0, b"{}", True),))
+        directory = Slot(run, 1, seq, 0).folder
+        directory.mkdir(parents=True)
+        (directory / "file").write_text(str(seq))
+    return CommitCheckpoint(1, ReportRound(seq, (Report(seq, 0.0, b"{}", True),)), number=seq, name=None)
 
 
-def test_a_checkpoint_that_cannot_be_removed_is_complained_about_and_the_next_one_committed(
+def test_a_checkpoint_that_cannot_be_removed_is_reported_and_the_next_one_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def discard(path: Path) -> None:
         raise PermissionError(f"not yours: {path.name}")
 
     monkeypatch.setattr(backend, "discard", discard)
-    rundir = open_run(tmp_path / "run", "auto")
-    ledger = CheckpointCommitter(rundir, CheckpointConfig(num_to_keep=1))
-    posted: queue.Queue[Any] = queue.Queue()
-    ledger.open(posted.put)
-    try:
-        for seq in range(2):
-            ledger.commit(1, a_round(rundir.path, seq))
-            done = posted.get(timeout=5)
-            assert isinstance(done, CommitDoneEvent)
-            ledger.committed(done.saved)
-        complaint = posted.get(timeout=5)
-        assert complaint == WarningEvent("old checkpoint files could not be removed: not yours: checkpoint_000000")
-        ledger.commit(1, a_round(rundir.path, 2, files=False))
-        assert isinstance(posted.get(timeout=5), CommitFailedEvent)
-    finally:
-        ledger.close()
-        rundir.close()
+    run = tmp_path / "run"
+    with committer_of(run) as (committer, posted):
+        committer.perform(commit(run, 0))
+        done = posted.get(timeout=30)
+        assert isinstance(done, CommitDoneEvent)
+        committer.perform(RetireCheckpoint(done.saved, ""))
+        warning = posted.get(timeout=30)
+        assert warning == WarningEvent("old checkpoint files could not be removed: not yours: checkpoint_000000")
+        committer.perform(commit(run, 2, files=False))
+        assert isinstance(posted.get(timeout=30), CommitFailedEvent)
 
 
-def test_a_checkpoint_that_cannot_be_removed_keeps_no_other_from_it(
+def test_a_checkpoint_that_cannot_be_removed_does_not_stop_the_removal_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = backend.discard
@@ -64,32 +77,22 @@ def test_a_checkpoint_that_cannot_be_removed_keeps_no_other_from_it(
         real(path)
 
     monkeypatch.setattr(backend, "discard", discard)
-    rundir = open_run(tmp_path / "run", "auto")
-    ledger = CheckpointCommitter(rundir, CheckpointConfig(num_to_keep=1))
-    posted: queue.Queue[Any] = queue.Queue()
-    ledger.open(posted.put)
-    for seq in range(4):
-        ledger.commit(1, a_round(rundir.path, seq))
-        ledger.committed(next(each for each in iter(posted.get, None) if isinstance(each, CommitDoneEvent)).saved)
-    ledger.close()
-    rundir.close()
-    kept = sorted(path.name for path in (rundir.path / layout.CHECKPOINTS).glob("checkpoint_*"))
+    run = tmp_path / "run"
+    with committer_of(run) as (committer, posted):
+        done = []
+        for seq in range(4):
+            committer.perform(commit(run, seq))
+            done.append(next(each for each in iter(posted.get, None) if isinstance(each, CommitDoneEvent)))
+            if seq:
+                committer.perform(RetireCheckpoint(done[seq - 1].saved, ""))
+    kept = sorted(path.name for path in (run / layout.CHECKPOINTS).glob("checkpoint_*"))
     assert kept == ["checkpoint_000000", "checkpoint_000003"]
-    assert posted.empty(), "it is complained about once"
+    assert posted.empty(), "a failed removal is reported once"
 
 
-def test_reports_go_on_after_the_newest_checkpoint(tmp_path: Path) -> None:
-    rundir = open_run(tmp_path / "run", "auto")
-    ledger = CheckpointCommitter(rundir, CheckpointConfig())
-    posted: queue.Queue[Any] = queue.Queue()
-    ledger.open(posted.put)
-    assert ledger.next_seq == 0
-    ledger.commit(1, a_round(rundir.path, 7))
-    ledger.committed(posted.get(timeout=5).saved)
-    assert ledger.next_seq == 8
-    assert ledger.withdraw(7)
-    assert not ledger.withdraw(7)
-    assert ledger.next_seq == 0
-    ledger.close()
-    rundir.close()
-    assert not layout.checkpoint(rundir.path, 0).exists()
+def test_a_checkpoint_is_withdrawn_although_its_commit_is_still_in_the_queue(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with committer_of(run) as (committer, _):
+        committer.perform(commit(run, 7))
+        committer.perform(WithdrawCheckpoint(7, "crossed"))
+    assert not layout.checkpoint(run, 7).exists()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headway.core.checkpoints import StoredFile
+from headway.core.checkpoints import StoredFile, checkpoint_name
 from headway.storage.checkpoint.commit import CommitRequest
 from headway.storage.checkpoint.manifest import checksum
 from headway.storage.checkpoint.staging import Note
@@ -112,7 +112,7 @@ def save(store: MemoryStore, folder: Path, seq: int, number: int, *, extends: bo
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"{seq} {rank} {name}")
     ranks = (0,) if extends else (0, 1)
-    name = layout.checkpoint_name(number)
+    name = checkpoint_name(number)
     what = CommitRequest(number=number, seq=seq, attempt=1, world_size=2, ranks=ranks, metrics={"seq": seq}, name=name)
     for rank in ranks:
         send(parcel(store, folder, seq, rank, name), Note(2, {"seq": seq}))
@@ -174,7 +174,7 @@ def test_every_beginning_of_a_save(tmp_path: Path, extends: bool, monkeypatch: p
 
 def test_a_save_whose_commit_has_failed_outlives_the_end_of_its_attempt(tmp_path: Path) -> None:
     store = MemoryStore(Bucket()).at("run")
-    names = [layout.checkpoint_name(seq) for seq in (0, 1)]
+    names = [checkpoint_name(seq) for seq in (0, 1)]
     for seq, name in enumerate(names):
         (tmp_path / f"{seq}-0").mkdir()
         for each in NAMES:

@@ -1,0 +1,108 @@
+"""The workers of the current attempt, as the controller sees them: which process has which rank, and what it returned.
+
+The engine numbers processes in the order of their launch; ranks are assigned when all of them are ready.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from headway.control.machine.epoch_end import EpochEnds
+from headway.control.workers import ranks
+from headway.control.workers.slow_exits import QUESTION, SlowExits
+from headway.core.messages import BatchCount, FromWorker, Ready, RequestStacks, ToWorker
+from headway.engine.base import Engine
+from headway.engine.process_stats import OutsideStacks, ProcessStats
+from headway.storage.checkpoint.checkpoint import Checkpoint
+
+
+class Attempt:
+    """Belongs to the controller's thread. ``values``: what the function has returned, by rank."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._ready: dict[int, Ready] = {}  # by the engine's index
+        self._index_of: list[int] = []  # by rank
+        self._epoch_ends = EpochEnds(0)
+        self._start_checkpoint = contextlib.ExitStack()  # holds this machine's copy of it
+        self.exits = SlowExits()
+        self.values: dict[int, bytes] = {}
+
+    def begin(self) -> None:
+        """Forget the attempt before."""
+        self.exits.begin()
+        self._ready.clear()
+        self._index_of.clear()
+        self.values.clear()
+
+    def assign_ranks(self, checkpoint: Checkpoint | None) -> list[Ready]:
+        """Assign ranks to all processes, which are ready: the processes in the order of their ranks."""
+        ready = [self._ready[index] for index in range(len(self._ready))]
+        self._index_of = ranks.order(ready)
+        self._epoch_ends = EpochEnds(len(ready))
+        self.release_checkpoint()
+        if checkpoint is not None:
+            self._start_checkpoint.enter_context(checkpoint.kept_here())
+        return [ready[index] for index in self._index_of]
+
+    def release_checkpoint(self) -> None:
+        """Every rank has read the checkpoint that the attempt started from, or none will."""
+        self._start_checkpoint.close()
+
+    def ranked(self, event: FromWorker) -> FromWorker | None:
+        """The message with a rank instead of an index; None before ranks are assigned."""
+        if isinstance(event.message, Ready):
+            self._ready[event.rank] = event.message
+        if not self._index_of:
+            return None
+        rank = self.rank_of(event.rank)
+        return event if rank == event.rank else FromWorker(event.attempt, rank, event.message)
+
+    def ranks_of(self, indices: Sequence[int] | frozenset[int]) -> frozenset[int]:
+        """Empty before ranks are assigned."""
+        return frozenset(map(self.rank_of, indices)) if self._index_of else frozenset()
+
+    def rank_of(self, index: int) -> int:
+        return self._index_of.index(index)
+
+    def starting(self, num_workers: int) -> list[int]:
+        """Processes that are not ready yet, by the engine's index."""
+        return [index for index in range(num_workers) if index not in self._ready]
+
+    def by_host(self, among: frozenset[int]) -> dict[str, list[int]]:
+        """These ranks by the host that they run on."""
+        hosts: dict[str, list[int]] = {}
+        for rank in sorted(among):
+            hosts.setdefault(self._ready[self._index_of[rank]].host, []).append(rank)
+        return hosts
+
+    def send(self, rank: int, message: ToWorker) -> None:
+        self._engine.send(self._index_of[rank], message)
+
+    def broadcast(self, message: ToWorker) -> None:
+        for index in self._index_of:
+            self._engine.send(index, message)
+
+    def count_batches(self, rank: int, count: BatchCount) -> None:
+        """Tell all ranks how many batches of an epoch every rank has, when that is known."""
+        self._epoch_ends, common = self._epoch_ends.heard(rank, count)
+        if common is not None:
+            self.broadcast(common)
+
+    def request_exit_stacks(self, among: Sequence[int]) -> None:
+        """Ask these ranks what keeps them from exiting."""
+        for rank in among:
+            self.ask(rank, QUESTION)
+
+    # --- what the watchdog asks ---
+
+    def ask(self, rank: int, index: int) -> None:
+        """Request the stacks of a rank."""
+        self.send(rank, RequestStacks(index=index))
+
+    def vital(self, rank: int) -> ProcessStats | None:
+        return self._engine.process_stats(self._index_of[rank])
+
+    def outside(self, rank: int) -> OutsideStacks | None:
+        return self._engine.outside_stacks(self._index_of[rank])
