@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headway.control.controller import Controller
-from headway.control.machine import retry_policy, shutdown, transitions
+from headway.control.machine import retry_policy, shutdown
 from headway.control.machine.events import RunState
 from headway.control.machine.report_rounds import GIVER_WINDOW
 from headway.control.run_plan import RunOutcome, RunPlan
@@ -31,8 +31,7 @@ from support import journal
 def no_time_passes() -> Iterator[None]:
     """A scripted rank that raises is followed at once, and nobody pauses before it tries again."""
     with pytest.MonkeyPatch.context() as patch:
-        for half in (transitions, shutdown):
-            patch.setattr(half, "LINGER_S", 0.001)
+        patch.setattr(shutdown, "LINGER_S", 0.001)
         patch.setattr(shutdown, "CATCH_UP_S", 0.001)
         patch.setattr(retry_policy, "PAUSE_S", 0.001)
         yield
