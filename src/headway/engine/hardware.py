@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import socket
 from pathlib import Path
 
 from headway.core.config import ScalingConfig
@@ -61,3 +62,11 @@ def threads_per_worker(scaling: ScalingConfig, num_workers: int) -> int | None:
         return None
     asked = (scaling.resources_per_worker or {}).get("CPU")
     return max(1, int(asked)) if asked else max(1, num_cpus() // num_workers)
+
+
+def free_port() -> int:
+    """A port nobody uses now. Nothing of ours listens there: it is for code that insists on MASTER_PORT."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -160,7 +160,8 @@ class InlineEngine:
     def _ready(self) -> Ready:
         gpus = self.resources.gpus_of_workers
         host, pid = socket.gethostname(), os.getpid()
-        return Ready(host=host, pid=pid, gpus=gpus[0] if gpus else (), place=_place_by_torchrun(self._scaling))
+        place = _place_by_torchrun(self._scaling)
+        return Ready(host=host, pid=pid, port=hardware.free_port(), gpus=gpus[0] if gpus else (), place=place)
 
     def say(self, message: ToController) -> None:
         self._deliver([FromWorker(self._attempt, 0, message)])

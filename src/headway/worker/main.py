@@ -43,6 +43,7 @@ from headway.core.process.title import set_title, worker_title
 from headway.core.security.redaction import redact_assignments
 from headway.core.task import Task
 from headway.diagnosis.stacks import all_threads, of_error
+from headway.engine.hardware import free_port
 from headway.engine.process_stats import STACKS_SIGNAL
 from headway.frameworks.base import join
 from headway.observe import worker_logging
@@ -63,7 +64,8 @@ def main(wire: socket.socket, bell: int, gpus: list[str], rendezvous: str | None
     look_after_interrupts()
     link = SocketConnection(wire, bell)
     stacks = write_stacks_on_signal()
-    link.send(Ready(host=socket.gethostname(), pid=os.getpid(), gpus=tuple(gpus), stacks=stacks))
+    host, pid, port = socket.gethostname(), os.getpid(), free_port()
+    link.send(Ready(host=host, pid=pid, port=port, gpus=tuple(gpus), stacks=stacks))
     start: Start | None = link.first()
     before: ProcessSetup | None = None
     look_after_notices(lambda: link.send(PreemptionNotice()))

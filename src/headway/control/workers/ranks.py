@@ -19,7 +19,7 @@ def order(ready: Sequence[Ready]) -> list[int]:
     )
 
 
-def places(ready: Sequence[Ready], *, num_threads: int | None, master_port: int) -> list[RankAssignment]:
+def places(ready: Sequence[Ready], *, num_threads: int | None) -> list[RankAssignment]:
     """One place per rank; ``ready`` stands in rank order already."""
     if (outer := ready[0].place) is not None:
         return [outer]
@@ -41,7 +41,8 @@ def places(ready: Sequence[Ready], *, num_threads: int | None, master_port: int)
                 gpus=tuple(visible[worker.host].index(gpu) for gpu in worker.gpus),
                 visible_gpus=tuple(visible[worker.host]),
                 num_threads=num_threads,
-                master_port=master_port,
+                master_addr=ready[0].address,
+                master_port=ready[0].port,
             )
         )
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Sequence
 
@@ -61,7 +60,7 @@ def starts(
             cursors=cursors,
             stays=plan.stays,
         )
-        for rank, place in enumerate(ranks.places(ready, num_threads=num_threads, master_port=_free_port()))
+        for rank, place in enumerate(ranks.places(ready, num_threads=num_threads))
     ]
 
 
@@ -80,11 +79,3 @@ def surroundings(env: dict[str, str]) -> ProcessSetup:
     return ProcessSetup(
         env=env, cwd=working_directory(), sys_path=tuple(sys.path), argv=tuple(sys.argv), logging=current_settings()
     )
-
-
-def _free_port() -> int:
-    """A port nobody uses now. Nothing of ours listens there: it is for code that insists on MASTER_PORT."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -12,10 +12,16 @@ LOST_EXIT_CODE = 70  # of a worker that lost its connection to the controller, o
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ready:
-    """The worker's process runs. ``place`` is set where an outer launcher has assigned the ranks already."""
+    """The worker's process runs. ``place`` is set where an outer launcher has assigned the ranks already.
+
+    ``address`` is one at which the workers of all hosts reach this host, and ``port`` is free there: those of rank 0
+    become MASTER_ADDR and MASTER_PORT.
+    """
 
     host: str
     pid: int
+    address: str = "127.0.0.1"
+    port: int = 0
     gpus: tuple[str, ...] = ()
     place: RankAssignment | None = None
     stacks: str = ""  # the file that its stacks are written to on STACKS_SIGNAL, when it does not answer

@@ -1,40 +1,33 @@
-"""A process that maps chunks for us: Python that does not let go of the interpreter can then use another core.
+"""Map processes: they map chunks on another core, for Python code that does not release the interpreter.
 
-    worker ──socket: what, where──▶ helper          arrays lie in two memory files that both have mapped:
-           ◀──socket: what, where──                 they are copied once on each way, and never pickled
-
-A fresh interpreter, not a fork: the worker holds process groups, cards and threads. It ends when the socket does.
+worker ──socket: what, where──▶ helper          arrays lie in two memory files that both have mapped:
+       ◀──socket: what, where──                 they are copied once on each way, and never pickled
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import mmap
 import os
 import pickle
 import re
 import select
-import signal
 import socket
 import struct
-import subprocess
-import sys
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 import cloudpickle
 
 from headway.core.errors import DataError
-from headway.core.process import title
 from headway.data.blocks.chunk import Chunk
 from headway.data.operations.base import Chain, Op, RowName, annotate
+from headway.engine.helper_process import HelperProcess
 
 _LENGTH = struct.Struct("!Q")
-_PR_SET_PDEATHSIG = 1
 _RAISED = "headway: it was raised in a process of its own"
 _ROW = re.compile(r"@row (\d+)@")
-PATIENCE_S = 2.0  # for a helper that was told to end
 
 
 class SharedBuffer:
@@ -101,15 +94,10 @@ class MapProcess:
 
     def __init__(self, ops: tuple[Op, ...]) -> None:
         packed = _packed_ops(ops)
-        ours, theirs = socket.socketpair()
         files = [os.memfd_create(f"headway-{name}") for name in ("to", "from")]
-        code = f"import sys; sys.path[:] = {sys.path!r}; from headway.data.execution.map_process import main; main()"
-        whose = title.current().removeprefix("headway: ") or f"process {os.getpid()}"
-        command = [sys.executable, "-c", code, str(os.getpid()), str(theirs.fileno()), *map(str, files), whose]
-        with theirs:
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno(), *files], stdin=subprocess.DEVNULL)
+        self._process = HelperProcess("headway.data.execution.map_process", "map process", "map", files)
         self._files = files
-        self._line = BufferChannel(ours, SharedBuffer(files[0]), SharedBuffer(files[1]))
+        self._line = BufferChannel(self._process.connection, SharedBuffer(files[0]), SharedBuffer(files[1]))
         self._line.send(packed)
         self._ready = False
 
@@ -141,17 +129,11 @@ class MapProcess:
         try:
             return self._line.receive()
         except (EOFError, OSError) as error:
-            code = self._process.wait()
+            code = self._process.exit_code()
             raise DataError(f"a process that mapped rows has died (exit code {code}): was memory short?") from error
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._line.wire.close()
-        try:
-            self._process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._process.close()
         for fd in self._files:
             with contextlib.suppress(OSError):
                 os.close(fd)
@@ -181,14 +163,9 @@ def _named(error: BaseException, row_name: RowName) -> BaseException:
 # --- in the helper ---
 
 
-def main() -> None:
-    parent, wire, to, back = map(int, sys.argv[1:5])
-    title.set_title(f"headway: map process of {sys.argv[5]}", "headway:map")
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if os.getppid() != parent:
-        return
-    line = BufferChannel(socket.socket(fileno=wire), SharedBuffer(back), SharedBuffer(to))
+def main(connection: socket.socket, fds: Sequence[int]) -> None:
+    to, back = fds
+    line = BufferChannel(connection, SharedBuffer(back), SharedBuffer(to))
     try:
         chain = Chain(cloudpickle.loads(line.receive()))
         line.send("ready")

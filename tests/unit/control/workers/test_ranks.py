@@ -6,8 +6,8 @@ from headway.control.workers.ranks import environment, order, places
 from headway.core.messages import RankAssignment, Ready
 
 
-def ready(host: str, *gpus: str) -> Ready:
-    return Ready(host=host, pid=1, gpus=gpus)
+def ready(host: str, *gpus: str, port: int = 0) -> Ready:
+    return Ready(host=host, pid=1, gpus=gpus, address=f"address-of-{host}", port=port)
 
 
 def test_workers_of_one_host_are_neighbours_and_cards_decide_inside() -> None:
@@ -20,7 +20,7 @@ def test_without_cards_workers_keep_their_order() -> None:
 
 
 def test_places_count_within_hosts() -> None:
-    found = places([ready("a"), ready("a"), ready("b")], num_threads=2, master_port=1)
+    found = places([ready("a"), ready("a"), ready("b")], num_threads=2)
     assert [(p.rank, p.local_rank, p.local_world_size, p.node_rank) for p in found] == [
         (0, 0, 2, 0),
         (1, 1, 2, 0),
@@ -29,14 +29,21 @@ def test_places_count_within_hosts() -> None:
     assert {(p.world_size, p.num_nodes, p.num_threads) for p in found} == {(3, 2, 2)}
 
 
+def test_rank_0_says_where_all_meet() -> None:
+    found = places([ready("b", port=17), ready("a", port=18)], num_threads=None)
+    assert {(p.master_addr, p.master_port) for p in found} == {("address-of-b", 17)}
+    env = environment(found[1])
+    assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("address-of-b", "17")
+
+
 def test_workers_of_a_node_see_all_its_cards_and_each_has_its_own() -> None:
-    found = places([ready("a", "4", "5"), ready("a", "6", "7")], num_threads=None, master_port=1)
+    found = places([ready("a", "4", "5"), ready("a", "6", "7")], num_threads=None)
     assert [p.visible_gpus for p in found] == [("4", "5", "6", "7")] * 2
     assert [p.gpus for p in found] == [(0, 1), (2, 3)]
 
 
 def test_two_workers_may_share_a_card() -> None:
-    found = places([ready("a", "0"), ready("a", "0")], num_threads=None, master_port=1)
+    found = places([ready("a", "0"), ready("a", "0")], num_threads=None)
     assert [(p.gpus, p.visible_gpus) for p in found] == [((0,), ("0",))] * 2
 
 
