@@ -61,7 +61,7 @@ from headway.core.messages import (
 READY = Ready(host="here", pid=1)
 RAISED = FunctionFailed(kind="ValueError", message="bad", traceback="")
 DIED = WorkerExited(code=-9)
-STACKS = StackDump(index=-1, pulse=Heartbeat(), main=(), text="")
+STACKS = StackDump(index=-1, heartbeat=Heartbeat(), main=(), text="")
 
 
 @dataclass(frozen=True)

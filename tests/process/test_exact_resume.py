@@ -181,10 +181,11 @@ def test_random_numbers_before_and_after_the_batches_of_an_epoch(after: int, tmp
 def scaled(config: dict[str, Any]) -> None:
     """A gradient scaler that nobody but Headway holds, as on GPUs without bfloat16."""
     from headway.train.torch import accelerate, backward, prepare_optimizer
+    from headway.train.torch.amp import Acceleration
     from headway.worker.session import current
 
     accelerate(amp=True)
-    precision = current("test").extras["precision"]
+    precision = current("test").helper(Acceleration).precision
     precision.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
     model = nn.Linear(8, 1)
     optimizer = prepare_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))

@@ -16,7 +16,7 @@ import pytest
 
 from headway import data, train
 from headway.diagnosis import watchdog
-from headway.worker import session
+from headway.worker.checkpoint import saves
 from scenarios import false_alarms
 from support import save
 
@@ -93,7 +93,7 @@ def test_for_files_on_their_way_when_the_function_is_over(tmp_path: Path) -> Non
 def test_for_room_to_save_while_another_rank_has_yet_to(tmp_path: Path) -> None:
     def train_func() -> None:
         slow = train.get_context().get_world_rank() == 1
-        for step in range(session.IN_FLIGHT + 2):
+        for step in range(saves.MAX_UNCOMMITTED + 2):
             if slow and step == 1:
                 with train.phase("a long evaluation"):
                     time.sleep(LONG_S)

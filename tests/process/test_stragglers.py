@@ -14,7 +14,7 @@ from headway import train
 from headway.control import controller
 from headway.control.machine import report_rounds
 from headway.engine import fork_server_client
-from headway.worker import session
+from headway.worker.checkpoint import saves
 from support import fit, plain_trainer, save, wait_until
 
 
@@ -22,12 +22,12 @@ def test_files_of_a_rank_that_fell_far_behind_are_never_merged_with_those_of_oth
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(report_rounds, "GIVER_WINDOW", 2)
-    dropped = range(1, session.IN_FLIGHT + 3)
+    dropped = range(1, saves.MAX_UNCOMMITTED + 3)
     num_reports = dropped.stop + 2
 
     def train_func(config: dict[str, Any]) -> None:
         rank, journal = train.get_context().get_world_rank(), Path(config["journal"])
-        session.THROTTLE_S = config["throttle_s"][rank]
+        saves.THROTTLE_S = config["throttle_s"][rank]
         awaited = {(0, 1): '"checkpoint"', (1, 1): f"report {dropped[-1]} lacks the files of rank 1"}
         for step in range(num_reports):
             while awaited.get((rank, step), "") not in journal.read_text():

@@ -17,26 +17,33 @@ from headway.worker import connection, session
 
 
 def break_link() -> None:
-    """Its thread fails at the next message, whatever that is."""
+    """Make its thread fail at the next message."""
 
     def refuse(self: Any, message: Any) -> None:
         raise MemoryError("no room for a message")
 
-    connection.SocketConnection._take = refuse  # type: ignore[method-assign]
+    connection.ThreadedConnection._take = refuse  # type: ignore[method-assign]
 
 
-def break_pulse() -> None:
-    def refuse() -> dict[str, Any]:
+class Broken:
+    """A dataset whose statistics fail."""
+
+    def position(self) -> dict[str, Any] | None:
+        return None
+
+    def stats(self) -> dict[str, Any] | None:
         raise ZeroDivisionError
 
-    session.current("test").figures = refuse
+
+def break_heartbeat() -> None:
+    session.current("test").data.add("broken", Broken())
 
 
 @pytest.mark.parametrize(
     ("breaks", "said"),
     [
         (break_link, "headway-link of this worker failed with MemoryError: no room for a message"),
-        (break_pulse, "headway-pulse of this worker failed with ZeroDivisionError"),
+        (break_heartbeat, "headway-heartbeat of this worker failed with ZeroDivisionError"),
     ],
 )
 def test_a_thread_that_fails_ends_its_worker_and_the_run_goes_on(

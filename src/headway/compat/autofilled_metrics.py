@@ -41,10 +41,7 @@ class Iterations:
 def iterations(caller: str) -> Iterations:
     """Those of this worker."""
     session = current(caller)
-    if "iterations" not in session.extras:
-        session.extras["iterations"] = Iterations(before=session.next_seq)
-    found: Iterations = session.extras["iterations"]
-    return found
+    return session.helper(Iterations, lambda: Iterations(before=session.reports.next_seq))
 
 
 def date(seconds: float) -> str:

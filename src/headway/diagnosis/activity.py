@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
 
-from headway.core.messages import Frame
+from headway.core.messages import Frame, Wait, WaitOperation
 
-Kind = Literal["collective", "meeting", "loader", "storage", "lock", "sleep", "io", "child", "code"]
+Kind = Literal["collective", "wait", "loader", "storage", "lock", "sleep", "io", "child", "code"]
 
 # Where a main thread is when it is in the hands of torch.distributed, by the end of the file's path.
 _COLLECTIVES = (
@@ -31,7 +31,7 @@ _NETWORK = (
     "/urllib/request.py",
     "/asyncio/base_events.py",
 )
-_WAITS: dict[Kind, tuple[str, ...]] = {
+_WAITING_FILES: dict[Kind, tuple[str, ...]] = {
     "child": ("/subprocess.py",),
     "io": _NETWORK,
     "lock": ("/threading.py", "/queue.py", "/concurrent/futures/_base.py"),
@@ -56,12 +56,12 @@ _COMPILERS = (
 _RUNS = {"run", "__call__"}
 _CALLED = ("torch/_dynamo/convert_frame.py",)  # an object that is called to compile
 _IMPORT = "<frozen importlib."
-_OURS = "headway/worker/"
-MEETINGS = {  # by the function of ours that waits
-    "meet": "a barrier or broadcast",
-    "_enter": "report",
-    "all_have_batch": "the next batch, which all must have",
-    "_all_saved": "get_all_reported_checkpoints",
+_WORKER = "headway/worker/"
+WAITS: dict[WaitOperation, str] = {
+    "barrier": "a barrier or broadcast",
+    "report": "report",
+    "batch": "the next batch, which all must have",
+    "checkpoints": "get_all_reported_checkpoints",
 }
 
 
@@ -78,9 +78,16 @@ class Doing:
         return f"{self.what or self.kind}{f' (called in {self.where})' if self.where else ''}"
 
 
-def doing(frames: Sequence[Frame], *, idle: bool, in_loader: bool = False) -> Doing:
-    """Innermost calls decide; the user's own innermost line says where. ``idle``: no thread of it computes."""
-    kind, what = _kind(frames, idle=idle, in_loader=in_loader)
+def doing(frames: Sequence[Frame], *, idle: bool, in_loader: bool = False, wait: Wait | None = None) -> Doing:
+    """What a rank does: its innermost calls decide; the user's own innermost line says where.
+
+    Args:
+        frames: The calls of its main thread, the outermost first.
+        idle: Whether none of its threads computes.
+        in_loader: Whether its heartbeat says that it waits for a batch.
+        wait: What its heartbeat says that it waits for.
+    """
+    kind, what = _kind(frames, idle=idle, in_loader=in_loader, wait=wait)
     return Doing(kind, what, _where(frames))
 
 
@@ -98,11 +105,11 @@ def is_importing(frames: Sequence[Frame]) -> bool:
     return any(frame.file.startswith(_IMPORT) for frame in frames)
 
 
-def _kind(frames: Sequence[Frame], *, idle: bool, in_loader: bool) -> tuple[Kind, str]:
+def _kind(frames: Sequence[Frame], *, idle: bool, in_loader: bool, wait: Wait | None) -> tuple[Kind, str]:
     inner = _after_users(frames)
-    for frame in inner:
-        if _OURS in frame.file and frame.function in MEETINGS:
-            return "meeting", MEETINGS[frame.function]
+    # A heartbeat may be older than the stack: the wait counts as long as the main thread is in a call of Headway.
+    if wait is not None and wait.is_for_ranks and any(_WORKER in frame.file for frame in inner):
+        return "wait", WAITS[wait.operation]
     if in_loader or any(part in frame.file for frame in frames for part in _LOADERS):
         return "loader", ""
     if any(_STORAGE in frame.file for frame in frames):
@@ -114,7 +121,9 @@ def _kind(frames: Sequence[Frame], *, idle: bool, in_loader: bool) -> tuple[Kind
         return "collective", "backward (all-reduce of gradients)"
     if leaf.hint:
         return leaf.hint, ""
-    return next((kind for kind, files in _WAITS.items() if any(_is_in(frame, files) for frame in inner)), "code"), ""
+    return next(
+        (kind for kind, files in _WAITING_FILES.items() if any(_is_in(frame, files) for frame in inner)), "code"
+    ), ""
 
 
 def _name(collective: Sequence[Frame]) -> str:

@@ -85,7 +85,7 @@ class Rank:
         rank: Its number.
         silent: It has not got on for a while.
         samples: What it did when we looked.
-        pulse: How far it is.
+        heartbeat: How far it is.
         over: Its function has returned.
         before: An earlier look without a stack: whoever computes now and then has computed since.
         reporting: It has reported several times of late.
@@ -95,7 +95,7 @@ class Rank:
     rank: int
     silent: bool = True
     samples: tuple[Sample, ...] = ()
-    pulse: Heartbeat = field(default_factory=Heartbeat)
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
     over: bool = False
     before: Sample | None = None
     reporting: bool = False
@@ -169,13 +169,13 @@ class Rank:
 
     @property
     def doing(self) -> Doing:
-        return doing(self.last.main, idle=self.idle, in_loader=self.pulse.in_loader)
+        return doing(self.last.main, idle=self.idle, in_loader=self.heartbeat.in_loader, wait=self.heartbeat.wait)
 
     @property
     def phase(self) -> str:
         """What it may take its time for, if that is what it does."""
-        if self.pulse.phase:
-            return self.pulse.phase
+        if self.heartbeat.phase:
+            return self.heartbeat.phase
         if self.doing.kind == "loader" and (begins := [sample.phase for sample in self.samples if sample.phase]):
             return begins[-1]
         if self.doing.kind == "storage":
@@ -192,7 +192,7 @@ class Rank:
     @property
     def waits(self) -> bool:
         """Whether it waits for other ranks, and for nothing else."""
-        return self.over or (self.doing.kind in ("collective", "meeting") and not self.moves and not self.stopped)
+        return self.over or (self.doing.kind in ("collective", "wait") and not self.moves and not self.stopped)
 
     @property
     def spins(self) -> bool:
@@ -259,8 +259,8 @@ def _blamed(others: Sequence[Rank], waiting: Sequence[Rank], seen: Sequence[Rank
 
 
 def _furthest_behind(ranks: Sequence[Rank]) -> list[Rank]:
-    least = min(rank.pulse.common for rank in ranks)
-    return [rank for rank in ranks if rank.pulse.common == least]
+    least = min(rank.heartbeat.common for rank in ranks)
+    return [rank for rank in ranks if rank.heartbeat.common == least]
 
 
 def _fault(rank: Rank) -> tuple[Fault, str]:
@@ -297,20 +297,20 @@ def _waiting_for_each_other(waiting: Sequence[Rank], seen: Sequence[Rank]) -> Di
         return _uneven(over, held, seen)
     if all(rank.alive for rank in held):
         return None  # a large tensor on its way, say
-    if all(rank.doing.kind == "meeting" for rank in held) and len({rank.pulse.meetings for rank in held}) == 1:
+    if all(rank.doing.kind == "wait" for rank in held) and len({rank.heartbeat.meetings for rank in held}) == 1:
         return None  # the controller releases them, or says what is wrong
-    batches = {rank.pulse.batches for rank in held}
+    batches = {rank.heartbeat.batches for rank in held}
     operations = {rank.doing.what for rank in held}
-    if len(batches) > 1 and (len(operations) > 1 or len({rank.pulse.common for rank in held}) > 1):
+    if len(batches) > 1 and (len(operations) > 1 or len({rank.heartbeat.common for rank in held}) > 1):
         fewest = min(batches)
-        return _uneven([rank for rank in held if rank.pulse.batches == fewest], held, seen)
+        return _uneven([rank for rank in held if rank.heartbeat.batches == fewest], held, seen)
     if len(operations) > 1:
         odd = _odd_ones(held)
         said = ", ".join(f"{_who([rank])} in {rank.doing.said}" for rank in held)
         where = "in different operations" if len(odd) == len(held) else "in another operation than the others"
         return _found("mismatch", odd, seen, f"{where}: {said}", told=True)
-    least = min(rank.pulse.common for rank in held)
-    behind = [rank for rank in held if rank.pulse.common == least]
+    least = min(rank.heartbeat.common for rank in held)
+    behind = [rank for rank in held if rank.heartbeat.common == least]
     if len(behind) < len(held):
         return _found("mismatch", behind, seen, f"{_behind(behind, held)} in {held[0].doing.said}", told=True)
     return _found("collective", held, seen, f"all in {held[0].doing.said}, which does not end", told=True)
@@ -328,18 +328,21 @@ def _contradiction(held: Sequence[Rank], over: Sequence[Rank], seen: Sequence[Ra
 
 def _is_ahead(rank: Rank, other: Rank) -> bool:
     """Whether it waits in an operation that the other, which has returned, will not come to."""
-    mine, its = (rank.pulse.batches, rank.pulse.collectives), (other.pulse.batches, other.pulse.collectives)
+    mine, its = (
+        (rank.heartbeat.batches, rank.heartbeat.collectives),
+        (other.heartbeat.batches, other.heartbeat.collectives),
+    )
     return rank.doing.kind == "collective" and mine > its
 
 
 def _behind(behind: Sequence[Rank], held: Sequence[Rank]) -> str:
-    most = max(rank.pulse.common for rank in held)
-    return f"at operation {behind[0].pulse.common}, the others are at {most}; all wait"
+    most = max(rank.heartbeat.common for rank in held)
+    return f"at operation {behind[0].heartbeat.common}, the others are at {most}; all wait"
 
 
 def _uneven(fewer: Sequence[Rank], held: Sequence[Rank], seen: Sequence[Rank]) -> Diagnosis:
-    counts = ", ".join(f"rank {rank.rank} {rank.pulse.batches}" for rank in seen)
-    took = f" (batches taken: {counts})" if any(rank.pulse.batches for rank in seen) else ""
+    counts = ", ".join(f"rank {rank.rank} {rank.heartbeat.batches}" for rank in seen)
+    took = f" (batches taken: {counts})" if any(rank.heartbeat.batches for rank in seen) else ""
     ended = "finished" if fewer[0].over else f"in {fewer[0].doing.said}"
     others = [rank for rank in held if rank not in fewer]
     still = f", while {_wait(others)} in {others[0].doing.said}" if others else ""
@@ -353,8 +356,8 @@ def _odd_ones(held: Sequence[Rank]) -> list[Rank]:
     least = min(count.values())
     odd = [rank for rank in held if count[rank.doing.what] == least]
     if len(odd) == len(held):
-        fewest = min(rank.pulse.common for rank in held)
-        odd = [rank for rank in held if rank.pulse.common == fewest]
+        fewest = min(rank.heartbeat.common for rank in held)
+        odd = [rank for rank in held if rank.heartbeat.common == fewest]
     return odd
 
 

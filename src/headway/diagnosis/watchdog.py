@@ -59,7 +59,7 @@ class _Watched:
     reports: deque[float] = field(default_factory=lambda: deque(maxlen=REPORTING))
     num_reports: int = 0
     before: Sample | None = None
-    pulse: Heartbeat = field(default_factory=Heartbeat)
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
     over: bool = False
     left: bool = False
     samples: list[Sample] = field(default_factory=list)
@@ -121,13 +121,13 @@ class Watchdog:
                 watched.stacks = message.text
                 if index == self._index:
                     watched.answer = message
-                if not _same(watched.pulse, message.pulse):
+                if not _same(watched.heartbeat, message.heartbeat):
                     self._got_on(rank, now)
-                watched.pulse = message.pulse
+                watched.heartbeat = message.heartbeat
             case Heartbeat():
-                if not _same(watched.pulse, message):
+                if not _same(watched.heartbeat, message):
                     self._got_on(rank, now)
-                watched.pulse = message
+                watched.heartbeat = message
             case Report():
                 watched.reports.append(now)
                 watched.num_reports += 1
@@ -276,7 +276,7 @@ class Watchdog:
     def _seen(self, number: int, now: float) -> Rank:
         """What we know of a rank, and whether that makes a silence."""
         watched = self._ranks[number]
-        rank = Rank(number, True, tuple(watched.samples), watched.pulse, watched.over, watched.before)
+        rank = Rank(number, True, tuple(watched.samples), watched.heartbeat, watched.over, watched.before)
         if not watched.samples:
             return rank
         if rank.computes:
@@ -327,5 +327,9 @@ def _drop_outside(watched: _Watched) -> None:
 
 
 def _same(a: Heartbeat, b: Heartbeat) -> bool:
-    """Whether nothing has changed that tells of progress."""
-    return replace(a, rss_bytes=0, in_loader=False) == replace(b, rss_bytes=0, in_loader=False)
+    """Whether nothing has changed that shows progress."""
+    return _progress(a) == _progress(b)
+
+
+def _progress(heartbeat: Heartbeat) -> Heartbeat:
+    return replace(heartbeat, rss_bytes=0, in_loader=False, wait=None)

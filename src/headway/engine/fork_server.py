@@ -41,6 +41,7 @@ from headway.engine.reaper import (
     send_signal,
     sweep_shared_memory,
 )
+from headway.engine.worker_socket import WorkerSocket
 
 MESSAGE_BYTES = 1 << 16
 PAUSE_S = 0.1  # between looks whether we may import, while workers work
@@ -246,7 +247,8 @@ class ForkServer:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
             importlib.import_module(request.entry).main(socket.socket(fileno=fds[0]))
         connection, wake_up, store = fds
-        worker_entry("main")(socket.socket(fileno=connection), wake_up, request.gpus, f"/proc/self/fd/{store}")
+        transport = WorkerSocket(socket.socket(fileno=connection), wake_up)
+        worker_entry("main")(transport, request.gpus, f"/proc/self/fd/{store}")
 
     def _on_exits(self) -> None:
         """Processes have ended: report exits of workers and kill their process groups; reap all others."""

@@ -127,7 +127,9 @@ class InlineEngine:
         self._session = worker_entry("Session")(start, _Link(self))
         try:
             with _environment(start.surroundings.env), self._user_code():
-                outcome = worker_entry("work")(start, self._session, lambda: self._task, rendezvous=None, lasting=True)
+                outcome = worker_entry("run_function")(
+                    start, self._session, lambda: self._task, rendezvous=None, lasting=True
+                )
         except KeyboardInterrupt:
             self.deliver_posted(0)
             if not self.interrupted:

@@ -18,7 +18,7 @@ BROADCAST = "broadcast_from_rank_zero()"
 
 def barrier() -> None:
     """Wait until all ranks are here."""
-    current("headway.train.collective.barrier").meet("barrier()")
+    current("headway.train.collective.barrier").barrier("barrier()")
 
 
 def broadcast_from_rank_zero(data: T) -> T:
@@ -32,5 +32,5 @@ def broadcast_from_rank_zero(data: T) -> T:
     """
     session = current("headway.train.collective.broadcast_from_rank_zero")
     mine = pickle.dumps(data) if session.rank == 0 else b""
-    theirs: T = pickle.loads(session.meet(BROADCAST, mine))
+    theirs: T = pickle.loads(session.barrier(BROADCAST, mine))
     return theirs

@@ -10,8 +10,8 @@ memory or another number of workers goes on in the same order.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -169,15 +169,55 @@ def shard(session: Session, name: str | None) -> DataIterator:
     if name is None or name not in datasets:
         known = ", ".join(map(repr, datasets)) or "none"
         raise KeyError(f"there is no dataset {name!r}; the trainer was given {known}")
-    shards: dict[str, DataIterator] = session.extras.setdefault("shards", {})
+    shards = session.helper(DatasetShards).shards
     if name not in shards:
         shards[name] = _made(session, name, datasets[name])
-        session.positions = functools.partial(_all_positions, datasets, shards)
-        session.figures = functools.partial(_all_figures, shards)
-    return shards[name]
+        session.data.add(name, shards[name])
+    return shards[name].iterator
 
 
-def _made(session: Session, name: str, feed: Feed) -> DataIterator:
+@dataclass(frozen=True)
+class _Shard:
+    """A dataset that this rank has asked for: see :class:`headway.worker.data_client.DatasetShard`."""
+
+    iterator: DataIterator
+    stream: EpochStream
+    fingerprint: str
+
+    def position(self) -> dict[str, Any] | None:
+        stream = self.stream
+        if stream.position.epoch < 0:
+            return None
+        stream.count_as_taken()
+        return DatasetPosition(
+            **stream.told._asdict(),
+            lanes=stream.lanes,
+            window=stream.order.window,
+            local=stream.local,
+            files=self.fingerprint,
+            crosses=stream.crosses,
+        ).to_json()
+
+    def stats(self) -> DatasetStats | None:
+        from headway.data.execution.stats import figures
+
+        return figures(self.stream)
+
+
+@dataclass
+class DatasetShards:
+    """What a session knows of its datasets; ``follower`` is called with each new stream."""
+
+    shards: dict[str, _Shard] = field(default_factory=dict)
+    follower: Callable[[EpochStream], None] | None = None
+
+    @property
+    def streams(self) -> list[EpochStream]:
+        """Those of the datasets that this rank has asked for."""
+        return [shard.stream for shard in self.shards.values()]
+
+
+def _made(session: Session, name: str, feed: Feed) -> _Shard:
     from headway.data.execution.epochs import EpochStream, ShardPlace
     from headway.data.execution.memory_reuse import keep_freed_memory
     from headway.data.iterator import DataIterator
@@ -201,16 +241,16 @@ def _made(session: Session, name: str, feed: Feed) -> DataIterator:
     if feed.split and stream.training and place.world_size > 1 and not plan.keeps_rows:
         stream.agreement = _Together(session, name)
     _go_on(session, name, stream)
-    for follow in session.extras.get("followers", ()):
+    if (follow := session.helper(DatasetShards).follower) is not None:
         follow(stream)
-    session.at_end.append(stream.close)
-    return DataIterator(feed.dataset, stream, functools.partial(_device, session))
+    session.call_at_end(stream.close)
+    return _Shard(DataIterator(feed.dataset, stream, functools.partial(_device, session)), stream, feed.fingerprint)
 
 
 def _go_on(session: Session, name: str, stream: EpochStream) -> None:
     from headway.data.execution.pipeline import Position
 
-    cursor = session.cursors.get(name)
+    cursor = session.data.cursors.get(name)
     if cursor is None:
         return
     if not stream.plan.keeps_rows:
@@ -249,30 +289,6 @@ def _own_position(session: Session, name: str, cursor: DatasetCursor) -> Dataset
     return positions[session.rank]
 
 
-def _all_positions(feeds: Mapping[str, Feed], shards: Mapping[str, DataIterator]) -> dict[str, Any]:
-    """Of a rank that reports."""
-    found = {}
-    for name, shard in shards.items():
-        stream = shard.stream
-        if stream.position.epoch >= 0:
-            stream.count_as_taken()
-            found[name] = DatasetPosition(
-                **stream.told._asdict(),
-                lanes=stream.lanes,
-                window=stream.order.window,
-                local=stream.local,
-                files=feeds[name].fingerprint,
-                crosses=stream.crosses,
-            ).to_json()
-    return found
-
-
-def _all_figures(shards: Mapping[str, DataIterator]) -> dict[str, DatasetStats]:
-    from headway.data.execution.stats import figures
-
-    return {name: found for name, shard in list(shards.items()) if (found := figures(shard.stream))}
-
-
 def _device(session: Session) -> Any:
     from headway.frameworks.torch import device_of
 
@@ -287,7 +303,7 @@ class _Together:
         self._name = name
 
     def has(self, epoch: int, num_batches: int, *, ended: bool) -> None:
-        self._session.has_batches(self._name, epoch, num_batches, ended=ended)
+        self._session.data.announce_batches(self._name, epoch, num_batches, ended=ended)
 
     def may(self, epoch: int, number: int) -> bool:
-        return self._session.all_have_batch(self._name, epoch, number)
+        return self._session.data.all_have_batch(self._name, epoch, number)

@@ -80,7 +80,7 @@ class EarlyStopping:
         if session.rank == 0 or metrics is not None:
             self._look_at(self._value(metrics))
         if session.place.world_size > 1:
-            decision = session.meet("headway.train.EarlyStopping.update", json.dumps(self.state_dict()).encode())
+            decision = session.barrier("headway.train.EarlyStopping.update", json.dumps(self.state_dict()).encode())
             self.load_state_dict(json.loads(decision))
         return self.stopped
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headway.core.config import CheckpointUploadMode
@@ -18,7 +19,7 @@ from headway.storage.run import layout
 from headway.train.context import TrainContext
 from headway.train.reported import ReportedCheckpoint
 from headway.train.tracked import Tracked
-from headway.worker.checkpoint.local import Wish
+from headway.worker.checkpoint.options import SaveOptions
 from headway.worker.session import Session, current
 
 _logger = logging.getLogger(__name__)
@@ -61,25 +62,33 @@ def report(
     session = current("headway.train.report")
     asked = _validation(session, checkpoint, validation)
     if checkpoint is None:
-        return session.report(metrics, validation=asked)
-    wish = Wish(
+        return session.reports.report(metrics, validation=asked)
+    options = SaveOptions(
         mode=_checked_mode(checkpoint_upload_mode),
         name=_checked_name(checkpoint_dir_name),
         delete_local=delete_local_checkpoint_after_upload,
         upload=checkpoint_upload_fn,
     )
-    if checkpoint is not None and session.autosave is not None:
-        _warn_of_two_hands(session)
-    session.report(metrics, checkpoint, wish, asked)
+    if session.reports.autosave is not None:
+        _warn_of_own_checkpoints(session)
+    session.reports.report(metrics, checkpoint, options, asked)
 
 
-def _warn_of_two_hands(session: Session) -> None:
-    if session.rank == 0 and not session.extras.get("two_hands"):
+@dataclass
+class _Warned:
+    """Whether this session has warned of its own checkpoints beside tracked state."""
+
+    of_own_checkpoints: bool = False
+
+
+def _warn_of_own_checkpoints(session: Session) -> None:
+    warned = session.helper(_Warned)
+    if session.rank == 0 and not warned.of_own_checkpoints:
         _logger.warning(
             "report(checkpoint=...) beside train.track(): a restart from this checkpoint fails, because it "
             "does not hold the tracked state; save such files elsewhere, or leave train.track() out"
         )
-    session.extras["two_hands"] = True
+    warned.of_own_checkpoints = True
 
 
 def _checked_mode(mode: str) -> CheckpointUploadMode:
@@ -104,13 +113,13 @@ def _validation(session: Session, checkpoint: object, asked: object) -> dict[str
         return None
     if asked is not True and not isinstance(asked, ValidationTaskConfig):
         raise ConfigError(f"validation must be True, False or a ValidationTaskConfig, got {asked!r}")
-    if checkpoint is None and session.autosave is None:
+    if checkpoint is None and session.reports.autosave is None:
         raise ConfigError("report(validation=...) needs a checkpoint to validate: hand one over in the same call")
     if not session.run.options.validates:
         raise ConfigError(
             "report(validation=...) needs a function to validate with: give the trainer a validation_config"
         )
-    return validation_wish(None if asked is True else asked, session.key)
+    return validation_wish(None if asked is True else asked, session.storage.key)
 
 
 def track(**things: Any) -> Tracked:
@@ -188,7 +197,7 @@ def get_preemption_info() -> PreemptionInfo | None:
     told = session.preemption
     seen = json.dumps([told.deadline_ms, told.ranks] if told is not None else None).encode()
     if session.run.num_workers > 1:
-        seen = session.meet("headway.train.get_preemption_info", seen)
+        seen = session.barrier("headway.train.get_preemption_info", seen)
     found = json.loads(seen)
     return None if found is None else PreemptionInfo(*found)
 
@@ -196,7 +205,7 @@ def get_preemption_info() -> PreemptionInfo | None:
 def get_context() -> TrainContext:
     """Ranks and names of this worker."""
     session = current("headway.train.get_context")
-    return TrainContext(session.place, session.run, session.task.metadata, session.store)
+    return TrainContext(session.place, session.run, session.task.metadata, session.storage.store)
 
 
 def get_all_reported_checkpoints(
@@ -224,8 +233,8 @@ def get_all_reported_checkpoints(
         mode = CheckpointConsistencyMode(consistency_mode)
     except ValueError:
         raise ConfigError(f"consistency_mode must be COMMITTED or VALIDATED, got {consistency_mode!r}") from None
-    found = session.checkpoints(validated=mode is CheckpointConsistencyMode.VALIDATED, timeout_s=timeout_s)
+    found = session.kept_checkpoints(validated=mode is CheckpointConsistencyMode.VALIDATED, timeout_s=timeout_s)
     return [
-        ReportedCheckpoint(session.committed(each.path), each.metrics, ReportedCheckpointStatus(each.status))
+        ReportedCheckpoint(session.storage.checkpoint(each.path), each.metrics, ReportedCheckpointStatus(each.status))
         for each in found
     ]

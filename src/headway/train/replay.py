@@ -65,8 +65,10 @@ from headway.storage.object_store.base import is_remote
 from headway.storage.run import failure_bundle, layout
 from headway.storage.run.reader import RunReader
 from headway.train.collective import BROADCAST
-from headway.worker.main import seed, settle, unpack, work
-from headway.worker.session import Leave, Session
+from headway.worker.main import run_function, unpack_task
+from headway.worker.process_setup import apply_setup, seed_random
+from headway.worker.report_gate import AgreedStop
+from headway.worker.session import Session
 
 MARGIN = 2  # reports beyond the one after which it failed: then it will not fail any more
 
@@ -232,7 +234,7 @@ def run(replay: Replay, *, trust: bool, tell: Tell, examine: Examine = lambda er
         link.listen(session.receive)
         obstacles: list[HeadwayError] = []
         unpacked = functools.partial(_unpacked, data, replay, examine, obstacles)
-        outcome = work(start, session, unpacked, rendezvous=None, lasting=True)
+        outcome = run_function(start, session, unpacked, rendezvous=None, lasting=True)
     if obstacles:
         raise obstacles[0]
     return Ending(outcome if isinstance(outcome, FunctionFailed) else None, link.stopped_at)
@@ -292,18 +294,18 @@ def _surroundings(scene: ReplayScene, here: RankAssignment) -> ProcessSetup:
 def _become(start: Start, preload: Sequence[str]) -> None:
     """In the order in which a worker comes to be: only so its random states are the same."""
     faulthandler.enable()
-    settle(start.surroundings)
+    apply_setup(start.surroundings)
     for name in preload:
         try:
             importlib.import_module(name)
         except ImportError as error:
             raise ConfigError(f"the run had {name} imported, which is not to be had here: {error}") from None
-    seed(start.run, start.place)
+    seed_random(start.run, start.place)
 
 
 def _unpacked(data: bytes, replay: Replay, examine: Examine, obstacles: list[HeadwayError]) -> Task:
     try:
-        task = unpack(data, lambda packed: _RenamedModules(io.BytesIO(packed)).load())
+        task = unpack_task(data, lambda packed: _RenamedModules(io.BytesIO(packed)).load())
     except Exception as error:  # the user's modules: they may be gone, or changed
         obstacles.append(StorageError(f"the function of {replay.folder} cannot be opened here: {error!r}"))
         raise
@@ -341,7 +343,7 @@ class _RenamedModules(pickle.Unpickler):
             raise
 
 
-class _Enough(Leave):
+class _Enough(AgreedStop):
     """It got further than it had come then."""
 
 

@@ -1,6 +1,6 @@
-"""Threads of our own in a worker: without them a rank is deaf or dumb, and the run would hang without a word.
+"""The vital threads of a worker: without them a rank hears or says nothing, and the run would hang without a word.
 
-Whatever ends one before its time ends the worker, loudly: the controller hears what it was and starts anew.
+Whatever ends one early ends the worker: the controller is told what failed, and restarts.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from headway.core.messages import LOST_EXIT_CODE, FunctionFailed
 from headway.engine.process_stats import name_this_thread
 from headway.worker.interrupt_guard import speaking
 
-LAST_WORDS_S = 5.0  # for the thread that is saying something to let us speak
+SPEAKING_TIMEOUT_S = 5.0  # for the thread that is sending something
 
-Say = Callable[[FunctionFailed], None]
+Send = Callable[[FunctionFailed], None]
 
 
-def start_vital_thread(name: str, work: Callable[[], None], say: Say) -> None:
+def start_vital_thread(name: str, work: Callable[[], None], send: Send) -> None:
     """Run ``work`` in a thread called ``headway-<name>``; should it raise, this process ends.
 
     Args:
         name: What the thread is for, in one word.
         work: Returns when it is not needed any more.
-        say: Sends the last message to the controller.
+        send: Sends the last message to the controller.
     """
 
     def run() -> None:
@@ -34,29 +34,29 @@ def start_vital_thread(name: str, work: Callable[[], None], say: Say) -> None:
         try:
             work()
         except BaseException as error:  # whatever it is, a rank without this thread is lost
-            end_worker(f"the thread headway-{name} of this worker", error, say)
+            end_worker(f"the thread headway-{name} of this worker", error, send)
 
     threading.Thread(target=run, name=f"headway-{name}", daemon=True).start()
 
 
-def end_worker(what: str, error: BaseException, say: Say) -> None:
-    """Say what has failed, and exit. The lock is not waited for forever: its owner may be what has failed."""
+def end_worker(what: str, error: BaseException, send: Send) -> None:
+    """Say what has failed, and exit. The wait for the lock is bounded: its owner may be what has failed."""
     with contextlib.suppress(BaseException):
         text = traceback.format_exc()
         with contextlib.suppress(OSError):
             os.write(2, text.encode(errors="backslashreplace"))
-        held = speaking.acquire(timeout=LAST_WORDS_S)
+        held = speaking.acquire(timeout=SPEAKING_TIMEOUT_S)
         try:
-            message = f"{what} failed with {_told(error)}"
-            say(FunctionFailed(kind="WorkerThreadError", message=message, traceback=text, broken=True))
+            message = f"{what} failed with {_in_words(error)}"
+            send(FunctionFailed(kind="WorkerThreadError", message=message, traceback=text, broken=True))
         finally:
             if held:
                 speaking.release()
     os._exit(LOST_EXIT_CODE)
 
 
-def _told(error: BaseException) -> str:
+def _in_words(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
-    except BaseException:  # somebody else's class: it may do anything here
+    except BaseException:  # the class may be the user's: its __str__ may do anything
         return type(error).__name__

@@ -1,28 +1,29 @@
-"""How far this worker is, told now and then by a thread of its own; and what silence is to be expected.
+"""Tells the controller how far this rank is: a thread of its own sends it, whatever the main thread does.
 
-Whoever gets on counts up a number here, which costs nothing. The thread looks at the numbers, and tells them to the
-controller when they have changed, else once in a while: so that it knows us to be alive, and how our memory grows.
+Progress is a number that somebody counts up, which costs nothing. The thread looks at the numbers, and sends them when
+they have changed, else now and then: so that the controller knows that the rank is alive, and how its memory grows.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 
-from headway.core.messages import Heartbeat, RowsTaken
+from headway.core.messages import Heartbeat, RowsTaken, Wait, WaitOperation
 from headway.frameworks.registry import num_collectives
 from headway.worker.connection import Connection
 from headway.worker.critical_threads import start_vital_thread
 
-EVERY_S = 0.5
-AT_LEAST_EVERY_S = 2.0
+INTERVAL_S = 0.5
+MAX_INTERVAL_S = 2.0  # where nothing has changed
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-class Progress:
-    """Counted up by session, loaders and phases; read by the thread that tells it."""
+class RankProgress:
+    """Counted up by session, loaders and phases; read by the thread that sends it."""
 
     def __init__(self) -> None:
         self.batches = 0
@@ -30,29 +31,45 @@ class Progress:
         self.meetings = 0
         self.in_loader = False
         self._phases: list[str] = []
+        self._wait: Wait | None = None
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
+        """Silence is expected in here."""
         self._phases.append(name)
         try:
             yield
         finally:
             self._phases.remove(name)
 
-    def how_far(self) -> RowsTaken:
-        """In the datasets that are split among the ranks."""
+    @contextlib.contextmanager
+    def waiting(self, operation: WaitOperation) -> Iterator[None]:
+        """The main thread waits in here; what other threads wait for tells nothing about the rank."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before, self._wait = self._wait, Wait(operation=operation, since=time.time())
+        try:
+            yield
+        finally:
+            self._wait = before
+
+    def rows_taken(self) -> RowsTaken:
+        """From each dataset that is split among the ranks."""
         return tuple(sorted(self.taken.copy().items()))
 
-    def pulse(self) -> Heartbeat:
+    def heartbeat(self) -> Heartbeat:
+        """The progress as it is now."""
         collectives, common = num_collectives()
         return Heartbeat(
             batches=self.batches,
-            taken=self.how_far(),
+            taken=self.rows_taken(),
             collectives=collectives,
             common=common,
             meetings=self.meetings,
             phase=self._phases[-1] if self._phases else "",
             in_loader=self.in_loader,
+            wait=self._wait,
             rss_bytes=_rss_bytes(),
         )
 
@@ -65,26 +82,32 @@ def _rss_bytes() -> int:
         return 0
 
 
-def beat(
-    progress: Progress, link: Connection, over: Callable[[], bool], also: Callable[[], None] = lambda: None
+def start_heartbeat(
+    progress: RankProgress, connection: Connection, is_over: Callable[[], bool], send_stats: Callable[[], None]
 ) -> None:
-    """Tell it from now on, in a thread, until ``over()``; ``also`` is called as often as we tell it at least."""
+    """Send heartbeats from a thread, until the run is over.
+
+    Args:
+        progress: What is sent.
+        connection: Where it is sent.
+        is_over: Whether the run is.
+        send_stats: Called every ``MAX_INTERVAL_S``.
+    """
 
     def loop() -> None:
-        last, told, also_told = None, 0.0, time.monotonic()
-        while not over():
-            pulse = progress.pulse()
-            numbers = (pulse.batches, pulse.taken, pulse.collectives, pulse.meetings, pulse.phase)
-            if numbers != last or time.monotonic() - told >= AT_LEAST_EVERY_S:
-                last, told = numbers, time.monotonic()
-                try:
-                    link.send(pulse, ring=False)
-                except ConnectionError:
-                    return  # the controller is gone, and whoever started us ends us
-            if time.monotonic() - also_told >= AT_LEAST_EVERY_S:
-                also_told = time.monotonic()
-                with contextlib.suppress(ConnectionError):
-                    also()
-            time.sleep(EVERY_S)
+        last, sent_at, stats_at = None, 0.0, time.monotonic()
+        while not is_over():
+            beat = progress.heartbeat()
+            news = beat.batches, beat.taken, beat.collectives, beat.meetings, beat.phase, beat.wait
+            try:
+                if news != last or time.monotonic() - sent_at >= MAX_INTERVAL_S:
+                    last, sent_at = news, time.monotonic()
+                    connection.send(beat, ring=False)
+                if time.monotonic() - stats_at >= MAX_INTERVAL_S:
+                    stats_at = time.monotonic()
+                    send_stats()
+            except ConnectionError:
+                return  # the controller has exited, and the engine ends this process
+            time.sleep(INTERVAL_S)
 
-    start_vital_thread("pulse", loop, link.send)
+    start_vital_thread("heartbeat", loop, connection.send)

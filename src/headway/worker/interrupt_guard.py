@@ -1,37 +1,37 @@
-"""Ctrl-C, held back while a word is being said: half a message on the wire would be worse than a late interrupt.
+"""Ctrl-C is held back while a message is being sent: half a message would break the connection.
 
 with speaking:
-    link.send(...)
-heed()
+    connection.send(...)
+raise_pending_interrupt()
 """
 
 from __future__ import annotations
 
 import signal
 import threading
-from typing import Any
+from types import FrameType
 
-speaking = threading.RLock()  # whoever says something holds it; an interrupt of the main thread waits until it lets go
+speaking = threading.RLock()  # held by the thread that sends; an interrupt of the main thread waits until it is free
 
-_waiting = False
-
-
-def look_after_interrupts() -> None:
-    """From now on SIGINT comes to us. User code may put its own handler in our place."""
-    signal.signal(signal.SIGINT, _rung)
+_pending = False
 
 
-def _rung(number: int, frame: Any) -> None:
-    global _waiting
+def install_interrupt_handler() -> None:
+    """Handle SIGINT from now on. User code may replace the handler."""
+    signal.signal(signal.SIGINT, _on_interrupt)
+
+
+def _on_interrupt(number: int, frame: FrameType | None) -> None:
+    global _pending
     if speaking._is_owned():  # type: ignore[attr-defined]
-        _waiting = True
+        _pending = True
     else:
         raise KeyboardInterrupt
 
 
-def heed() -> None:
-    """Let an interrupt happen that came while we were speaking."""
-    global _waiting
-    if _waiting and threading.current_thread() is threading.main_thread():
-        _waiting = False
+def raise_pending_interrupt() -> None:
+    """Raise the KeyboardInterrupt that came while a message was being sent, if any."""
+    global _pending
+    if _pending and threading.current_thread() is threading.main_thread():
+        _pending = False
         raise KeyboardInterrupt

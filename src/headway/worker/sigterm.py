@@ -1,8 +1,8 @@
-"""SIGTERM in a worker: not an end but a notice. Whoever sends it will take the process away soon, and says so first.
+"""SIGTERM in a worker announces a preemption: its sender will kill the process soon.
 
 The signal must be noticed while the main thread waits inside C code, in a collective say, where no Python handler runs.
-So its C handler writes a byte into a pipe, and a thread of ours reads it. Children of this process, loader processes
-for instance, end of SIGTERM as they always did.
+So its C handler writes a byte into a pipe, and a thread reads it. Children of this process, loader processes for
+instance, end with SIGTERM as usual.
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from typing import Any
+from types import FrameType
 
 
-def look_after_notices(told: Callable[[], None]) -> None:
-    """From now on SIGTERM calls ``told``, in a thread. User code may put its own handler in our place."""
+def install_sigterm_handler(on_sigterm: Callable[[], None]) -> None:
+    """Call ``on_sigterm`` in a thread at each SIGTERM from now on. User code may replace the handler."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     os.set_blocking(reader, True)
-    signal.signal(signal.SIGTERM, _noticed)
+    signal.signal(signal.SIGTERM, _do_nothing)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # one may have come before we could listen
-    os.register_at_fork(after_in_child=_be_nobody)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # one may have come before there was a handler
+    os.register_at_fork(after_in_child=_restore_default)
 
     def listen() -> None:
         while data := os.read(reader, 64):
-            if signal.SIGTERM in data and signal.getsignal(signal.SIGTERM) is _noticed:
+            if signal.SIGTERM in data and signal.getsignal(signal.SIGTERM) is _do_nothing:
                 try:
-                    told()
+                    on_sigterm()
                 except OSError:
-                    return  # the controller is gone, and whoever started us ends us
+                    return  # the controller has exited, and the engine ends this process
 
-    threading.Thread(target=listen, name="headway-notices", daemon=True).start()
-
-
-def _noticed(number: int, frame: Any) -> None:
-    """All that is to be done is done by the thread."""
+    threading.Thread(target=listen, name="headway-sigterm", daemon=True).start()
 
 
-def _be_nobody() -> None:
-    """In a child: what is told to it is not told to the worker."""
-    if signal.getsignal(signal.SIGTERM) is _noticed:
+def _do_nothing(number: int, frame: FrameType | None) -> None:
+    """The thread does everything."""
+
+
+def _restore_default() -> None:
+    """In a child: its SIGTERM says nothing about the worker."""
+    if signal.getsignal(signal.SIGTERM) is _do_nothing:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

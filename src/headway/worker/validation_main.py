@@ -1,6 +1,6 @@
-"""The life of a process that validates one checkpoint: hear which, call the function, say what it returned, leave.
+"""A process that validates one checkpoint: it hears which one, calls the user's function, and sends what it returned.
 
-Like a worker it looks as the driver did when the run began; unlike one it has no rank and no session.
+Like a worker it has the driver's environment; unlike one it has no rank and no session.
 """
 
 from __future__ import annotations
@@ -18,48 +18,51 @@ from headway.core.messages import FunctionFailed, Ready, RunValidation, Validati
 from headway.core.process.title import set_title
 from headway.core.security.signing import Key
 from headway.core.wire import Frames, encode
+from headway.observe import worker_logging
 from headway.storage.checkpoint.validation_record import unpack as unpack_kwargs
-from headway.worker.main import failure, leave, log_like, settle, unpack, write_to_logs
+from headway.worker.main import failure_message, unpack_task
 from headway.worker.metrics_json import encode_metrics
+from headway.worker.process_setup import apply_setup, exit_process, redirect_output
 
-NICE = 10  # training goes first
+NICENESS = 10  # training comes first
 
 
-def main(wire: socket.socket) -> None:
+def main(connection: socket.socket) -> None:
     """Never returns."""
-    wire.sendall(encode(Ready(host=socket.gethostname(), pid=os.getpid())))
-    answer = _examined(_heard(wire))
-    with contextlib.suppress(OSError):  # whoever asked is gone
-        wire.sendall(encode(answer))
-    leave(0)
+    connection.sendall(encode(Ready(host=socket.gethostname(), pid=os.getpid())))
+    answer = _validate(_receive(connection))
+    with contextlib.suppress(OSError):  # the driver has exited
+        connection.sendall(encode(answer))
+    exit_process(0)
 
 
-def _heard(wire: socket.socket) -> RunValidation:
+def _receive(connection: socket.socket) -> RunValidation:
     frames = Frames()
-    while data := wire.recv(1 << 18):
+    while data := connection.recv(1 << 18):
         for message in frames.feed(data):
             assert isinstance(message, RunValidation)
             return message
-    os._exit(0)  # nobody wants to know any more
+    os._exit(0)  # the validation was cancelled
 
 
-def _examined(what: RunValidation) -> ValidationReturned | FunctionFailed:
+def _validate(request: RunValidation) -> ValidationReturned | FunctionFailed:
     try:
         with contextlib.suppress(OSError):
-            os.nice(NICE)
-        checkpoint_name = Path(what.logs[0]).stem.removeprefix("validation-")
-        run = Path(what.logs[0]).parent.parent.name
+            os.nice(NICENESS)
+        checkpoint_name = Path(request.logs[0]).stem.removeprefix("validation-")
+        run = Path(request.logs[0]).parent.parent.name
         set_title(f"headway: validation of {checkpoint_name}, run {run}", f"val:{run}")
-        settle(what.surroundings)
-        write_to_logs(*map(Path, what.logs))
-        log_like(what.surroundings)
-        call: Callable[..., object] = unpack(what.task).call
-        key = Key(what.key)
-        checkpoint = cloudpickle.loads(what.checkpoint).proven_by(key, trust=what.trust)
-        value = call(checkpoint, **unpack_kwargs(what.kwargs, key, trust=what.trust))
+        apply_setup(request.surroundings)
+        redirect_output(*map(Path, request.logs))
+        if request.surroundings.logging is not None:
+            worker_logging.apply(request.surroundings.logging)
+        function: Callable[..., object] = unpack_task(request.task).call
+        key = Key(request.key)
+        checkpoint = cloudpickle.loads(request.checkpoint).proven_by(key, trust=request.trust)
+        value = function(checkpoint, **unpack_kwargs(request.kwargs, key, trust=request.trust))
         if not isinstance(value, Mapping):
             kind = type(value).__qualname__
             raise MetricsError(f"the validation function must return a dict of metrics, it returned a {kind}")
         return ValidationReturned(metrics=encode_metrics(value))
-    except BaseException as error:  # the user's code: whatever it is, it is the answer
-        return failure(error)
+    except BaseException as error:  # the user's code: whatever it raises is the answer
+        return failure_message(error)

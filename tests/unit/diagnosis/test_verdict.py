@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from headway.core.messages import Frame, Heartbeat
-from headway.diagnosis.activity import MEETINGS, doing, is_compiling
+from headway.core.messages import FOR_RANKS, Frame, Heartbeat, Wait, WaitOperation
+from headway.diagnosis.activity import WAITS, doing, is_compiling
 from headway.diagnosis.verdict import Rank, Sample, diagnose
-from headway.worker.session import Session
 
 TRAIN = Frame("/home/you/train.py", 31, "train_func")
 BACKWARD = Frame("/site/torch/autograd/graph.py", 979, "_engine_run_backward", users=False)
 WRAPPER = Frame("/site/torch/distributed/c10d_logger.py", 83, "wrapper", users=False)
 ALL_REDUCE = Frame("/site/torch/distributed/distributed_c10d.py", 3000, "all_reduce", users=False)
 BROADCAST = Frame("/site/torch/distributed/distributed_c10d.py", 2900, "broadcast", users=False)
-MEET = Frame("/src/headway/worker/session.py", 260, "meet", users=False)
-
-ALL_HAVE = Frame("/src/headway/worker/session.py", 330, "all_have_batch", users=False)
+INSIDE = Frame("/src/headway/worker/requests.py", 74, "wait", users=False)  # a call of Headway
+IN_BARRIER = Wait(operation="barrier", since=0.0)
+FOR_BATCH = Wait(operation="batch", since=0.0)
 FETCH = Frame("/src/headway/storage/object_store/download_cache.py", 40, "fetch", users=False)
 LOCK = Frame("/lib/python3.11/threading.py", 355, "wait", users=False, hint="lock")
 
@@ -141,11 +140,14 @@ QUIET = {
     "one that moves": [rank(0, at("a", "sleep"), at("b"), at("a"))],
     "a phase": [rank(0, IN_ALL_REDUCE), rank(1, at("nap", "sleep"), phase="tokenise")],
     "one that gets on, and the others wait for it": [rank(0, IN_ALL_REDUCE), rank(1, at("x"), silent=False)],
-    "all at our own barrier": [rank(0, (TRAIN, MEET), meetings=3), rank(1, (TRAIN, MEET), meetings=3)],
+    "all at our own barrier": [
+        rank(0, (TRAIN, INSIDE), wait=IN_BARRIER, meetings=3),
+        rank(1, (TRAIN, INSIDE), wait=IN_BARRIER, meetings=3),
+    ],
     "a checkpoint is read": [rank(0, IN_ALL_REDUCE), rank(1, (TRAIN, FETCH, LOCK))],
     "a checkpoint is read through the user's own files": [rank(0, (TRAIN, FETCH, Frame("/home/you/fs.py", 1, "open")))],
     "all must have a batch, and one is in a phase": [
-        rank(0, (TRAIN, ALL_HAVE, LOCK), in_loader=True),
+        rank(0, (TRAIN, INSIDE, LOCK), wait=FOR_BATCH, in_loader=True),
         rank(1, at("nap", "sleep"), phase="evaluate"),
     ],
     "all have finished": [rank(0, over=True), rank(1, over=True)],
@@ -175,7 +177,10 @@ QUIET = {
         rank(0, IN_ALL_REDUCE, common=5, threads=0.9),
         rank(1, IN_ALL_REDUCE, common=5, threads=0.9),
     ],
-    "a barrier, while another rank reports on and on": [rank(0, (TRAIN, MEET)), rank(1, at("eval"), **REPORTS)],
+    "a barrier, while another rank reports on and on": [
+        rank(0, (TRAIN, INSIDE), wait=IN_BARRIER),
+        rank(1, at("eval"), **REPORTS),
+    ],
     "a collective that has just begun": [rank(0, IN_ALL_REDUCE), rank(1, IN_ALL_REDUCE, silent=False)],
     "backward, busy": [rank(0, IN_BACKWARD, cpu=1.0), rank(1, IN_BACKWARD, cpu=1.0)],
 }
@@ -238,7 +243,7 @@ def test_who_fills_a_file_does_not_stand_still(bytes_per_s: int, fault: str | No
     """A download on rank 0, say, while the others wait in a barrier; a few lines of a log are none."""
     stuck = rank(0, at("recv_into", "io"))
     looks = tuple(replace(sample, moved_bytes=int(bytes_per_s * sample.time_s)) for sample in stuck.samples)
-    found = diagnose([replace(stuck, samples=looks), rank(1, (TRAIN, MEET))])
+    found = diagnose([replace(stuck, samples=looks), rank(1, (TRAIN, INSIDE), wait=IN_BARRIER)])
     assert (found and found.fault) == fault
 
 
@@ -255,7 +260,7 @@ def test_what_has_been_compiled_is_not_what_compiles() -> None:
 
 
 def test_who_waits_for_the_batches_of_others_does_not_wait_for_its_own() -> None:
-    held = rank(0, (TRAIN, ALL_HAVE, LOCK), in_loader=True, batches=5)
+    held = rank(0, (TRAIN, INSIDE, LOCK), wait=FOR_BATCH, in_loader=True, batches=5)
     found = diagnose([held, rank(1, at("__next__"), in_loader=True, batches=3)])
     assert found is not None
     assert (found.fault, found.ranks) == ("loader", (1,))
@@ -277,17 +282,25 @@ def test_the_users_innermost_line_says_where() -> None:
     assert (found.kind, found.where) == ("lock", "decode (data.py:7)")
 
 
-def test_who_waits_in_a_report_for_the_others_to_agree_is_said_to() -> None:
-    ours = [Frame(f"/src/headway/{file}", 1, name, users=False) for file, name in REPORTING]
-    assert doing((TRAIN, *ours), idle=True).what == "report"
-    assert doing((TRAIN, MEET), idle=True).what == "a barrier or broadcast"
+@pytest.mark.parametrize("operation", sorted(FOR_RANKS))
+def test_a_rank_waits_in_what_its_heartbeat_says(operation: WaitOperation) -> None:
+    wait = Wait(operation=operation, since=0.0)
+    assert doing((TRAIN, INSIDE, LOCK), idle=True, wait=wait).what == WAITS[operation]
+    found = diagnose([rank(0, (TRAIN, INSIDE, LOCK), wait=wait), rank(1, at("nap", "sleep"))])
+    assert found is not None
+    assert (found.fault, found.ranks) == ("sleep", (1,))
+    assert f"rank 0 waits in {WAITS[operation]} (called in train_func (train.py:31)) for rank 1" in found.text
 
 
-REPORTING = (("train/functions.py", "report"), ("worker/session.py", "report"), ("worker/session.py", "_enter"))
+@pytest.mark.parametrize("operation", sorted(set(get_args(WaitOperation)) - FOR_RANKS))
+def test_a_wait_for_storage_or_the_controller_is_no_wait_for_ranks(operation: WaitOperation) -> None:
+    wait = Wait(operation=operation, since=0.0)
+    assert doing((TRAIN, INSIDE, LOCK), idle=True, wait=wait).kind == "lock"
 
 
-def test_what_waits_for_other_ranks_is_known_by_name() -> None:
-    assert all(callable(getattr(Session, name)) for name in MEETINGS)
+def test_a_wait_that_has_ended_since_the_heartbeat_does_not_count() -> None:
+    assert doing(at("spin"), idle=False, wait=IN_BARRIER).kind == "code"
+    assert doing((TRAIN, INSIDE, *at("handler", "lock")), idle=True, wait=IN_BARRIER).kind == "lock"
 
 
 def test_a_library_below_the_users_own_function_is_not_what_it_waits_in() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from headway.core.config import FailureConfig
-from headway.core.messages import Frame, Heartbeat, Report, StackDump
+from headway.core.messages import Frame, Heartbeat, Report, StackDump, Wait
 from headway.diagnosis.verdict import Diagnosis
 from headway.diagnosis.watchdog import AWAY_S, Watchdog
 from headway.engine.process_stats import OutsideStacks, ProcessStats
@@ -26,6 +26,7 @@ class Patient:
     delay: float = 0.0
     tree: float = 0.0
     reports_every_s: float | None = None
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
     vital: ProcessStats = field(default_factory=lambda: ProcessStats("S"))
 
 
@@ -72,9 +73,9 @@ class World:
                 if every is not None and self.now // every != (self.now - step) // every:
                     self.report(rank)
             for rank, index in self.asked:
-                self.watch.heard(
-                    rank, StackDump(index=index, pulse=Heartbeat(), main=self.patients[rank].main, text=""), self.now
-                )
+                each = self.patients[rank]
+                dump = StackDump(index=index, heartbeat=each.heartbeat, main=each.main, text="")
+                self.watch.heard(rank, dump, self.now)
             self.asked.clear()
             self.watch.look(self.now)
 
@@ -136,8 +137,9 @@ def test_who_computes_now_and_then_is_not_called_standing_still() -> None:
 
 def test_time_without_a_cpu_is_not_counted() -> None:
     """Twelve others on the same core; somebody waits for us."""
-    meet = (Frame("/src/headway/worker/session.py", 1, "meet", users=False),)
-    world = World([Patient(meet), Patient(SPIN, cpu=1 / 13, delay=12 / 13)])
+    inside = (Frame("/src/headway/worker/requests.py", 1, "wait", users=False),)
+    barrier = Heartbeat(wait=Wait(operation="barrier", since=0.0))
+    world = World([Patient(inside, heartbeat=barrier), Patient(SPIN, cpu=1 / 13, delay=12 / 13)])
     world.pass_s(8 * WARN_S)
     assert world.faults == []
     world.pass_s(8 * WARN_S)

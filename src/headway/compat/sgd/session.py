@@ -24,7 +24,7 @@ SAVED = "_checkpoint_saved"  # the mark of a round that only saves
 def report(**metrics: Any) -> None:
     """Hand this round's values of this rank to the trainer; its callbacks get those of all ranks."""
     count = iterations("sgd.report")
-    current("sgd.report").meet("report()")
+    current("sgd.report").barrier("report()")
     count.next()
     functions.report({**metrics, **_filled_in(count)})
 
@@ -45,7 +45,7 @@ def _filled_in(count: Iterations) -> dict[str, Any]:
 def save_checkpoint(**state: Any) -> None:
     """Save these values. All ranks call it; rank 0's are kept."""
     number = _next_number()
-    current("sgd.save_checkpoint").meet("save_checkpoint()")
+    current("sgd.save_checkpoint").barrier("save_checkpoint()")
     if world_rank() == 0:
         functions.report({SAVED: number}, Checkpoint.from_dict(state), checkpoint_dir_name=f"checkpoint_{number:06d}")
     else:

@@ -243,8 +243,8 @@ def _on_message(run: MachineState, event: FromWorker) -> Step:
             return _on_heartbeat(run, rank, message)
         case BatchCount() | DataStats() | WorkerIdle():
             return run, ()
-        case StackDump(pulse=pulse):
-            return _on_stack_dump(*_on_heartbeat(run, rank, pulse), rank)
+        case StackDump(heartbeat=heartbeat):
+            return _on_stack_dump(*_on_heartbeat(run, rank, heartbeat), rank)
         case PreemptionNotice(deadline_s=deadline_s):
             return _on_preemption(run, frozenset({rank}), deadline_s)
         case FunctionReturned(early=early):

@@ -74,7 +74,7 @@ class FailureRecorder:
                 self._reports[rank] = seq
             case Heartbeat():
                 self._note(rank, message)
-            case StackDump(text=text, pulse=pulse):
+            case StackDump(text=text, heartbeat=pulse):
                 if rank not in self._raised:  # where it raised counts, not what it did afterwards
                     self._stacks[rank] = text
                 self._note(rank, pulse)

@@ -91,6 +91,28 @@ class NextReport:
     seq: int
 
 
+WaitOperation = Literal["barrier", "report", "batch", "checkpoints", "validations", "commit", "save", "upload", "exit"]
+FOR_RANKS: frozenset[WaitOperation] = frozenset({"barrier", "report", "batch", "checkpoints"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wait:
+    """What the main thread of a rank waits for in a call of Headway.
+
+    Attributes:
+        operation: What it waits in.
+        since: When the wait began, in seconds since 1970.
+    """
+
+    operation: WaitOperation
+    since: float
+
+    @property
+    def is_for_ranks(self) -> bool:
+        """Whether it waits for other ranks; else for the controller or for storage."""
+        return self.operation in FOR_RANKS
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Heartbeat:
     """The progress of a rank: numbers that grow.
@@ -103,6 +125,7 @@ class Heartbeat:
         meetings: Barriers and broadcasts through the controller.
         phase: What it is busy with, where silence is expected.
         in_loader: Whether it waits for a batch.
+        wait: What it waits for in a call of Headway, if it does.
         rss_bytes: The memory of its process.
     """
 
@@ -113,6 +136,7 @@ class Heartbeat:
     meetings: int = 0
     phase: str = ""
     in_loader: bool = False
+    wait: Wait | None = None
     rss_bytes: int = 0
 
 
@@ -137,7 +161,7 @@ class StackDump:
     """
 
     index: int
-    pulse: Heartbeat
+    heartbeat: Heartbeat
     main: tuple[Frame, ...]
     text: str
     phase: str = ""

@@ -6,6 +6,7 @@ On CUDA it is bfloat16 where the card has it, else float16 with a gradient scale
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import nn
 
 from headway.core.errors import SessionError
 from headway.frameworks.torch import device_of
-from headway.worker.session import Session, current
+from headway.worker.session import current
 
 
 class Precision:
@@ -25,21 +26,31 @@ class Precision:
         self.scaler = torch.amp.GradScaler(device.type) if half else None
 
 
+@dataclass
+class Acceleration:
+    """What ``accelerate()`` has set for a session."""
+
+    was_called: bool = False
+    has_models: bool = False  # whether models are prepared already
+    precision: Precision | None = None
+
+
 def accelerate(amp: bool = False) -> None:
     """Turn on mixed precision for the models that are prepared after this. Once, at the top of the function."""
     session = current("headway.train.torch.accelerate")
-    if session.extras.get("accelerated"):
+    acceleration = session.helper(Acceleration)
+    if acceleration.was_called:
         raise SessionError("accelerate() was called twice: call it once, at the top of your training function")
-    if session.extras.get("prepared"):
+    if acceleration.has_models:
         raise SessionError("accelerate() was called after prepare_model(): call it first")
-    session.extras["accelerated"] = True
+    acceleration.was_called = True
     if amp:
-        session.extras["precision"] = Precision(device_of(session.place))
+        acceleration.precision = Precision(device_of(session.place))
 
 
 def prepare_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Let ``optimizer.step()`` go through the gradient scaler, where there is one."""
-    precision = _precision(current("headway.train.torch.prepare_optimizer"))
+    precision = current("headway.train.torch.prepare_optimizer").helper(Acceleration).precision
     if precision is None or precision.scaler is None:
         return optimizer
     return _Scaled(optimizer, precision.scaler)
@@ -47,7 +58,7 @@ def prepare_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
 
 def backward(loss: torch.Tensor) -> None:
     """``loss.backward()``, scaled where the precision asks for it."""
-    precision = _precision(current("headway.train.torch.backward"))
+    precision = current("headway.train.torch.backward").helper(Acceleration).precision
     scaled = loss if precision is None or precision.scaler is None else precision.scaler.scale(loss)
     scaled.backward()
 
@@ -55,8 +66,9 @@ def backward(loss: torch.Tensor) -> None:
 def autocast_forward(model: nn.Module, device: torch.device) -> None:
     """Compute this model's forward in the session's precision. The model stays picklable: only a method changes."""
     session = current("headway.train.torch.prepare_model")
-    session.extras["prepared"] = True
-    precision = _precision(session)
+    acceleration = session.helper(Acceleration)
+    acceleration.has_models = True
+    precision = acceleration.precision
     if precision is not None:
         forward = vars(model).get("forward") or functools.partial(type(model).forward, model)
         vars(model)["forward"] = functools.partial(_forward, forward, device.type, precision.dtype)
@@ -65,11 +77,6 @@ def autocast_forward(model: nn.Module, device: torch.device) -> None:
 def _forward(forward: Any, device: str, dtype: torch.dtype, /, *args: Any, **kwargs: Any) -> Any:
     with torch.autocast(device, dtype=dtype):
         return forward(*args, **kwargs)
-
-
-def _precision(session: Session) -> Precision | None:
-    found: Precision | None = session.extras.get("precision")
-    return found
 
 
 class _Scaled(torch.optim.Optimizer):

@@ -40,16 +40,19 @@ from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.dict_files import is_dict, read_dict, write_dict
 from headway.storage.checkpoint.signatures import Proof
 from headway.storage.checkpoint.staging import scratch
+from headway.train.datasets import DatasetShards
 from headway.train.torch import gradient_accumulation
+from headway.train.torch.amp import Acceleration
 from headway.train.torch.ddp_buckets import fix_buckets
 from headway.train.torch.fsdp_state import ShardedState, check_sharded, is_sharded
-from headway.train.torch.loader import USE
+from headway.train.torch.loader import USE, PreparedLoaders
 from headway.train.torch.optimizer_state import load_optimizer
 from headway.train.torch.resumable_loader import Cursor, follow
 from headway.train.torch.resume_points import Passes
 from headway.train.torch.unsaved_state import Omissions
-from headway.worker.checkpoint.local import Wish
-from headway.worker.session import Later, Session, current
+from headway.worker.checkpoint.options import SaveOptions
+from headway.worker.reports import SaveLater
+from headway.worker.session import Session, current
 
 _logger = logging.getLogger(__name__)
 
@@ -70,15 +73,15 @@ def can_track(thing: object) -> bool:
 def track(**things: Any) -> Tracked:
     """See :func:`headway.train.track`."""
     session = current("headway.train.track")
-    if session.autosave is not None:
+    if session.reports.autosave is not None:
         raise ConfigError("train.track() was called twice: name everything in one call")
     tracked = Tracked(session, things)
     tracked._fix_buckets()
     tracked._restore(session.newest_checkpoint())
-    session.extras["followers"] = [tracked._follow]
+    session.helper(DatasetShards).follower = tracked._follow
     for stream in tracked._streams:
         tracked._follow(stream)
-    session.track(tracked)
+    session.reports.enable_autosave(tracked)
     return tracked
 
 
@@ -104,7 +107,7 @@ class Tracked:
             else:
                 self._others[name] = _checked(name, thing)
         steps = gradient_accumulation.Steps()
-        session.at_end.append(steps.close)
+        session.call_at_end(steps.close)
         self._omissions = Omissions(self._others, steps, audible=session.rank == 0)
         self._sharded = {name: ShardedState(t, self._others) for name, t in self._others.items() if is_sharded(t)}
         for name, state in self._sharded.items():
@@ -133,7 +136,7 @@ class Tracked:
                 if all(known):
                     self._resumable(done=True)
                 else:  # the next epoch will show; a later report saves what this one should have
-                    self._session.settle(None)
+                    self._session.reports.send_held(None)
             if self._epoch <= number:  # else a later loop is to be resumed
                 self._epoch, self._begun = number, False
                 self._set_states_of_epoch()
@@ -165,7 +168,7 @@ class Tracked:
     @property
     def _streams(self) -> list[EpochStream]:
         """The datasets that this worker has asked for; where they are rides in every report by itself."""
-        return [shard.stream for shard in self._session.extras.get("shards", {}).values()]
+        return self._session.helper(DatasetShards).streams
 
     def _follow(self, stream: EpochStream) -> None:
         stream.watcher, stream.before_first_batch = self, self._set_random_states
@@ -190,13 +193,13 @@ class Tracked:
 
     def _resumable(self, *, done: bool) -> None:
         """Training can be resumed from here: what the last report is to save, is saved now."""
-        if not self._session.holds_report:
+        if not self._session.reports.is_holding:
             return
         if not self._leaves and (held := self._undecided):  # a later report saves what this one should have
             self._say_what_is_held(held)
-            self._session.settle(None)
+            self._session.reports.send_held(None)
         else:
-            self._session.settle(self._saved(done=done))
+            self._session.reports.send_held(self._saved(done=done))
 
     def _say_what_is_held(self, held: list[str]) -> None:
         if self._session.rank == 0 and not self._said_held:
@@ -215,7 +218,7 @@ class Tracked:
 
     # --- saving ---
 
-    def on_report(self, seq: int, must: bool, leave: bool) -> tuple[Checkpoint, Wish] | Later | None:
+    def on_report(self, seq: int, must: bool, leave: bool) -> tuple[Checkpoint, SaveOptions] | SaveLater | None:
         """Save when it is due; or later, at the next place from which training can be resumed exactly."""
         self._warn_without_a_loader()
         self._warn_of_unnamed_loaders()
@@ -232,14 +235,14 @@ class Tracked:
                 "before has left with batches to give: the next iterator will go on with those batches"
             )
         if self._passes.expects_more and self._thread in (None, threading.get_ident()):
-            return Later()
+            return SaveLater()
         return self._saved(done=self._passes.epoch_over)
 
-    def on_demand(self) -> tuple[Checkpoint, Wish] | None:
+    def on_demand(self) -> tuple[Checkpoint, SaveOptions] | None:
         exact = self._passes.resumable and not self._passes.accompanied and not self._undecided
         return self._saved(done=self._passes.epoch_over) if exact else None
 
-    def _left_amid(self) -> tuple[Checkpoint, Wish]:
+    def _left_amid(self) -> tuple[Checkpoint, SaveOptions]:
         """All ranks leave, and cannot wait for a better place."""
         if self._session.rank == 0:
             _logger.warning(
@@ -248,7 +251,7 @@ class Tracked:
             )
         return self._saved(done=False, finished=self._passes.finished)
 
-    def _saved(self, *, done: bool, finished: Sequence[Hashable] = ()) -> tuple[Checkpoint, Wish]:
+    def _saved(self, *, done: bool, finished: Sequence[Hashable] = ()) -> tuple[Checkpoint, SaveOptions]:
         self._owed = False
         self._check_omissions(done=done)
         run = self._session.run
@@ -261,10 +264,12 @@ class Tracked:
         place = self._place(done)
         weights = {name: _sample_of_weights(model) for name, model in self._models.items()}
         self._write(folder, f"{PLACES}/rank-{self._session.rank}", {"place": place, "weights": weights})
-        return Checkpoint(folder), Wish(delete_local=True, scratch=True, cursor=self._position(done), place=place)
+        return Checkpoint(folder), SaveOptions(
+            delete_local=True, scratch=True, cursor=self._position(done), place=place
+        )
 
     def _check_omissions(self, *, done: bool) -> None:
-        uses = self._session.extras.get("uses", ())
+        uses = self._session.helper(PreparedLoaders).uses
         unnamed = [use for use in uses if not any(use is each for each in self._named_uses)]
         overlapping = [name for name, cursor in self._loaders.items() if cursor.overlaps]
         self._omissions.check(unnamed, overlapping, epoch=self._epoch if self._begun and not done else None)
@@ -280,9 +285,9 @@ class Tracked:
 
     def _warn_of_unnamed_loaders(self) -> None:
         followed = [cursor.sampler for cursor in self._loaders.values()]
-        samplers = self._session.extras.get("samplers", ())
+        samplers = self._session.helper(PreparedLoaders).samplers
         if any(each.starts_over and each not in followed for each in samplers):
-            self._session.extras["samplers"] = ()
+            samplers.clear()
             if self._session.rank == 0:
                 _logger.warning(
                     "a shuffled loader is not named in train.track(...): after a restart it begins with its "
@@ -340,7 +345,7 @@ class Tracked:
     @property
     def _scaler(self) -> Any:
         """The gradient scaler of ``accelerate()``, which users do not get to see."""
-        return getattr(self._session.extras.get("precision"), "scaler", None)
+        return getattr(self._session.helper(Acceleration).precision, "scaler", None)
 
     @property
     def _models(self) -> dict[str, nn.Module]:

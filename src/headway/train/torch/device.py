@@ -8,6 +8,7 @@ import random
 import torch
 
 from headway.frameworks.torch import device_of, devices_of
+from headway.train.torch.loader import PreparedLoaders
 from headway.worker.session import current
 
 
@@ -27,7 +28,7 @@ def enable_reproducibility(seed: int = 0) -> None:
     Removes most of what makes two runs differ; operations that have no deterministic form will raise.
     """
     session = current("headway.train.torch.enable_reproducibility")
-    session.extras["shuffle_seed"] = seed
+    session.helper(PreparedLoaders).shuffle_seed = seed
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     random.seed(seed)
     _seed_numpy(seed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -49,10 +49,11 @@ def prepare_data_loader(
     if not isinstance(data_loader, DataLoader):
         raise ConfigError(f"prepare_data_loader takes a torch DataLoader, got {type(data_loader).__name__}")
     prepared: DataLoader[Any] = copy.copy(data_loader)
+    loaders = session.helper(PreparedLoaders)
     if add_dist_sampler:
-        share(prepared, session.place, session.extras.get("shuffle_seed", 0), session.run.options.global_workers)
+        share(prepared, session.place, loaders.shuffle_seed, session.run.options.global_workers)
     if isinstance(prepared.sampler, DealtSampler):
-        session.extras.setdefault("samplers", []).append(prepared.sampler)
+        loaders.samplers.append(prepared.sampler)
     device = device_of(session.place)
     if move_to_device and device.type != "cpu":
         _deliver_to(prepared, device, ahead=auto_transfer)
@@ -90,11 +91,20 @@ class Use:
             self.num_amid -= amid
 
 
+@dataclass
+class PreparedLoaders:
+    """What a session knows of its prepared loaders."""
+
+    shuffle_seed: int = 0
+    samplers: list[DealtSampler] = field(default_factory=list)
+    uses: list[Use] = field(default_factory=list)
+
+
 def _watch(loader: Any, session: Session) -> None:
     can_be_tracked = LONE in vars(loader) or isinstance(loader.batch_sampler, DealtBatches)
     use = Use(type(loader.dataset).__name__, can_be_tracked)
     vars(loader)[USE] = use
-    session.extras.setdefault("uses", []).append(use)
+    session.helper(PreparedLoaders).uses.append(use)
     _iterate(loader, lambda batches: use.watched(iter(batches)))
 
 

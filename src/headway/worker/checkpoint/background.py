@@ -1,33 +1,45 @@
-"""Work that goes on while the training does: bounded, and its errors are never lost."""
+"""Saves in the background, while training continues: a bounded number, and their errors fail the run."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
-IN_FLIGHT = 2  # saves that may be on their way at the same time; the next one waits
+MAX_CONCURRENT = 2  # saves in the background at the same time; the next one waits
 
 
 class Background:
-    """``arrived(seq)`` and ``failed(error)`` are called from threads of our own.
+    """Runs saves in threads; ``on_staged(seq)`` and ``on_failed(error)`` are called there.
 
-    ``alone``: there can be no other thread, because the caller's is the controller's too; then it is done at once.
+    ``single_thread``: the controller runs in the caller's thread; saves are done at once.
     """
 
     def __init__(
-        self, arrived: Callable[[int], None], failed: Callable[[BaseException], None], *, alone: bool = False
+        self,
+        on_staged: Callable[[int], None],
+        on_failed: Callable[[BaseException], None],
+        *,
+        single_thread: bool = False,
     ) -> None:
-        self._alone = alone
-        self._arrived = arrived
-        self._failed = failed
-        self._room = threading.Semaphore(IN_FLIGHT)
+        """Threads for saves.
+
+        Args:
+            on_staged: Called with the number of the report whose files are staged.
+            on_failed: Called with what a save raised.
+            single_thread: Whether saves are done by the caller.
+        """
+        self._single_thread = single_thread
+        self._on_staged = on_staged
+        self._on_failed = on_failed
+        self._room = threading.Semaphore(MAX_CONCURRENT)
         self._threads: list[threading.Thread] = []
         self._error: BaseException | None = None
 
     def run(self, work: Callable[[], None], seq: int) -> None:
-        if self._alone:
+        """Do this soon; waits while too many saves are under way."""
+        if self._single_thread:
             work()
-            return self._arrived(seq)
+            return self._on_staged(seq)
         self._room.acquire()
 
         def run() -> None:
@@ -35,9 +47,9 @@ class Background:
                 work()
             except BaseException as error:  # it fails the run, never silently
                 self._error = error
-                self._failed(error)
+                self._on_failed(error)
             else:
-                self._arrived(seq)
+                self._on_staged(seq)
             finally:
                 self._room.release()
 
@@ -46,11 +58,12 @@ class Background:
         self._threads[-1].start()
 
     def wait(self) -> None:
-        """Until nothing is on its way any more; what went wrong there goes wrong here."""
+        """Wait until nothing is under way; raise what went wrong there."""
         for thread in self._threads:
             thread.join()
         self.check()
 
     def check(self) -> None:
+        """Raise what went wrong, if anything."""
         if self._error is not None:
             raise self._error

@@ -6,13 +6,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from headway.core.config import CheckpointUploadMode
 from headway.core.errors import ConfigError, StorageError
-from headway.core.schema.data_cursor import DataCursor
 from headway.core.security.signing import Key
 from headway.storage.checkpoint import background_handoff, file_inventory
 from headway.storage.checkpoint.background_handoff import Handoff
@@ -25,42 +24,16 @@ from headway.storage.checkpoint.staging import (
     check_present,
     check_source,
     inventory_of,
-    is_kept,
     stage,
     stage_dict,
 )
 from headway.worker.checkpoint.background import Background
+from headway.worker.checkpoint.options import SaveOptions
 
 _COPY = (
     "import sys; from pathlib import Path; source, target, run = map(Path, sys.argv[1:4]); sys.path[:] = sys.argv[4:]; "
     "from headway.storage.checkpoint.background_handoff import copy_aside; copy_aside(source, target, run)"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wish:
-    """How the user wants a checkpoint to be kept."""
-
-    mode: CheckpointUploadMode = CheckpointUploadMode.SYNC
-    name: str | None = None
-    delete_local: bool | None = None
-    upload: Callable[[Checkpoint, str], Checkpoint] | None = None
-    scratch: bool = False  # the folder itself is of no use afterwards
-    cursor: DataCursor = field(default_factory=DataCursor)  # position in the training data
-    positions: dict[str, Any] = field(default_factory=dict)  # and in numbers, for each dataset
-    place: str = ""  # where state that saves itself stands: the same on all ranks
-
-    @property
-    def may_take(self) -> bool:
-        """Whether the caller's files are ours to move."""
-        return self.mode is CheckpointUploadMode.ASYNC if self.delete_local is None else self.delete_local
-
-    def for_files_in(self, source: Path) -> Wish:
-        """The same, but files that a run keeps are copied before ``report()`` returns."""
-        copied_now = self.mode is CheckpointUploadMode.SYNC and not self.may_take
-        if copied_now or self.scratch or not is_kept(source):
-            return self
-        return replace(self, mode=CheckpointUploadMode.SYNC, delete_local=False)
 
 
 class Saver:
@@ -76,31 +49,31 @@ class Saver:
         self._rank = rank
         self._background = background
 
-    def save(self, checkpoint: Checkpoint, seq: int, note: Note, wish: Wish) -> bool:
+    def save(self, checkpoint: Checkpoint, seq: int, note: Note, options: SaveOptions) -> bool:
         """True when the files lie in staging, False when they are on their way there."""
         self._background.check()
         check_present(self._run, self._lock)
         slot = Slot(self._run, self._attempt, seq, self._rank)
-        note = replace(note, name=wish.name)
+        note = replace(note, name=options.name)
         kind, content = checkpoint.get_internal_representation()
         if kind == "uri":
             with checkpoint.as_directory() as folder:
-                return self.save(Checkpoint(folder), seq, note, replace(wish, mode=CheckpointUploadMode.SYNC))
-        if wish.mode is CheckpointUploadMode.NO_UPLOAD:
+                return self.save(Checkpoint(folder), seq, note, replace(options, mode=CheckpointUploadMode.SYNC))
+        if options.mode is CheckpointUploadMode.NO_UPLOAD:
             adopt(Path(checkpoint.path), slot, note, self._key)
-        elif wish.upload is not None:
-            return self._upload(wish.upload, checkpoint, slot, note, wish)
+        elif options.upload is not None:
+            return self._upload(options.upload, checkpoint, slot, note, options)
         elif kind == "data_dict":
             stage_dict(content, slot, note, self._key)
         else:
-            return self._save_folder(Path(content), slot, note, wish.for_files_in(Path(content)))
+            return self._save_folder(Path(content), slot, note, options.for_files_in(Path(content)))
         return True
 
-    def _save_folder(self, source: Path, slot: Slot, note: Note, wish: Wish) -> bool:
-        if wish.mode is not CheckpointUploadMode.SYNC:
-            return self._stage_in_background(source, slot, note, take=wish.may_take)
-        self._stage(source, slot, note, take=wish.may_take)
-        if wish.scratch:
+    def _save_folder(self, source: Path, slot: Slot, note: Note, options: SaveOptions) -> bool:
+        if options.mode is not CheckpointUploadMode.SYNC:
+            return self._stage_in_background(source, slot, note, take=options.moves_files)
+        self._stage(source, slot, note, take=options.moves_files)
+        if options.scratch:
             shutil.rmtree(source, ignore_errors=True)
         return True
 
@@ -130,14 +103,19 @@ class Saver:
             raise
 
     def _upload(
-        self, upload: Callable[[Checkpoint, str], Any], checkpoint: Checkpoint, slot: Slot, note: Note, wish: Wish
+        self,
+        upload: Callable[[Checkpoint, str], Any],
+        checkpoint: Checkpoint,
+        slot: Slot,
+        note: Note,
+        options: SaveOptions,
     ) -> bool:
         """The user's own way into the run's storage."""
 
         def work() -> None:
-            adopt(Path(uploaded_by(upload, checkpoint, wish, slot.seq).path), slot, note, self._key)
+            adopt(Path(uploaded_by(upload, checkpoint, options, slot.seq).path), slot, note, self._key)
 
-        if wish.mode is CheckpointUploadMode.SYNC:
+        if options.mode is CheckpointUploadMode.SYNC:
             work()
             return True
         self._background.run(work, slot.seq)
@@ -164,9 +142,11 @@ def _copy(source: Path, slot: Slot, note: Note, key: Key, given: Inventory) -> N
     stage(source, slot, note, key, given=given)
 
 
-def uploaded_by(upload: Callable[[Checkpoint, str], Any], checkpoint: Checkpoint, wish: Wish, seq: int) -> Checkpoint:
+def uploaded_by(
+    upload: Callable[[Checkpoint, str], Any], checkpoint: Checkpoint, options: SaveOptions, seq: int
+) -> Checkpoint:
     """What the user's own function made of a checkpoint."""
-    uploaded = upload(checkpoint, wish.name or f"checkpoint_report_{seq:06d}")
+    uploaded = upload(checkpoint, options.name or f"checkpoint_report_{seq:06d}")
     if not isinstance(uploaded, Checkpoint):
         kind = type(uploaded).__name__
         raise ConfigError(f"checkpoint_upload_fn must return a Checkpoint, it returned a {kind}")

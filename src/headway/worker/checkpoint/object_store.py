@@ -28,7 +28,8 @@ from headway.storage.checkpoint.staging import Note, Slot, check_any, check_sour
 from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.upload import Parcel, check_adopted, inventory_at, put_note, send
 from headway.worker.checkpoint.background import Background
-from headway.worker.checkpoint.local import Wish, uploaded_by
+from headway.worker.checkpoint.local import uploaded_by
+from headway.worker.checkpoint.options import SaveOptions
 
 _BEGIN = f"import sys; sys.path[:] = sys.argv[1:]; from {__name__} import main; sys.exit(main())"
 
@@ -56,44 +57,44 @@ class Uploader:
         self._background = background
         self._spool = spool
 
-    def save(self, checkpoint: Checkpoint, seq: int, note: Note, wish: Wish) -> bool:
+    def save(self, checkpoint: Checkpoint, seq: int, note: Note, options: SaveOptions) -> bool:
         """True when the files are in the store, False when they are on their way there."""
         self._background.check()
         kind, content = checkpoint.get_internal_representation()
-        if wish.mode is CheckpointUploadMode.NO_UPLOAD:
+        if options.mode is CheckpointUploadMode.NO_UPLOAD:
             self._adopt(checkpoint, seq, note)
-        elif wish.upload is not None:
-            return self._upload(checkpoint, seq, note, wish)
+        elif options.upload is not None:
+            return self._upload(checkpoint, seq, note, options)
         elif kind == "uri":
             with checkpoint.as_directory() as copied:
-                self._send(Path(copied), seq, note, wish)
+                self._send(Path(copied), seq, note, options)
         elif kind == "data_dict":
             folder = Path(tempfile.mkdtemp(prefix=".dict-", dir=self._spool))
             write_dict(folder, content)
             note = replace(note, values=scalars(content))
-            return self._save_folder(folder, seq, note, replace(wish, scratch=True, delete_local=True))
+            return self._save_folder(folder, seq, note, replace(options, scratch=True, delete_local=True))
         else:
-            return self._save_folder(Path(content), seq, note, wish)
+            return self._save_folder(Path(content), seq, note, options)
         return True
 
-    def _save_folder(self, source: Path, seq: int, note: Note, wish: Wish) -> bool:
-        wish = wish.for_files_in(source)
-        check_source(source, self._spool if wish.may_take else None)
-        if wish.mode is CheckpointUploadMode.SYNC:
+    def _save_folder(self, source: Path, seq: int, note: Note, options: SaveOptions) -> bool:
+        options = options.for_files_in(source)
+        check_source(source, self._spool if options.moves_files else None)
+        if options.mode is CheckpointUploadMode.SYNC:
             try:
-                self._take_and_send(source, seq, note, wish)
+                self._take_and_send(source, seq, note, options)
             finally:
-                if wish.scratch:
+                if options.scratch:
                     shutil.rmtree(source, ignore_errors=True)
             return True
-        parcel = replace(self._parcel(source, seq, note, wish), frozen=True)  # may be refused: before anything moves
-        handed_over = self._handed_over(parcel, note) if wish.may_take else None
-        if wish.may_take and handed_over is None:
+        parcel = replace(self._parcel(source, seq, note, options), frozen=True)  # may be refused: before anything moves
+        handed_over = self._handed_over(parcel, note) if options.moves_files else None
+        if options.moves_files and handed_over is None:
             self._send_and_remove(parcel, note, take=True)
             return True
         if handed_over is not None:
             parcel = parcel.moved_to(handed_over.aside)
-        if wish.scratch:
+        if options.scratch:
             shutil.rmtree(source, ignore_errors=True)
 
         def work() -> None:
@@ -115,11 +116,11 @@ class Uploader:
         slot = Slot(self._spool, self._attempt, parcel.seq, self._rank)
         return background_handoff.begin(slot, parcel.source, note, self._key, parcel.destination)
 
-    def _send(self, source: Path, seq: int, note: Note, wish: Wish) -> None:
-        self._send_and_remove(self._parcel(source, seq, note, wish), note, take=False)
+    def _send(self, source: Path, seq: int, note: Note, options: SaveOptions) -> None:
+        self._send_and_remove(self._parcel(source, seq, note, options), note, take=False)
 
-    def _take_and_send(self, source: Path, seq: int, note: Note, wish: Wish) -> None:
-        self._send_and_remove(self._parcel(source, seq, note, wish), note, take=wish.may_take)
+    def _take_and_send(self, source: Path, seq: int, note: Note, options: SaveOptions) -> None:
+        self._send_and_remove(self._parcel(source, seq, note, options), note, take=options.moves_files)
 
     def _send_and_remove(self, parcel: Parcel, note: Note, *, take: bool) -> None:
         try:
@@ -129,11 +130,11 @@ class Uploader:
         if take:
             file_inventory.remove(parcel.source, parcel.names)
 
-    def _parcel(self, source: Path, seq: int, note: Note, wish: Wish) -> Parcel:
+    def _parcel(self, source: Path, seq: int, note: Note, options: SaveOptions) -> Parcel:
         given = inventory_at(source, shared=note.world_size > 1)
         names = tuple(given.files)
         check_any(given, source)
-        granted = self._claim(seq, wish.name, names)
+        granted = self._claim(seq, options.name, names)
         if granted.refusal:
             raise StorageError(granted.refusal)
         mine = frozenset(granted.files)
@@ -141,15 +142,15 @@ class Uploader:
             self._store, self._attempt, seq, self._rank, source, granted.folder, given, names, mine, self._key
         )
 
-    def _upload(self, checkpoint: Checkpoint, seq: int, note: Note, wish: Wish) -> bool:
+    def _upload(self, checkpoint: Checkpoint, seq: int, note: Note, options: SaveOptions) -> bool:
         """The user's own way into the run's storage."""
-        upload = wish.upload
+        upload = options.upload
         assert upload is not None
 
         def work() -> None:
-            self._adopt(uploaded_by(upload, checkpoint, wish, seq), seq, note)
+            self._adopt(uploaded_by(upload, checkpoint, options, seq), seq, note)
 
-        if wish.mode is CheckpointUploadMode.SYNC:
+        if options.mode is CheckpointUploadMode.SYNC:
             work()
             return True
         self._background.run(work, seq)

@@ -12,6 +12,6 @@ from headway.core.security.signing import Key
 def test_where_a_rank_raised_counts_not_what_it_did_while_it_left(tmp_path: Path) -> None:
     witness = FailureRecorder(tmp_path, b"", Key(b"key"), print)
     witness.heard(1, FunctionFailed(kind="ValueError", message="bad", traceback="", stacks="raised here"))
-    witness.heard(1, StackDump(index=-1, pulse=Heartbeat(), main=(), text="in an exit handler"))
-    witness.heard(0, StackDump(index=-1, pulse=Heartbeat(), main=(), text="in backward"))
+    witness.heard(1, StackDump(index=-1, heartbeat=Heartbeat(), main=(), text="in an exit handler"))
+    witness.heard(0, StackDump(index=-1, heartbeat=Heartbeat(), main=(), text="in backward"))
     assert witness._stacks == {0: "in backward", 1: "raised here"}

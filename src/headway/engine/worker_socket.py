@@ -1,0 +1,47 @@
+"""A worker's end of the socket to its controller; the fork server hands it to the worker."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from headway.core.errors import EngineError
+from headway.core.messages import ToController, ToWorker
+from headway.core.wire import Frames, encode, encode_report
+
+READ_BYTES = 1 << 18
+CLOSED = "the controller of this run has exited"
+
+
+class WorkerSocket:
+    """Sends and receives messages. The controller reads metrics when it has time; all else wakes it up."""
+
+    def __init__(self, connection: socket.socket, wake_up: int) -> None:
+        """An end of a connection.
+
+        Args:
+            connection: Inherited from the engine.
+            wake_up: An eventfd that the controller waits for.
+        """
+        self._socket = connection
+        self._wake_up = wake_up
+        self._frames = Frames()
+
+    def send(self, message: ToController, *, ring: bool = True) -> None:
+        """Send a message; ``ring=False``: the controller need not read it at once."""
+        self._socket.sendall(encode(message))
+        if ring:
+            os.eventfd_write(self._wake_up, 1)
+
+    def report(self, seq: int, time: float, metrics: bytes, staged: bool, pending: bool, cursor: bytes = b"") -> None:
+        """Send a Report."""
+        self._socket.sendall(encode_report(seq, time, metrics, staged, pending, cursor))
+        if staged:
+            os.eventfd_write(self._wake_up, 1)
+
+    def receive(self) -> list[ToWorker]:
+        """Wait for data, and return the messages that it completes; EngineError when the controller has exited."""
+        data = self._socket.recv(READ_BYTES)
+        if not data:
+            raise EngineError(CLOSED)
+        return self._frames.feed(data)

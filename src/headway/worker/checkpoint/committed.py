@@ -1,0 +1,91 @@
+"""The committed checkpoints that a rank can read: the one it began with, the newest, and all that the run keeps."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+
+import cloudpickle
+
+from headway.core.messages import CheckpointInfo, CheckpointList, CheckpointQuery, Start, WaitOperation
+from headway.storage.checkpoint.checkpoint import Checkpoint
+from headway.worker.heartbeat import RankProgress
+from headway.worker.requests import PendingRequests
+from headway.worker.run_storage import RunStorage
+
+_logger = logging.getLogger(__name__)
+
+UNREAD = (
+    "a checkpoint was saved, and the one that the run resumes from was never read: without "
+    "train.get_checkpoint() or train.track() the function starts from the beginning. Where that is meant, ignore it"
+)
+
+
+class CommittedCheckpoints:
+    """Reads checkpoints; the answers come from the controller."""
+
+    def __init__(self, start: Start, storage: RunStorage, requests: PendingRequests, progress: RankProgress) -> None:
+        self._trust = start.run.trust
+        self._storage = storage
+        self._requests = requests
+        self._progress = progress
+        self._first = start.checkpoint
+        self._is_unread = start.checkpoint is not None and start.rank == 0
+        self._newest: Checkpoint | None = None  # the newest of this attempt that this rank had a part in
+        self._local_copy: contextlib.ExitStack | None = None  # keeps this machine's copy of the first one
+
+    def newest(self) -> Checkpoint | None:
+        """The newest checkpoint that this rank had a part in, else the one that the attempt began with."""
+        self._is_unread = False
+        if self._newest is None and self._first is not None:
+            first: Checkpoint = cloudpickle.loads(self._first)
+            self._newest = first.proven_by(self._storage.key, trust=self._trust)
+            # The rank that downloads it first has downloaded it for all ranks of this machine, the slow ones too.
+            self._local_copy = contextlib.ExitStack()
+            self._local_copy.enter_context(self._newest.kept_here())
+        return self._newest
+
+    def kept(self, after: int | None, *, validated: bool, timeout_s: float | None) -> tuple[CheckpointInfo, ...]:
+        """All that the run keeps, the oldest first.
+
+        Args:
+            after: Wait until the checkpoint of this report is committed.
+            validated: Wait until all validations have ended, too.
+            timeout_s: Wait no longer than this.
+        """
+        self._is_unread = False
+        began = time.monotonic()
+        found = self._query("checkpoints", after, timeout_s)
+        if not validated:
+            return found
+        left_s = None if timeout_s is None else max(0.0, began + timeout_s - time.monotonic())
+        with self._progress.phase("waiting for validations"):
+            return self._query("validations", after, left_s, validated=True)
+
+    def _query(
+        self, operation: WaitOperation, after: int | None, timeout_s: float | None, *, validated: bool = False
+    ) -> tuple[CheckpointInfo, ...]:
+        return self._requests.ask(
+            CheckpointList,
+            lambda index: CheckpointQuery(index=index, after=after, validated=validated),
+            operation,
+            timeout_s=timeout_s,
+            at_timeout=lambda index: CheckpointQuery(index=index),
+        ).found
+
+    def warn_if_unread(self) -> None:
+        """Warn rank 0 of a save before the first checkpoint was read: the function has started from scratch."""
+        if self._is_unread:
+            self._is_unread = False
+            _logger.warning(UNREAD)
+
+    def release_first(self) -> None:
+        """Let go of the local copy: the rank has reported, or ends, so it has read what it began with."""
+        if self._local_copy is not None:
+            self._local_copy.close()
+            self._local_copy = None
+
+    def on_committed(self, path: str) -> None:
+        """A checkpoint that this rank had a part in is durable."""
+        self._newest = self._storage.checkpoint(path)

@@ -1,0 +1,144 @@
+"""The saves of one rank: which files are on their way to staging, and which wait to be committed."""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headway.core.errors import ConfigError
+from headway.core.messages import FilesStaged, RunInfo, SaveStarted, UploadGrant, UploadRequest
+from headway.storage.checkpoint.checkpoint import Checkpoint
+from headway.storage.checkpoint.staging import Note
+from headway.worker.checkpoint.background import Background
+from headway.worker.checkpoint.local import Saver
+from headway.worker.checkpoint.object_store import Uploader
+from headway.worker.checkpoint.options import SaveOptions
+from headway.worker.heartbeat import RankProgress
+from headway.worker.requests import PendingRequests
+from headway.worker.run_storage import RunStorage
+
+MAX_UNCOMMITTED = 4  # saves that may be in staging; more are made only as fast as storage commits them
+THROTTLE_S = 5.0  # but not slower than this: the rank that must commit them may be waiting for this one
+
+
+class CheckpointSaves:
+    """Stages the files of reports, and tells the controller when they are staged."""
+
+    def __init__(
+        self,
+        rank: int,
+        run: RunInfo,
+        storage: RunStorage,
+        requests: PendingRequests,
+        progress: RankProgress,
+        *,
+        on_failed: Callable[[BaseException], None],
+        single_thread: bool,
+    ) -> None:
+        """The saves of a session.
+
+        Args:
+            rank: Its number in the run.
+            run: The run that it saves for.
+            storage: Where files go.
+            requests: Tell the controller of saves.
+            progress: Says how far the rank is, and that silence is expected while it saves.
+            on_failed: Called with what a save in the background raised.
+            single_thread: Whether saves in the background are done at once.
+        """
+        self._rank = rank
+        self._run = run
+        self._storage = storage
+        self._requests = requests
+        self._progress = progress
+        self._background = Background(self._on_staged, on_failed, single_thread=single_thread)
+        self._staging = threading.Lock()  # guards the next two
+        self._reported: set[int] = set()  # reports with pending files that have been sent
+        self._early: set[int] = set()  # reports whose files were staged before they were sent
+        self._uncommitted: set[int] = set()
+        self.last_seq: int | None = None  # the newest report with files
+
+    def save(
+        self, checkpoint: object, seq: int, metrics: bytes, options: SaveOptions, validation: dict[str, Any] | None
+    ) -> bool:
+        """Bring the files of a report to the run's storage; False when they are on their way there in the background.
+
+        Args:
+            checkpoint: What the user has reported.
+            seq: The number of the report.
+            metrics: The metrics of the report, as JSON text.
+            options: How to save it.
+            validation: The arguments of its validation, if it is to be validated.
+        """
+        if not isinstance(checkpoint, Checkpoint):
+            kind = type(checkpoint).__name__
+            raise ConfigError(
+                f"checkpoint must be a Checkpoint, got {kind}: use Checkpoint.from_directory(path) or from_dict(data)"
+            )
+        self._requests.tell(SaveStarted(taken=self._progress.rows_taken(), place=options.place))
+        with self._progress.phase("saving a checkpoint"):
+            note = Note(
+                self._run.num_workers,
+                json.loads(metrics),
+                validation=validation,
+                cursor=options.recorded_cursor(),
+                unproven=not (options.scratch or checkpoint.may_be_signed()),
+            )
+            self._requests.wait("save", lambda: len(self._uncommitted) < MAX_UNCOMMITTED, THROTTLE_S)
+            staged = self._saver.save(checkpoint, seq, note, options)
+        self._uncommitted.add(seq)
+        self.last_seq = seq
+        return staged
+
+    @functools.cached_property
+    def _saver(self) -> Saver | Uploader:
+        storage, attempt = self._storage, self._run.attempt
+        if storage.store is not None:
+            spool = Path(self._run.path)
+            return Uploader(storage.store, attempt, self._rank, self._grant, self._background, spool, storage.key)
+        return Saver(storage.root, attempt, self._rank, self._background, storage.key, storage.lock)
+
+    def _grant(self, seq: int, name: str | None, files: tuple[str, ...]) -> UploadGrant:
+        """Where these files go in the object store, and which of them this rank uploads."""
+        return self._requests.ask(
+            UploadGrant, lambda index: UploadRequest(index=index, seq=seq, name=name, files=files), "upload"
+        )
+
+    def wait_until_committed(self, timeout_s: float | None) -> None:
+        """Wait for all checkpoints that this rank has saved."""
+        with self._progress.phase("waiting for a checkpoint"):
+            self._requests.wait("commit", lambda: not self._uncommitted, timeout_s)
+
+    def wait_until_staged(self) -> None:
+        """Wait for all saves in the background; raises what went wrong there."""
+        with self._progress.phase("saving a checkpoint"):
+            self._background.wait()
+
+    def _on_staged(self, seq: int) -> None:
+        """The pending files of a report are staged, perhaps before the report itself is sent."""
+        with self._staging:
+            if seq in self._reported:
+                self._requests.tell(FilesStaged(seq=seq))
+            else:
+                self._early.add(seq)
+
+    def on_report_sent(self, seq: int) -> None:
+        """A report with pending files has been sent."""
+        with self._staging:
+            self._reported.add(seq)
+            if seq in self._early:
+                self._requests.tell(FilesStaged(seq=seq))
+
+    def on_committed(self, seq: int) -> bool:
+        """Whether this rank had a part in the checkpoint that is durable now; older ones will not be committed."""
+        if seq not in self._uncommitted:
+            return False
+        self._uncommitted.difference_update([other for other in tuple(self._uncommitted) if other <= seq])
+        return True
+
+    def on_discarded(self, seq: int) -> None:
+        self._uncommitted.discard(seq)
