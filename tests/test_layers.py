@@ -167,5 +167,5 @@ def test_one_module_reads_the_environment() -> None:
         "engine.fork_server",
         "frameworks.torch",
         "train.torch.device",
-        "worker.main",
+        "worker.process_setup",
     }
