@@ -1,4 +1,4 @@
-"""Bad input gets one sentence with field, value and remedy, and no process starts for it."""
+"""Invalid input is refused with one sentence that names field, value and remedy, before any process starts."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_an_unknown_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         chosen_engine(ScalingConfig())
 
 
-def test_gpus_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     trainer = train.DataParallelTrainer(lambda: None, scaling_config=ScalingConfig(4, use_gpu=True))
     with expect_refusal(r"the run needs 4 GPUs \(4 workers × 1\), this machine has 0: lower num_workers"):
         trainer.fit()
 
 
-def test_more_cpus_than_there_are() -> None:
+def test_more_cpus_than_exist_are_refused() -> None:
     scaling = ScalingConfig(2, resources_per_worker={"CPU": 5000})
     with expect_refusal(r"the run needs 10000 CPUs \(2 workers × 5000\), this machine has \d+"):
         train.DataParallelTrainer(lambda: None, scaling_config=scaling).fit()
@@ -107,12 +107,12 @@ def test_a_function_with_two_parameters() -> None:
         fit(train_func)
 
 
-def test_a_function_that_is_none() -> None:
+def test_a_training_function_must_be_callable() -> None:
     with expect_refusal("train_loop_per_worker must be a function, got 7"):
         fit(7)
 
 
-def test_a_generator_would_never_run() -> None:
+def test_a_generator_function_is_refused() -> None:
     def train_func() -> Any:
         yield 1
 
@@ -123,7 +123,7 @@ def test_a_generator_would_never_run() -> None:
             fit(function)
 
 
-def test_a_config_that_is_no_dict() -> None:
+def test_a_config_must_be_a_dict() -> None:
     with expect_refusal(r"train_loop_config must be a dict, got \[1\]"):
         train.DataParallelTrainer(lambda config: None, train_loop_config=[1]).fit()  # type: ignore[arg-type]
 
@@ -161,14 +161,14 @@ def test_an_unpicklable_attribute_is_named() -> None:
         fit(Trainer().train)
 
 
-def test_a_storage_path_that_cannot_be_written(tmp_path: Path) -> None:
+def test_an_unwritable_storage_path_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for name in (None, "mine"):
         with expect_refusal(r"storage_path '.*file/below' cannot be written \(Not a directory\): choose another"):
             fit(lambda: None, storage_path=tmp_path / "file/below", name=name)
 
 
-def test_a_folder_that_is_something_else(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis/chapter-1.tex").write_text("precious")
     with expect_refusal("exists and is not a run of ours: choose another name"):
@@ -191,12 +191,12 @@ def test_storage_paths_and_filesystems() -> None:
 
 
 @pytest.mark.parametrize("name", ["", " ", "..", ".", "a/b", "a\0b", 7])
-def test_a_name_that_is_no_folder_name(name: Any) -> None:
+def test_a_run_name_must_be_a_directory_name(name: Any) -> None:
     with expect_refusal("name must be a plain folder name without slashes"):
         RunConfig(name=name)
 
 
-def test_a_name_that_no_filesystem_takes() -> None:
+def test_a_run_name_that_no_filesystem_accepts_is_refused() -> None:
     assert RunConfig(name="ü" * 127).name == "ü" * 127
     with expect_refusal("name must have 255 bytes at most, got 256: 'üüü"):
         RunConfig(name="ü" * 128)
@@ -216,7 +216,7 @@ def test_a_bad_number_of_checkpoints(n: Any) -> None:
         CheckpointConfig(num_to_keep=n)
 
 
-def test_other_fields_say_what_they_want() -> None:
+def test_errors_of_other_fields_name_valid_values() -> None:
     for match, make in {
         "checkpoint_score_order must be 'max' or 'min', got 'up'": lambda: CheckpointConfig(
             checkpoint_score_order="up"
@@ -247,20 +247,20 @@ def test_other_fields_say_what_they_want() -> None:
             make()
 
 
-def test_a_parameter_that_nobody_will_give() -> None:
+def test_a_required_parameter_that_is_not_given_is_refused() -> None:
     def train_func(*, rate: float) -> None: ...
 
     with expect_refusal("'train_func' requires 'rate' by keyword"):
         fit(train_func)
 
 
-def test_metadata_that_cannot_travel() -> None:
+def test_metadata_must_pickle() -> None:
     trainer = train.DataParallelTrainer(print, metadata={"lock": threading.Lock()})
     with expect_refusal("metadata → key 'lock' is a _thread.lock, which does not pickle"):
         trainer.fit()
 
 
-def test_an_environment_that_only_looks_like_torchruns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_torchrun_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("RANK", "first")
@@ -268,7 +268,7 @@ def test_an_environment_that_only_looks_like_torchruns(monkeypatch: pytest.Monke
         train.DataParallelTrainer(print, scaling_config=ScalingConfig(0)).fit()
 
 
-def test_shares_of_a_card_that_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_fractions_that_do_not_add_up_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     with expect_refusal("the run needs 1.8 GPUs"):
         train.DataParallelTrainer(
@@ -276,7 +276,7 @@ def test_shares_of_a_card_that_do_not_add_up(monkeypatch: pytest.MonkeyPatch) ->
         ).fit()
 
 
-def test_callbacks_that_are_none() -> None:
+def test_callbacks_must_be_callbacks() -> None:
     with expect_refusal("callbacks must be instances of UserCallback, got <built-in function print>"):
         fit(lambda: None, callbacks=[print])
 

@@ -1,4 +1,4 @@
-"""What report() and the function's return refuse, on the worker, at once, with the key."""
+"""Values that report() and return refuse: on the worker, at once, naming the key."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ def test_metrics_must_be_a_dict() -> None:
     assert complaint(lambda: train.report(0.5)) == "report() takes a dict of metrics, got float"  # type: ignore[arg-type]
 
 
-def test_a_checkpoint_must_be_one() -> None:
+def test_the_checkpoint_argument_must_be_a_checkpoint() -> None:
     text = complaint(lambda: train.report({}, checkpoint="/tmp"))  # type: ignore[arg-type]
     assert text == "checkpoint must be a Checkpoint, got str: use Checkpoint.from_directory(path) or from_dict(data)"
 
 
-def test_a_checkpoint_that_is_not_there() -> None:
+def test_a_missing_checkpoint_directory_is_refused() -> None:
     text = complaint(lambda: train.report({}, checkpoint=train.Checkpoint("/nowhere")))
     assert "the reported checkpoint /nowhere is not a directory" in text
 
 
-def test_a_checkpoint_without_a_file() -> None:
+def test_an_empty_checkpoint_is_refused() -> None:
     def train_func() -> None:
         with tempfile.TemporaryDirectory() as folder:
             train.report({}, checkpoint=train.Checkpoint(folder))
@@ -62,7 +62,7 @@ def test_a_checkpoint_without_a_file() -> None:
     assert "holds no file" in complaint(train_func)
 
 
-def test_a_deep_nesting_is_one_sentence() -> None:
+def test_deeply_nested_metrics_are_refused_in_one_sentence() -> None:
     def train_func() -> None:
         value: Any = 1
         for _ in range(5000):
@@ -84,7 +84,7 @@ def test_a_return_value_that_contains_itself_comes_back() -> None:
     assert (one, itself[0]) == (1, 1)
 
 
-def test_an_upload_mode_that_there_is_not() -> None:
+def test_an_unknown_upload_mode_is_refused() -> None:
     def train_func() -> None:
         train.report({}, train.Checkpoint.from_dict({"a": 1}), checkpoint_upload_mode="sync")  # type: ignore[arg-type]
 

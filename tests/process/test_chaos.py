@@ -22,7 +22,7 @@ def test_faults_of_every_sort_change_nothing(tmp_path: Path, monkeypatch: pytest
     assert found.litter == []
 
 
-def test_a_loss_that_differs_or_is_missing_is_seen(tmp_path: Path) -> None:
+def test_a_different_or_missing_loss_is_detected(tmp_path: Path) -> None:
     def write(name: str, *lines: dict[str, object]) -> Path:
         (tmp_path / name).mkdir()
         (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

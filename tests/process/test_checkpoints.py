@@ -1,10 +1,11 @@
-"""Checkpoints of real runs: dicts, damage, recovery, what the command line says of them."""
+"""Checkpoints of real runs: dicts, damage, recovery, and the ``ckpt`` commands."""
 
 from __future__ import annotations
 
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -23,7 +24,7 @@ from scenarios import crash_checkpoints
 from support import Driver, fit, python, save, wait_until, write_script
 
 
-def test_a_dict_is_a_checkpoint_and_where_a_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_resumes_from_a_dict_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     def train_func() -> int:
@@ -51,7 +52,7 @@ def test_a_dict_is_a_checkpoint_and_where_a_run_goes_on(tmp_path: Path, monkeypa
     assert later.to_dict(trust=True)["hook"]() == 3
 
 
-def test_who_saves_anew_without_reading_what_was_saved_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_saving_without_reading_the_last_checkpoint_warns_once(capfd: pytest.CaptureFixture[str]) -> None:
     def train_func(reads: bool) -> None:
         if reads:
             train.get_checkpoint()
@@ -87,7 +88,7 @@ def test_a_checkpoint_is_ranked_by_its_own_dict_first() -> None:
     assert [checkpoint.to_dict()["loss"] for checkpoint, _ in result.best_checkpoints] == [2, 1]
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_checkpoint_is_named_and_the_previous_one_is_used(capfd: pytest.CaptureFixture[str]) -> None:
     def train_func(config: dict[str, int]) -> Any:
         checkpoint = train.get_checkpoint()
         for step in range(config["steps"]):
@@ -102,8 +103,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(capfd: pytest.
     assert "checkpoint_000002 is damaged and is not used (dict.json has" in capfd.readouterr().err
 
 
-def test_a_save_that_the_killed_driver_had_not_heard_of_is_kept(tmp_path: Path) -> None:
-    """The driver is stopped while the worker saves; both are killed; the files lie in staging."""
+def test_a_save_unknown_to_the_killed_driver_is_kept(tmp_path: Path) -> None:
+    """The driver is suspended while the worker saves; both are killed; the files are in staging."""
     script = """
         import os, pathlib, sys, tempfile, time
         from headway import train
@@ -114,7 +115,8 @@ def test_a_save_that_the_killed_driver_had_not_heard_of_is_kept(tmp_path: Path) 
                 train.report({"step": 0}, checkpoint=train.Checkpoint.from_dict({"step": 0}))
                 train.get_checkpoint()
                 print("one", flush=True)
-                time.sleep(0.3)
+                while not pathlib.Path("suspended").exists():
+                    time.sleep(0.01)
                 train.report({"step": 1}, checkpoint=train.Checkpoint.from_dict({"step": 1}))
                 pathlib.Path(train.get_context().get_trial_dir(), "saved").touch()
                 time.sleep(60)
@@ -124,20 +126,21 @@ def test_a_save_that_the_killed_driver_had_not_heard_of_is_kept(tmp_path: Path) 
     """
     run = Path(os.environ["HEADWAY_RESULTS"], "run")
     path = write_script(tmp_path, script)
-    with Driver(path) as driver:
+    with Driver(path, cwd=tmp_path) as driver:
         driver.wait_for("one")
-        driver.process.send_signal(19)  # SIGSTOP: it hears nothing any more
-        wait_until(lambda: (run / "saved").exists(), 10)
+        driver.process.send_signal(signal.SIGSTOP)
+        (tmp_path / "suspended").touch()
+        wait_until(lambda: (run / "saved").exists())
         driver.process.kill()
         driver.process.wait()
-    with Driver(path) as driver:
-        driver.process.wait(30)
+    with Driver(path, cwd=tmp_path) as driver:
+        driver.process.wait(60)
         assert "checkpoint_000001 (report 1) was saved when the run was cut off, and is kept" in driver.output
         assert "{'step': 1}" in driver.output
     assert [row.metrics for row in RunReader.at(run).reports()] == [{"step": 0}, {"step": 1}]
 
 
-def test_a_full_disk_ends_the_run_with_a_sentence_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_ends_the_run_with_a_clear_error_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def train_func() -> None:
         from headway.storage import durable_fs
 
@@ -167,7 +170,7 @@ def test_kills_at_random_moments_lose_nothing(storage: str, tmp_path: Path, s3: 
     assert tally.checkpoints_read > 0
 
 
-def test_the_temporary_folder_of_a_save_may_go_at_once() -> None:
+def test_a_temporary_directory_may_be_removed_right_after_the_report() -> None:
     def train_func() -> None:
         with tempfile.TemporaryDirectory() as folder:
             train.report({}, save(folder, a="1"))
@@ -202,7 +205,7 @@ def test_ckpt_ls_and_verify(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ckpt", "verify", result.path, "checkpoint_000001"]) == 0
 
 
-def test_ckpt_why_says_what_kept_and_what_deleted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ckpt_why_explains_what_was_kept_and_deleted(capsys: pytest.CaptureFixture[str]) -> None:
     result = run_with_checkpoints(checkpoint_config=train.CheckpointConfig(1, "acc"))
     capsys.readouterr()
     assert main(["ckpt", "why", result.path]) == 0
@@ -214,7 +217,7 @@ def test_ckpt_why_says_what_kept_and_what_deleted(capsys: pytest.CaptureFixture[
     assert "kept: the newest" in lines[4]
 
 
-def test_ckpt_rm_removes_but_not_the_newest_unasked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ckpt_rm_removes_the_newest_only_with_force(capsys: pytest.CaptureFixture[str]) -> None:
     result = run_with_checkpoints()
     assert main(["ckpt", "rm", result.path, "checkpoint_000001"]) == 0
     assert main(["ckpt", "rm", result.path, "checkpoint_000003"]) == 1
@@ -227,7 +230,7 @@ def test_ckpt_rm_removes_but_not_the_newest_unasked(capsys: pytest.CaptureFixtur
     assert "deleted: removed by hand" in capsys.readouterr().out
 
 
-def test_a_checkpoint_that_is_being_read_is_not_taken_away(tmp_path: Path) -> None:
+def test_a_checkpoint_is_not_deleted_while_it_is_read(tmp_path: Path) -> None:
     def train_func() -> bool:
         train.report({}, checkpoint=train.Checkpoint.from_dict({"step": 0}))
         first = train.get_checkpoint()
@@ -246,7 +249,7 @@ def test_a_checkpoint_that_is_being_read_is_not_taken_away(tmp_path: Path) -> No
     assert result.return_value is True
 
 
-def test_resuming_says_what_differs(capfd: pytest.CaptureFixture[str]) -> None:
+def test_resuming_reports_what_changed(capfd: pytest.CaptureFixture[str]) -> None:
     def first(config: dict[str, Any]) -> None:
         train.report({"rate": config["rate"]}, checkpoint=train.Checkpoint.from_dict(config))
 
@@ -262,7 +265,7 @@ def test_resuming_says_what_differs(capfd: pytest.CaptureFixture[str]) -> None:
     assert "the code of" in err
 
 
-def test_restore_goes_on_with_what_was_asked_for(tmp_path: Path) -> None:
+def test_restore_continues_with_the_recorded_options(tmp_path: Path) -> None:
     def train_func(config: dict[str, Any]) -> Any:
         checkpoint = train.get_checkpoint()
         start = checkpoint.to_dict()["step"] + 1 if checkpoint else 0
@@ -283,7 +286,7 @@ def test_restore_goes_on_with_what_was_asked_for(tmp_path: Path) -> None:
         train.DataParallelTrainer.restore(tmp_path, train_func)
 
 
-def test_no_checkpoint_on_disk_and_the_newest_in_memory(tmp_path: Path) -> None:
+def test_the_newest_checkpoint_is_kept_in_memory_when_none_is_kept_on_disk(tmp_path: Path) -> None:
     marker = tmp_path / "killed"
 
     def train_func() -> int:
@@ -310,10 +313,10 @@ def test_no_checkpoint_on_disk_and_the_newest_in_memory(tmp_path: Path) -> None:
     shutil.rmtree(memory)
 
 
-def test_ranks_that_save_into_one_folder_are_told_and_the_last_copy_counts(
+def test_ranks_that_save_into_one_directory_are_warned_and_the_last_copy_counts(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Rank 1 empties the file to write it anew; rank 0, which was quicker, copies it like that."""
+    """Rank 1 truncates the file to write it again, while rank 0 copies it."""
     shared = tmp_path / "shared"
     shared.mkdir()
 
@@ -335,7 +338,7 @@ def test_ranks_that_save_into_one_folder_are_told_and_the_last_copy_counts(
     assert "let one rank save, or give each rank a folder of its own" in told
 
 
-def test_what_was_kept_in_memory_is_gone_with_the_program(tmp_path: Path) -> None:
+def test_checkpoints_in_memory_end_with_the_program(tmp_path: Path) -> None:
     script = """
         from headway import train
 
@@ -352,7 +355,7 @@ def test_what_was_kept_in_memory_is_gone_with_the_program(tmp_path: Path) -> Non
     assert not Path(path).exists()
 
 
-def test_a_torch_checkpoint_gives_its_model_back() -> None:
+def test_a_torch_checkpoint_returns_its_model() -> None:
     import torch
 
     from headway.train.torch import TorchCheckpoint, TorchTrainer, prepare_model
@@ -373,8 +376,8 @@ def test_a_torch_checkpoint_gives_its_model_back() -> None:
         TorchCheckpoint(whole.to_directory()).get_model()
 
 
-def test_a_read_only_folder_is_said_and_a_result_is_read_from_it(tmp_path: Path) -> None:
-    """Rights do not stop root, so the process gives that privilege up first."""
+def test_a_read_only_directory_is_refused_for_runs_and_readable_for_results(tmp_path: Path) -> None:
+    """Permissions do not restrict root, so the process drops that capability first."""
     result = run_with_checkpoints(storage_path=tmp_path / "runs", name="run")
     script = write_script(
         tmp_path,

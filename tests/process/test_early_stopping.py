@@ -1,4 +1,4 @@
-"""All ranks stop in the same step, by rank 0's metric, and after a restart in the step they would have stopped in."""
+"""All ranks stop in the same step, decided by rank 0's metric, also after a restart."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_after_a_restart_it_stops_in_the_same_step(tmp_path: Path) -> None:
         ({"patience": 2}, [1, 1, 1, 1], 3),
     ],
 )
-def test_when_it_stops(options: dict[str, Any], losses: list[float], expected: int) -> None:
+def test_stop_conditions(options: dict[str, Any], losses: list[float], expected: int) -> None:
     def train_func() -> int:
         return len(losses_until_stop(train.EarlyStopping("val/loss", **options), losses))
 
@@ -131,13 +131,13 @@ def test_bad_options_are_refused(options: dict[str, Any], complaint: str) -> Non
         train.EarlyStopping(**{"metric": "loss", **options})
 
 
-def test_its_state_is_plain_data() -> None:
+def test_the_state_is_plain_data() -> None:
     stopping = train.EarlyStopping("loss")
     stopping.load_state_dict({"best": 0.5, "num_waited": 3})
     assert stopping.stopped
     assert json.loads(json.dumps(stopping.state_dict())) == {"best": 0.5, "num_waited": 3}
 
 
-def test_outside_a_training_function_it_says_where_it_belongs() -> None:
+def test_outside_a_training_function_the_error_says_where_it_belongs() -> None:
     with pytest.raises(train.SessionError, match=r"EarlyStopping.update\(\) was called outside a training function"):
         train.EarlyStopping("loss").update({"loss": 1})

@@ -1,4 +1,4 @@
-"""Bad luck: storage that goes away, a full disk, slow callbacks, strays, garbage, jumping clocks, failures in pairs."""
+"""Faults of the environment: lost storage, full disks, slow callbacks, leftover processes, garbage, clock jumps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from support import Driver, alive, fit, plain_trainer, python, save, wait_until,
 
 
 def counting(num_steps: int, pause_s: float = 0.02, every: int = 1) -> Callable[[], int]:
-    """A function that counts, saves what it has counted, and goes on from there."""
+    """A function that counts steps, saves its count and resumes from it."""
 
     def train_func() -> int:
         first = train.get_checkpoint()
@@ -60,7 +60,7 @@ def fork_server_pids() -> list[int]:
 # --- storage ---
 
 
-def test_a_run_folder_that_goes_away_and_comes_back_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_run_directory_that_is_moved_away_and_back_is_continued(tmp_path: Path) -> None:
     run = plain_trainer(counting(30, 0.05), 2, name="run", storage_path=tmp_path, max_failures=-1).start()
     next(run.reports())
     run.path.rename(tmp_path / "away")
@@ -73,7 +73,7 @@ def test_a_run_folder_that_goes_away_and_comes_back_is_gone_on_with(tmp_path: Pa
 
 
 @pytest.mark.parametrize("how", ["moved", "removed"])
-def test_a_run_whose_folder_is_taken_by_another_writes_nothing_there(how: str, tmp_path: Path) -> None:
+def test_a_run_whose_directory_was_replaced_by_another_runs_writes_nothing_to_it(how: str, tmp_path: Path) -> None:
     go_on = tmp_path / "go on"
 
     def train_func(config: dict[str, Any]) -> None:
@@ -106,8 +106,8 @@ def test_a_run_whose_folder_is_taken_by_another_writes_nothing_there(how: str, t
     assert (slot / "file").read_text() == "of the second"
 
 
-def test_a_disk_that_is_full_for_a_while_costs_nothing_but_a_warning(tmp_path: Path) -> None:
-    """The driver can write no more than so many bytes into a file; later it can again."""
+def test_a_temporarily_full_disk_causes_only_a_warning(tmp_path: Path) -> None:
+    """A limit on file sizes stands in for a full disk, and is lifted after a while."""
     code = """
         import resource, threading, time
         from headway import train
@@ -132,7 +132,7 @@ def test_a_disk_that_is_full_for_a_while_costs_nothing_but_a_warning(tmp_path: P
         assert "steps: 60" in driver.output
 
 
-def test_a_disk_that_stays_full_says_at_the_end_what_is_missing(tmp_path: Path) -> None:
+def test_a_disk_that_stays_full_is_reported_at_the_end_with_what_is_missing(tmp_path: Path) -> None:
     code = """
         import resource
         from headway import train
@@ -150,7 +150,7 @@ def test_a_disk_that_stays_full_says_at_the_end_what_is_missing(tmp_path: Path) 
         assert "could not be written: [Errno 27]" in driver.output
 
 
-def test_a_commit_that_fails_is_a_failure_of_the_attempt_and_the_next_one_goes_on(
+def test_a_failed_commit_fails_the_attempt_and_the_next_one_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flush, left = durable_fs.flush, [3]
@@ -170,7 +170,7 @@ def test_a_commit_that_fails_is_a_failure_of_the_attempt_and_the_next_one_goes_o
     assert "could not be committed: [Errno 28] No space left on device" in retry["cause"]
 
 
-def test_a_commit_that_fails_without_a_retry_left_is_the_controllers_failure(
+def test_a_failed_commit_without_retries_left_is_a_controller_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path) -> None:
@@ -186,10 +186,10 @@ def test_a_commit_that_fails_without_a_retry_left_is_the_controllers_failure(
 
 
 @pytest.mark.parametrize("retries", [0, 1])
-def test_what_could_not_be_committed_is_kept_and_committed_by_the_next_opening(
+def test_files_that_could_not_be_committed_are_committed_when_the_run_is_opened_again(
     retries: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The files were taken: they are the only ones. The disk has no room for the manifest."""
+    """The files were moved, so they exist only once. The disk has no room for the manifest."""
 
     def train_func() -> str | None:
         if (found := train.get_checkpoint()) is not None:
@@ -213,7 +213,7 @@ def test_what_could_not_be_committed_is_kept_and_committed_by_the_next_opening(
 # --- callbacks ---
 
 
-def test_a_callback_that_takes_its_time_is_named_and_holds_nobody_up(
+def test_a_slow_callback_is_named_and_blocks_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(callback_runner, "SLOW_S", 0.3)
@@ -236,7 +236,7 @@ def test_a_callback_that_takes_its_time_is_named_and_holds_nobody_up(
     assert "waiting for its callbacks" in said
 
 
-def test_a_callback_that_raises_is_named_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_a_callback_that_raises_is_named_and_the_run_continues(tmp_path: Path) -> None:
     class Broken(train.UserCallback):
         def after_report(self, run_context: Any, metrics: Any, checkpoint: Any) -> None:
             raise KeyError("no such column")
@@ -250,7 +250,7 @@ def test_a_callback_that_raises_is_named_and_the_run_goes_on(tmp_path: Path) -> 
 
 
 def test_a_working_directory_that_is_removed_does_not_end_the_run(tmp_path: Path) -> None:
-    """Later workers, and those of a later program, begin in the root directory: torch needs one that is there."""
+    """Later workers start in the root directory: torch needs a working directory that exists."""
     script = write_script(
         tmp_path,
         """
@@ -281,8 +281,8 @@ def test_a_working_directory_that_is_removed_does_not_end_the_run(tmp_path: Path
 
 
 @pytest.mark.parametrize("how", ["returns", "raises", "dies"])
-def test_children_that_a_worker_has_left_behind_end_with_the_attempt(how: str, tmp_path: Path) -> None:
-    """Even those that have a session of their own, which no signal to its group reaches."""
+def test_child_processes_of_a_worker_are_killed_when_the_attempt_ends(how: str, tmp_path: Path) -> None:
+    """Including processes with a session of their own, which no signal to the group reaches."""
     pids = tmp_path / "pids"
 
     def train_func() -> None:
@@ -308,7 +308,7 @@ def test_children_that_a_worker_has_left_behind_end_with_the_attempt(how: str, t
     wait_until(lambda: not alive([each for each in psutil.process_iter() if each.pid == pid]))
 
 
-def test_a_worker_that_closes_its_pipe_is_ended_and_named(tmp_path: Path) -> None:
+def test_a_worker_that_closes_its_connection_is_killed_and_named(tmp_path: Path) -> None:
     def train_func() -> None:
         if train.get_context().get_world_rank() == 1:
             os.closerange(3, 256)
@@ -318,7 +318,7 @@ def test_a_worker_that_closes_its_pipe_is_ended_and_named(tmp_path: Path) -> Non
         fit(train_func, 2, name="run", storage_path=tmp_path)
 
 
-def test_a_worker_that_sends_garbage_is_ended_and_named(tmp_path: Path) -> None:
+def test_a_worker_that_sends_garbage_is_killed_and_named(tmp_path: Path) -> None:
     def train_func() -> None:
         if train.get_context().get_world_rank() == 1:
             for fd in range(3, 64):
@@ -346,7 +346,7 @@ def test_a_clock_that_jumps_changes_nothing(jump_s: float, tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_two_deaths_at_once_are_one_failure(number: int, tmp_path: Path) -> None:
+def test_two_simultaneous_crashes_are_one_failure(number: int, tmp_path: Path) -> None:
     run = plain_trainer(counting(30), 2, name="run", storage_path=tmp_path, max_failures=1).start()
     pids: set[int] = set()
     for report in run.reports(rank=None):
@@ -360,7 +360,7 @@ def test_two_deaths_at_once_are_one_failure(number: int, tmp_path: Path) -> None
     assert len([event for event in events(run.path) if event["event"] == "retry"]) == 1
 
 
-def test_a_failure_while_stopping_does_not_hold_it_up(tmp_path: Path) -> None:
+def test_a_failure_while_stopping_does_not_delay_the_stop(tmp_path: Path) -> None:
     def train_func() -> None:
         try:
             while True:
@@ -375,7 +375,7 @@ def test_a_failure_while_stopping_does_not_hold_it_up(tmp_path: Path) -> None:
     assert run.result(timeout_s=60).state == "STOPPED"
 
 
-def test_a_worker_that_is_killed_during_a_commit_loses_nothing_that_was_complete(tmp_path: Path) -> None:
+def test_a_kill_during_a_commit_loses_no_complete_checkpoint(tmp_path: Path) -> None:
     slow = durable_fs.flush
     began = threading.Event()
 
@@ -396,8 +396,8 @@ def test_a_worker_that_is_killed_during_a_commit_loses_nothing_that_was_complete
     assert len(names) == len(set(names)) >= 4
 
 
-def test_storage_that_is_slow_to_read_holds_up_commits_and_nothing_else(tmp_path: Path) -> None:
-    """The first read of a commit lasts until the run has noticed the death of its worker."""
+def test_slow_reads_from_storage_delay_commits_and_nothing_else(tmp_path: Path) -> None:
+    """The first read of a commit lasts until the run has noticed that its worker exited."""
     read, noticed = staging.read_note, threading.Event()
     reads: list[bool] = []
 
@@ -430,7 +430,7 @@ def test_storage_that_is_slow_to_read_holds_up_commits_and_nothing_else(tmp_path
 
 
 @pytest.mark.parametrize("moment", ["before it starts", "while they come up", "while they run", "while it stops"])
-def test_the_death_of_the_fork_server_is_one_failure_like_others(moment: str, tmp_path: Path) -> None:
+def test_a_crash_of_the_fork_server_is_an_ordinary_failure(moment: str, tmp_path: Path) -> None:
     fit(lambda: None, name="warm-up", storage_path=tmp_path)
     if moment == "before it starts":
         for pid in fork_server_pids():
@@ -451,10 +451,10 @@ def test_the_death_of_the_fork_server_is_one_failure_like_others(moment: str, tm
         assert steps(run.path) == list(range(20))
 
 
-def test_a_fork_server_that_is_stopped_while_they_come_up_is_not_waited_for_for_ever(
+def test_a_suspended_fork_server_is_replaced_after_the_start_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers that never become ready: the attempt is given up, and the next one has another fork server."""
+    """The workers never become ready: the attempt fails, and the next one has another fork server."""
     from headway.control.machine import shutdown
 
     fit(lambda: None, name="warm-up", storage_path=tmp_path)
@@ -470,7 +470,7 @@ def test_a_fork_server_that_is_stopped_while_they_come_up_is_not_waited_for_for_
     assert not alive(stopped)
 
 
-def test_workers_that_never_come_up_end_the_run_when_the_budget_for_starts_is_spent(
+def test_workers_that_never_start_end_the_run_when_the_start_budget_is_spent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from headway.engine.local import LocalEngine
@@ -492,7 +492,7 @@ def test_workers_that_never_come_up_end_the_run_when_the_budget_for_starts_is_sp
     assert isinstance(caught.value.controller_failure, train.EngineError)
 
 
-def test_out_of_memory_is_called_by_its_name(tmp_path: Path) -> None:
+def test_running_out_of_memory_is_reported_as_such(tmp_path: Path) -> None:
     def train_func() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
         bytearray(32 << 30)
@@ -503,8 +503,8 @@ def test_out_of_memory_is_called_by_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["prints", "raises"])
-def test_logs_that_find_no_room_neither_end_the_training_nor_hide_its_error(what: str, tmp_path: Path) -> None:
-    """The limit on the size of a file stands in for a full disk."""
+def test_a_full_disk_for_logs_neither_ends_the_training_nor_hides_its_error(what: str, tmp_path: Path) -> None:
+    """A limit on file sizes stands in for a full disk."""
 
     def train_func() -> str:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, 1 << 14))
@@ -523,8 +523,8 @@ def test_logs_that_find_no_room_neither_end_the_training_nor_hide_its_error(what
             fit(train_func, storage_path=tmp_path)
 
 
-def test_a_rank_that_is_late_finds_the_checkpoint_that_its_attempt_began_with(tmp_path: Path) -> None:
-    """Retention keeps one checkpoint, and the quick rank has made several when the late one looks at its own."""
+def test_a_slow_rank_still_finds_the_checkpoint_its_attempt_started_from(tmp_path: Path) -> None:
+    """Retention keeps one checkpoint, and rank 0 has made several when the slow rank opens its own."""
     first = fit(
         lambda: train.report({}, train.Checkpoint.from_dict({"step": 0})),
         name="run",

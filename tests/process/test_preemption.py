@@ -1,4 +1,4 @@
-"""SIGTERM, to a worker or to the program: all save in one report and leave, and nothing is lost."""
+"""SIGTERM to a worker or to the program: all ranks save in one report and exit, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scenarios import preempt, training
 from support import Driver, fit, journal, python, save, wait_until, write_script
 
 
-def test_told_to_leave_again_and_again_a_run_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_preemptions_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "AHEAD", 60)
     found = preempt.endure(tmp_path, {"a worker": 6, "the program": 4}, seed=1)
     assert found.trouble == []
@@ -43,7 +43,7 @@ def trainer(function: Any, folder: Path, num_workers: int = 2, **limits: Any) ->
 
 
 def tell_worker(folder: Path, rank: int) -> None:
-    """To leave; its function has left its number."""
+    """Send SIGTERM to a worker, once its function has written its process id."""
     wait_until(lambda: (folder / f"pid-{rank}").exists())
     os.kill(int((folder / f"pid-{rank}").read_text()), signal.SIGTERM)
 
@@ -63,7 +63,7 @@ def report_with_state(step: int) -> None:
         train.report({"step": step}, save(folder, step=str(step)))
 
 
-def test_a_loop_that_saves_its_own_state_is_told_in_time(tmp_path: Path) -> None:
+def test_get_preemption_info_announces_a_preemption_to_all_ranks_in_one_step(tmp_path: Path) -> None:
     def train_func(config: dict[str, Any]) -> int:
         rank, first = train.get_context().get_world_rank(), first_step()
         for step in range(first, first + 2 if first else 1000):
@@ -96,7 +96,7 @@ def test_a_loop_that_saves_its_own_state_is_told_in_time(tmp_path: Path) -> None
     assert retry["why"] == "preempt"
 
 
-def test_preemptions_have_a_budget_of_their_own(tmp_path: Path) -> None:
+def test_preemptions_have_a_separate_budget(tmp_path: Path) -> None:
     def train_func(config: dict[str, Any]) -> None:
         for step in range(first_step(), 100_000):
             time.sleep(0.01)
@@ -126,7 +126,7 @@ def test_preemptions_have_a_budget_of_their_own(tmp_path: Path) -> None:
         train.ControllerError(OSError("full")),
     ],
 )
-def test_errors_survive_pickle_with_all_that_they_know(error: train.TrainingFailedError) -> None:
+def test_errors_keep_all_attributes_when_pickled(error: train.TrainingFailedError) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error)
     assert str(again) == str(error)
@@ -159,7 +159,7 @@ def record() -> RunReader:
     return RunReader.at(Path(os.environ["HEADWAY_RESULTS"], "run"))
 
 
-def test_a_program_that_saves_its_own_state_leaves_after_the_next_checkpoint(tmp_path: Path) -> None:
+def test_a_preempted_program_exits_after_the_next_checkpoint(tmp_path: Path) -> None:
     with Driver(write_script(tmp_path, LOOP.replace("SAVES", "True"))) as driver:
         driver.wait_for("[r1] ready")
         driver.process.send_signal(signal.SIGTERM)
@@ -169,8 +169,8 @@ def test_a_program_that_saves_its_own_state_leaves_after_the_next_checkpoint(tmp
     assert [saved.manifest.seq for saved in record().checkpoints()] == [39]
 
 
-def test_a_program_that_watches_its_run_leaves_in_the_same_way(tmp_path: Path) -> None:
-    """``start()`` runs it in a thread, where nobody hears of signals."""
+def test_a_preempted_program_that_used_start_exits_in_the_same_way(tmp_path: Path) -> None:
+    """``start()`` runs the controller in a thread, which receives no signals."""
     watching = LOOP.replace("SAVES", "True").replace(").fit()", ").start().result()")
     with Driver(write_script(tmp_path, watching)) as driver:
         driver.wait_for("[r1] ready")
@@ -180,8 +180,8 @@ def test_a_program_that_watches_its_run_leaves_in_the_same_way(tmp_path: Path) -
     assert [saved.manifest.seq for saved in record().checkpoints()] == [39]
 
 
-def test_a_program_all_of_whose_processes_are_told_leaves_in_the_same_way(tmp_path: Path) -> None:
-    """As systemd does, and Slurm: not the program alone, but whatever belongs to it."""
+def test_a_program_exits_in_the_same_way_when_all_its_processes_receive_sigterm(tmp_path: Path) -> None:
+    """As systemd and Slurm do: they signal every process of a program."""
     with Driver(write_script(tmp_path, LOOP.replace("SAVES", "True"))) as driver:
         driver.wait_for("[r1] ready")
         for process in [psutil.Process(driver.process.pid), *driver.descendants()]:
@@ -191,7 +191,7 @@ def test_a_program_all_of_whose_processes_are_told_leaves_in_the_same_way(tmp_pa
     assert [saved.manifest.seq for saved in record().checkpoints()] == [39]
 
 
-def test_a_worker_that_is_told_before_it_listens_hears_of_it_later(tmp_path: Path) -> None:
+def test_sigterm_during_the_start_of_a_worker_is_handled_later(tmp_path: Path) -> None:
     def train_func(config: dict[str, Any]) -> int:
         first = first_step()
         for step in range(first, first + 2 if first else 1000):
@@ -212,7 +212,7 @@ def test_a_worker_that_is_told_before_it_listens_hears_of_it_later(tmp_path: Pat
     assert retry["why"] == "preempt"
 
 
-def test_every_run_of_a_program_has_its_own_count_of_signals(tmp_path: Path) -> None:
+def test_every_run_of_a_program_counts_its_own_signals(tmp_path: Path) -> None:
     """A program that catches PreemptionError and starts another run survives one SIGTERM for each of them."""
     script = write_script(
         tmp_path,
@@ -242,7 +242,7 @@ def test_every_run_of_a_program_has_its_own_count_of_signals(tmp_path: Path) -> 
         assert driver.process.wait(10) == 0
 
 
-def test_the_exit_code_of_a_preempted_program_leaves_hooks_and_handlers_alone(tmp_path: Path) -> None:
+def test_the_exit_code_of_a_preempted_program_keeps_hooks_and_exit_handlers(tmp_path: Path) -> None:
     script = write_script(
         tmp_path,
         """

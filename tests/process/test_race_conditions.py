@@ -1,4 +1,4 @@
-"""The worst moments: an interrupt inside report(), a stop right after the first save, a launch that fails half-way."""
+"""Events at inconvenient moments: an interrupt inside report(), a stop after the first save, a failing launch."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def report_with_files(step: int, **files: str) -> None:
         train.report({"step": step}, save(folder, **(files or {"step": str(step)})))
 
 
-def test_ranks_that_log_at_different_rates_never_mix_their_saves() -> None:
-    """Rank 0 logs every step, all ranks save every third: by their numbers, files of different steps would meet."""
+def test_saves_of_ranks_that_report_at_different_rates_are_never_mixed() -> None:
+    """Rank 0 reports every step, all ranks save every third: merged by number, files of different steps would mix."""
 
     def train_func() -> None:
         rank = train.get_context().get_world_rank()
@@ -50,7 +50,7 @@ def test_ranks_that_log_at_different_rates_never_mix_their_saves() -> None:
 
 
 @pytest.mark.parametrize("_", range(4))
-def test_a_stop_inside_report_tears_no_word(_: int) -> None:
+def test_a_stop_during_report_leaves_no_partial_message(_: int) -> None:
     def train_func() -> None:
         try:
             while True:
@@ -68,7 +68,7 @@ def test_a_stop_inside_report_tears_no_word(_: int) -> None:
     assert seqs == list(range(len(seqs)))
 
 
-def test_a_stop_inside_a_save_leaves_room_for_the_last_one() -> None:
+def test_a_function_interrupted_during_a_save_can_save_once_more() -> None:
     def train_func() -> None:
         try:
             for step in range(100_000):
@@ -99,8 +99,8 @@ def test_the_first_checkpoint_of_rank_zero_alone_survives_a_stop() -> None:
     assert Path(result.checkpoint.path, "step").read_text() == "0"
 
 
-def test_every_checkpoint_of_rank_zero_alone_survives_a_death() -> None:
-    """It saves once in each attempt and is killed: each attempt goes on where the last one was."""
+def test_every_checkpoint_of_rank_zero_alone_survives_a_kill() -> None:
+    """Each attempt saves once and is killed: the next attempt resumes from that save."""
 
     def train_func() -> int:
         checkpoint = train.get_checkpoint()
@@ -113,8 +113,8 @@ def test_every_checkpoint_of_rank_zero_alone_survives_a_death() -> None:
     assert fit(train_func, 2, max_failures=3).return_value == 3
 
 
-def test_half_a_checkpoint_of_ranks_that_save_together_is_not_offered() -> None:
-    """Rank 1 has begun to save when rank 0, whose files are there, dies."""
+def test_a_partial_checkpoint_of_ranks_that_save_together_is_not_offered() -> None:
+    """Rank 0 exits after its save while rank 1 has only begun to save."""
 
     def train_func() -> bool:
         rank, run = train.get_context().get_world_rank(), Path(train.get_context().get_trial_dir())
@@ -133,14 +133,14 @@ def test_half_a_checkpoint_of_ranks_that_save_together_is_not_offered() -> None:
     assert fit(train_func, 2, max_failures=1).return_value is True
 
 
-def test_files_do_not_wait_for_ever_for_ranks_that_never_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_wait_only_for_a_while_for_ranks_that_never_save(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headway.control.timers.OVERDUE_S", 0.3)
 
     def train_func() -> None:
         if train.get_context().get_world_rank() == 0:
             report_with_files(0)
         manifests = Path(train.get_context().get_trial_dir(), "checkpoints").glob("*/.manifest.json")
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while not list(Path(train.get_context().get_trial_dir(), "checkpoints").glob("*/.manifest.json")):
             assert time.monotonic() < until, list(manifests)
             time.sleep(0.02)
@@ -148,11 +148,11 @@ def test_files_do_not_wait_for_ever_for_ranks_that_never_come(monkeypatch: pytes
     assert fit(train_func, 2).state == "FINISHED"
 
 
-def test_a_launch_that_fails_half_way_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_that_fails_halfway_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
     class Exhausted:
-        """The socket module, with too many open files at the second worker."""
+        """The socket module, which fails with too many open files at the second worker."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(socket, name)
@@ -177,11 +177,15 @@ def test_a_launch_that_always_fails_can_be_stopped(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(local.LocalEngine, "launch", refuse)
     run = plain_trainer(lambda: None, max_failures=-1).start()
-    time.sleep(0.3)
-    assert len(journal(run.path)) < 20, "not in a tight circle"
+    wait_until(lambda: len(retries(run.path)) >= 2)
+    assert retries(run.path)[1]["after_s"] > 0, "not in a tight loop"
     run.stop()
     with pytest.raises(train.TrainingFailedError, match="no room"):
-        run.result(timeout_s=5)
+        run.result(timeout_s=60)
+
+
+def retries(run: Path) -> list[dict[str, Any]]:
+    return [event for event in journal(run) if event["event"] == "retry"]
 
 
 def test_ctrl_c_in_a_callback_of_an_inline_run_ends_it(tmp_path: Path) -> None:
@@ -211,7 +215,7 @@ def test_ctrl_c_in_a_callback_of_an_inline_run_ends_it(tmp_path: Path) -> None:
     assert len(record.reports()) == 4
 
 
-def test_an_inline_function_that_swallows_the_interrupt_hears_it_again(tmp_path: Path) -> None:
+def test_an_inline_function_that_swallows_the_interrupt_is_interrupted_again(tmp_path: Path) -> None:
     script = """
         import os, signal, time
         from headway import train
@@ -236,7 +240,7 @@ def test_an_inline_function_that_swallows_the_interrupt_hears_it_again(tmp_path:
     assert RunReader.at(Path(os.environ["HEADWAY_RESULTS"], "run")).state == "ABORTED"
 
 
-def test_reports_of_an_inline_run_are_heard_while_it_runs() -> None:
+def test_reports_of_an_inline_run_are_received_while_it_runs() -> None:
     heard = threading.Event()
 
     def train_func() -> bool:
@@ -297,8 +301,8 @@ def test_ctrl_c_while_the_fork_server_still_imports_ends_at_once(tmp_path: Path)
     assert RunReader.at(Path(os.environ["HEADWAY_RESULTS"], "run")).state == "ABORTED"
 
 
-def test_a_forked_copy_of_the_driver_keeps_nothing_open(tmp_path: Path) -> None:
-    """A process that the user forks while a run is open holds copies of its lock and its sockets."""
+def test_a_forked_copy_of_the_driver_keeps_no_lock_or_socket_open(tmp_path: Path) -> None:
+    """A process forked by the user during a run inherits copies of its lock and its sockets."""
     trainer = plain_trainer(lambda: time.sleep(0.5), name="run")
     run = trainer.start()
     pid = os.fork()
@@ -313,7 +317,7 @@ def test_a_forked_copy_of_the_driver_keeps_nothing_open(tmp_path: Path) -> None:
         os.waitpid(pid, 0)
 
 
-def test_a_driver_that_blocks_sigchld_still_hears_of_exits(tmp_path: Path) -> None:
+def test_a_driver_that_blocks_sigchld_still_notices_exits(tmp_path: Path) -> None:
     script = """
         import signal
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD, signal.SIGINT])
@@ -323,8 +327,8 @@ def test_a_driver_that_blocks_sigchld_still_hears_of_exits(tmp_path: Path) -> No
     assert python(write_script(tmp_path, script)).stdout == "done\n"
 
 
-def test_a_fork_server_that_does_not_answer_cannot_hold_up_the_end() -> None:
-    """It is stopped; the workers are ended without it, and the next run gets another one."""
+def test_a_suspended_fork_server_does_not_delay_the_end_of_a_run() -> None:
+    """The fork server is suspended; the workers are killed without it, and the next run starts another one."""
     run = plain_trainer(lambda: time.sleep(600), 2).start()
     wait_until(lambda: RunReader.at(run.path).state == "RUNNING")
     server = fork_server_client._fork_servers[()]
@@ -336,7 +340,7 @@ def test_a_fork_server_that_does_not_answer_cannot_hold_up_the_end() -> None:
     assert fit(lambda: "again").return_value == "again"
 
 
-def test_what_a_program_left_that_was_killed_with_its_fork_server_is_swept(tmp_path: Path) -> None:
+def test_leftovers_of_a_program_killed_with_its_fork_server_are_removed(tmp_path: Path) -> None:
     script = """
         import time
         from headway.core.environment import memory_folder
@@ -380,10 +384,8 @@ KILLED = {
 
 
 @pytest.mark.parametrize("order", KILLED)
-def test_whatever_of_a_program_is_killed_nothing_that_its_workers_have_started_lives_on(
-    order: str, tmp_path: Path
-) -> None:
-    """In the worker's process group; in a session of its own, without its environment; a daemon; multiprocessing."""
+def test_no_process_started_by_workers_survives_whichever_part_is_killed(order: str, tmp_path: Path) -> None:
+    """In the process group, in another session, without the environment, as a daemon, with multiprocessing."""
     script = """
         import multiprocessing, os, subprocess, sys, time
         from headway import train
@@ -423,7 +425,7 @@ def test_whatever_of_a_program_is_killed_nothing_that_its_workers_have_started_l
         stranger.kill()
 
 
-def test_a_users_directory_that_is_called_like_ours_is_never_swept(tmp_path: Path) -> None:
+def test_a_users_directory_named_like_an_internal_one_is_never_removed(tmp_path: Path) -> None:
     storage = Path(tempfile.mkdtemp(prefix="headway-"))
     fit(lambda: train.report({}), name="precious", storage_path=storage)
     os.utime(storage, (time.time() - 3600,) * 2)
@@ -432,8 +434,8 @@ def test_a_users_directory_that_is_called_like_ours_is_never_swept(tmp_path: Pat
     shutil.rmtree(storage)
 
 
-def test_reports_that_a_killed_driver_had_not_read_are_in_the_metrics(tmp_path: Path) -> None:
-    """Of both ranks, only one of which saves: the driver is stopped, the workers report on, then it is killed."""
+def test_reports_that_a_killed_driver_had_not_read_are_restored(tmp_path: Path) -> None:
+    """The driver is suspended while both ranks report and one saves; then it is killed."""
     script = f"""
         import pathlib, time
         from headway import train

@@ -1,4 +1,4 @@
-"""Reports never wait for another rank; checkpoints are merged, whole, and where a run goes on."""
+"""Reports never wait for another rank; checkpoints of all ranks are merged, complete, and resumed from."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def saved_files(result: train.Result) -> dict[str, str]:
         return {p.name: p.read_text() for p in files}
 
 
-def test_the_files_of_all_ranks_become_one_checkpoint() -> None:
+def test_files_of_all_ranks_become_one_checkpoint() -> None:
     def train_func() -> None:
         rank = train.get_context().get_world_rank()
         with tempfile.TemporaryDirectory() as folder:
@@ -39,7 +39,7 @@ def test_the_files_of_all_ranks_become_one_checkpoint() -> None:
     assert Path(checkpoint.path).name == "checkpoint_000000"
 
 
-def test_of_equal_names_the_lowest_rank_is_kept_and_a_line_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+def test_of_files_with_equal_names_the_lowest_ranks_is_kept_with_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
     def train_func() -> None:
         rank = train.get_context().get_world_rank()
         with tempfile.TemporaryDirectory() as folder:
@@ -49,8 +49,8 @@ def test_of_equal_names_the_lowest_rank_is_kept_and_a_line_says_so(capfd: pytest
     assert "ranks 0 and 1 gave different contents for model.txt; rank 0's was kept" in capfd.readouterr().err
 
 
-def test_a_reported_folder_is_copied_and_never_touched(tmp_path: Path) -> None:
-    """Seed 001 reports the temporary folder itself, from every rank, while others write into it."""
+def test_a_reported_directory_is_copied_and_never_changed(tmp_path: Path) -> None:
+    """Seed 001 reports the temporary directory itself from every rank, while others write into it."""
     shared = tmp_path / "shared"
     (shared / "sub").mkdir(parents=True)
     (shared / "sub/deep.txt").write_text("deep")
@@ -72,14 +72,14 @@ def test_a_reported_folder_is_copied_and_never_touched(tmp_path: Path) -> None:
     assert len(RunReader.at(Path(result.path)).checkpoints()) == 20
 
 
-def test_a_folder_that_holds_the_run_itself_can_be_reported(tmp_path: Path) -> None:
+def test_a_directory_that_contains_the_run_can_be_reported(tmp_path: Path) -> None:
     def train_func() -> None:
         train.report({}, save(tmp_path, **{"model.txt": "w"}))
 
     assert saved_files(fit(train_func, 2, storage_path=tmp_path / "inside")) == {"model.txt": "w"}
 
 
-def test_to_directory_copies_the_files_alone(tmp_path: Path) -> None:
+def test_to_directory_copies_only_the_files(tmp_path: Path) -> None:
     result = fit(lambda: train.report({}, save(tempfile.mkdtemp(dir=tmp_path), a="1")))
     assert result.checkpoint is not None
     target = result.checkpoint.to_directory(tmp_path / "copy")
@@ -98,7 +98,7 @@ def test_metrics_are_kept_with_or_without_a_checkpoint(tmp_path: Path) -> None:
     assert [metrics for _, metrics in result.best_checkpoints] == [{"step": 2}]
 
 
-def test_only_rank_zero_may_report_and_its_checkpoints_commit_as_it_goes() -> None:
+def test_checkpoints_commit_at_once_when_only_rank_zero_reports() -> None:
     def train_func() -> None:
         import time
 
@@ -115,7 +115,7 @@ def test_only_rank_zero_may_report_and_its_checkpoints_commit_as_it_goes() -> No
     assert saved_files(result) == {"step": "9"}
 
 
-def test_checkpoints_that_cross_fail_the_run_and_name_the_ranks(tmp_path: Path) -> None:
+def test_crossing_checkpoints_fail_the_run_and_name_the_ranks(tmp_path: Path) -> None:
     def train_func() -> None:
         rank = train.get_context().get_world_rank()
         if rank == 0:
@@ -130,7 +130,7 @@ def test_checkpoints_that_cross_fail_the_run_and_name_the_ranks(tmp_path: Path) 
     assert record.checkpoints() == [], "half a checkpoint is none"
 
 
-def test_ranks_that_run_apart_still_end_with_whole_checkpoints() -> None:
+def test_ranks_that_drift_apart_still_make_complete_checkpoints() -> None:
     def train_func() -> None:
         rank = train.get_context().get_world_rank()
         time.sleep(0.3 * rank)
@@ -144,7 +144,7 @@ def test_ranks_that_run_apart_still_end_with_whole_checkpoints() -> None:
         assert {"of-0", "of-1"} <= set(os.listdir(checkpoint.path)), "no half ones"
 
 
-def test_get_checkpoint_gives_the_newest(tmp_path: Path) -> None:
+def test_get_checkpoint_returns_the_newest(tmp_path: Path) -> None:
     def train_func() -> list[str | None]:
         seen: list[str | None] = []
         for step in range(3):
@@ -156,7 +156,7 @@ def test_get_checkpoint_gives_the_newest(tmp_path: Path) -> None:
     assert fit(train_func).return_value == [None, "0", "1"]
 
 
-def test_a_killed_run_goes_on_from_its_newest_checkpoint(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_from_its_newest_checkpoint(tmp_path: Path) -> None:
     marker = tmp_path / "killed"
 
     def train_func() -> int:
@@ -180,7 +180,7 @@ def test_a_killed_run_goes_on_from_its_newest_checkpoint(tmp_path: Path) -> None
     assert {saved.manifest.attempt for saved in record.checkpoints()} == {1, 2}
 
 
-def test_the_same_name_goes_on_where_the_run_ended(tmp_path: Path) -> None:
+def test_a_run_of_the_same_name_continues_where_it_ended(tmp_path: Path) -> None:
     def train_func(config: dict[str, int]) -> int:
         checkpoint = train.get_checkpoint()
         start = int(Path(checkpoint.path, "step").read_text()) + 1 if checkpoint else 0
@@ -196,7 +196,7 @@ def test_the_same_name_goes_on_where_the_run_ended(tmp_path: Path) -> None:
     assert [Path(c.path).name for c, _ in result.best_checkpoints][-1] == "checkpoint_000004"
 
 
-def test_resume_never_refuses_and_resume_must_insists() -> None:
+def test_resume_never_refuses_an_existing_run_and_must_requires_one() -> None:
     fit(lambda: None, name="there")
     with pytest.raises(train.ConfigError, match="holds a run already"):
         fit(lambda: None, name="there", resume="never")
@@ -205,7 +205,7 @@ def test_resume_never_refuses_and_resume_must_insists() -> None:
     fit(lambda: None, name="there", resume="must")
 
 
-def test_resume_from_checkpoint_is_the_first_one(tmp_path: Path) -> None:
+def test_resume_from_checkpoint_is_the_first_checkpoint(tmp_path: Path) -> None:
     def train_func() -> str:
         checkpoint = train.get_checkpoint()
         assert checkpoint is not None
@@ -235,8 +235,8 @@ def test_retention_keeps_the_best_and_the_newest(tmp_path: Path) -> None:
     assert sorted(folders) == ["checkpoint_000000", "checkpoint_000002", "checkpoint_000003"]
 
 
-def test_nothing_that_looks_like_a_checkpoint_stays_after_a_failed_commit(tmp_path: Path) -> None:
-    """Something stands where the checkpoint should go: the run fails and says so; what was there stays."""
+def test_a_failed_commit_leaves_nothing_that_looks_like_a_checkpoint(tmp_path: Path) -> None:
+    """Something else exists at the checkpoint's path: the run fails, names it and leaves it unchanged."""
 
     def train_func() -> None:
         blocked = Path(train.get_context().get_trial_dir(), "checkpoints/checkpoint_000001")
@@ -251,7 +251,7 @@ def test_nothing_that_looks_like_a_checkpoint_stays_after_a_failed_commit(tmp_pa
     assert saved_files(caught.value.result) == {"a": "0"}
 
 
-def test_meeting_points_bring_all_ranks_together(tmp_path: Path) -> None:
+def test_collective_calls_synchronize_all_ranks(tmp_path: Path) -> None:
     def train_func() -> Any:
         rank = train.get_context().get_world_rank()
         (tmp_path / f"here-{rank}").touch()
@@ -264,7 +264,7 @@ def test_meeting_points_bring_all_ranks_together(tmp_path: Path) -> None:
     assert [RunReader.at(path).reports(rank)[0].metrics for rank in range(3)] == [{"here": True, "seed": 7}] * 3
 
 
-def test_a_meeting_that_can_never_take_place_fails_the_run() -> None:
+def test_a_collective_call_that_can_never_complete_fails_the_run() -> None:
     def train_func() -> None:
         if train.get_context().get_world_rank() == 0:
             train.collective.barrier()
@@ -273,7 +273,7 @@ def test_a_meeting_that_can_never_take_place_fails_the_run() -> None:
         fit(train_func, 2)
 
 
-def test_ranks_that_wait_in_different_meetings_fail_the_run() -> None:
+def test_ranks_that_wait_in_different_collective_calls_fail_the_run() -> None:
     def train_func() -> None:
         if train.get_context().get_world_rank() == 0:
             train.collective.barrier()
@@ -298,7 +298,7 @@ class Recorder(train.UserCallback):
         self.errors.append(worker_exceptions)
 
 
-def test_callbacks_hear_of_every_round_in_order(tmp_path: Path) -> None:
+def test_callbacks_receive_every_round_in_order(tmp_path: Path) -> None:
     def train_func() -> None:
         rank = train.get_context().get_world_rank()
         for step in range(4):
@@ -314,7 +314,7 @@ def test_callbacks_hear_of_every_round_in_order(tmp_path: Path) -> None:
     assert heard.context.scaling_config.num_workers == 2
 
 
-def test_callbacks_hear_of_exceptions_and_cannot_hurt_the_run(
+def test_callbacks_receive_exceptions_and_cannot_fail_the_run(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     class Clumsy(train.UserCallback):
@@ -337,7 +337,7 @@ def test_callbacks_hear_of_exceptions_and_cannot_hurt_the_run(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_schedules_on_real_processes_end_and_lose_nothing(seed: int, tmp_path: Path) -> None:
+def test_random_report_schedules_on_real_processes_end_and_lose_nothing(seed: int, tmp_path: Path) -> None:
     """Ranks report different numbers of times, with and without checkpoints, finish early, raise."""
     choose = random.Random(seed)
     plans = [[choose.random() < 0.4 for _ in range(choose.randrange(8))] for _ in range(2)]
@@ -372,7 +372,7 @@ def test_random_schedules_on_real_processes_end_and_lose_nothing(seed: int, tmp_
         assert sorted(line["rank"] for line in lines if "rank" in line) == [0] * len(plans[0]) + [1] * len(plans[1])
 
 
-def test_a_slow_reader_does_not_stop_the_handle(tmp_path: Path) -> None:
+def test_a_slow_reader_of_reports_loses_none(tmp_path: Path) -> None:
     def train_func() -> None:
         for step in range(20_000):
             train.report({"step": step})
@@ -383,7 +383,7 @@ def test_a_slow_reader_does_not_stop_the_handle(tmp_path: Path) -> None:
     run.result()
 
 
-def test_file_names_that_are_not_utf8_may_be_reported() -> None:
+def test_file_names_that_are_not_utf8_can_be_reported() -> None:
     name = os.fsdecode(b"caf\xe9.png")
 
     def train_func() -> None:
@@ -396,8 +396,8 @@ def test_file_names_that_are_not_utf8_may_be_reported() -> None:
     assert frame.to_dict("records") == [{"loss": 0.5, "worst": r"caf\udce9.png", r"caf\udce9.png/count": 1}]
 
 
-def test_a_giant_report_holds_the_loop_no_longer_than_many_small_ones_of_its_size(tmp_path: Path) -> None:
-    """A message that has not come whole is not left to rest: 16 MB would take as long as eighty pauses."""
+def test_a_giant_report_is_received_without_pauses(tmp_path: Path) -> None:
+    """The loop does not pause inside a message: 16 MB would need about eighty pauses."""
 
     def train_func() -> tuple[float, float]:
         took = []

@@ -107,7 +107,7 @@ def test_what_a_save_omits_is_printed_once(case: Case, sentence: str, capfd: pyt
 
 
 def complete() -> None:
-    """A scheduler that asks first, a sample of the data, a validation that is not named but complete."""
+    """A scheduler stepped before the loop, a sample of the data, and a complete validation loop that is not tracked."""
     (model, optimizer), loader, validation = parts(), loader_of(shuffle=True), loader_of()
     sample = iter(validation)
     next(sample)
@@ -126,7 +126,7 @@ def complete() -> None:
 
 
 class Both:
-    """The user's own: it saves an optimizer with other things."""
+    """A user's object that saves an optimizer with its own state."""
 
     def __init__(self, optimizer: Any) -> None:
         self.inside = [optimizer]
@@ -180,7 +180,7 @@ def trained_apart(config: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_ranks_with_other_weights_are_told_of_when_they_all_get_those_of_rank_0(
+def test_weights_that_differ_between_ranks_are_reported_when_rank_0s_are_restored(
     together: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for epochs in (1, 2):

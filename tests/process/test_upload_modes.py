@@ -1,4 +1,4 @@
-"""Every way into the run's storage: copied, moved, in the background, already there, by the user's own hand."""
+"""Upload modes: copied, moved, in the background, already in storage, by a custom function."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def contents(result: train.Result) -> list[dict[str, str]]:
     ]
 
 
-def test_async_moves_the_files_and_leaves_the_folder(tmp_path: Path) -> None:
+def test_async_moves_the_files_and_leaves_the_directory(tmp_path: Path) -> None:
     def train_func() -> None:
         rank = train.get_context().get_world_rank()
         for step in range(3):
@@ -52,7 +52,7 @@ def test_async_moves_the_files_and_leaves_the_folder(tmp_path: Path) -> None:
 
 @pytest.fixture
 def elsewhere() -> Any:
-    """A folder on another filesystem than the run's."""
+    """A directory on another filesystem than the run."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         yield Path(folder)
 
@@ -75,7 +75,7 @@ def test_async_across_filesystems_is_copied_by_another_process(tmp_path: Path, e
     assert os.listdir(elsewhere) == []
 
 
-def test_mixed_modes_commit_in_order(tmp_path: Path, elsewhere: Path) -> None:
+def test_checkpoints_of_mixed_modes_commit_in_order(tmp_path: Path, elsewhere: Path) -> None:
     def train_func() -> None:
         for step in range(6):
             slow = step % 2 == 0
@@ -91,7 +91,7 @@ def test_mixed_modes_commit_in_order(tmp_path: Path, elsewhere: Path) -> None:
     assert [saved.manifest.metrics["step"] for saved in kept] == list(range(6))
 
 
-def test_an_error_on_the_way_fails_the_run(tmp_path: Path, elsewhere: Path) -> None:
+def test_an_upload_error_fails_the_run_at_once(tmp_path: Path, elsewhere: Path) -> None:
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho 'the disk is on fire' >&2\nexit 1\n")
     broken.chmod(0o755)
@@ -107,9 +107,7 @@ def test_an_error_on_the_way_fails_the_run(tmp_path: Path, elsewhere: Path) -> N
     assert [name for name in os.listdir(elsewhere) if name.startswith(background_handoff.PREFIX)] == []
 
 
-def test_a_file_that_vanishes_while_the_others_are_taken_costs_nothing_but_itself(
-    tmp_path: Path, elsewhere: Path
-) -> None:
+def test_a_file_that_vanishes_during_the_move_costs_no_other_file(tmp_path: Path, elsewhere: Path) -> None:
     def train_func() -> None:
         folder = Path(tempfile.mkdtemp(dir=elsewhere))
         stop = threading.Event()
@@ -136,7 +134,7 @@ def test_a_file_that_vanishes_while_the_others_are_taken_costs_nothing_but_itsel
 
 
 @pytest.mark.parametrize("gone", ["the directory", "its parent", "its files"])
-def test_a_source_that_vanishes_is_said_and_never_an_empty_checkpoint(
+def test_a_vanished_source_is_an_error_and_never_an_empty_checkpoint(
     gone: str, tmp_path: Path, elsewhere: Path
 ) -> None:
     def train_func() -> None:
@@ -147,7 +145,7 @@ def test_a_source_that_vanishes_is_said_and_never_an_empty_checkpoint(
         same_filesystem = local.same_filesystem
 
         def too_late(a: Path, b: Path) -> bool:
-            """Somebody cleans up between our first look and the move."""
+            """The directory is removed between the first check and the move."""
             answer = same_filesystem(a, b)
             shutil.rmtree(folder.parent if gone == "its parent" else folder)
             if gone == "its files":
@@ -164,8 +162,8 @@ def test_a_source_that_vanishes_is_said_and_never_an_empty_checkpoint(
     assert [name for name in os.listdir(elsewhere) if name.startswith(background_handoff.PREFIX)] == []
 
 
-def test_a_save_whose_report_has_returned_survives_its_worker(tmp_path: Path, elsewhere: Path) -> None:
-    """Killed right after the report, while another process copies: the controller finishes it."""
+def test_a_save_survives_its_worker_once_report_has_returned(tmp_path: Path, elsewhere: Path) -> None:
+    """The worker is killed right after the report, while another process copies: the controller finishes the save."""
     marker = tmp_path / "died"
 
     def train_func() -> Any:
@@ -184,8 +182,8 @@ def test_a_save_whose_report_has_returned_survives_its_worker(tmp_path: Path, el
     assert os.listdir(elsewhere) == []
 
 
-def test_a_save_whose_report_has_returned_survives_its_program(tmp_path: Path, elsewhere: Path) -> None:
-    """All processes are killed at once: the next opening of the run finishes it."""
+def test_a_save_survives_its_program_once_report_has_returned(tmp_path: Path, elsewhere: Path) -> None:
+    """All processes are killed at once: the save is finished when the run is opened again."""
     script = f"""
         import os, pathlib, signal, tempfile, time
         from headway import train
@@ -214,8 +212,8 @@ def test_a_save_whose_report_has_returned_survives_its_program(tmp_path: Path, e
     assert os.listdir(elsewhere) == []
 
 
-def test_what_was_moved_before_a_report_returned_is_put_back(tmp_path: Path, elsewhere: Path) -> None:
-    """The worker is killed in the middle of the move: the user's files are the user's."""
+def test_files_moved_by_an_unfinished_report_are_put_back(tmp_path: Path, elsewhere: Path) -> None:
+    """The worker is killed in the middle of the move: the user keeps all files."""
     folder = elsewhere / "mine"
 
     def train_func() -> None:
@@ -240,7 +238,7 @@ def test_what_was_moved_before_a_report_returned_is_put_back(tmp_path: Path, els
 
 @pytest.mark.parametrize("mode", ["SYNC", "ASYNC", "NO_UPLOAD"])
 def test_pipes_sockets_and_links_in_a_checkpoint(mode: str, tmp_path: Path, elsewhere: Path) -> None:
-    """What has no content is left out, links count as what they lead to, and the next opening finds all of it good."""
+    """Pipes and sockets are left out, links are replaced by their targets, and recovery keeps the checkpoint."""
 
     def train_func() -> Any:
         began = train.get_checkpoint()
@@ -274,7 +272,7 @@ def test_pipes_sockets_and_links_in_a_checkpoint(mode: str, tmp_path: Path, else
     assert not (saved.path / "latest").is_symlink()
 
 
-def test_files_may_be_moved_instead_of_copied(tmp_path: Path) -> None:
+def test_files_can_be_moved_instead_of_copied(tmp_path: Path) -> None:
     def train_func() -> None:
         folder = tempfile.mkdtemp(dir=tmp_path)
         inode = (Path(save(folder, a="1").path) / "a").stat().st_ino
@@ -287,7 +285,7 @@ def test_files_may_be_moved_instead_of_copied(tmp_path: Path) -> None:
     assert Path(result.checkpoint.path, "a").stat().st_ino == result.metrics["inode"], "the very same file"
 
 
-def test_a_log_that_is_still_written_to_does_not_damage_the_checkpoints_that_have_it(tmp_path: Path) -> None:
+def test_a_log_that_is_still_written_does_not_damage_checkpoints_that_contain_it(tmp_path: Path) -> None:
     def train_func() -> None:
         folder = tmp_path / "folder"
         folder.mkdir()
@@ -304,7 +302,7 @@ def test_a_log_that_is_still_written_to_does_not_damage_the_checkpoints_that_hav
     assert (tmp_path / "mine-0").read_text() == "begun\nsaved\n"
 
 
-def test_what_holds_the_run_itself_is_not_taken(tmp_path: Path) -> None:
+def test_a_directory_that_contains_the_run_is_not_moved(tmp_path: Path) -> None:
     def train_func() -> None:
         train.report({}, save(tmp_path, a="1"), delete_local_checkpoint_after_upload=True)
 
@@ -313,7 +311,7 @@ def test_what_holds_the_run_itself_is_not_taken(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_text() == "1"
 
 
-def test_files_that_are_there_already_need_no_upload(tmp_path: Path) -> None:
+def test_files_already_in_storage_need_no_upload(tmp_path: Path) -> None:
     def train_func() -> None:
         context = train.get_context()
         folder = context.get_storage().build_checkpoint_path_from_name("mine")
@@ -328,7 +326,7 @@ def test_files_that_are_there_already_need_no_upload(tmp_path: Path) -> None:
     assert Path(result.checkpoint.path).name == "mine"
 
 
-def test_what_is_there_already_may_have_metadata(tmp_path: Path) -> None:
+def test_files_already_in_storage_may_have_metadata(tmp_path: Path) -> None:
     def train_func() -> None:
         folder = train.get_context().get_storage().build_checkpoint_path_from_name("mine")
         os.makedirs(folder)
@@ -341,7 +339,7 @@ def test_what_is_there_already_may_have_metadata(tmp_path: Path) -> None:
     assert checkpoint.get_metadata() == {"epoch": 3}
 
 
-def test_files_elsewhere_cannot_do_without_upload(tmp_path: Path) -> None:
+def test_files_outside_the_run_need_an_upload(tmp_path: Path) -> None:
     def train_func() -> None:
         folder = tempfile.mkdtemp(dir=tmp_path)
         train.report({}, save(folder, a="1"), checkpoint_upload_mode=NO_UPLOAD)
@@ -351,7 +349,7 @@ def test_files_elsewhere_cannot_do_without_upload(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [train.CheckpointUploadMode.SYNC, ASYNC])
-def test_the_users_own_way_into_storage(tmp_path: Path, mode: train.CheckpointUploadMode) -> None:
+def test_a_custom_upload_function_is_used(tmp_path: Path, mode: train.CheckpointUploadMode) -> None:
     def upload(checkpoint: train.Checkpoint, name: str) -> train.Checkpoint:
         target = train.get_context().get_storage().build_checkpoint_path_from_name(name)
         return train.Checkpoint(checkpoint.to_directory(target))
@@ -366,7 +364,7 @@ def test_the_users_own_way_into_storage(tmp_path: Path, mode: train.CheckpointUp
     assert contents(result) == [{"step": "0"}, {"step": "1"}]
 
 
-def test_an_upload_that_gives_back_something_else(tmp_path: Path) -> None:
+def test_an_upload_function_must_return_a_checkpoint(tmp_path: Path) -> None:
     def train_func() -> None:
         folder = tempfile.mkdtemp(dir=tmp_path)
         train.report({}, save(folder, a="1"), checkpoint_upload_fn=lambda checkpoint, name: name)  # type: ignore[arg-type,return-value]
@@ -375,7 +373,7 @@ def test_an_upload_that_gives_back_something_else(tmp_path: Path) -> None:
         fit(train_func, storage_path=tmp_path / "runs")
 
 
-def test_a_save_that_fails_in_the_background_is_told_once(tmp_path: Path) -> None:
+def test_a_failed_background_save_is_reported_once(tmp_path: Path) -> None:
     def upload(checkpoint: train.Checkpoint, name: str) -> train.Checkpoint:
         raise OSError("the server is on fire")
 
@@ -402,7 +400,7 @@ def test_a_checkpoint_may_have_a_name(tmp_path: Path) -> None:
     assert [Path(checkpoint.path).name for checkpoint, _ in result.best_checkpoints] == ["epoch-0", "epoch-1"]
 
 
-def test_a_name_is_given_once(tmp_path: Path) -> None:
+def test_a_checkpoint_name_can_be_used_only_once(tmp_path: Path) -> None:
     def train_func() -> None:
         for _ in range(2):
             train.report({}, save(tempfile.mkdtemp(dir=tmp_path), a="1"), checkpoint_dir_name="same")
@@ -417,7 +415,7 @@ def test_a_name_is_given_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["vanished", "changed"])
-def test_files_that_need_no_upload_must_stay_until_they_are_committed(change: str, tmp_path: Path) -> None:
+def test_files_without_upload_must_stay_until_they_are_committed(change: str, tmp_path: Path) -> None:
     def train_func() -> None:
         train.report({}, train.Checkpoint.from_dict({"good": 1}))
         wait_until((tmp_path / "runs/run/checkpoints/checkpoint_000000").is_dir)
@@ -439,10 +437,10 @@ def test_files_that_need_no_upload_must_stay_until_they_are_committed(change: st
 
 
 @pytest.mark.parametrize("mode", ["SYNC", "ASYNC", "ASYNC, kept"])
-def test_a_full_disk_costs_neither_the_users_files_nor_the_checkpoint_before(
+def test_a_full_disk_loses_neither_the_users_files_nor_the_previous_checkpoint(
     mode: str, tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit on the size of a file stands in for a full disk: the large file cannot be written to storage."""
+    """A limit on file sizes stands in for a full disk: the large file cannot be written to storage."""
     folder = elsewhere / "mine"
 
     def still_full(*args: Path) -> None:
@@ -470,8 +468,8 @@ def test_a_full_disk_costs_neither_the_users_files_nor_the_checkpoint_before(
     assert os.listdir(elsewhere) == ["mine"]
 
 
-def test_files_that_are_copied_in_the_background_must_not_change_meanwhile(tmp_path: Path) -> None:
-    """The popular slip: one directory for all steps, rewritten while the copy of the last step is still going on."""
+def test_files_must_not_change_while_they_are_copied_in_the_background(tmp_path: Path) -> None:
+    """A common mistake: one directory for all steps, rewritten while the previous step is still being copied."""
 
     def train_func() -> None:
         stage = local.stage
@@ -494,7 +492,7 @@ def test_files_that_are_copied_in_the_background_must_not_change_meanwhile(tmp_p
     assert RunReader.at(tmp_path / "runs" / "run").checkpoints() == []
 
 
-def test_the_driver_brings_files_to_storage_that_their_worker_could_not(tmp_path: Path, elsewhere: Path) -> None:
+def test_the_driver_finishes_an_upload_that_failed_in_the_worker(tmp_path: Path, elsewhere: Path) -> None:
     def train_func() -> None:
         folder = Path(tempfile.mkdtemp(dir=elsewhere))
         (folder / "large").write_bytes(os.urandom(1 << 20))
@@ -522,7 +520,7 @@ def test_thousands_of_files(tmp_path: Path, elsewhere: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"checkpoint_upload_mode": ASYNC}, {"delete_local_checkpoint_after_upload": True}])
-def test_the_files_of_a_committed_checkpoint_are_never_taken(options: dict[str, Any]) -> None:
+def test_files_of_a_committed_checkpoint_are_never_moved(options: dict[str, Any]) -> None:
     def train_func() -> None:
         checkpoint = train.get_checkpoint() or train.Checkpoint.from_dict({"step": 0})
         train.report({"again": True}, checkpoint, **options)
@@ -540,7 +538,7 @@ def test_the_files_of_a_committed_checkpoint_are_never_taken(options: dict[str, 
 
 
 @pytest.mark.parametrize("name", ["best.damaged", "n" * 201])
-def test_names_that_no_checkpoint_can_keep_are_refused(name: str) -> None:
+def test_invalid_checkpoint_names_are_refused(name: str) -> None:
     def train_func() -> None:
         with pytest.raises(train.ConfigError, match="checkpoint_dir_name"):
             train.report({}, train.Checkpoint.from_dict({}), checkpoint_dir_name=name)
@@ -552,7 +550,7 @@ def test_names_that_no_checkpoint_can_keep_are_refused(name: str) -> None:
     fit(train_func, 0)
 
 
-def test_a_file_far_down_is_found_again(tmp_path: Path) -> None:
+def test_deeply_nested_files_are_kept(tmp_path: Path) -> None:
     def train_func() -> int:
         if checkpoint := train.get_checkpoint():
             return sum(len(files) for _, _, files in os.walk(checkpoint.path))

@@ -1,4 +1,4 @@
-"""Validation beside training: processes of their own, which can neither hold up a run nor hurt it nor outlive it."""
+"""Validation beside training: separate processes that neither delay, fail nor outlive the run."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def kept(result: train.Result) -> list[int]:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_training_goes_on_while_checkpoints_are_validated_several_at_once(tmp_path: Path, num_workers: int) -> None:
-    """No validation ends before both have begun and training has gone ten reports further."""
+def test_training_continues_while_several_checkpoints_are_validated(tmp_path: Path, num_workers: int) -> None:
+    """No validation ends before both have begun and training has made ten more reports."""
 
     def validate(checkpoint: train.Checkpoint) -> dict[str, Any]:
         step = checkpoint.to_dict()["step"]
@@ -86,7 +86,7 @@ def test_training_goes_on_while_checkpoints_are_validated_several_at_once(tmp_pa
     assert result.metrics == {"step": 9}, "the last report, as always"
 
 
-def test_the_oldest_comes_first_and_never_more_than_allowed(tmp_path: Path) -> None:
+def test_validations_start_with_the_oldest_and_respect_max_concurrent(tmp_path: Path) -> None:
     def validate(checkpoint: train.Checkpoint) -> dict[str, Any]:
         step = checkpoint.to_dict()["step"]
         with (tmp_path / "log").open("a") as log:
@@ -104,7 +104,7 @@ def test_the_oldest_comes_first_and_never_more_than_allowed(tmp_path: Path) -> N
     assert (tmp_path / "log").read_text().split() == ["0", "0", "1", "1", "2", "2", "3", "3"]
 
 
-def test_a_validation_ranks_its_checkpoint_and_what_is_pending_is_not_deleted(
+def test_validated_metrics_rank_checkpoints_and_pending_ones_are_not_deleted(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """All four are kept until training is over; then each is ranked as its score comes in."""
@@ -141,7 +141,7 @@ def test_a_validation_ranks_its_checkpoint_and_what_is_pending_is_not_deleted(
     assert "deleted: not among the 1 with the highest score (2)" in out
 
 
-def test_a_validation_that_goes_wrong_never_fails_the_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_validation_never_fails_the_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def validate(checkpoint: train.Checkpoint, how: str) -> Any:
         print("how", how)
         match how:
@@ -208,7 +208,7 @@ def test_a_report_overrides_the_trainers_keywords_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_reported_checkpoints_are_given_when_they_are_committed_or_validated_or_when_time_is_over(
+def test_reported_checkpoints_are_returned_once_committed_or_validated_or_after_the_timeout(
     tmp_path: Path, num_workers: int
 ) -> None:
     modes = train.CheckpointConsistencyMode
@@ -246,7 +246,7 @@ def test_reported_checkpoints_are_given_when_they_are_committed_or_validated_or_
         (dict, {"step": 0}, None, "validation must be True, False"),
     ],
 )
-def test_a_validation_that_cannot_be_is_refused_at_once(
+def test_an_invalid_validation_argument_is_refused_at_once(
     validate: Any, checkpoint: Any, validation: Any, sentence: str
 ) -> None:
     def train_func() -> None:
@@ -260,7 +260,7 @@ def test_a_validation_that_cannot_be_is_refused_at_once(
     assert caught.value.result.checkpoint is None
 
 
-def test_a_function_that_cannot_travel_is_refused_before_anything_starts() -> None:
+def test_a_validation_function_that_does_not_pickle_is_refused_before_anything_starts() -> None:
     import threading
 
     lock = threading.Lock()
@@ -306,8 +306,8 @@ def test_a_trainer_inside_a_validation_ends_with_it(tmp_path: Path) -> None:
     wait_until(lambda: all(map(is_gone, pids)))
 
 
-def test_restarts_leave_validations_alone(tmp_path: Path) -> None:
-    """The validation begins before the worker dies, and ends after its successor has begun."""
+def test_restarts_do_not_interrupt_validations(tmp_path: Path) -> None:
+    """The validation begins before the worker is killed, and ends after its replacement has started."""
 
     def validate(checkpoint: train.Checkpoint) -> dict[str, Any]:
         with (tmp_path / "calls").open("a") as calls:
@@ -328,7 +328,7 @@ def test_restarts_leave_validations_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["fails", "stops"])
-def test_a_failure_for_good_ends_validations_and_a_stop_waits_for_them(tmp_path: Path, ending: str) -> None:
+def test_a_final_failure_ends_validations_and_a_stop_waits_for_them(tmp_path: Path, ending: str) -> None:
     def validate(checkpoint: train.Checkpoint) -> dict[str, Any]:
         (tmp_path / "pid").write_text(str(os.getpid()))
         wait_for(tmp_path / "go")
@@ -356,7 +356,7 @@ def test_a_failure_for_good_ends_validations_and_a_stop_waits_for_them(tmp_path:
         assert metrics == {"step": 0, "accuracy": 1}
 
 
-def test_who_is_in_a_hurry_stops_twice(tmp_path: Path) -> None:
+def test_a_second_stop_ends_validations(tmp_path: Path) -> None:
     def validate(checkpoint: train.Checkpoint) -> dict[str, Any]:
         (tmp_path / "begun").touch()
         time.sleep(60)
@@ -372,7 +372,7 @@ def test_who_is_in_a_hurry_stops_twice(tmp_path: Path) -> None:
     assert [metrics for _, metrics in again.best_checkpoints] == [{"step": 0, "accuracy": 1}]
 
 
-def test_without_a_function_pending_checkpoints_stay_and_a_line_says_so(
+def test_without_a_function_pending_checkpoints_stay_and_a_warning_says_so(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def train_func() -> None:
@@ -431,7 +431,7 @@ def begun(folder: Path) -> list[psutil.Process]:
     return found
 
 
-def test_a_killed_driver_leaves_no_process_and_the_pending_validation_is_taken_up_again(tmp_path: Path) -> None:
+def test_a_killed_driver_leaves_no_process_and_its_pending_validation_is_resumed(tmp_path: Path) -> None:
     script = write_script(tmp_path, SLOW.replace("TRAINS", "True"))
     with Driver(script, cwd=tmp_path) as driver:
         processes = [*begun(tmp_path), *driver.descendants()]
@@ -446,8 +446,8 @@ def test_a_killed_driver_leaves_no_process_and_the_pending_validation_is_taken_u
         assert str(expected) in driver.output
 
 
-def test_a_wish_that_the_killed_driver_had_not_heard_of_is_fulfilled(tmp_path: Path) -> None:
-    """The driver is stopped while the worker reports; both are killed; files and wish lie in staging."""
+def test_a_validation_unknown_to_the_killed_driver_runs_later(tmp_path: Path) -> None:
+    """The driver is suspended while the worker reports; both are killed; files and request are in staging."""
     script = """
         import os, pathlib, sys, time
         from headway import train
@@ -455,7 +455,8 @@ def test_a_wish_that_the_killed_driver_had_not_heard_of_is_fulfilled(tmp_path: P
         def train_func():
             if train.get_checkpoint() is None:
                 print("training", flush=True)
-                time.sleep(0.3)
+                while not pathlib.Path("suspended").exists():
+                    time.sleep(0.01)
                 train.report({"step": 0}, train.Checkpoint.from_dict({"step": 0}), validation=True)
                 pathlib.Path(train.get_context().get_trial_dir(), "saved").touch()
                 time.sleep(60)
@@ -466,20 +467,21 @@ def test_a_wish_that_the_killed_driver_had_not_heard_of_is_fulfilled(tmp_path: P
     """
     run = Path(os.environ["HEADWAY_RESULTS"], "run")
     path = write_script(tmp_path, script)
-    with Driver(path) as driver:
+    with Driver(path, cwd=tmp_path) as driver:
         driver.wait_for("training")
         driver.process.send_signal(signal.SIGSTOP)
-        wait_until(lambda: (run / "saved").exists(), 10)
+        (tmp_path / "suspended").touch()
+        wait_until(lambda: (run / "saved").exists())
         driver.process.kill()
         driver.process.wait()
-    with Driver(path) as driver:
-        assert driver.process.wait(30) == 0, driver.output
+    with Driver(path, cwd=tmp_path) as driver:
+        assert driver.process.wait(60) == 0, driver.output
         assert "checkpoint_000000 is validated: accuracy=0.5" in driver.output
     assert [saved.metrics for saved in RunReader.at(run).checkpoints()] == [{"step": 0, "accuracy": 0.5}]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_stop_frees_ranks_that_wait_for_validations(tmp_path: Path, num_workers: int) -> None:
+def test_a_stop_releases_ranks_that_wait_for_validations(tmp_path: Path, num_workers: int) -> None:
     def validate(checkpoint: train.Checkpoint) -> dict[str, Any]:
         (tmp_path / "begun").touch()
         wait_for(tmp_path / "freed")
@@ -488,15 +490,16 @@ def test_a_stop_frees_ranks_that_wait_for_validations(tmp_path: Path, num_worker
     def train_func() -> None:
         report(0)
         try:
+            (tmp_path / f"waits-{train.get_context().get_world_rank()}").touch()
             train.get_all_reported_checkpoints()
         finally:
             (tmp_path / "freed").touch()
 
     run = trainer(train_func, validate, num_workers).start()
     wait_until(lambda: (tmp_path / "begun").exists())
-    time.sleep(0.1)
+    wait_until(lambda: len(list(tmp_path.glob("waits-*"))) == max(1, num_workers))
     run.stop()
-    [(_, metrics)] = run.result(10).best_checkpoints
+    [(_, metrics)] = run.result(60).best_checkpoints
     assert metrics == {"step": 0, "accuracy": 1}
 
 
@@ -518,7 +521,7 @@ def test_checkpoints_in_memory_are_validated_too() -> None:
     shutil.rmtree(Path(best.path).parents[1])
 
 
-def test_state_that_saves_itself_is_validated_when_it_does() -> None:
+def test_tracked_state_is_validated_when_it_is_saved() -> None:
     import torch
 
     def validate(checkpoint: train.Checkpoint) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""However a function ends, the run ends with a clear cause, and nothing stays behind."""
+"""Exits of workers: every run ends with a clear cause and leaves no process or file behind."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class KindError(Exception):
     pass
 
 
-def test_an_exception_arrives_in_its_own_type_with_the_users_traceback() -> None:
+def test_an_exception_keeps_its_type_and_the_users_traceback() -> None:
     def deep(x: int) -> float:
         return 1 / x
 
@@ -58,7 +58,7 @@ def test_an_exception_arrives_in_its_own_type_with_the_users_traceback() -> None
     assert "headway/worker" not in note, "our own frames are left out"
 
 
-def test_equal_errors_of_several_ranks_are_one() -> None:
+def test_equal_errors_of_several_ranks_are_merged() -> None:
     def train_func() -> None:
         train.collective.barrier()
         raise KindError(f"rank {train.get_context().get_world_rank()} is out of 7 apples")
@@ -71,7 +71,7 @@ def test_equal_errors_of_several_ranks_are_one() -> None:
     assert sorted(said.groups()) == ["0", "1", "2"]
 
 
-def test_the_rank_that_failed_first_is_named_and_the_others_are_ended() -> None:
+def test_the_first_failed_rank_is_named_and_the_others_are_ended() -> None:
     def train_func() -> None:
         if train.get_context().get_world_rank() == 1:
             raise ValueError("only me")
@@ -81,7 +81,7 @@ def test_the_rank_that_failed_first_is_named_and_the_others_are_ended() -> None:
     assert "rank 1 raised ValueError: only me" in str(error)
 
 
-def test_an_exception_that_does_not_pickle_still_says_what_it_was() -> None:
+def test_an_exception_that_does_not_pickle_keeps_its_type_name_and_message() -> None:
     def train_func() -> None:
         raise OwnError(7, detail="deep")
 
@@ -91,11 +91,11 @@ def test_an_exception_that_does_not_pickle_still_says_what_it_was() -> None:
 
 
 @pytest.mark.parametrize("code", [0, None])
-def test_sys_exit_with_success_is_an_end(code: int | None) -> None:
+def test_sys_exit_with_success_finishes_the_run(code: int | None) -> None:
     assert fit(lambda: sys.exit(code), 2).state == "FINISHED"
 
 
-def test_quit_is_an_end_of_the_rank_that_calls_it() -> None:
+def test_quit_ends_only_the_rank_that_calls_it() -> None:
     def train_func() -> int | None:
         return 7 if train.get_context().get_world_rank() == 0 else quit()
 
@@ -125,7 +125,7 @@ def test_a_killed_worker_is_named_with_its_signal() -> None:
     assert "rank 1 was killed (SIGKILL" in str(failing(train_func))
 
 
-def test_a_segfault_is_named_and_leaves_its_stack_in_the_log() -> None:
+def test_a_segfault_is_named_and_its_stack_is_logged() -> None:
     error = failing(lambda: ctypes.string_at(0), 1)
     assert "rank 0 was killed (SIGSEGV)" in str(error)
     assert "Fatal Python error: Segmentation fault" in Path(error.result.path, "logs/rank-0.err").read_text()
@@ -147,7 +147,7 @@ def test_a_function_may_print_a_lot(capfd: pytest.CaptureFixture[str]) -> None:
     assert "more in logs/rank-0.out" in shown
 
 
-def test_a_failure_within_budget_starts_anew_and_says_so(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_failure_within_the_budget_restarts_the_workers(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     def train_func() -> str:
         tries = len(list(tmp_path.glob("try-*")))
         train.collective.barrier()
@@ -178,7 +178,7 @@ def test_an_unpicklable_return_value_is_a_failure_with_a_reason() -> None:
     assert "the training function returned a lock that cannot be sent back: cannot pickle '_thread.lock'" in str(error)
 
 
-def test_exit_handlers_and_threads_of_the_function_are_honoured(tmp_path: Path) -> None:
+def test_exit_handlers_and_threads_of_the_function_are_waited_for(tmp_path: Path) -> None:
     def train_func() -> None:
         import atexit
 
@@ -194,7 +194,7 @@ def test_exit_handlers_and_threads_of_the_function_are_honoured(tmp_path: Path) 
     assert (tmp_path / "atexit").exists()
 
 
-def test_children_of_a_worker_end_with_it(tmp_path: Path) -> None:
+def test_child_processes_end_with_their_worker(tmp_path: Path) -> None:
     def train_func() -> None:
         import subprocess
 
@@ -206,7 +206,7 @@ def test_children_of_a_worker_end_with_it(tmp_path: Path) -> None:
     assert becomes_true(lambda: is_gone(pid))
 
 
-def test_a_loader_process_cannot_report_in_its_workers_name() -> None:
+def test_a_loader_process_cannot_call_report() -> None:
     def train_func() -> None:
         pid = os.fork()
         if pid == 0:
@@ -220,7 +220,7 @@ def test_a_loader_process_cannot_report_in_its_workers_name() -> None:
     assert fit(train_func).state == "FINISHED"
 
 
-def test_a_worker_that_cannot_write_its_log_says_so() -> None:
+def test_a_log_that_cannot_be_opened_is_an_error_that_names_it() -> None:
     path = Path(fit(lambda: None, name="spoiled").path)
     log = path / "logs/rank-0.out"
     log.unlink()
@@ -228,7 +228,7 @@ def test_a_worker_that_cannot_write_its_log_says_so() -> None:
     assert "rank 0 raised IsADirectoryError" in str(failing(lambda: None, 1, name="spoiled"))
 
 
-def test_a_run_survives_the_death_of_the_fork_server(tmp_path: Path) -> None:
+def test_a_run_survives_a_crash_of_the_fork_server(tmp_path: Path) -> None:
     def train_func() -> str:
         (tmp_path / f"began-{os.getpid()}").touch()
         while not (tmp_path / "go").exists():
@@ -243,7 +243,7 @@ def test_a_run_survives_the_death_of_the_fork_server(tmp_path: Path) -> None:
     assert run.result().return_value == "done"
 
 
-def test_children_of_a_worker_end_with_it_even_without_a_fork_server(tmp_path: Path) -> None:
+def test_child_processes_end_with_their_worker_even_without_a_fork_server(tmp_path: Path) -> None:
     def train_func() -> None:
         import subprocess
 
@@ -261,13 +261,13 @@ def test_children_of_a_worker_end_with_it_even_without_a_fork_server(tmp_path: P
     assert becomes_true(lambda: is_gone(pid))
 
 
-def test_a_fork_server_that_died_between_runs_is_replaced() -> None:
+def test_a_fork_server_that_crashed_between_runs_is_replaced() -> None:
     fit(lambda: None)
     os.kill(fork_server_client.fork_server_for(()).pid, signal.SIGKILL)
     assert fit(lambda: 1, 2).return_value == 1
 
 
-def test_a_worker_that_speaks_nonsense_is_ended() -> None:
+def test_a_worker_that_sends_invalid_messages_is_killed() -> None:
     def train_func() -> None:
         import gc
         import socket
@@ -281,7 +281,7 @@ def test_a_worker_that_speaks_nonsense_is_ended() -> None:
 
 
 @pytest.mark.parametrize("whose_death", ["of the worker", "of the fork server"])
-def test_a_segment_that_a_killed_loader_process_left_is_swept(whose_death: str, tmp_path: Path) -> None:
+def test_shared_memory_of_a_killed_loader_process_is_removed(whose_death: str, tmp_path: Path) -> None:
     def train_func() -> None:
         pid = os.fork()
         if pid == 0:
@@ -300,7 +300,7 @@ def test_a_segment_that_a_killed_loader_process_left_is_swept(whose_death: str, 
     assert becomes_true(lambda: not segment.exists()), f"{segment} is not swept"
 
 
-def test_who_takes_too_long_to_exit_is_named_before_it_is_killed(
+def test_a_rank_that_takes_too_long_to_exit_is_named_before_it_is_killed(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(transitions, "EXIT_S", 4.0)
@@ -324,7 +324,7 @@ def test_who_takes_too_long_to_exit_is_named_before_it_is_killed(
     assert "rank 1 is killed: 4.0 s after its function returned its process is still running: it runs exit" in told
 
 
-def test_who_does_not_react_to_an_interrupt_is_named_as_it_is_killed(
+def test_a_rank_that_ignores_the_interrupt_is_named_when_it_is_killed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def train_func() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 REPORTS = "tests/process/test_reports.py::"
 CHECKPOINTS = "tests/process/test_checkpoints.py::"
 MODES = "tests/process/test_upload_modes.py::"
-DICTS = "tests/unit/storage/test_dicts.py::"
-STORAGE = "tests/unit/storage/test_storage.py::"
+DICTS = "tests/unit/storage/checkpoint/test_dict_files.py::"
+STORAGE = "tests/unit/storage/run/test_opening.py::"
 RUN = "tests/process/test_run.py::"
 BAD = "tests/process/test_bad_reports.py::"
 AIR = "tests/process/test_air.py::"
@@ -16,7 +16,7 @@ ELASTIC = "tests/process/test_elastic.py::"
 PREEMPTION = "tests/process/test_preemption.py::"
 DATASETS = "tests/process/test_datasets.py::"
 DATASET = "tests/unit/data/test_dataset.py::"
-SOURCES = "tests/unit/data/test_sources.py::"
+SOURCES = "tests/unit/data/test_read_api.py::"
 PROGRAMS = "tests/seeds/test_programs.py::"
 FAULTS = "tests/process/test_faults.py::"
 SGD = "tests/process/test_sgd.py::"
@@ -114,7 +114,7 @@ SHOWN = {
     "S116": PROGRAMS + "test_seed_000_ports_a_function",
     "S117": PROGRAMS + "test_seed_000_saves_and_loads_dicts",
     "S123": PROGRAMS + "test_seed_000_saves_and_loads_dicts",
-    "S126": CHECKPOINTS + "test_a_dict_is_a_checkpoint_and_where_a_run_goes_on",
+    "S126": CHECKPOINTS + "test_a_run_resumes_from_a_dict_checkpoint",
     "S132": PROGRAMS + "test_seed_004_lags_behind_in_callbacks",
     "S133": PROGRAMS + "test_seed_004_lags_behind_in_callbacks",
     "S134": PROGRAMS + "test_seed_004_lags_behind_in_callbacks",
@@ -151,12 +151,12 @@ SHOWN = {
     "S180": PROGRAMS + "test_seed_002_step_2_validates_and_saves_from_every_rank",
     "S183": PROGRAMS + "test_seed_002_step_2_validates_and_saves_from_every_rank",
     # resuming
-    "S92": REPORTS + "test_resume_from_checkpoint_is_the_first_one",
-    "S113": REPORTS + "test_get_checkpoint_gives_the_newest",
-    "V12": REPORTS + "test_get_checkpoint_gives_the_newest",
-    "V36": CHECKPOINTS + "test_a_dict_is_a_checkpoint_and_where_a_run_goes_on",
-    "V64": CHECKPOINTS + "test_restore_goes_on_with_what_was_asked_for",
-    "V73": CHECKPOINTS + "test_a_dict_is_a_checkpoint_and_where_a_run_goes_on",
+    "S92": REPORTS + "test_resume_from_checkpoint_is_the_first_checkpoint",
+    "S113": REPORTS + "test_get_checkpoint_returns_the_newest",
+    "V12": REPORTS + "test_get_checkpoint_returns_the_newest",
+    "V36": CHECKPOINTS + "test_a_run_resumes_from_a_dict_checkpoint",
+    "V64": CHECKPOINTS + "test_restore_continues_with_the_recorded_options",
+    "V73": CHECKPOINTS + "test_a_run_resumes_from_a_dict_checkpoint",
     # results
     "S99": REPORTS + "test_metrics_are_kept_with_or_without_a_checkpoint",
     "S101": REPORTS + "test_metrics_are_kept_with_or_without_a_checkpoint",
@@ -168,7 +168,7 @@ SHOWN = {
     "V75": REPORTS + "test_retention_keeps_the_best_and_the_newest",
     "V76": REPORTS + "test_metrics_are_kept_with_or_without_a_checkpoint",
     "V77": RUN + "test_what_another_attempt_would_only_repeat_is_not_tried_again",
-    "V79": CHECKPOINTS + "test_a_dict_is_a_checkpoint_and_where_a_run_goes_on",
+    "V79": CHECKPOINTS + "test_a_run_resumes_from_a_dict_checkpoint",
     "V80": REPORTS + "test_retention_keeps_the_best_and_the_newest",
     "S104": AIR + "test_reports_hold_what_was_filled_in",
     "S105": AIR + "test_reports_hold_what_was_filled_in",
@@ -176,60 +176,60 @@ SHOWN = {
     "S120": AIR + "test_dict_checkpoints_have_extra_keys_and_are_counted_as_they_were",
     "S121": AIR + "test_counting_goes_on_from_the_loaded_id_without_adding_one",
     "S118": DICTS + "test_tensors_and_arrays_come_back_without_pickle",
-    "S119": CHECKPOINTS + "test_a_dict_is_a_checkpoint_and_where_a_run_goes_on",
+    "S119": CHECKPOINTS + "test_a_run_resumes_from_a_dict_checkpoint",
     "S122": DICTS + "test_its_representation_tells_what_it_is",
-    "S125": CHECKPOINTS + "test_a_torch_checkpoint_gives_its_model_back",
+    "S125": CHECKPOINTS + "test_a_torch_checkpoint_returns_its_model",
     "S162": STORAGE + "test_a_checkpoint_is_a_path_and_no_more",
     "V82": STORAGE + "test_a_checkpoint_is_a_path_and_no_more",
-    "V83": REPORTS + "test_to_directory_copies_the_files_alone",
-    "V84": CHECKPOINTS + "test_a_checkpoint_that_is_being_read_is_not_taken_away",
+    "V83": REPORTS + "test_to_directory_copies_only_the_files",
+    "V84": CHECKPOINTS + "test_a_checkpoint_is_not_deleted_while_it_is_read",
     "V85": DICTS + "test_metadata_lies_beside_the_files",
     "V86": DICTS + "test_a_folder_that_is_no_dict_says_so",
-    "V87": CHECKPOINTS + "test_a_torch_checkpoint_gives_its_model_back",
+    "V87": CHECKPOINTS + "test_a_torch_checkpoint_returns_its_model",
     # retention
     "S127": REPORTS + "test_retention_keeps_the_best_and_the_newest",
-    "S128": CHECKPOINTS + "test_no_checkpoint_on_disk_and_the_newest_in_memory",
+    "S128": CHECKPOINTS + "test_the_newest_checkpoint_is_kept_in_memory_when_none_is_kept_on_disk",
     "S129": REPORTS + "test_retention_keeps_the_best_and_the_newest",
     "S130": REPORTS + "test_retention_keeps_the_best_and_the_newest",
     "S131": CHECKPOINTS + "test_a_checkpoint_is_ranked_by_its_own_dict_first",
-    "V47": STORAGE + "test_metrics_are_found_by_nested_keys",
+    "V47": "tests/unit/core/test_retention.py::test_metrics_are_found_by_nested_keys",
     # ways into storage
     "V10": OBJECTS + "test_a_bad_day_of_the_server_is_survived",
     "V37": OBJECTS + "test_a_run_saves_ends_and_goes_on",
     "V38": OBJECTS + "test_any_filesystem_will_do",
-    "S124": REPORTS + "test_a_reported_folder_is_copied_and_never_touched",
-    "V1": REPORTS + "test_the_files_of_all_ranks_become_one_checkpoint",
+    "S124": REPORTS + "test_a_reported_directory_is_copied_and_never_changed",
+    "V1": REPORTS + "test_files_of_all_ranks_become_one_checkpoint",
     "V2": MODES + "test_a_checkpoint_may_have_a_name",
-    "V3": MODES + "test_files_that_are_there_already_need_no_upload",
-    "V4": MODES + "test_what_holds_the_run_itself_is_not_taken",
-    "V5": MODES + "test_the_users_own_way_into_storage",
+    "V3": MODES + "test_files_already_in_storage_need_no_upload",
+    "V4": MODES + "test_a_directory_that_contains_the_run_is_not_moved",
+    "V5": MODES + "test_a_custom_upload_function_is_used",
     "V7": BAD + "test_tensors_in_metrics_are_refused_with_key_and_remedy",
-    "V8": MODES + "test_mixed_modes_commit_in_order",
-    "V9": MODES + "test_an_error_on_the_way_fails_the_run",
+    "V8": MODES + "test_checkpoints_of_mixed_modes_commit_in_order",
+    "V9": MODES + "test_an_upload_error_fails_the_run_at_once",
     "V11": MODES + "test_async_across_filesystems_is_copied_by_another_process",
-    "V88": MODES + "test_async_moves_the_files_and_leaves_the_folder",
+    "V88": MODES + "test_async_moves_the_files_and_leaves_the_directory",
     # validation beside training
-    "V6": VALIDATION + "test_a_validation_that_cannot_be_is_refused_at_once",
-    "V15": VALIDATION + "test_reported_checkpoints_are_given_when_they_are_committed_or_validated_or_when_time_is_over",
-    "V50": VALIDATION + "test_training_goes_on_while_checkpoints_are_validated_several_at_once",
+    "V6": VALIDATION + "test_an_invalid_validation_argument_is_refused_at_once",
+    "V15": VALIDATION + "test_reported_checkpoints_are_returned_once_committed_or_validated_or_after_the_timeout",
+    "V50": VALIDATION + "test_training_continues_while_several_checkpoints_are_validated",
     "V51": VALIDATION + "test_a_report_overrides_the_trainers_keywords_one_by_one",
-    "V52": VALIDATION + "test_a_validation_that_goes_wrong_never_fails_the_run",
-    "V89": VALIDATION + "test_reported_checkpoints_are_given_when_they_are_committed_or_validated_or_when_time_is_over",
-    "V90": VALIDATION + "test_a_killed_driver_leaves_no_process_and_the_pending_validation_is_taken_up_again",
+    "V52": VALIDATION + "test_a_failed_validation_never_fails_the_run",
+    "V89": VALIDATION + "test_reported_checkpoints_are_returned_once_committed_or_validated_or_after_the_timeout",
+    "V90": VALIDATION + "test_a_killed_driver_leaves_no_process_and_its_pending_validation_is_resumed",
     # failures
     "S54": ELASTIC + "test_three_then_one_then_three_workers_see_every_sample_once",
     "S155": "tests/process/test_worker_exits.py::test_failures_beyond_the_budget_end_the_run",
-    "S200": ELASTIC + "test_a_worker_that_cannot_be_replaced_is_done_without",
-    "V26": ELASTIC + "test_where_there_is_no_room_it_waits_and_begins_when_there_is",
-    "V33": ELASTIC + "test_what_could_not_be_forked_is_done_without_for_a_while",
-    "V43": "tests/unit/control/test_failures.py::test_the_policy_counts",
-    "V44": FAULTS + "test_workers_that_never_come_up_end_the_run_when_the_budget_for_starts_is_spent",
-    "V45": "tests/unit/control/test_failures.py::test_the_three_budgets_know_nothing_of_each_other",
-    "V16": PREEMPTION + "test_a_loop_that_saves_its_own_state_is_told_in_time",
-    "V91": PREEMPTION + "test_errors_survive_pickle_with_all_that_they_know",
-    "V93": PREEMPTION + "test_a_loop_that_saves_its_own_state_is_told_in_time",
-    "V94": PREEMPTION + "test_preemptions_have_a_budget_of_their_own",
-    "V92": "tests/process/test_worker_exits.py::test_equal_errors_of_several_ranks_are_one",
+    "S200": ELASTIC + "test_a_run_continues_without_a_worker_that_cannot_be_replaced",
+    "V26": ELASTIC + "test_a_run_waits_until_min_workers_fit",
+    "V33": ELASTIC + "test_after_a_failed_fork_the_engine_offers_fewer_workers_for_a_while",
+    "V43": "tests/unit/control/narration/test_failure_text.py::test_retries_end_when_the_budget_is_spent",
+    "V44": FAULTS + "test_workers_that_never_start_end_the_run_when_the_start_budget_is_spent",
+    "V45": "tests/unit/control/narration/test_failure_text.py::test_the_three_budgets_are_independent",
+    "V16": PREEMPTION + "test_get_preemption_info_announces_a_preemption_to_all_ranks_in_one_step",
+    "V91": PREEMPTION + "test_errors_keep_all_attributes_when_pickled",
+    "V93": PREEMPTION + "test_get_preemption_info_announces_a_preemption_to_all_ranks_in_one_step",
+    "V94": PREEMPTION + "test_preemptions_have_a_separate_budget",
+    "V92": "tests/process/test_worker_exits.py::test_equal_errors_of_several_ranks_are_merged",
     # data
     "S80": DATASET + "test_older_words_change_nothing",
     "S91": DATASETS + "test_datasets_that_are_not_split_are_whole_on_every_worker",
@@ -253,9 +253,9 @@ SHOWN = {
     "V131": DATASET + "test_a_materialized_dataset_does_not_call_its_functions_again",
     "V132": DATASET + "test_parts_are_disjoint_whole_and_make_equal_steps",
     "V133": DATASET + "test_breaking_out_of_a_loop_leaves_no_thread",
-    "V134": "tests/unit/data/test_reading.py::test_options_travel_with_a_dataset",
+    "V134": "tests/unit/data/execution/test_block_reader.py::test_options_travel_with_a_dataset",
     "V135": SOURCES + "test_a_dataset_of_hugging_face_is_one_of_ours",  # and the others in that file
-    "V128": "tests/unit/data/test_tensorflow.py::test_batches_are_tensors_of_tensorflow",
+    "V128": "tests/unit/data/frameworks/test_tensorflow.py::test_batches_are_tensors_of_tensorflow",
 }
 
 TUNING, TENSORFLOW, HOROVOD, DASHBOARD = "tuning", "TensorFlow", "Horovod", "the dashboard"

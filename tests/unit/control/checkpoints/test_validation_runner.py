@@ -1,4 +1,4 @@
-"""What comes of a validation, in words: nothing of it is ever more than a failed validation."""
+"""Outcomes of validations: whatever goes wrong is a failed validation and nothing more."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OUTCOMES: dict[str, tuple[Any, Status, str]] = {
 
 
 @pytest.mark.parametrize("name", OUTCOMES)
-def test_what_comes_of_a_validation(name: str) -> None:
+def test_outcomes_of_a_validation(name: str) -> None:
     outcome, status, error = OUTCOMES[name]
     found = verdict(ASKED, outcome, ASKED.timeout_s)
     assert (found.status, found.error) == (status, error)

@@ -1,4 +1,4 @@
-"""Who asks for checkpoints is answered as soon as its own is there, and never waits for what cannot come."""
+"""Queries for checkpoints are answered once the rank's own is committed, and never wait for one that cannot come."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def settled(questions: CheckpointQueries, **facts: Any) -> list[int]:
     return indices(questions.settle(**{"closed": 0, "answered": -1, "quiet": True, "validating": False, **facts})[1])
 
 
-def test_who_has_saved_nothing_is_answered_at_once() -> None:
+def test_a_query_of_a_rank_without_saves_is_answered_at_once() -> None:
     assert settled(asked(CheckpointQuery(index=0))) == [0]
     assert settled(asked(CheckpointQuery(index=0, validated=True))) == [0]
 
@@ -36,13 +36,13 @@ def test_an_answer_waits_for_the_round_and_for_storage() -> None:
     assert settled(question, closed=4) == [0], "it was dropped, or is there: storage owes us nothing"
 
 
-def test_who_wants_it_validated_waits_for_every_validation() -> None:
+def test_a_query_for_validated_checkpoints_waits_for_every_validation() -> None:
     question = asked(CheckpointQuery(index=0, validated=True), CheckpointQuery(index=1))
     assert settled(question, validating=True) == [1]
     assert settled(question) == [0, 1]
 
 
-def test_the_same_question_again_replaces_the_first() -> None:
+def test_a_repeated_query_replaces_the_first() -> None:
     question = asked(CheckpointQuery(index=0, after=9, validated=True), CheckpointQuery(index=0))
     assert settled(question, validating=True) == [0]
     both = question.ask(1, CheckpointQuery(index=0, after=9))

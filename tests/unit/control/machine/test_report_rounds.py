@@ -1,4 +1,4 @@
-"""Rounds, one claim at a time; test_schedules.py throws dice at all of them together."""
+"""Rounds of reports, one claim at a time; test_schedules.py explores their random combinations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def say(rounds: ReportRounds, *ranks: int, files: bool = False, taken: int = 0) 
 
 
 def rows(number: int, **others: int) -> RowsTaken:
-    """So far in the dataset ``train``, and so far in others."""
+    """Rows taken from the dataset ``train`` and from others."""
     return tuple(sorted({"train": number, **others}.items()))
 
 
@@ -56,13 +56,13 @@ def test_rounds_close_in_order() -> None:
 
 
 def missing_rank_1(num_saves: int = 3) -> ReportRounds:
-    """Rank 0 has saved a few times, and time was over for rank 1, which never did."""
+    """Rank 0 has saved a few times, and its rounds are overdue: rank 1 never saved."""
     rounds, news = say(ReportRounds.begin(2), *[0] * num_saves, files=True)
     assert news == []
     return rounds.overdue(num_saves - 1, long=False)[0]
 
 
-def test_a_rank_that_never_reports_is_waited_for_a_while_and_then_no_more() -> None:
+def test_a_rank_that_never_reports_is_waited_for_only_for_a_while() -> None:
     rounds, news = say(ReportRounds.begin(2), 0, 0, 0, files=True)
     assert news == []
     rounds, told = rounds.overdue(2, long=False)
@@ -71,7 +71,7 @@ def test_a_rank_that_never_reports_is_waited_for_a_while_and_then_no_more() -> N
     assert [seq for seq, _ in closed(news)] == [3], "once missed, it is not waited for"
 
 
-def test_no_more_than_so_many_rounds_wait_for_a_rank() -> None:
+def test_the_number_of_rounds_that_wait_for_a_rank_is_limited() -> None:
     rounds, news = say(ReportRounds.begin(2), *[0] * FILES_WINDOW, files=True)
     assert news == []
     rounds, news = say(rounds, 0, files=True)
@@ -84,7 +84,7 @@ def test_a_missed_rank_that_reports_is_waited_for_again() -> None:
     assert news == []
 
 
-def test_a_rank_that_gave_files_is_waited_for_longer_and_its_absence_spoils_the_round() -> None:
+def test_a_rank_that_gave_files_is_waited_for_longer_and_its_round_is_dropped_without_it() -> None:
     rounds, _ = say(ReportRounds.begin(2), 0, 1, files=True)
     rounds, news = say(rounds, *[0] * GIVER_WINDOW, files=True)
     assert news == []
@@ -111,7 +111,7 @@ def test_files_for_a_closed_round_are_late() -> None:
     assert news == [], "metrics alone may come at any time"
 
 
-def test_metrics_alone_are_held_together_for_long() -> None:
+def test_rounds_of_metrics_only_wait_longer() -> None:
     rounds, news = say(ReportRounds.begin(2), *[0] * ROUND_WINDOW)
     assert news == []
     rounds, news = say(rounds, 0)
@@ -123,7 +123,7 @@ def crossings(news: list[News]) -> list[CrossedSaves]:
     return [item for item in news if isinstance(item, CrossedSaves)]
 
 
-def test_one_save_under_two_numbers_is_a_crossing_whoever_comes_first() -> None:
+def test_one_save_under_two_numbers_is_a_crossing_in_any_order() -> None:
     """Rank 0 reports once more than rank 1 before it saves."""
     for order in ([0, 0, 1, 1], [1, 1, 0, 0], [0, 1, 0, 1], [1, 0, 1, 0]):
         rounds, found = ReportRounds.begin(2), []
@@ -145,8 +145,8 @@ def test_a_rank_that_logs_between_saves_crosses_with_one_that_does_not() -> None
     assert crossings(news) == [CrossedSaves(a=0, seq_a=3, b=1, seq_b=0, nth=0, suspects=(0,))]
 
 
-def test_a_crossing_takes_nothing_away_that_stood_long_before() -> None:
-    """Rank 0 saved alone for a while; that rank 1 begins under another number now is an error, but not a reason."""
+def test_a_crossing_withdraws_no_older_checkpoint() -> None:
+    """Rank 0 saved alone for a while. Rank 1 now begins under another number: an error, but no suspicion."""
     rounds = ReportRounds.begin(2)
     for _ in range(5):
         rounds, _ = say(rounds, 0, files=True)
@@ -155,14 +155,14 @@ def test_a_crossing_takes_nothing_away_that_stood_long_before() -> None:
     assert [crossed.suspects for crossed in crossings(news)] == [()]
 
 
-def test_a_crossing_takes_away_what_was_saved_ahead() -> None:
-    """Rank 0 ran ahead, and its saves were committed without rank 1, which now turns out to save elsewhere."""
+def test_a_crossing_withdraws_checkpoints_of_the_rank_that_is_ahead() -> None:
+    """Saves of rank 0 were committed without rank 1, which now turns out to save under other numbers."""
     rounds, _ = say(missing_rank_1(5), 1)
     rounds, news = say(rounds, 1, files=True)
     assert [crossed.suspects for crossed in crossings(news)] == [(0, 1, 2, 3, 4)]
 
 
-def test_saves_are_told_apart_however_many_there_were() -> None:
+def test_crossings_are_detected_after_any_number_of_saves() -> None:
     saves = SaveNumbers((0, 0))
     for seq in range(3 * MEMORY):
         saves, _ = saves.made(0, 2 * seq, 2)
@@ -175,7 +175,7 @@ def test_saves_are_told_apart_however_many_there_were() -> None:
     assert saves.made(1, 77, 2)[1] is None, "too long ago to tell; such a round is closed long since"
 
 
-def test_a_rank_that_has_begun_to_save_is_waited_for_like_one_that_has() -> None:
+def test_a_rank_that_has_begun_to_save_is_waited_for_like_one_that_has_saved() -> None:
     rounds, _ = say(ReportRounds.begin(2).begin_save(1), 0, files=True)
     assert rounds.overdue(0, long=False)[1] == ()
     [closing] = rounds.conclude()[1]
@@ -183,13 +183,13 @@ def test_a_rank_that_has_begun_to_save_is_waited_for_like_one_that_has() -> None
     assert closing.partial == (1,)
 
 
-def test_the_first_save_of_tracked_state_lacks_no_rank_that_died_before_it_could_begin() -> None:
+def test_the_first_save_of_tracked_state_needs_every_rank() -> None:
     rounds, _ = say(ReportRounds.begin(2).begin_tracking(0), 0, files=True)
     _, told = rounds.conclude()
     assert [item.partial for item in told if isinstance(item, ClosedRound)] == [(1,)]
 
 
-def test_when_time_is_over_a_round_closes_without_those_who_never_gave_files() -> None:
+def test_an_overdue_round_closes_without_ranks_that_never_gave_files() -> None:
     rounds, news = say(ReportRounds.begin(2), 0, files=True)
     assert news == []
     assert rounds.oldest_files == 0
@@ -200,21 +200,21 @@ def test_when_time_is_over_a_round_closes_without_those_who_never_gave_files() -
     assert closed(news) == [(1, (0,))], "and it is not waited for again"
 
 
-def test_when_everybody_has_left_what_is_open_closes() -> None:
+def test_open_rounds_close_when_all_ranks_have_exited() -> None:
     rounds, _ = say(ReportRounds.begin(2), 0, 0, files=True)
     rounds, told = rounds.conclude()
     assert closed(list(told)) == [(0, (0,)), (1, (0,))]
     assert rounds.open == ()
 
 
-def test_when_everybody_has_left_a_round_without_rank_zero_is_half_a_one() -> None:
+def test_a_round_without_rank_zero_is_dropped_when_all_ranks_have_exited() -> None:
     rounds, _ = say(ReportRounds.begin(2), 1, files=True)
     [closing] = rounds.conclude()[1]
     assert isinstance(closing, ClosedRound)
     assert closing.partial == (0,)
 
 
-def test_habits_of_an_earlier_attempt_hold_in_the_next() -> None:
+def test_save_habits_of_an_earlier_attempt_apply_to_the_next() -> None:
     rounds = ReportRounds.begin(2, 5, SaveHabits(give=frozenset({0}), stay_away=frozenset({1})))
     rounds, news = say(rounds, 0, files=True)
     assert closed(news) == [(5, (0,))], "at once: rank 1 stayed away before"
@@ -224,7 +224,7 @@ def test_habits_of_an_earlier_attempt_hold_in_the_next() -> None:
     assert closing.partial == (1,), "half a checkpoint, as rank 1 gave files before"
 
 
-def test_a_rank_that_gave_files_in_an_earlier_attempt_is_waited_for_long_but_not_for_ever() -> None:
+def test_a_rank_that_gave_files_in_an_earlier_attempt_is_waited_for_longer() -> None:
     rounds, _ = say(ReportRounds.begin(2, 5, SaveHabits(give=frozenset({0, 1}))), 0, files=True)
     assert rounds.overdue(5, long=False)[1] == ()
     rounds, told = rounds.overdue(5, long=True)
@@ -232,7 +232,7 @@ def test_a_rank_that_gave_files_in_an_earlier_attempt_is_waited_for_long_but_not
     assert told[0].partial == ()  # type: ignore[union-attr]
 
 
-def test_an_attempt_goes_on_counting_where_the_last_one_stopped() -> None:
+def test_an_attempt_continues_the_report_numbers_of_the_previous_one() -> None:
     _, news = say(ReportRounds.begin(2, first_seq=7), 0, 1)
     assert closed(news) == [(7, ())]
 
@@ -241,11 +241,11 @@ def test_an_attempt_goes_on_counting_where_the_last_one_stopped() -> None:
 
 
 def dropped(news: tuple[News, ...] | list[News]) -> list[tuple[int, tuple[int, ...]]]:
-    """Rounds that closed without ranks which lag, and those."""
+    """Rounds that closed without lagging ranks, with these ranks."""
     return [(item.round.seq, item.behind) for item in news if isinstance(item, ClosedRound) and item.behind]
 
 
-def test_a_rank_that_has_taken_fewer_batches_is_behind_and_not_away() -> None:
+def test_a_rank_that_has_taken_fewer_batches_is_waited_for() -> None:
     rounds, _ = say(ReportRounds.begin(2), 0, files=True, taken=5)
     rounds, _ = say(rounds, 0, files=True, taken=10)
     rounds, told = rounds.overdue(0, long=False)
@@ -260,7 +260,7 @@ def test_a_rank_that_has_taken_fewer_batches_is_behind_and_not_away() -> None:
     assert closed(list(told)) == [(1, (0,))], "and is not waited for again, but to come as far"
 
 
-def test_a_rank_that_reports_without_files_and_is_behind_is_no_reason_to_pass_over_its_rows() -> None:
+def test_a_checkpoint_does_not_pass_over_rows_of_a_rank_that_is_behind() -> None:
     rounds, _ = say(ReportRounds.begin(2), 1)
     rounds, news = say(rounds, 0, files=True, taken=5)
     assert closed(news) == [(0, (0,))]
@@ -269,7 +269,7 @@ def test_a_rank_that_reports_without_files_and_is_behind_is_no_reason_to_pass_ov
     assert dropped(rounds.has_taken(1, rows(10))[0].conclude()[1]) == []
 
 
-def test_who_stayed_away_in_an_earlier_attempt_is_waited_for_until_it_has_come_as_far() -> None:
+def test_a_rank_without_files_in_an_earlier_attempt_is_waited_for_until_it_catches_up() -> None:
     habits = SaveHabits(give=frozenset({0}), stay_away=frozenset({1}))
     rounds, news = say(ReportRounds.begin(2, 5, habits), 0, files=True, taken=3)
     assert news == []
@@ -277,7 +277,7 @@ def test_who_stayed_away_in_an_earlier_attempt_is_waited_for_until_it_has_come_a
     assert closed(list(told)) == [(5, (0,))]
 
 
-def test_a_rank_that_is_ahead_in_one_dataset_uses_the_others_in_its_own_way() -> None:
+def test_a_dataset_that_only_one_rank_uses_does_not_make_the_others_lag() -> None:
     """Only rank 0 evaluates: it is waited for until the other has trained on."""
     rounds = ReportRounds.begin(2).begin_save(0, rows(10, valid=5))
     rounds, _ = rounds.has_taken(1, rows(10))
@@ -289,12 +289,12 @@ def test_a_rank_that_is_ahead_in_one_dataset_uses_the_others_in_its_own_way() ->
     assert closed(list(rounds.overdue(0, long=False)[1])) == [(0, (0,))]
 
 
-def test_what_is_known_of_a_rank_never_shrinks() -> None:
+def test_the_known_position_of_a_rank_never_moves_back() -> None:
     rounds = ReportRounds.begin(1).begin_save(0, rows(10, valid=5))
     assert rounds.has_taken(0, rows(11))[0].taken == (rows(11, valid=5),)
 
 
-def test_a_rank_that_never_takes_a_batch_is_not_waited_for_for_ever() -> None:
+def test_a_rank_that_never_takes_a_batch_is_waited_for_only_for_a_while() -> None:
     rounds, _ = say(ReportRounds.begin(2), 0, files=True, taken=5)
     rounds, told = rounds.overdue(0, long=True)
     assert closed(list(told)) == [(0, (0,))]
@@ -303,7 +303,7 @@ def test_a_rank_that_never_takes_a_batch_is_not_waited_for_for_ever() -> None:
     assert closed(news) == [(1, (0,))]
 
 
-def test_what_is_taken_while_files_are_on_their_way_does_not_count_for_them() -> None:
+def test_rows_taken_during_an_upload_do_not_belong_to_its_checkpoint() -> None:
     rounds, _ = ReportRounds.begin(2).begin_save(0, rows(5)).report(0, Report(0, 0.0, b"{}", pending=True))
     rounds, _ = rounds.has_taken(0, rows(9))
     rounds, _ = rounds.staged(0, 0)
@@ -311,14 +311,14 @@ def test_what_is_taken_while_files_are_on_their_way_does_not_count_for_them() ->
     assert closed(list(rounds.overdue(0, long=False)[1])) == [(0, (0,))]
 
 
-def test_a_window_that_is_full_drops_what_is_ahead_of_a_rank() -> None:
+def test_a_full_window_drops_rounds_ahead_of_a_rank() -> None:
     rounds = ReportRounds.begin(2)
     for number in range(FILES_WINDOW + 1):
         rounds, news = say(rounds, 0, files=True, taken=number + 1)
     assert dropped(news) == [(0, (1,))]
 
 
-def test_states_of_different_places_are_not_made_one_checkpoint() -> None:
+def test_states_of_different_positions_are_not_merged_into_one_checkpoint() -> None:
     def save(rounds: ReportRounds, rank: int, place: str) -> tuple[ReportRounds, tuple[News, ...]]:
         return rounds.begin_save(rank, place=place).report(rank, Report(0, 0.0, b"{}", staged=True))
 

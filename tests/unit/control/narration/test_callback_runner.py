@@ -1,4 +1,4 @@
-"""Callbacks hear of the end, whatever the end is."""
+"""Callbacks are told how a run ended, also after an internal error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headway.testing.fake import FINISH, FakeEngine, Say, Script
 
 
 class Breaks(FakeEngine):
-    """What no event tells of: an error of our own."""
+    """An engine that raises an internal error."""
 
     def pump(self, timeout_s: float | None) -> None:
         raise ZeroDivisionError("ours")
@@ -48,5 +48,5 @@ def run(folder: Path, kind: type[FakeEngine]) -> Heard:
 
 
 @pytest.mark.parametrize(("kind", "end"), [(FakeEngine, type(None)), (Breaks, ZeroDivisionError)])
-def test_callbacks_hear_of_the_end_once_even_where_we_break(tmp_path: Path, kind: Any, end: type) -> None:
+def test_callbacks_receive_the_end_once_even_after_an_internal_error(tmp_path: Path, kind: Any, end: type) -> None:
     assert [type(error) for error in run(tmp_path, kind).ends] == [end]

@@ -1,4 +1,4 @@
-"""What is remembered of an attempt until it has failed."""
+"""The recorder keeps the stacks of an attempt until it fails."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headway.core.messages import FunctionFailed, Heartbeat, StackDump
 from headway.core.security.signing import Key
 
 
-def test_where_a_rank_raised_counts_not_what_it_did_while_it_left(tmp_path: Path) -> None:
+def test_the_activity_at_the_failure_is_kept_and_later_activity_ignored(tmp_path: Path) -> None:
     witness = FailureRecorder(tmp_path, b"", Key(b"key"), print)
     witness.heard(1, FunctionFailed(kind="ValueError", message="bad", traceback="", stacks="raised here"))
     witness.heard(1, StackDump(index=-1, heartbeat=Heartbeat(), main=(), text="in an exit handler"))
