@@ -1,4 +1,4 @@
-"""As many workers as there is room for: fewer when there is less, more when there is more, and no sample lost."""
+"""Elastic runs: the number of workers follows the capacity, and every sample is seen once."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def start(function: Any, num_workers: tuple[int, int], folder: Path) -> Any:
 
 
 def lose_a_worker(run: Any) -> None:
-    """Its process dies, and with it the room for more than one."""
+    """Kill a worker, and reduce the capacity to one."""
     victim = next(report for report in run.reports(rank=1))
     run._execution._engine.resources._limit = 1
     os.kill(victim.metrics["pid"], signal.SIGKILL)
 
 
-def test_a_worker_that_cannot_be_replaced_is_done_without(tmp_path: Path) -> None:
-    """Its process dies, and there is no room for another: a failure like any other, and then they are fewer."""
+def test_a_run_continues_without_a_worker_that_cannot_be_replaced(tmp_path: Path) -> None:
+    """A worker is killed and its capacity lost: an ordinary failure, then a smaller group."""
 
     def train_func() -> None:
         rank = train.get_context().get_world_rank()
@@ -75,7 +75,7 @@ def save_step(step: int, rank: int) -> train.Checkpoint | None:
     return train.Checkpoint.from_dict({"step": step}) if rank == 0 else None
 
 
-def test_state_that_is_saved_by_hand_grows_after_the_next_checkpoint(tmp_path: Path) -> None:
+def test_a_run_that_saves_by_hand_resizes_after_the_next_checkpoint(tmp_path: Path) -> None:
     def train_func() -> None:
         first = train.get_checkpoint()
         begin = first.to_dict()["step"] + 1 if first else 0
@@ -95,7 +95,7 @@ def test_state_that_is_saved_by_hand_grows_after_the_next_checkpoint(tmp_path: P
     assert steps[0] == 4, "it went on right after the checkpoint"
 
 
-def test_where_there_is_no_room_it_waits_and_begins_when_there_is(tmp_path: Path) -> None:
+def test_a_run_waits_until_min_workers_fit(tmp_path: Path) -> None:
     def train_func() -> None:
         rank = train.get_context().get_world_rank()
         for step in range(5):
@@ -111,8 +111,8 @@ def test_where_there_is_no_room_it_waits_and_begins_when_there_is(tmp_path: Path
     assert launches(run.path) == [3, 2]
 
 
-def test_what_could_not_be_forked_is_done_without_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fork server says so; the next launch is smaller, and later the engine looks again."""
+def test_after_a_failed_fork_the_engine_offers_fewer_workers_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fork server reports the failure; the next launch is smaller, and later the engine checks again."""
     scaling = ScalingConfig((1, 3), elastic_resize_monitor_interval_s=60)
     engine = LocalEngine(scaling)
     heard: list[Any] = []
@@ -141,8 +141,8 @@ def test_what_could_not_be_forked_is_done_without_for_a_while(monkeypatch: pytes
         engine.close()
 
 
-def test_a_thread_may_change_the_capacity(tmp_path: Path) -> None:
-    """As a cluster would: whenever it likes, again and again."""
+def test_another_thread_may_change_the_capacity(tmp_path: Path) -> None:
+    """Like a cluster: at any time, repeatedly."""
     trainer = TorchTrainer(
         elastic.train_func,
         train_loop_config={"step_s": 0.005},
@@ -164,7 +164,7 @@ def test_a_thread_may_change_the_capacity(tmp_path: Path) -> None:
     assert elastic.is_exact(run.path)
 
 
-def test_a_notice_of_the_engine_is_heeded_and_charged_to_nobody(tmp_path: Path) -> None:
+def test_a_preemption_notice_of_the_engine_uses_no_budget(tmp_path: Path) -> None:
     trainer = TorchTrainer(
         elastic.train_func,
         train_loop_config={"step_s": 0.01},

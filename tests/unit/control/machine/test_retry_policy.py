@@ -27,7 +27,7 @@ def test_each_kind_of_failure_is_charged_to_its_budget() -> None:
     assert decide("program", FailureHistory(failures=1), RetryBudgets(-1)) == GiveUp()
 
 
-def test_exceptions_may_be_final_where_deaths_are_not() -> None:
+def test_exceptions_can_be_final_while_crashes_are_retried() -> None:
     only_deaths = RetryBudgets(-1, exceptions=False)
     assert decide("raised", FailureHistory(failures=1), only_deaths) == GiveUp()
     assert decide("died", FailureHistory(failures=1), only_deaths) == Retry()

@@ -1,4 +1,4 @@
-"""Failures in words: the first one first, equal ones as one."""
+"""Texts of failures: in order of time, equal ones merged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def raised(rank: int, message: str, kind: str = "ValueError") -> Failure:
     )
 
 
-def test_equal_errors_are_folded_numbers_aside() -> None:
+def test_errors_that_differ_only_in_numbers_are_merged() -> None:
     assert sentence([raised(1, "bad row 7"), raised(0, "bad row 12")]) == "ranks 0 and 1 raised ValueError: bad row 7"
     assert sentence([raised(r, "bad") for r in (0, 1, 2, 5)]) == "ranks 0-2 and 5 raised ValueError: bad"
 
@@ -31,7 +31,7 @@ def test_the_first_failure_comes_first() -> None:
     assert traceback_text([]) == "", "a preempted worker has not failed"
 
 
-def test_deaths_say_how() -> None:
+def test_an_exit_is_described_by_its_cause() -> None:
     for exited, words in {
         WorkerExited(code=-9): "rank 3 was killed (SIGKILL, out of memory?)",
         WorkerExited(code=7): "rank 3 left with exit code 7 before its function returned",
@@ -41,7 +41,7 @@ def test_deaths_say_how() -> None:
         assert sentence([Failure("died", 3, exited)]) == words
 
 
-def test_deaths_of_several_say_how() -> None:
+def test_exits_of_several_ranks_are_described_together() -> None:
     for exited, words in {
         WorkerExited(code=-11): "ranks 0 and 1 were killed (SIGSEGV)",
         WorkerExited(code=7): "ranks 0 and 1 left with exit code 7 before their functions returned",
