@@ -58,7 +58,7 @@ def test_failures_become_exceptions() -> None:
     assert str(exception(broken)) == "E: m"
 
 
-def test_a_lost_connection_comes_after_the_death_that_caused_it() -> None:
+def test_a_lost_connection_is_listed_after_the_crash_that_caused_it() -> None:
     lost = FunctionFailed(kind="RuntimeError", message="[gloo/pair.cc:537] Connection reset by peer", traceback="long")
     failures = [Failure("raised", 0, lost), Failure("died", 1, WorkerExited(code=-9))]
     assert sentence(failures) == "rank 1 was killed (SIGKILL, out of memory?); then rank 0 lost its connection"
