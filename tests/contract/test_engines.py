@@ -74,7 +74,7 @@ class Probe:
             rank=rank,
             place=RankAssignment(rank=rank, world_size=1, local_rank=rank, local_world_size=1),
             run=RunInfo(id="x", name="x", path=str(self._run), seed=0, attempt=1, num_workers=1),
-            surroundings=ProcessSetup(env=dict(os.environ), cwd=os.getcwd(), sys_path=tuple(__import__("sys").path)),
+            setup=ProcessSetup(env=dict(os.environ), cwd=os.getcwd(), sys_path=tuple(__import__("sys").path)),
             task=cloudpickle.dumps(Task(self._task)),
         )
 

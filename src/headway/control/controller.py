@@ -31,8 +31,7 @@ from headway.control.narration.metrics_log import MetricsLog
 from headway.control.run_plan import RunOutcome, RunPlan
 from headway.control.timers import SlowExitEvent, SlowStartEvent, Timers
 from headway.control.workers.slow_exits import SLOW_EXIT_S
-from headway.control.workers.start_message import starts, surroundings
-from headway.core.checkpoints import SavedCheckpoint
+from headway.control.workers.start_message import starts
 from headway.core.errors import ConfigError, EngineError, PreemptionInfo, StorageError
 from headway.core.messages import (
     AutosaveEnabled,
@@ -46,11 +45,10 @@ from headway.core.messages import (
     ResourcesAwaitedEvent,
     ResourcesGrantedEvent,
     SaveAtReport,
-    ToWorker,
     WorkerExited,
     WorkersPreemptedEvent,
 )
-from headway.core.schema.journal_entries import EndEntry, KilledEntry, StateEntry, ValidationStartEntry
+from headway.core.schema.journal_entries import EndEntry, KilledEntry, StateEntry
 from headway.diagnosis.replay_info import noted
 from headway.diagnosis.verdict import Diagnosis
 from headway.diagnosis.watchdog import Watchdog
@@ -87,7 +85,7 @@ class Controller:
             at_once=engine.in_process,
         )
         self._watchdog = Watchdog(config.failure_config, self._attempt, self._on_stillness, self._log.lasts)
-        self._validations = _validations(plan, engine, rundir)
+        self._validations = ValidationRunner(plan, engine, rundir)
         self._run = _initial_state(plan, rundir)
         self._events: deque[Any] = deque()
         self._handling = False
@@ -100,7 +98,10 @@ class Controller:
         with self._opened():
             for note in self._rundir.recovered.notes:
                 self._log.tell("recovered", note, "WARNING")
-            self._resume_validations()
+            for saved in self._run.checkpoints.kept:
+                if saved.awaits_validation:  # an earlier opening of the run has left it pending
+                    self._log.awaits_validation(saved.path.name, in_vain=self._plan.validator is None)
+                    self._validations.start(saved)
             self._callbacks.begin()
             try:
                 ended = self._work()
@@ -136,7 +137,7 @@ class Controller:
             try:
                 yield
             finally:
-                self._cancel_validations()
+                self._validations.cancel()
                 self._engine.close()
         finally:
             self._attempt.release_checkpoint()
@@ -192,10 +193,8 @@ class Controller:
                 event = events.PreemptedEvent(attempt, preempted, deadline_s)
             case events.SaveDueEvent():
                 self._schedule_save()
-            case SlowStartEvent(attempt=attempt):
-                return self._on_slow_start(attempt)
-            case SlowExitEvent(attempt=attempt):
-                return self._on_slow_exit(attempt)
+            case SlowStartEvent() | SlowExitEvent():
+                return self._on_slow_workers(event)
             case WarningEvent(text=text, about=about):
                 return self._log.tell(about, text, "WARNING")
             case ResourcesAwaitedEvent(text=text):
@@ -256,7 +255,11 @@ class Controller:
                     self._log.untracked(report.seq)
                 self._metrics.record(self._run.attempt.number, rank, report)
             case events.SendMessage(rank=rank, message=message):
-                self._send(rank, message)
+                if isinstance(message, SaveAtReport) and message.leave and rank == 0:
+                    self._log.departing(self._run.attempt.leaving, message.seq)
+                if isinstance(message, ExitAllowed):
+                    self._timers.set(SLOW_EXIT_S, SlowExitEvent(self._run.attempt.number))
+                self._attempt.send(rank, message)
             case events.RecordRound(round=round, committing=committing):
                 self._callbacks.closed(round, commit=committing)
             case events.RecordCheckpoint(attempt=attempt, seq=seq, saved=saved):
@@ -268,13 +271,13 @@ class Controller:
             case events.GrantUpload():
                 self._grant_upload(action)
             case events.StartValidation(saved=saved):
-                self._validate(saved)
+                self._validations.start(saved)
             case events.RecordValidation(path=path, validation=validation, saved=saved):
                 if saved is not None:
                     self._committer.record_validation(path, validation)
                 self._log.validated(path.name, validation, saved)
             case events.CancelValidations():
-                self._cancel_validations()
+                self._validations.cancel()
             case events.LaunchWorkers(attempt=attempt, first_seq=first_seq):
                 self._launch(attempt, first_seq)
             case events.AssignRanks():
@@ -302,13 +305,6 @@ class Controller:
             case _:
                 self._log.storage_action(action)
                 self._committer.perform(action)
-
-    def _send(self, rank: int, message: ToWorker) -> None:
-        if isinstance(message, SaveAtReport) and message.leave and rank == 0:
-            self._log.departing(self._run.attempt.leaving, message.seq)
-        if isinstance(message, ExitAllowed):
-            self._timers.set(SLOW_EXIT_S, SlowExitEvent(self._run.attempt.number))
-        self._attempt.send(rank, message)
 
     def _grant_upload(self, action: events.GrantUpload) -> None:
         grant = action.grant
@@ -366,25 +362,6 @@ class Controller:
         if every_s is not None:
             self._timers.set(every_s, events.SaveDueEvent(self._run.attempt.number))
 
-    # --- validations ---
-
-    def _resume_validations(self) -> None:
-        """Start those that an earlier opening of the run has left pending."""
-        for saved in self._run.checkpoints.kept:
-            if saved.awaits_validation:
-                self._log.awaits_validation(saved.path.name, in_vain=self._validations is None)
-                if self._validations is not None:
-                    self._validate(saved)
-
-    def _validate(self, saved: SavedCheckpoint) -> None:
-        assert self._validations is not None, "a worker asks for a validation only where there is a function for it"
-        self._rundir.note(ValidationStartEntry(path=saved.path.name, seq=saved.seq))
-        self._validations.ask(saved)
-
-    def _cancel_validations(self) -> None:
-        if self._validations is not None:
-            self._validations.end()
-
     # --- what goes wrong ---
 
     def _on_stillness(self, diagnosis: Diagnosis | None, silent_s: float) -> None:
@@ -401,15 +378,14 @@ class Controller:
             first = diagnosis.ranks[0] if len(diagnosis.ranks) == 1 else None
             self._engine.post(events.StalledEvent(attempt, first, stillness(diagnosis, silent_s)))
 
-    def _on_slow_start(self, number: int) -> None:
-        attempt = self._run.attempt
-        if number == attempt.number and self._run.state is events.RunState.STARTING:
-            self._log.slow_start(number, self._attempt.starting(len(attempt.workers or ())))
-
-    def _on_slow_exit(self, number: int) -> None:
-        """All functions have returned, and some processes have not exited: ask them why."""
-        attempt = self._run.attempt
-        if number == attempt.number and self._run.state is events.RunState.STOPPING and not attempt.killed:
+    def _on_slow_workers(self, event: SlowStartEvent | SlowExitEvent) -> None:
+        """Workers take long to start: say which. Their functions have returned and they do not exit: ask them why."""
+        attempt, state = self._run.attempt, self._run.state
+        if event.attempt != attempt.number:
+            return
+        if isinstance(event, SlowStartEvent) and state is events.RunState.STARTING:
+            self._log.slow_start(attempt.number, self._attempt.starting(len(attempt.workers or ())))
+        if isinstance(event, SlowExitEvent) and state is events.RunState.STOPPING and not attempt.killed:
             self._attempt.request_exit_stacks([rank for rank, _ in attempt.present()])
 
     def _tell_of_killed(self, run: MachineState) -> None:
@@ -470,20 +446,4 @@ def _initial_state(plan: RunPlan, rundir: RunDirectory) -> MachineState:
         validating=frozenset(each.path for each in kept if each.awaits_validation and validates),
         checkpoints=checkpoints,
         attempt=AttemptState(rundir.past_attempts),
-    )
-
-
-def _validations(plan: RunPlan, engine: Engine, rundir: RunDirectory) -> ValidationRunner | None:
-    if plan.validator is None:
-        return None
-    around = surroundings({**plan.config.env_vars, **plan.validator.env_vars})
-    return ValidationRunner(
-        plan.validator,
-        engine.one_shot_process,
-        rundir.path,
-        around,
-        engine.post,
-        rundir.key,
-        rundir.vault.checkpoint,
-        trust=plan.config.trust,
     )

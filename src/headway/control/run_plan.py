@@ -1,10 +1,9 @@
-"""What a run needs to know before it begins, and how it ended: what goes into a controller and what comes out."""
+"""The run plan, which a controller is given, and the run outcome, which it returns."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from headway.control.checkpoints.validation_runner import Validator
 from headway.control.machine.events import RunState
 from headway.control.machine.retry_policy import Failure
 from headway.core.callback import TrainRunContext
@@ -15,15 +14,34 @@ from headway.storage.checkpoint.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
+class Validator:
+    """How checkpoints are validated. ``task`` is the packed function with the trainer's own keywords."""
+
+    task: bytes
+    timeout_s: float | None = None
+    max_concurrent: int = 2
+    env_vars: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """Everything a run needs to know, decided before it begins."""
+    """Everything a run needs to know, decided before it begins.
+
+    Args:
+        context: Configuration of the run.
+        task: The packed training function.
+        checkpoint: Where to start if the run has no checkpoint of its own.
+        differences: Settings that changed since the last resume, in words.
+        validator: How checkpoints are validated; None: they are not.
+        stays: Whether the workers outlive the run.
+    """
 
     context: TrainRunContext
     task: bytes
-    checkpoint: Checkpoint | None = None  # where to begin when the run has none of its own
-    differences: tuple[str, ...] = ()  # what is otherwise than when the run was opened last
+    checkpoint: Checkpoint | None = None
+    differences: tuple[str, ...] = ()
     validator: Validator | None = None
-    stays: bool = False  # whether the workers outlive the run
+    stays: bool = False
 
     @property
     def options(self) -> WorkerOptions:
@@ -46,5 +64,5 @@ class RunOutcome:
     values: dict[int, bytes]  # what the function returned, by rank
     failures: tuple[Failure, ...]
     num_attempts: int
-    preemption: PreemptionInfo | None = None  # who was told to leave last, if anybody was
+    preemption: PreemptionInfo | None = None  # the last one
     drain_timed_out: bool = False

@@ -18,7 +18,7 @@ from headway.core.task import WorkerOptions
 
 def noted(starts: Sequence[Start], preload: Iterable[str], env_vars: Iterable[str]) -> ReplayScene:
     """``preload``: what workers find imported; ``env_vars``: what the user had set for them."""
-    run, looks = starts[0].run, starts[0].surroundings
+    run, looks = starts[0].run, starts[0].setup
     return ReplayScene(
         cwd=looks.cwd,
         argv=tuple(redact_arguments(looks.argv)),

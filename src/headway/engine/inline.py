@@ -126,7 +126,7 @@ class InlineEngine:
             return self.say(WorkerExited(reason="never started"))
         self._session = worker_entry("Session")(start, _Link(self))
         try:
-            with _environment(start.surroundings.env), self._user_code():
+            with _environment(start.setup.env), self._user_code():
                 outcome = worker_entry("run_function")(
                     start, self._session, lambda: self._task, rendezvous=None, lasting=True
                 )

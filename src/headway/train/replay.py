@@ -32,7 +32,7 @@ from headway.control.machine.retry_policy import Failure
 from headway.control.narration.failure_recorder import versions
 from headway.control.narration.failure_text import sentence
 from headway.control.workers import ranks
-from headway.control.workers.start_message import surroundings
+from headway.control.workers.start_message import process_setup
 from headway.core import phrases
 from headway.core.checkpoints import SavedCheckpoint
 from headway.core.errors import AloneError, ConfigError, HeadwayError, StorageError
@@ -212,7 +212,7 @@ def _differences(summary: FailureSummary, scene: ReplayScene, then: RankAssignme
     cwd = scene.cwd
     if not os.path.isdir(cwd):
         yield f"the folder that it ran in is gone ({cwd}): running in {os.getcwd()}"
-    if missing := set(scene.env_vars) - surroundings({}).env.keys():
+    if missing := set(scene.env_vars) - process_setup({}).env.keys():
         yield f"environment variables that the run had set, and which you have not: {', '.join(sorted(missing))}"
 
 
@@ -269,7 +269,7 @@ def _start(replay: Replay, scratch: Path, key: Key, *, trust: bool) -> Start:
         rank=replay.rank,
         place=here,
         run=replace(info, key=key.secret, trust=trust),
-        surroundings=_surroundings(scene, here),
+        setup=_setup(scene, here),
         task=b"",
         checkpoint=cloudpickle.dumps(replay.checkpoint) if replay.checkpoint is not None else None,
         first_seq=replay.first_seq,
@@ -284,8 +284,8 @@ def _on_this_machine(then: RankAssignment, cards: Sequence[str]) -> RankAssignme
     return replace(then, gpus=tuple(range(min(len(then.gpus), len(cards)))), visible_gpus=tuple(cards))
 
 
-def _surroundings(scene: ReplayScene, here: RankAssignment) -> ProcessSetup:
-    now = surroundings(ranks.environment(here))
+def _setup(scene: ReplayScene, here: RankAssignment) -> ProcessSetup:
+    now = process_setup(ranks.environment(here))
     path = [*scene.sys_path, *(entry for entry in now.sys_path if entry not in scene.sys_path)]
     cwd = scene.cwd if os.path.isdir(scene.cwd) else now.cwd
     return replace(now, cwd=cwd, sys_path=tuple(path), argv=tuple(scene.argv))
@@ -294,7 +294,7 @@ def _surroundings(scene: ReplayScene, here: RankAssignment) -> ProcessSetup:
 def _become(start: Start, preload: Sequence[str]) -> None:
     """In the order in which a worker comes to be: only so its random states are the same."""
     faulthandler.enable()
-    apply_setup(start.surroundings)
+    apply_setup(start.setup)
     for name in preload:
         try:
             importlib.import_module(name)

@@ -71,7 +71,7 @@ def main(transport: Transport, gpus: list[str], rendezvous: str | None) -> None:
     install_sigterm_handler(lambda: connection.send(PreemptionNotice()))
     while start is not None:
         _take_part(start, connection, rendezvous, before)
-        before = start.surroundings
+        before = start.setup
         if not start.stays:
             break
         set_title("headway: worker, waiting for a run", "headway:idle")
@@ -104,10 +104,10 @@ def _become_rank(start: Start, before: ProcessSetup | None) -> FunctionFailed | 
     """Set the process up; says what prevents that, if anything."""
     try:
         worker_title(start.rank, start.run.num_workers, start.run.name, start.run.attempt)
-        apply_setup(start.surroundings, before)
+        apply_setup(start.setup, before)
         redirect_output(*(layout.log(Path(start.run.path), start.rank, stream) for stream in ("out", "err")))
-        if start.surroundings.logging is not None:
-            worker_logging.apply(start.surroundings.logging)  # its streams are the rank's own by now
+        if start.setup.logging is not None:
+            worker_logging.apply(start.setup.logging)  # its streams are the rank's own by now
         seed_random(start.run, start.place)
     except Exception as error:  # the user's preamble, no such directory, no room for logs: it is the outcome
         return failure_message(error)

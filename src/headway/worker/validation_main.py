@@ -52,10 +52,10 @@ def _validate(request: RunValidation) -> ValidationReturned | FunctionFailed:
         checkpoint_name = Path(request.logs[0]).stem.removeprefix("validation-")
         run = Path(request.logs[0]).parent.parent.name
         set_title(f"headway: validation of {checkpoint_name}, run {run}", f"val:{run}")
-        apply_setup(request.surroundings)
+        apply_setup(request.setup)
         redirect_output(*map(Path, request.logs))
-        if request.surroundings.logging is not None:
-            worker_logging.apply(request.surroundings.logging)
+        if request.setup.logging is not None:
+            worker_logging.apply(request.setup.logging)
         function: Callable[..., object] = unpack_task(request.task).call
         key = Key(request.key)
         checkpoint = cloudpickle.loads(request.checkpoint).proven_by(key, trust=request.trust)

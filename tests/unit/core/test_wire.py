@@ -38,7 +38,7 @@ START = Start(
     rank=1,
     place=RankAssignment(rank=1, world_size=2, local_rank=1, local_world_size=2, gpus=(0,), visible_gpus=("3",)),
     run=RunInfo(id="a", name="b", path="/c", seed=7, attempt=2, num_workers=2, options=WorkerOptions(global_workers=4)),
-    surroundings=ProcessSetup(env={"A": "1"}, cwd="/", sys_path=("",)),
+    setup=ProcessSetup(env={"A": "1"}, cwd="/", sys_path=("",)),
     task=b"x" * 100_000,
 )
 MESSAGES: list[Any] = [
@@ -56,7 +56,7 @@ MESSAGES: list[Any] = [
     SaveStarted(),
     CheckpointQuery(index=1, after=3, validated=True),
     CheckpointList(index=1, found=(CheckpointInfo("/p", {"loss": 1}, "VALIDATED"),)),
-    RunValidation(surroundings=START.surroundings, logs=("/o", "/e"), task=b"t", checkpoint="/p", kwargs={}, key=b"k"),
+    RunValidation(setup=START.setup, logs=("/o", "/e"), task=b"t", checkpoint="/p", kwargs={}, key=b"k"),
     ValidationReturned(metrics=b"{}"),
 ]
 

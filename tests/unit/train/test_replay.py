@@ -86,9 +86,7 @@ INFO = RunInfo(id="i", name="a", path="/runs/a", seed=7, attempt=2, num_workers=
 
 def test_a_scene_survives_json() -> None:
     looks = ProcessSetup(env={"SECRET": "x"}, cwd="/here", sys_path=("/lib",), argv=("train.py",))
-    starts = [
-        Start(rank=rank, place=replace(PLACE, rank=rank), run=INFO, surroundings=looks, task=b"") for rank in (0, 1)
-    ]
+    starts = [Start(rank=rank, place=replace(PLACE, rank=rank), run=INFO, setup=looks, task=b"") for rank in (0, 1)]
     text = json.dumps(replay_info.noted(starts, ["torch"], {"SECRET": "x"}).to_json())
     assert '"x"' not in text
     noted = ReplayScene.from_json(json.loads(text))

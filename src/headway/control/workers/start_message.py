@@ -1,4 +1,4 @@
-"""What each worker is told when all are there: its place, its function, and where to go on."""
+"""The Start message of each worker: its ranks, its function, and where to resume."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def starts(
     cursors: dict[str, DatasetCursor],
     num_threads: int | None,
 ) -> list[Start]:
-    """One per rank; ``ready`` stands in rank order already."""
+    """One message per rank; ``ready`` is in the order of ranks."""
     info = RunInfo(
         id=rundir.id,
         name=rundir.path.name,
@@ -53,7 +53,7 @@ def starts(
             rank=rank,
             place=place,
             run=info,
-            surroundings=surroundings({**_environment(plan, rundir, place, attempt), **plan.config.env_vars}),
+            setup=process_setup({**_environment(plan, rundir, place, attempt), **plan.config.env_vars}),
             task=plan.task,
             checkpoint=packed,
             first_seq=first_seq,
@@ -66,15 +66,15 @@ def starts(
 
 def _environment(plan: RunPlan, rundir: RunDirectory, place: RankAssignment, attempt: int) -> dict[str, str]:
     env = ranks.environment(place)
-    if outer_ranks() is not None:  # a torchrun around us has set these, and its agent keeps a store
+    if outer_ranks() is not None:  # torchrun has started this program and set these, and its agent keeps a store
         return env
     restarts = attempt - rundir.past_attempts - 1
     limit = plan.config.failure_config.max_failures
     return env | ranks.torchrun_environment(place, run=rundir.path.name, restarts=restarts, max_restarts=limit)
 
 
-def surroundings(env: dict[str, str]) -> ProcessSetup:
-    """This process as it is now: the fork server was started long ago."""
+def process_setup(env: dict[str, str]) -> ProcessSetup:
+    """Environment, directory and import path of this process now: the fork server was started earlier."""
     env = {**ARROW, **os.environ, **env}
     return ProcessSetup(
         env=env, cwd=working_directory(), sys_path=tuple(sys.path), argv=tuple(sys.argv), logging=current_settings()

@@ -20,7 +20,7 @@ class Start:
     rank: int
     place: RankAssignment
     run: RunInfo
-    surroundings: ProcessSetup
+    setup: ProcessSetup
     task: bytes
     checkpoint: bytes | None = None  # a pickled Checkpoint
     first_seq: int = 0
@@ -129,7 +129,7 @@ class RunValidation:
     ``task`` is a cloudpickle of :class:`headway.core.task.Task`.
     """
 
-    surroundings: ProcessSetup
+    setup: ProcessSetup
     logs: tuple[str, str]  # the files for its output and its errors
     task: bytes
     checkpoint: bytes  # pickled

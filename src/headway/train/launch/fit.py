@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import headway
-from headway.control.checkpoints.validation_runner import Validator
 from headway.control.controller import Controller
 from headway.control.machine.events import RunState
 from headway.control.narration.failure_text import exception, ordered, sentence, traceback_text
-from headway.control.run_plan import RunOutcome, RunPlan
+from headway.control.run_plan import RunOutcome, RunPlan, Validator
 from headway.core import phrases
 from headway.core.callback import TrainRunContext, UserCallback
 from headway.core.config import RunConfig, chosen_engine

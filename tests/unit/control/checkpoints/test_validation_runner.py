@@ -32,7 +32,7 @@ OUTCOMES: dict[str, tuple[Any, Status, str]] = {
         "its process was killed (SIGKILL, out of memory?)",
     ),
     "too long": (TimedOut(), Status.VALIDATION_TIMEOUT, "it took longer than 2.5 s"),
-    "nonsense": ("?", Status.VALIDATION_FAILED, "its process spoke nonsense: '?'"),
+    "nonsense": ("?", Status.VALIDATION_FAILED, "its process sent an unexpected answer: '?'"),
 }
 
 
