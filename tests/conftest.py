@@ -1,7 +1,7 @@
-"""A test leaves nothing behind: no process, no thread, no environment variable, no file in shared memory or /tmp.
+"""Fail a test that leaks a process, a thread, an environment variable, or a file in shared memory or /tmp.
 
-Only what this suite's own processes made is looked at: it has a temporary directory and a place in shared memory of its
-own, so that another suite, or any other program, may run beside it.
+Only processes and files of this suite are checked: it has its own temporary directory and its own directory in shared
+memory, so other suites and programs may run at the same time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MEMORY = Path("/dev/shm", _PRIVATE.name)
 
 
 def pytest_configure() -> None:
-    """Give the suite places of its own, and signals as they are in a terminal."""
+    """Set the suite's own directories, and signal handlers as in a terminal."""
     _MEMORY.mkdir()
     os.environ["TMPDIR"] = tempfile.tempdir = str(_PRIVATE)
     os.environ["HEADWAY_MEMORY_DIR"] = str(_MEMORY)
@@ -117,7 +117,7 @@ def _environment() -> set[str]:
 
 
 def _shared_memory() -> set[str]:
-    """What lies in our own place, and segments of torch whose process is gone."""
+    """Files in this suite's directory, and segments of torch whose process has ended."""
     segments = (re.match(r"torch_(\d+)_", name) for name in os.listdir("/dev/shm"))
     return {
         *os.listdir(_MEMORY),

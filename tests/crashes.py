@@ -1,4 +1,4 @@
-"""A disk that loses what was not flushed: records every step of a save, and rebuilds what a crash after each leaves.
+"""A simulated disk that loses unflushed data: records every step of a save and rebuilds the state after each crash.
 
 The model is a journaling filesystem: names (folders, renames, links, removals) reach the disk in order, all of them up
 to the last flush of a folder or file and any number more; the content of a file is there if the file was flushed after
@@ -55,7 +55,7 @@ class Tape:
 
 
 def _below(folder: Path) -> list[Path]:
-    """What is removed before a folder is, in some order."""
+    """Everything below a directory, deepest entries first."""
     return sorted(folder.rglob("*"), reverse=True) if folder.is_dir() else []
 
 
@@ -121,7 +121,7 @@ class _Model:
 def after_every_crash(tape: Tape, root: Path, *, reboots: bool = True) -> Iterator[tuple[int, int]]:
     """Rebuild below ``root`` what a crash after each step may leave; gives (steps done, steps whose names stay).
 
-    Where only a process dies and the machine lives on (not ``reboots``), nothing that was done is lost.
+    Where only a process is killed and the machine keeps running (not ``reboots``), no completed step is lost.
     """
     for done in range(len(tape.steps) + 1):
         durable = max((i + 1 for i, (name, _, _) in enumerate(tape.steps[:done]) if name == "flush"), default=0)

@@ -1,4 +1,4 @@
-"""An S3 server for tests and benchmarks: started as a process of its own, with a bucket in it."""
+"""An S3 server for tests and benchmarks, in a separate process, with one bucket."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BUCKET = "bucket"
 
 
 class S3:
-    """``env`` is what a program needs to find it; ``url`` where its bucket is."""
+    """A running server. ``env``: variables with which a program finds it; ``url``: its bucket."""
 
     url = f"s3://{BUCKET}"
 
@@ -48,7 +48,7 @@ class S3:
         self.client.create_bucket(Bucket=BUCKET)
 
     def faults(self, **wanted: Any) -> None:
-        """What goes wrong from now on; nothing, and all counts begin anew."""
+        """Set the faults from now on (default: none), and reset all counters."""
         request = urllib.request.Request(f"{self.endpoint}/_faults", data=json.dumps(wanted).encode())
         urllib.request.urlopen(request).close()
 

@@ -1,4 +1,4 @@
-"""What several tests need: quiet runs, drivers in processes of their own, waiting for a fact."""
+"""Shared helpers of tests: runs on plain workers, driver scripts in processes, waiting for conditions."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def write_script(folder: Path, code: str, name: str = "script.py") -> Path:
 
 
 def python(*args: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run Python to its end; its output as text."""
+    """Run Python to completion and capture its output as text."""
     command = [sys.executable, *map(str, args)]
     return subprocess.run(command, capture_output=True, text=True, timeout=90, **options)
 
 
 class Driver:
-    """A script in a process of its own, which the test may kill."""
+    """A script in a separate process, which the test may kill."""
 
     def __init__(self, script: Path, *, args: Sequence[str] = (), **options: Any) -> None:
         self.log = script.with_suffix(".log")
@@ -90,12 +90,12 @@ class Driver:
 def wait_until(fact: Callable[[], bool], timeout_s: float = 30, what: Callable[[], str] | None = None) -> None:
     until = time.monotonic() + timeout_s
     while not fact():
-        assert time.monotonic() < until, what() if what else "waited in vain"
+        assert time.monotonic() < until, what() if what else "timed out"
         time.sleep(0.01)
 
 
 def becomes_true(fact: Callable[[], bool], timeout_s: float = 30) -> bool:
-    """Wait for a fact, and say whether it has come true: for ``assert``."""
+    """Wait for a condition and return whether it was met: for ``assert``."""
     until = time.monotonic() + timeout_s
     while not (found := fact()) and time.monotonic() < until:
         time.sleep(0.01)
@@ -107,7 +107,7 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended; one that nobody has reaped yet has, too."""
+    """Whether a process has ended; a zombie has."""
     try:
         return not is_alive(psutil.Process(pid))
     except psutil.NoSuchProcess:
@@ -128,7 +128,7 @@ def save(folder: str | os.PathLike[str], **files: str) -> train.Checkpoint:
 
 
 def saved_as(number: int, *, validation: ValidationRecord | None = None, **metrics: Any) -> SavedCheckpoint:
-    """A checkpoint that only its manifest exists of, for whoever ranks them."""
+    """A checkpoint that consists of a manifest only, for tests of ranking."""
     manifest = Manifest(
         number=number,
         name=str(number),

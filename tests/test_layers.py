@@ -139,7 +139,7 @@ def test_the_core_needs_the_standard_library_alone() -> None:
 
 
 def test_no_test_imports_a_benchmark() -> None:
-    """Tests and benchmarks share what lies in tests/scenarios; benchmarks come and go."""
+    """Tests and benchmarks share the modules of tests/scenarios."""
     benchmarks = {path.stem for path in (TESTS.parent / "benchmarks").rglob("*.py")}
     assert "chaos" in benchmarks
     for path in TESTS.rglob("*.py"):

@@ -42,7 +42,7 @@ def test_a_run_resumes_from_a_dict_checkpoint(tmp_path: Path, monkeypatch: pytes
     back = result.checkpoint.to_dict()
     assert back["epoch"] == 3
     assert torch.equal(back["weights"], torch.full((2, 2), 3.0))
-    assert back["hook"]() == 3, "written by a run of ours"
+    assert back["hook"]() == 3, "written by a run of this user"
     later = train.Result.from_path(result.path).checkpoint
     assert later is not None
     assert later.to_dict()["hook"]() == 3, "years later, too"

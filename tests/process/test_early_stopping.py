@@ -64,7 +64,7 @@ def test_after_a_restart_it_stops_in_the_same_step(tmp_path: Path) -> None:
             train.report({"epoch": epoch})
             mark = Path(config["folder"], f"killed-{epoch}")
             if epoch in (4, 6) and train.get_context().get_world_rank() == 1 and not mark.exists():
-                train.get_checkpoint()  # is there by now
+                train.get_checkpoint()  # is committed by now
                 mark.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
 

@@ -92,7 +92,7 @@ def test_a_run_that_saves_by_hand_resizes_after_the_next_checkpoint(tmp_path: Pa
     run.result()
     assert launches(run.path) == [2, 1]
     steps = [report["step"] for report in elastic.reports(run.path) if report["world"] == 1]
-    assert steps[0] == 4, "it went on right after the checkpoint"
+    assert steps[0] == 4, "it resumed right after the checkpoint"
 
 
 def test_a_run_waits_until_min_workers_fit(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_a_run_directory_that_is_moved_away_and_back_is_continued(tmp_path: Path
     next(run.reports())
     run.path.rename(tmp_path / "away")
     time.sleep(1)
-    assert not run.path.exists(), "nobody has put an empty one in its place"
+    assert not run.path.exists(), "no empty directory was created in its place"
     (tmp_path / "away").rename(run.path)
     run.result(timeout_s=60)
     assert steps(run.path) == list(range(30))

@@ -72,11 +72,11 @@ def test_get_preemption_info_announces_a_preemption_to_all_ranks_in_one_step(tmp
             if told is None:
                 train.report({"step": step})
             else:
-                assert not first, "nobody is told twice"
+                assert not first, "no preemption is announced twice"
                 seen = {**vars(told), "ranks": told.preempted_ranks, "step": step}
                 left_ms = (told.deadline_ms or 0) - time.time() * 1000
                 told_first = Path(config["folder"], f"told-{rank}")
-                if not told_first.exists():  # it may go on for a step while the report is committed
+                if not told_first.exists():  # it may continue for a step while the report is committed
                     told_first.write_text(json.dumps([seen, left_ms]))
                 report_with_state(step)
             leave_number(config["folder"], rank)
@@ -86,12 +86,12 @@ def test_get_preemption_info_announces_a_preemption_to_all_ranks_in_one_step(tmp
     tell_worker(tmp_path, 1)
     result = run.result()
     (told, left_ms), (told_1, left_ms_1) = (json.loads((tmp_path / f"told-{rank}").read_text()) for rank in (0, 1))
-    assert told == told_1, "all ranks hear the same, in the same step"
+    assert told == told_1, "all ranks receive the same, in the same step"
     assert told["ranks"] == [1]
     assert list(told["preempted_node_to_ranks"].values()) == [[1]]
     assert 0 < min(left_ms, left_ms_1) <= max(left_ms, left_ms_1) <= 30_000
     assert result.state == "FINISHED"
-    assert result.return_value > told["step"], "it went on from what the loop had saved"
+    assert result.return_value > told["step"], "it resumed from the state that the loop had saved"
     [retry] = [event for event in journal(run.path) if event["event"] == "retry"]
     assert retry["why"] == "preempt"
 

@@ -97,7 +97,7 @@ def _send(process: psutil.Process, number: signal.Signals) -> None:
 
 
 def suffer(suffering: Training, faults: int, chance: random.Random, found: Found) -> None:
-    """Mostly it is let come further than ever before it is struck again; now and then it is not even let begin."""
+    """Mostly wait for a new step before the next fault; sometimes strike during the restart."""
     kinds = [sorted(FAULTS)[number % len(FAULTS)] for number in range(faults)]
     chance.shuffle(kinds)
     suffering.go_further()
@@ -115,7 +115,7 @@ def suffer(suffering: Training, faults: int, chance: random.Random, found: Found
 
 
 def torment(folder: Path, faults: int, seed: int) -> Found:
-    """One run with so many faults; and then one without, of the same length."""
+    """Run once with faults and once without, for the same number of steps, and compare."""
     found, before = Found(), shared_memory()
     run = seeded(folder / "chaos" / "run", SEED)
     with training(run, folder) as suffering:
@@ -138,7 +138,7 @@ def torment(folder: Path, faults: int, seed: int) -> Found:
 
 
 def settled(look: Callable[[], set[str]]) -> list[str]:
-    """What is still there after a moment."""
+    """What is left after a grace period."""
     until = time.monotonic() + GONE_S
     while (left := look()) and time.monotonic() < until:
         time.sleep(0.01)
@@ -150,7 +150,7 @@ def shared_memory() -> set[str]:
 
 
 def litter(run: Path) -> list[str]:
-    """What lies in the folder of a run that is over, and does not belong there."""
+    """Files in the directory of a finished run that do not belong there."""
     known = {"run.json", "events.jsonl", "metrics.jsonl", "checkpoints", "logs", "failures", ".lock"}
     staging = run / "checkpoints" / ".staging"
     return [*(path.name for path in run.iterdir() if path.name not in known), *map(str, staging.glob("*"))]

@@ -1,4 +1,4 @@
-"""A run that only saves is killed with everything that belongs to it, again and again; what it offers is read back."""
+"""A run that only saves is killed with all its processes, repeatedly; every offered checkpoint is read back."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Ground:
-    """Where a run lives, and how often one may look at it without disturbing it."""
+    """Where a run is stored, and how often it can be polled without disturbing it."""
 
     storage: str
     vault: CheckpointBackend
@@ -45,7 +45,7 @@ class Ground:
 
 
 def life(folder: Path, ground: Ground, chance: random.Random, tally: Tally) -> None:
-    """One life of the run: it begins, saves, and is killed at a random moment."""
+    """Start the run, let it save, and kill it at a random moment."""
     log = folder / "log"
     with log.open("wb") as output:
         driver = subprocess.Popen(
@@ -81,7 +81,7 @@ def _unfinished(vault: CheckpointBackend) -> bool:
 
 
 def look(vault: CheckpointBackend, tally: Tally) -> None:
-    """Read everything that is offered."""
+    """Read every offered checkpoint."""
     tally.in_the_middle_of_a_save += _unfinished(vault)
     found = vault.survey()
     tally.wrong += len(found.damaged)

@@ -42,7 +42,7 @@ def train_func(config: dict[str, Any]) -> None:
 
 
 def elastic_run(folder: str | Path, changes: dict[int, int], step_s: float = 0.02) -> tuple[Path, list[float]]:
-    """Run it, and change the capacity after so many reports of rank 0; how long each change took to be answered."""
+    """Change the capacity after given reports of rank 0; return the run and how long each change took."""
     trainer = TorchTrainer(
         train_func,
         train_loop_config={"step_s": step_s},
@@ -65,7 +65,7 @@ def elastic_run(folder: str | Path, changes: dict[int, int], step_s: float = 0.0
 
 
 def reports(run: Path) -> list[dict[str, Any]]:
-    """The last word of every rank on every report number: a later attempt replaces what came from its first one on."""
+    """The final reports of every rank: a later attempt replaces all reports from its first number on."""
     found: dict[tuple[int, int], dict[str, Any]] = {}
     for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()):
         if "metrics" not in line:

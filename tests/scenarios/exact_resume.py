@@ -139,7 +139,7 @@ PROGRAMS = {
 
 
 class Killer(threading.Thread):
-    """Kills a worker of this process's run, some time after so many of rank 0's reports."""
+    """Kills a worker of a run in this process, shortly after given numbers of reports of rank 0."""
 
     def __init__(self, run: Path, after: list[int], chance: random.Random) -> None:
         super().__init__(daemon=True)
@@ -161,12 +161,12 @@ class Killer(threading.Thread):
         self.join()
 
     def _num_reports(self) -> int:
-        """The furthest that any attempt has come."""
+        """The largest number of reports of any attempt."""
         found = [max(by_seq, default=-1) for each in attempts(self._run) for by_seq in each.reports.values()]
         return max(found, default=-1) + 1
 
     def _workers(self) -> list[psutil.Process]:
-        """Each of them leads a session; the processes that they are forked from do not hold logs."""
+        """Processes with open log files of the run: only its workers have them."""
         logs = str(self._run / "logs")
         found = []
         for process in psutil.Process().children(recursive=True):

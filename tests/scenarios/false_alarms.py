@@ -1,4 +1,4 @@
-"""Runs whose ranks are silent for long, each for a good reason: none of them may be called a stall."""
+"""Runs whose ranks are silent for long, each for a good reason: none may be reported as a stall."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ COMPUTE = "import sys, time\nuntil = time.monotonic() + float(sys.argv[1])\nwhil
 
 
 def compute(seconds: float) -> None:
-    """Python that keeps the interpreter."""
+    """Python code that holds the GIL."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         sum(range(1000))
 
 
 def digest(seconds: float) -> None:
-    """C that lets go of it."""
+    """C code that releases the GIL."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         hashlib.pbkdf2_hmac("sha256", b"", b"salt", 100_000)
@@ -91,7 +91,7 @@ def loader_process_computes(seconds: float) -> None:
 
 
 class Slow:
-    """A dataset that computes for long before its first row."""
+    """A dataset that computes for a long time before its first row."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -105,7 +105,7 @@ class Slow:
 
 
 def map_process_imports(seconds: float) -> None:
-    """A first batch that waits for a process which imports its modules, from a slow disk."""
+    """A first batch that waits for a process which imports slowly."""
     with tempfile.TemporaryDirectory() as folder:
         name = f"slow_{os.getpid()}_{time.monotonic_ns()}"
         Path(folder, f"{name}.py").write_text(
@@ -121,7 +121,7 @@ def map_process_imports(seconds: float) -> None:
 
 
 def compiles(seconds: float) -> None:
-    """A first step with torch.compile, its caches empty, again and again for so long."""
+    """First steps with torch.compile and empty caches, repeated for the given time."""
     import torch
 
     until, width = time.monotonic() + seconds, 16
@@ -134,14 +134,14 @@ def compiles(seconds: float) -> None:
 
 
 def matches(seconds: float) -> None:
-    """One long call in C, on a core that is shared with many: about two seconds of work."""
+    """One long call in C on a shared core: about two seconds of work."""
     os.sched_setaffinity(0, {0})
     re.match(r"(a+)+$", "a" * 25 + "b")
 
 
 @dataclass(frozen=True)
 class Case:
-    """What a rank does for ``--work-s``, and what the machine does meanwhile."""
+    """What a rank does while it is silent, and what happens on the machine at the same time."""
 
     work: Callable[[float], None]
     hogs: int = 0
@@ -165,7 +165,7 @@ CASES = {
 
 
 def rounds(config: dict[str, Any]) -> None:
-    """The training function: one rank works for long and the other waits for it, then both, for so many seconds."""
+    """The training function: in turn one rank works while the other waits, or both work."""
     work, rank = CASES[config["case"]].work, train.get_context().get_world_rank()
     seconds = 0.05 if CASES[config["case"]].suspended else config["work_s"]
     until = time.monotonic() + config["seconds"]
@@ -179,7 +179,7 @@ def rounds(config: dict[str, Any]) -> None:
 
 
 def drive(case: str, seconds: float, work_s: float, folder: Path, warn_s: float = WARN_S) -> None:
-    """One run, in this process."""
+    """Run one case in this process."""
     train.DataParallelTrainer(
         rounds,
         train_loop_config={"case": case, "seconds": seconds, "work_s": work_s},
@@ -194,14 +194,14 @@ def drive(case: str, seconds: float, work_s: float, folder: Path, warn_s: float 
 
 
 def alarms(folder: Path) -> list[str]:
-    """What was said of a run."""
+    """Stalls and retries in the journal of the run."""
     lines = map(json.loads, (folder / "run/events.jsonl").read_text().splitlines())
     return [line["text"] for line in lines if line["event"] in ("stall", "retry")]
 
 
 @contextlib.contextmanager
 def crowded(number: int) -> Iterator[None]:
-    """So many others compute on the first core."""
+    """Keep the first core busy with processes."""
     code = "import os\nos.sched_setaffinity(0, {0})\nwhile True: pass"
     hogs = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(number)]
     try:
@@ -213,7 +213,7 @@ def crowded(number: int) -> Iterator[None]:
 
 
 def suspend(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """Stop everything, the driver first or last, as a laptop that is closed does."""
+    """Suspend all processes for a while, like a laptop whose lid is closed."""
     everybody = tree(process.pid)
     for each in everybody:
         each.send_signal(signal.SIGSTOP)
@@ -225,7 +225,7 @@ def suspend(process: subprocess.Popen[bytes], seconds: float) -> None:
 def observe(
     name: str, seconds: float, work_s: float, suspended_s: float = SUSPENDED_S, warn_s: float = WARN_S
 ) -> dict[str, Any]:
-    """One case: how many rounds it made, and which alarms there were."""
+    """Run one case in another process; return its number of rounds and its alarms."""
     case = CASES[name]
     with tempfile.TemporaryDirectory() as folder, crowded(case.hogs):
         run = f"drive({name!r}, {seconds}, {work_s}, Path({folder!r}), {warn_s})"

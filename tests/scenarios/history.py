@@ -1,4 +1,4 @@
-"""What a run has written down of itself, read line by line; and whether it says the same as another, to the last bit.
+"""The recorded metrics of a run, with repeated reports, and their bit-exact comparison with another run.
 
 Not ``storage.run.reader``: that shows a run as its owner wants to see it, this one with all that was done twice.
 """
@@ -20,18 +20,18 @@ Numbers = tuple[str, ...]  # as text, to the last bit
 
 @dataclass
 class Attempt:
-    """What each rank reported in it, by number."""
+    """The reports of each rank, by number."""
 
     first_seq: int
     reports: dict[int, dict[int, Numbers]] = field(default_factory=lambda: defaultdict(dict))
 
     def newest(self, rank: int) -> int:
-        """The number of its last report; one less than the first, where there is none."""
+        """The number of the last report, or one less than the first number if there is none."""
         return max(self.reports[rank], default=self.first_seq - 1)
 
 
 def seeded(run: Path, seed: int) -> Path:
-    """Make a run that has this seed: runs with the same one can be compared."""
+    """Create a run with a given seed: runs with equal seeds can be compared."""
     open_run(run, "never").close()
     description = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**description, "seed": seed}))
@@ -39,7 +39,7 @@ def seeded(run: Path, seed: int) -> Path:
 
 
 def attempts(run: Path, *metrics: str) -> list[Attempt]:
-    """All of them, in order, with these metrics of every report."""
+    """All attempts in order, with the given metrics of every report."""
     found: list[Attempt] = []
     for line in JsonLines(run / "metrics.jsonl", json_object).lines():
         if "first_seq" in line:
@@ -55,7 +55,7 @@ def events(run: Path, *names: str) -> list[dict[str, Any]]:
 
 
 def last_word(found: Sequence[Attempt]) -> dict[tuple[int, int], Numbers]:
-    """What is left of every (rank, report) when later attempts have replaced what earlier ones said."""
+    """The final metrics of every (rank, report): later attempts replace earlier ones."""
     said: dict[tuple[int, int], Numbers] = {}
     for attempt in found:
         said = {(rank, seq): numbers for (rank, seq), numbers in said.items() if seq < attempt.first_seq}
@@ -65,7 +65,7 @@ def last_word(found: Sequence[Attempt]) -> dict[tuple[int, int], Numbers]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """``compared`` and ``different`` count whatever was reported, what was done again included."""
+    """The result of a comparison. ``compared`` and ``different`` include repeated reports."""
 
     compared: int
     different: int
@@ -77,7 +77,7 @@ class Comparison:
 
 
 def compare(run: Path, quiet: Path, *metrics: str) -> Comparison:
-    """``quiet`` went through without any trouble."""
+    """Compare a disturbed run with an undisturbed one (``quiet``)."""
     found = attempts(run, *metrics)
     expected = last_word(attempts(quiet, *metrics))
     said = [((rank, seq), numbers) for each in found for rank, r in each.reports.items() for seq, numbers in r.items()]

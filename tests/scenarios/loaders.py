@@ -16,12 +16,12 @@ from two_loaders import SHAPES as SHAPES, fit  # type: ignore[import-not-found] 
 
 
 def reports(path: Path, num_workers: int) -> list[list[dict[str, Any]]]:
-    """What counts in the end, rank by rank."""
+    """The final reports of each rank."""
     return [[row.metrics for row in RunReader.at(path).reports(rank)] for rank in range(num_workers)]
 
 
 def resumed(path: Path) -> int:
-    """How many attempts have begun with a checkpoint."""
+    """The number of attempts that resumed from a checkpoint."""
     return sum(1 for entry in RunReader.at(path).journal.lines() if isinstance(entry, LaunchEntry) and entry.first_seq)
 
 

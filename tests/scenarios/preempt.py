@@ -1,4 +1,4 @@
-"""SIGTERM comes again and again, to a worker or to the program; what is lost, done twice or left out is counted."""
+"""SIGTERM is sent repeatedly to a worker or to the program; lost, repeated and skipped reports are counted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Found:
 
 
 def endure(folder: Path, told: dict[Whom, int], seed: int) -> Found:
-    """One run whose workers and whose program are told to leave so often, and one that is left alone."""
+    """Run once with SIGTERM sent to workers and to the program, once undisturbed, and compare."""
     found, chance = Found(), random.Random(seed)
     run = seeded(folder / "preempted" / "run", SEED)
     whom = [each for each, times in told.items() for _ in range(times)]
@@ -54,7 +54,7 @@ def endure(folder: Path, told: dict[Whom, int], seed: int) -> Found:
 
 
 def live(run: Path, folder: Path, whom: list[Whom], chance: random.Random, found: Found) -> bool:
-    """One life of the program: until it is told to leave, or, if it never is again, to its end. True: it must go on."""
+    """Run the program until it is preempted (True: it must be continued) or finished."""
     with training(run, folder) as life:
         try:
             life.go_further()
@@ -78,7 +78,7 @@ def live(run: Path, folder: Path, whom: list[Whom], chance: random.Random, found
 
 
 def tell_a_worker(life: Training, rank: int) -> None:
-    """Returns when two new ones have finished a step."""
+    """Send SIGTERM to a worker; return when two new workers have finished a step."""
     dead = {life.runner.worker(rank) for rank in RANKS}
     os.kill(life.runner.worker(rank), signal.SIGTERM)
     life.wait(lambda: all(life.runner.worker(rank) not in dead for rank in RANKS))
@@ -86,7 +86,7 @@ def tell_a_worker(life: Training, rank: int) -> None:
 
 
 def tell_the_program(life: Training, found: Found) -> None:
-    """Returns when it has left; what it says and leaves behind must tell the same story."""
+    """Send SIGTERM to the program; its exit code, output and checkpoints must agree."""
     os.kill(life.runner.pid, signal.SIGTERM)
     life.wait_for_its_end()
     said = SAID.search(life.runner.output)
@@ -99,7 +99,7 @@ def tell_the_program(life: Training, found: Found) -> None:
 
 
 def audit(run: Path, found: Found) -> None:
-    """What the journal says of every attempt that was told to leave: all but the last."""
+    """Check the journal of every preempted attempt: all but the last."""
     saved = {event["seq"] for event in events(run, "checkpoint")}
     lives = attempts(run)
     found.other_attempts = len(lives) - 1 - sum(found.told.values())
@@ -112,5 +112,5 @@ def audit(run: Path, found: Found) -> None:
 
 
 def _gaps(attempt: Attempt) -> int:
-    """Numbers between the first and the last that were not reported."""
+    """The number of skipped reports between the first and the last."""
     return sum(attempt.newest(rank) + 1 - attempt.first_seq - len(attempt.reports[rank]) for rank in RANKS)

@@ -11,14 +11,14 @@ import psutil
 
 
 def tree(pid: int) -> list[psutil.Process]:
-    """A process and all that come from it; nobody where it is gone."""
+    """A process and its descendants; empty if it has ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return [*psutil.Process(pid).children(recursive=True), psutil.Process(pid)]
     return []
 
 
 def kill_all(processes: Sequence[psutil.Process]) -> None:
-    """All at once: nobody has time to clean up after another."""
+    """Kill processes without giving any of them time to clean up after another."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGSTOP)

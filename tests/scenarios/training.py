@@ -1,4 +1,4 @@
-"""The training that is made to suffer (``programs/tracked_headway``), seen from outside, and the same left alone."""
+"""A tracked training (``programs/tracked_headway``) observed from outside, disturbed or undisturbed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AHEAD = 200  # steps that are still done after the last fault; all ranks must he
 
 
 class Trouble(Exception):
-    """It does not go on."""
+    """The training does not continue."""
 
 
 class Hang(Trouble):
@@ -32,7 +32,7 @@ class Hang(Trouble):
 
 
 class Training:
-    """One life of it: how far it is, whether it gets on, who works for it."""
+    """One start of the program: its progress and its processes."""
 
     def __init__(self, runner: Victim, run: Path) -> None:
         self.run = run
@@ -43,7 +43,7 @@ class Training:
         self._news = time.monotonic()
 
     def look(self) -> None:
-        """Note how far it is. Raises Hang where nothing was reported for too long."""
+        """Update the progress. Raises Hang if nothing was reported for too long."""
         marks = self.runner.marks
         if fresh := [mark.step for mark in marks[self._num_marks :] if mark.step >= 0]:
             self.furthest = max(self.furthest, *fresh)
@@ -53,7 +53,7 @@ class Training:
             raise Hang(f"no new report for {HANG_S:.0f} s, {self.furthest} was the last")
 
     def wait(self, until: Callable[[], bool], glance_s: float = 0.01) -> None:
-        """Raises Trouble where it ends before that."""
+        """Wait for a condition. Raises Trouble if the program ends before."""
         while not until():
             self.look()
             if self.runner.ended:
@@ -66,13 +66,13 @@ class Training:
             time.sleep(0.01)
 
     def go_further(self) -> None:
-        """Wait until it is where it never was before."""
+        """Wait for a step that was never reached before."""
         self.look()
         before = self.furthest
         self.wait(lambda: self.furthest > before)
 
     def finish(self) -> None:
-        """Let it go on for a while, and come to its end by itself."""
+        """Let the training continue for a while and finish."""
         self.look()
         tell(self.run.parent / "last", str(self.furthest + AHEAD))
         self.wait_for_its_end()
@@ -82,18 +82,18 @@ class Training:
     # --- its processes ---
 
     def people(self) -> list[psutil.Process]:
-        """All of them, now."""
+        """All processes of the program, now."""
         found = tree(self.runner.pid)
         self._everybody.update(found)
         return found
 
     def strays(self) -> set[str]:
-        """Whoever has belonged to it and lives on, though it does not any more."""
+        """Processes that were once part of the program, are not any more, and still run."""
         here = set(self.people())
         return {named for process in self._everybody - here if (named := living(process))}
 
     def fork_server(self) -> psutil.Process:
-        """The process that workers are forked from."""
+        """The fork server of the program."""
         found: list[psutil.Process] = []
 
         def there() -> bool:
@@ -104,7 +104,7 @@ class Training:
         return found[0]
 
     def workers(self) -> list[psutil.Process]:
-        """Those there are, in no order. Each leads a session of its own; loader processes do not."""
+        """The workers that run now. Each is a session leader; loader processes are not."""
         found: list[psutil.Process] = []
 
         def there() -> bool:
@@ -118,13 +118,13 @@ class Training:
 
 @contextlib.contextmanager
 def training(run: Path, folder: Path) -> Iterator[Training]:
-    """Begin it, or go on with it."""
+    """Start or continue the training."""
     with victim([sys.executable, str(PROGRAM), str(run.parent)], folder) as runner:
         yield Training(runner, run)
 
 
 def left_alone(folder: Path, last: str) -> Path:
-    """The same training without any fault, to the same end."""
+    """The same training without faults, for the same number of steps."""
     run = seeded(folder / "quiet" / "run", SEED)
     tell(run.parent / "last", last)
     with training(run, folder) as quiet:
@@ -135,7 +135,7 @@ def left_alone(folder: Path, last: str) -> Path:
 
 
 def living(process: psutil.Process) -> str | None:
-    """Who that is, if it is still there."""
+    """The description of a process, or None if it has ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
             return f"{process.pid} {' '.join(process.cmdline())[:100]}"
@@ -155,14 +155,14 @@ def _leads(process: psutil.Process) -> bool:
 
 
 def tell(path: Path, text: str) -> None:
-    """A file that is whole from the moment it is there."""
+    """Write a file atomically."""
     half = path.with_suffix(".half")
     half.write_text(text)
     half.rename(path)
 
 
 def stacks(pid: int) -> str:
-    """Where everybody is, if there is a py-spy to tell it."""
+    """The stacks of all processes, if py-spy is installed."""
     spy = Path(sys.executable).with_name("py-spy")
     if not spy.exists():
         return ""

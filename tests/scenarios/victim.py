@@ -1,4 +1,4 @@
-"""A contestant whose workers are killed while it trains: watched step by step, ended with all that it has started.
+"""A program whose workers are killed while it trains: its steps are observed, and all its processes ended.
 
 Every worker notes each step that it has finished (``clock.stepping`` of the programs), so that the same eyes see every
 contestant: who works now, how far it is, and when a process that was not there before has finished its first step.
@@ -41,7 +41,7 @@ class Victim:
 
     @property
     def marks(self) -> list[Mark]:
-        """All that there are until now, in the order of their writing."""
+        """All marks so far, in the order in which they were written."""
         *lines, self._half = (self._half + self._file.read()).split("\n")
         for line in lines:
             rank, pid, step, when = line.split()
@@ -58,16 +58,16 @@ class Victim:
 
     @property
     def code(self) -> int | None:
-        """What it has ended with, if it has."""
+        """The exit code, or None while it runs."""
         return self._process.poll()
 
     @property
     def ended(self) -> str:
-        """A sentence, where the contestant has ended although nobody asked it to."""
+        """A description of an unexpected exit, or an empty text."""
         return "" if self.code is None else f"it ended with code {self.code}"
 
     def wait(self, until: Callable[[], bool], limit_s: float) -> bool:
-        """False when the time is over, or the contestant is, before that happens."""
+        """Wait for a condition; False if the time limit or the end of the program comes first."""
         deadline = time.monotonic() + limit_s
         while not until():
             if time.monotonic() > deadline or self.ended:
@@ -76,11 +76,11 @@ class Victim:
         return True
 
     def worker(self, rank: int) -> int:
-        """The process that has this rank now."""
+        """The process id of the current worker of a rank."""
         return next(mark.pid for mark in reversed(self.marks) if mark.rank == rank)
 
     def kill(self, rank: int) -> float:
-        """When that was."""
+        """Kill the worker of a rank; return the time."""
         pid, when = self.worker(rank), time.time()
         os.kill(pid, signal.SIGKILL)
         return when
@@ -91,7 +91,7 @@ class Victim:
 
 @contextlib.contextmanager
 def victim(command: Sequence[str], folder: Path, **env: str) -> Iterator[Victim]:
-    """A contestant that is at work; in the end it is asked to leave, and then made to."""
+    """Run a program; at the end interrupt it, then kill what is left."""
     place = Path(tempfile.mkdtemp(prefix="victim-", dir=folder))
     marked, output = place / "marks", place / "output"
     marked.touch()

@@ -1,4 +1,4 @@
-"""Two workers that do nothing but save, as fast as they can, files whose bytes tell where they belong."""
+"""Two workers that only save, as fast as they can, files whose content tells step, rank and name."""
 
 import hashlib
 import sys
@@ -11,13 +11,13 @@ SIZES = {"small": 100, "page": 5_000, "deep/er/large": 300_000}
 
 
 def content(step, rank, name):
-    """The bytes of one file: nobody else's, and easily made again."""
+    """The content of one file: unique and reproducible."""
     seed = hashlib.sha256(f"{step} {rank} {name}".encode()).digest()
     return (seed * (SIZES[name] // len(seed) + 1))[: SIZES[name]]
 
 
 def check(folder):
-    """The step that a checkpoint is of; AssertionError where a byte of it is wrong."""
+    """Return the step of a checkpoint; AssertionError if a byte is wrong."""
     step = int(Path(folder, "step").read_text())
     for rank in (0, 1):
         for name in SIZES:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 def stepping(rank: int) -> Callable[[int], None]:
-    """Called first in a training function, which is noted as step -1; gives what notes the end of every other step."""
+    """Mark the start of a training function as step -1; return a function that marks the end of each step."""
     file = open(os.environ["BENCH_MARKS"], "a", buffering=1)
 
     def note(step: int) -> None:
@@ -17,7 +17,7 @@ def stepping(rank: int) -> Callable[[int], None]:
 
 
 class Count:
-    """Which step comes next: a thing of the user's own that is followed, too."""
+    """The number of the next step: an object of the user that is tracked."""
 
     def __init__(self) -> None:
         self.next = 0

@@ -1,4 +1,4 @@
-"""A training whose state saves itself, and which does what files in its folder tell it to: raise, exit, end.
+"""A training with tracked state, controlled by files in its directory: raise, exit, end.
 
     python tracked_headway.py FOLDER
 
@@ -61,7 +61,7 @@ def train_func(config):
 
 
 def obey(order):
-    """Each order once, in whichever attempt finds it."""
+    """Execute each order once, in any attempt."""
     verb, argument = order.read_text().split()
     order.unlink()
     if verb == "exit":

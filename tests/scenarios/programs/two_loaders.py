@@ -1,4 +1,4 @@
-"""A training with two tracked loaders, in the shapes that such loops have; it kills itself where it is told to.
+"""A training with two tracked loaders, in loops of several shapes; it kills itself at given places.
 
     python two_loaders.py FOLDER SHAPE [WORKERS]
 
@@ -58,14 +58,14 @@ class Loop:
                     break
 
     def report(self, **metrics):
-        """Every rank draws a number, so that random states are compared, too."""
+        """Draw a number on every rank, so that random states are compared as well."""
         self.tick()
         rate = self.optimizer.param_groups[0]["lr"]
         train.report({**metrics, "rate": rate, "random": torch.rand(1).item()})
         self.tick()
 
     def tick(self):
-        """One place to be killed at; counted over all attempts."""
+        """A place to be killed at, counted over all attempts."""
         if self.rank == 0:
             with self.ticks.open("a") as file:
                 file.write(".")
@@ -117,7 +117,7 @@ def one_pass(loop, epoch):
 
 
 def fit(folder, shape, num_workers=1, deaths=(), every_reports=1):
-    """Run it in this folder, with the same seed each time; gives the run's directory."""
+    """Run the training in a directory, always with the same seed; return the run's directory."""
     path = Path(folder, "runs", "run")
     open_run(path, "never").close()
     description = json.loads((path / "run.json").read_text())
