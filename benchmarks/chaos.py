@@ -18,7 +18,7 @@ from pathlib import Path
 
 from common import publish
 
-from scenarios.chaos import torment
+from scenarios.chaos import run_with_faults
 
 
 def main() -> int:
@@ -28,7 +28,7 @@ def main() -> int:
     args = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as folder:
-        found = torment(Path(folder), args.faults, args.seed)
+        found = run_with_faults(Path(folder), args.faults, args.seed)
     result = {
         "faults": dict(sorted(found.faults.items())),
         "attempts": found.attempts,

@@ -20,7 +20,7 @@ from statistics import mean
 
 from common import at_least, program, publish, ratio
 
-from scenarios.victim import Victim, victim
+from scenarios.observed_program import ObservedProgram, observed
 
 SAVE_S = 0.5  # between checkpoints
 SLICE_S = 30.0
@@ -56,14 +56,14 @@ def train(seconds: float, every: float | None, chance: random.Random, tally: Tal
     """One slice, a run of its own."""
     with tempfile.TemporaryDirectory(prefix="goodput-", ignore_cleanup_errors=True) as folder:
         command = [sys.executable, program("goodput_headway"), folder, str(SAVE_S)]
-        with victim(command, Path(folder)) as runner:
+        with observed(command, Path(folder)) as runner:
             if trouble := train_and_kill(runner, seconds, every, chance, tally):
                 tally.trouble.append(trouble)
                 print(f"{trouble}\n{runner.output[-3000:]}", file=sys.stderr)
 
 
 def train_and_kill(
-    runner: Victim, seconds: float, every: float | None, chance: random.Random, tally: Tally
+    runner: ObservedProgram, seconds: float, every: float | None, chance: random.Random, tally: Tally
 ) -> str | None:
     """What went wrong, if anything did."""
     if not runner.wait(lambda: any(mark.step >= 0 for mark in runner.marks), PATIENCE_S):
@@ -87,7 +87,7 @@ def moments(seconds: float, every: float, chance: random.Random) -> list[float]:
     return [(number + chance.uniform(0, 0.7)) * every for number in range(int(seconds / every))]
 
 
-def strike(runner: Victim, rank: int) -> float | None:
+def strike(runner: ObservedProgram, rank: int) -> float | None:
     """Kill this worker; how long it took rank 0 to finish another step."""
     known = len(runner.marks)
     dead = {mark.pid for mark in runner.marks}

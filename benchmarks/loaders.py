@@ -17,7 +17,7 @@ from typing import Any
 
 from common import publish
 
-from scenarios.loaders import SHAPES, torment
+from scenarios.loaders import SHAPES, compare_killed_runs
 
 
 def main() -> int:
@@ -33,7 +33,9 @@ def main() -> int:
             for shape in options.shapes:
                 name = f"{shape}, {num_workers} worker{'s' * (num_workers > 1)}"
                 chance = random.Random(f"{options.seed}:{name}")
-                found[name] = torment(Path(folder, name.replace(" ", "-")), shape, num_workers, options.runs, chance)
+                found[name] = compare_killed_runs(
+                    Path(folder, name.replace(" ", "-")), shape, num_workers, options.runs, chance
+                )
     claims: dict[str, bool | None] = {
         "every killed run is bit-equal": not any(each["different"] for each in found.values()),
         "kills were survived by resuming": all(each["resumed"] for each in found.values()),

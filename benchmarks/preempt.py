@@ -18,7 +18,7 @@ from pathlib import Path
 
 from common import median, publish
 
-from scenarios.preempt import Whom, endure
+from scenarios.preempt import Whom, run_with_preemptions
 
 
 def summary(seconds: Sequence[float]) -> dict[str, float | None]:
@@ -32,7 +32,7 @@ def main() -> int:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="preempt-", ignore_cleanup_errors=True) as folder:
         told: dict[Whom, int] = {"a worker": args.times // 2, "the program": args.times - args.times // 2}
-        found = endure(Path(folder), told, args.seed)
+        found = run_with_preemptions(Path(folder), told, args.seed)
     result = {
         "told to leave": found.told,
         "the last report of every rank was committed": found.committed,

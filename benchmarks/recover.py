@@ -24,7 +24,7 @@ from typing import Any
 
 from common import at_most, median, program, publish, ratio, torchrun
 
-from scenarios.victim import Victim, victim
+from scenarios.observed_program import ObservedProgram, observed
 
 RANKS = (0, 1)
 EVERY, RAY_EVERY = 10, 20  # steps between checkpoints; a report of Ray Train takes as long as hundreds of steps
@@ -73,7 +73,7 @@ def contest(command: list[str], kills: int, every: int, env: dict[str, str]) -> 
             break
         with (
             tempfile.TemporaryDirectory(prefix="recover-", ignore_cleanup_errors=True) as folder,
-            victim([*command, folder, str(every)], Path(folder), **env) as runner,
+            observed([*command, folder, str(every)], Path(folder), **env) as runner,
         ):
             dead: set[int] = set()
             while len(found.step_s) < kills and (trouble := strike(runner, every, chance, dead, found)) is None:
@@ -84,7 +84,7 @@ def contest(command: list[str], kills: int, every: int, env: dict[str, str]) -> 
     return found
 
 
-def strike(runner: Victim, every: int, chance: random.Random, dead: set[int], found: Found) -> str | None:
+def strike(runner: ObservedProgram, every: int, chance: random.Random, dead: set[int], found: Found) -> str | None:
     """Let it save, kill rank 1 at some moment between two checkpoints, and wait until it goes on.
 
     ``dead``: the processes of the lives before. Gives what went wrong, if anything did.
@@ -107,7 +107,7 @@ def strike(runner: Victim, every: int, chance: random.Random, dead: set[int], fo
     return None
 
 
-def _steps(runner: Victim, rank: int, dead: set[int]) -> int:
+def _steps(runner: ObservedProgram, rank: int, dead: set[int]) -> int:
     """How many this rank has done in its present life."""
     return sum(mark.rank == rank and mark.step >= 0 and mark.pid not in dead for mark in runner.marks)
 

@@ -13,7 +13,7 @@ from scenarios.history import Comparison, compare
 
 def test_faults_of_every_sort_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "AHEAD", 60)
-    found = chaos.torment(tmp_path, faults=12, seed=1)
+    found = chaos.run_with_faults(tmp_path, faults=12, seed=1)
     assert found.trouble == ""
     assert set(found.faults.values()) == {2}
     assert found.attempts > 6, "all but a stop end an attempt, unless two of them meet in one"

@@ -24,7 +24,7 @@ from support import Driver, fit, journal, python, save, wait_until, write_script
 
 def test_repeated_preemptions_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "AHEAD", 60)
-    found = preempt.endure(tmp_path, {"a worker": 6, "the program": 4}, seed=1)
+    found = preempt.run_with_preemptions(tmp_path, {"a worker": 6, "the program": 4}, seed=1)
     assert found.trouble == []
     assert found.committed == 10
     assert (found.lost, found.skipped, found.other_attempts) == (0, 0, 0)

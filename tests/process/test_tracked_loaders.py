@@ -25,7 +25,7 @@ from support import journal
     [("plain", 1), ("every second epoch", 1), ("nested", 1), ("together", 1), ("break", 1), ("validation first", 2)],
 )
 def test_a_killed_run_is_bit_for_bit_one_that_was_not(tmp_path: Path, shape: str, num_workers: int) -> None:
-    found = loaders.torment(tmp_path, shape, num_workers, 1, random.Random(shape))
+    found = loaders.compare_killed_runs(tmp_path, shape, num_workers, 1, random.Random(shape))
     assert found["different"] == []
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from scenarios.history import Comparison, attempts, compare, events, seeded
-from scenarios.training import METRICS, SEED, Hang, Training, Trouble, left_alone, stacks, tell, training
+from scenarios.training import METRICS, SEED, Hang, Training, Trouble, run_undisturbed, stacks, tell, training
 
 GONE_S = 1.0  # by when a process must have ended that does not belong to the run any more
 
@@ -96,43 +96,43 @@ def _send(process: psutil.Process, number: signal.Signals) -> None:
 # --- a run, and what is left of it ---
 
 
-def suffer(suffering: Training, faults: int, chance: random.Random, found: Found) -> None:
+def inject_faults(disturbed: Training, faults: int, chance: random.Random, found: Found) -> None:
     """Mostly wait for a new step before the next fault; sometimes strike during the restart."""
     kinds = [sorted(FAULTS)[number % len(FAULTS)] for number in range(faults)]
     chance.shuffle(kinds)
-    suffering.go_further()
+    disturbed.go_further()
     for kind in kinds:
         time.sleep(chance.random() * 0.5)
         if chance.random() < 0.8:
-            suffering.go_further()
-            found.orphans += settled(suffering.strays)
+            disturbed.go_further()
+            found.orphans += settled(disturbed.leftover_processes)
             time.sleep(chance.random() * 0.1)
-        FAULTS[kind](suffering, chance)
+        FAULTS[kind](disturbed, chance)
         found.faults[kind] += 1
         if (number := found.faults.total()) % 20 == 0:
-            print(f"{number} faults, {suffering.furthest + 1} steps", file=sys.stderr, flush=True)
-    suffering.finish()
+            print(f"{number} faults, {disturbed.furthest + 1} steps", file=sys.stderr, flush=True)
+    disturbed.finish()
 
 
-def torment(folder: Path, faults: int, seed: int) -> Found:
+def run_with_faults(folder: Path, faults: int, seed: int) -> Found:
     """Run once with faults and once without, for the same number of steps, and compare."""
     found, before = Found(), shared_memory()
     run = seeded(folder / "chaos" / "run", SEED)
-    with training(run, folder) as suffering:
+    with training(run, folder) as disturbed:
         try:
-            suffer(suffering, faults, random.Random(seed), found)
+            inject_faults(disturbed, faults, random.Random(seed), found)
         except Trouble as trouble:
             found.hangs += isinstance(trouble, Hang)
             found.trouble = str(trouble)
-            runner = suffering.runner
+            runner = disturbed.runner
             print(f"{trouble}\n{runner.output[-5000:]}\n{stacks(runner.pid)}", file=sys.stderr)
         else:
-            found.orphans += settled(suffering.strays)
+            found.orphans += settled(disturbed.leftover_processes)
             found.litter = [*settled(lambda: shared_memory() - before), *litter(run)]
     found.attempts = len(attempts(run))
     found.halves = len(events(run, "partial"))
     if not found.trouble:
-        quiet = left_alone(folder, (run.parent / "last").read_text())
+        quiet = run_undisturbed(folder, (run.parent / "last").read_text())
         found.comparison = compare(run, quiet, *METRICS)
     return found
 

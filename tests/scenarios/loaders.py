@@ -25,7 +25,7 @@ def resumed(path: Path) -> int:
     return sum(1 for entry in RunReader.at(path).journal.lines() if isinstance(entry, LaunchEntry) and entry.first_seq)
 
 
-def torment(folder: Path, shape: str, num_workers: int, runs: int, chance: random.Random) -> dict[str, Any]:
+def compare_killed_runs(folder: Path, shape: str, num_workers: int, runs: int, chance: random.Random) -> dict[str, Any]:
     quiet = folder / "quiet"
     quiet.mkdir(parents=True)
     expected = reports(fit(quiet, shape, num_workers), num_workers)

@@ -31,7 +31,7 @@ class Mark(NamedTuple):
     time: float
 
 
-class Victim:
+class ObservedProgram:
     def __init__(self, process: subprocess.Popen[bytes], marked: Path, output: Path) -> None:
         self._process = process
         self._output = output
@@ -90,9 +90,9 @@ class Victim:
 
 
 @contextlib.contextmanager
-def victim(command: Sequence[str], folder: Path, **env: str) -> Iterator[Victim]:
+def observed(command: Sequence[str], folder: Path, **env: str) -> Iterator[ObservedProgram]:
     """Run a program; at the end interrupt it, then kill what is left."""
-    place = Path(tempfile.mkdtemp(prefix="victim-", dir=folder))
+    place = Path(tempfile.mkdtemp(prefix="observed-", dir=folder))
     marked, output = place / "marks", place / "output"
     marked.touch()
     with output.open("wb") as file:
@@ -103,7 +103,7 @@ def victim(command: Sequence[str], folder: Path, **env: str) -> Iterator[Victim]
             env={**os.environ, "BENCH_MARKS": str(marked), **env},
             start_new_session=True,
         )
-    found = Victim(process, marked, output)
+    found = ObservedProgram(process, marked, output)
     try:
         yield found
     finally:

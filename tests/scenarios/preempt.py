@@ -16,7 +16,7 @@ from typing import Literal
 from headway.core.errors import PreemptionError
 from headway.storage.run.reader import RunReader
 from scenarios.history import Attempt, Comparison, attempts, compare, events, seeded
-from scenarios.training import METRICS, SEED, Hang, Training, Trouble, left_alone, stacks, training
+from scenarios.training import METRICS, SEED, Hang, Training, Trouble, run_undisturbed, stacks, training
 
 RANKS = (0, 1)
 Whom = Literal["a worker", "the program"]
@@ -36,7 +36,7 @@ class Found:
     comparison: Comparison = field(default_factory=lambda: Comparison(0, 0, 0))
 
 
-def endure(folder: Path, told: dict[Whom, int], seed: int) -> Found:
+def run_with_preemptions(folder: Path, told: dict[Whom, int], seed: int) -> Found:
     """Run once with SIGTERM sent to workers and to the program, once undisturbed, and compare."""
     found, chance = Found(), random.Random(seed)
     run = seeded(folder / "preempted" / "run", SEED)
@@ -45,7 +45,7 @@ def endure(folder: Path, told: dict[Whom, int], seed: int) -> Found:
     try:
         while live(run, folder, whom, chance, found):
             pass
-        found.comparison = compare(run, left_alone(folder, (run.parent / "last").read_text()), *METRICS)
+        found.comparison = compare(run, run_undisturbed(folder, (run.parent / "last").read_text()), *METRICS)
     except Trouble as trouble:
         found.hangs += isinstance(trouble, Hang)
         found.trouble.append(str(trouble))

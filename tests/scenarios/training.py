@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 
 from scenarios.history import seeded
+from scenarios.observed_program import ObservedProgram, observed
 from scenarios.process_tree import tree
-from scenarios.victim import Victim, victim
 
 PROGRAM = Path(__file__).parent / "programs/tracked_headway.py"
 SEED = 12345
@@ -34,11 +34,11 @@ class Hang(Trouble):
 class Training:
     """One start of the program: its progress and its processes."""
 
-    def __init__(self, runner: Victim, run: Path) -> None:
+    def __init__(self, runner: ObservedProgram, run: Path) -> None:
         self.run = run
         self.runner = runner
         self.furthest = -1
-        self._everybody: set[psutil.Process] = set()
+        self._all_processes: set[psutil.Process] = set()
         self._num_marks = 0
         self._news = time.monotonic()
 
@@ -81,23 +81,23 @@ class Training:
 
     # --- its processes ---
 
-    def people(self) -> list[psutil.Process]:
+    def processes(self) -> list[psutil.Process]:
         """All processes of the program, now."""
         found = tree(self.runner.pid)
-        self._everybody.update(found)
+        self._all_processes.update(found)
         return found
 
-    def strays(self) -> set[str]:
+    def leftover_processes(self) -> set[str]:
         """Processes that were once part of the program, are not any more, and still run."""
-        here = set(self.people())
-        return {named for process in self._everybody - here if (named := living(process))}
+        here = set(self.processes())
+        return {named for process in self._all_processes - here if (named := living(process))}
 
     def fork_server(self) -> psutil.Process:
         """The fork server of the program."""
         found: list[psutil.Process] = []
 
         def there() -> bool:
-            found.extend(process for process in self.people() if _is_fork_server(process))
+            found.extend(process for process in self.processes() if _is_fork_server(process))
             return bool(found)
 
         self.wait(there)
@@ -119,11 +119,11 @@ class Training:
 @contextlib.contextmanager
 def training(run: Path, folder: Path) -> Iterator[Training]:
     """Start or continue the training."""
-    with victim([sys.executable, str(PROGRAM), str(run.parent)], folder) as runner:
+    with observed([sys.executable, str(PROGRAM), str(run.parent)], folder) as runner:
         yield Training(runner, run)
 
 
-def left_alone(folder: Path, last: str) -> Path:
+def run_undisturbed(folder: Path, last: str) -> Path:
     """The same training without faults, for the same number of steps."""
     run = seeded(folder / "quiet" / "run", SEED)
     tell(run.parent / "last", last)
