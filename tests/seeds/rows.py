@@ -260,7 +260,7 @@ SHOWN = {
 
 TUNING, TENSORFLOW, HOROVOD, DASHBOARD = "tuning", "TensorFlow", "Horovod", "the dashboard"
 
-# What is not there yet, and what it waits for.
+# Features that are not supported yet, and what they wait for.
 WAITING = {
     **dict.fromkeys(["S59", "S60", "S61", "S62", "S63", "S64", "S65", "S79", "S156", "S157", "S158", "S159"], TUNING),
     **dict.fromkeys(["S16", "S85", "S94", "S148", "S149", "S150", "S151"], TENSORFLOW),
@@ -268,12 +268,12 @@ WAITING = {
     **dict.fromkeys(["S192", "S193", "S194", "S195", "S196", "S197", "S198", "S199"], DASHBOARD),
 }
 
-# What no test can show, and why that is as it should be.
+# Features that no test can cover, and why.
 SETTLED = {
     "S39": "callbacks are given to run(), which tuning does not call",
     "S47": "declared unsupported there; runs in object stores are supported",
-    "S66": "declared unsupported there; it waits for tuning here",
+    "S66": "declared unsupported there; waits for tuning here",
     "S67": "headings without text",
-    "S182": "the controller lives in the driver: there is no process that could be lost",
-    "S191": "needs eight GPUs; benchmarks/gpu.py has what was measured on one",
+    "S182": "the controller is part of the driver: there is no extra process that could fail",
+    "S191": "needs eight GPUs; benchmarks/gpu.py measures one",
 }

@@ -1,4 +1,4 @@
-"""What each row of the checklist is about, in a few words."""
+"""The feature of each row of the checklist, in a few words."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ WHAT = {
     "S114": "`session.get_dataset_shard('train')`",
     "S115": "`session.get_local_rank()`",
     "S116": "`session.get_world_size()`",
-    "S117": "a session around the driver, one on each worker",
+    "S117": "a session in the driver, and one on each worker",
     "S118": "`Checkpoint.from_dict(dict)`",
     "S119": "`Checkpoint.to_dict()`",
     "S120": "`_timestamp`, `_preprocessor`, `_current_checkpoint_id` in dicts",
@@ -165,7 +165,7 @@ WHAT = {
     "S160": "`from ray.train import ScalingConfig, Checkpoint`",
     "S161": "`ray.train.report(metrics=, checkpoint=)`",
     "S162": "`Checkpoint.from_directory(dir)`",
-    "S163": "every worker reports the temporary folder itself",
+    "S163": "every worker reports the temporary directory itself",
     "S164": "`ray.train.get_context().get_world_size()`",
     "S165": "a function with `config` and no `train_loop_config`",
     "S166": "`ScalingConfig(num_workers=2, use_gpu=True)`",
@@ -192,7 +192,7 @@ WHAT = {
     "S187": "`datasets={'train': ..., 'valid': ...}`",
     "S188": "`ray.train.get_dataset_shard('train')`",
     "S189": "`shard.iter_torch_batches(batch_size=)`",
-    "S190": "preprocessing scales apart from training",
+    "S190": "preprocessing scales independently of training",
     "S191": "speed on 8 GPUs",
     "S192": "dashboard: list of runs",
     "S193": "dashboard: run page",
