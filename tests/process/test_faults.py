@@ -232,7 +232,7 @@ def test_a_slow_callback_is_named_and_blocks_nothing(
     assert finished < ended[0], "the run did not wait for it"
     assert heard == list(range(30)), "it has heard of everything, in order"
     said = capfd.readouterr().err
-    assert "Slow.after_report has been running for 0 s; the run goes on without it" in said
+    assert "Slow.after_report has been running for 0 s; the run continues" in said
     assert "waiting for its callbacks" in said
 
 

@@ -331,9 +331,9 @@ def test_callbacks_receive_exceptions_and_cannot_fail_the_run(
     result = fit(train_func, max_failures=1, callbacks=[Clumsy(), heard], storage_path=tmp_path / "runs")
     assert result.state == "FINISHED"
     assert [type(errors[0]) for errors in heard.errors] == [ValueError]
-    assert "Clumsy.after_report raised RuntimeError: oops; the run goes on" in capfd.readouterr().err
+    assert "Clumsy.after_report raised RuntimeError: oops; the run continues" in capfd.readouterr().err
     notes = [event["text"] for event in journal(Path(result.path)) if event["event"] == "callback"]
-    assert "Clumsy.after_report raised RuntimeError: oops; the run goes on" in notes[0]
+    assert "Clumsy.after_report raised RuntimeError: oops; the run continues" in notes[0]
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -82,7 +82,7 @@ class Controller:
             plan.context,
             lambda text: engine.post(WarningEvent(text, "callback")),
             rundir.vault.checkpoint,
-            at_once=engine.in_process,
+            inline=engine.in_process,
         )
         self._watchdog = Watchdog(config.failure_config, self._attempt, self._on_stillness, self._log.lasts)
         self._validations = ValidationRunner(plan, engine, rundir)
@@ -102,11 +102,11 @@ class Controller:
                 if saved.awaits_validation:  # an earlier opening of the run has left it pending
                     self._log.awaits_validation(saved.path.name, in_vain=self._plan.validator is None)
                     self._validations.start(saved)
-            self._callbacks.begin()
+            self._callbacks.on_run_start()
             try:
                 ended = self._work()
             except BaseException as error:
-                self._callbacks.over(error)
+                self._callbacks.on_run_end(error)
                 raise
         departure = self._run.attempt.departure
         return RunOutcome(
@@ -223,7 +223,7 @@ class Controller:
         if ranked is None:
             return event
         rank, message = ranked.rank, ranked.message
-        self._failures.heard(rank, message)
+        self._failures.on_message(rank, message)
         if said := self._attempt.exits.heard(rank, message):
             self._log.tell("leaving", said)
         match message:
@@ -261,11 +261,11 @@ class Controller:
                     self._timers.set(SLOW_EXIT_S, SlowExitEvent(self._run.attempt.number))
                 self._attempt.send(rank, message)
             case events.RecordRound(round=round, committing=committing):
-                self._callbacks.closed(round, commit=committing)
+                self._callbacks.on_round(round, commit=committing)
             case events.RecordCheckpoint(attempt=attempt, seq=seq, saved=saved):
                 self._schedule_save()
                 self._log.saved(seq, attempt, saved)
-                self._callbacks.saved(saved)
+                self._callbacks.on_checkpoint(saved)
             case events.RejectLateFiles(round=round):
                 self._log.too_late(round)
             case events.GrantUpload():
@@ -354,7 +354,7 @@ class Controller:
         self._data_log.begin(action.attempt)
         backend = self._plan.context.backend_config
         preload = tuple(backend.preload) if backend is not None else ()
-        self._failures.begin(messages[0], checkpoint, noted(messages, preload, self._plan.config.env_vars))
+        self._failures.on_attempt_start(messages[0], checkpoint, noted(messages, preload, self._plan.config.env_vars))
         self._schedule_save()
 
     def _schedule_save(self) -> None:
@@ -372,7 +372,7 @@ class Controller:
         limits, attempt = self._plan.config.failure_config, self._run.attempt.number
         known = before is not None and (before.fault, before.ranks) == (diagnosis.fault, diagnosis.ranks)
         if limits.stall_warn_s is not None and not known:
-            directory = self._failures.stalled(diagnosis, self._watchdog.stacks())
+            directory = self._failures.record_stall(diagnosis, self._watchdog.stacks())
             self._log.stalled(attempt, diagnosis, silent_s, directory)
         if limits.stall_timeout_s is not None and silent_s >= limits.stall_timeout_s:
             first = diagnosis.ranks[0] if len(diagnosis.ranks) == 1 else None
@@ -409,14 +409,14 @@ class Controller:
 
     def _record_failures(self, attempt: int, failures: tuple[Failure, ...]) -> None:
         if failures:
-            self._callbacks.failed(failures)
-            self._failures.failed(attempt, failures)
+            self._callbacks.on_attempt_failed(failures)
+            self._failures.record_failure(attempt, failures)
 
     def _end(self, action: events.EndRun) -> None:
         self._ended = action
         self._metrics.flush()
         self._record_failures(self._run.attempt.number, action.failures)
-        self._callbacks.over(exception(ordered(action.failures)[0]) if action.failures else None)
+        self._callbacks.on_run_end(exception(ordered(action.failures)[0]) if action.failures else None)
         cause = sentence(action.failures) if action.failures else ""
         if action.state is events.RunState.PREEMPTED:
             cause = "this program was told to leave"

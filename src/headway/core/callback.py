@@ -22,7 +22,7 @@ class TrainRunContext:
 
 
 class UserCallback:
-    """Override what you need. An exception in here is written to the journal and named; the run goes on.
+    """Override what you need. An exception in a callback is logged and written to the journal; the run continues.
 
     >>> class Print(UserCallback):
     ...     def after_report(self, run_context, metrics, checkpoint):

@@ -1,4 +1,4 @@
-"""The user's callbacks: told of rounds in order, in a thread of their own; they cannot hurt the run, nor hold it up."""
+"""Calls the user's callbacks, in order and in a thread of their own; their errors and delays do not affect the run."""
 
 from __future__ import annotations
 
@@ -22,109 +22,117 @@ from headway.storage.checkpoint.checkpoint import Checkpoint
 
 @dataclass
 class _Pending:
-    """A round that callbacks have not heard of yet, because its checkpoint, or one before it, is not committed."""
+    """A round whose callbacks wait until its checkpoint, or an earlier one, is committed."""
 
     round: ReportRound
     waits: bool
     checkpoint: Checkpoint | None = None
 
 
-SLOW_S = 5.0  # from here on a person wants to know whose callback it is
+SLOW_S = 5.0  # a callback that takes longer is named
 
 
 class CallbackRunner:
-    """``at_once``: they are called in the controller's own thread, where a function runs in this process."""
+    """Queues calls of callbacks.
+
+    Args:
+        callbacks: The callbacks of the run.
+        context: The run context that each call is given.
+        warn: Logs a warning.
+        open_checkpoint: Opens a committed checkpoint.
+        inline: Call them in the controller's thread, because the training function runs in this process, too.
+    """
 
     def __init__(
         self,
         callbacks: Sequence[UserCallback],
         context: TrainRunContext,
-        complain: Callable[[str], None],
+        warn: Callable[[str], None],
         open_checkpoint: Callable[[PurePath], Checkpoint],
         *,
-        at_once: bool = False,
+        inline: bool = False,
     ) -> None:
         self._callbacks = callbacks
         self._context = context
-        self._complain = complain
+        self._warn = warn
         self._open_checkpoint = open_checkpoint
-        self._aside = None if at_once else JobThread("headway-callbacks")
+        self._thread = None if inline else JobThread("headway-callbacks")
         self._pending: deque[_Pending] = deque()
-        self._complaints: Counter[str] = Counter()
-        self._over = False
+        self._num_errors: Counter[str] = Counter()
+        self._has_ended = False
 
-    def begin(self) -> None:
+    def on_run_start(self) -> None:
         self._call("before_run")
 
-    def over(self, error: BaseException | None) -> None:
-        """Told once: who waits for it must not wait for ever, however the run ends."""
-        if not self._over:
-            self._over = True
+    def on_run_end(self, error: BaseException | None) -> None:
+        """Call ``after_run`` once, however the run ends: user code may wait for it."""
+        if not self._has_ended:
+            self._has_ended = True
             self._call("after_run", error)
 
-    def closed(self, closing: ReportRound, *, commit: bool) -> None:
-        """A round is over; with a checkpoint it is told when that is committed, and later rounds after it."""
+    def on_round(self, closing: ReportRound, *, commit: bool) -> None:
+        """Call ``after_report``; if the round has a checkpoint, after its commit. Later rounds wait."""
         if self._callbacks:
             self._pending.append(_Pending(closing, waits=commit))
-            self._tell()
+            self._call_ready()
 
-    def saved(self, saved: SavedCheckpoint) -> None:
+    def on_checkpoint(self, saved: SavedCheckpoint) -> None:
         for pending in self._pending:
             if pending.waits and pending.round.seq == saved.manifest.seq:
                 pending.waits, pending.checkpoint = False, self._open_checkpoint(saved.path)
-        self._tell()
+        self._call_ready()
 
-    def failed(self, failures: Sequence[Failure]) -> None:
-        """An attempt is over; rounds that wait for a commit of it wait in vain."""
+    def on_attempt_failed(self, failures: Sequence[Failure]) -> None:
+        """Call ``after_exception``; rounds of this attempt that wait for a commit are dropped."""
         self._pending.clear()
         errors = {f.rank: exception(f) for f in reversed(failures) if f.rank is not None}
         self._call("after_exception", errors)
 
-    def _tell(self) -> None:
+    def _call_ready(self) -> None:
         while self._pending and not self._pending[0].waits:
-            told = self._pending.popleft()
-            self._call_with("after_report", functools.cache(functools.partial(_arguments, told)))
+            ready = self._pending.popleft()
+            self._call_with("after_report", functools.cache(functools.partial(_arguments, ready)))
 
     def slow(self) -> str | None:
-        """What to say of a callback that takes its time, once."""
-        name = self._aside.slow(SLOW_S) if self._aside is not None else None
-        return name and f"callback {name} has been running for {SLOW_S:.0f} s; the run goes on without it"
+        """A message about a slow callback, once."""
+        name = self._thread.slow(SLOW_S) if self._thread is not None else None
+        return name and f"callback {name} has been running for {SLOW_S:.0f} s; the run continues"
 
     def wait_s(self) -> float | None:
-        return self._aside.wait_s(SLOW_S) if self._aside is not None else None
+        return self._thread.wait_s(SLOW_S) if self._thread is not None else None
 
     def close(self, waiting: Callable[[str], None]) -> None:
-        """Returns when they have heard of everything."""
-        if self._aside is not None and not self._aside.close(SLOW_S):
-            waiting("the run is over; waiting for its callbacks")
-            self._aside.close()
+        """Return after all calls."""
+        if self._thread is not None and not self._thread.close(SLOW_S):
+            waiting("the run has ended; waiting for its callbacks")
+            self._thread.close()
 
     def _call(self, hook: str, *args: Any) -> None:
         self._call_with(hook, lambda: args)
 
     def _call_with(self, hook: str, args: Callable[[], tuple[Any, ...]]) -> None:
-        """``args`` are made where the callbacks run: metrics may be megabytes of text."""
+        """``args`` are built in the thread of the callbacks: metrics may be megabytes of text."""
         for callback in self._callbacks:
             work = functools.partial(self._called, callback, hook, args)
-            if self._aside is None:
+            if self._thread is None:
                 work()
             else:
-                self._aside.do(f"{type(callback).__qualname__}.{hook}", work)
+                self._thread.do(f"{type(callback).__qualname__}.{hook}", work)
 
     def _called(self, callback: UserCallback, hook: str, args: Callable[[], tuple[Any, ...]]) -> None:
         try:
             getattr(callback, hook)(self._context, *args())
-        except (Exception, SystemExit) as error:  # the user's code, in our process: name it and go on
+        except (Exception, SystemExit) as error:  # around user code: recorded by name
             name = f"{type(callback).__qualname__}.{hook}"
-            self._complaints[name] += 1
-            if self._complaints[name] == 1:
-                text = f"callback {name} raised {type(error).__name__}: {error}; the run goes on"
-                self._complain(f"{text}\n{folded(error).rstrip()}")
-            elif self._complaints[name] in (10, 100, 1000, 10_000):
-                self._complain(f"callback {name} has raised {self._complaints[name]} times by now")
+            self._num_errors[name] += 1
+            if self._num_errors[name] == 1:
+                text = f"callback {name} raised {type(error).__name__}: {error}; the run continues"
+                self._warn(f"{text}\n{folded(error).rstrip()}")
+            elif self._num_errors[name] in (10, 100, 1000, 10_000):
+                self._warn(f"callback {name} has raised {self._num_errors[name]} times")
 
 
-def _arguments(told: _Pending) -> tuple[Any, ...]:
-    """Of ``after_report``: the metrics of all ranks, and the checkpoint."""
-    metrics = [None if report is None else json.loads(report.metrics) for report in told.round.reports]
-    return metrics, told.checkpoint
+def _arguments(pending: _Pending) -> tuple[Any, ...]:
+    """The arguments of ``after_report``: the metrics of all ranks, and the checkpoint."""
+    metrics = [None if report is None else json.loads(report.metrics) for report in pending.round.reports]
+    return metrics, pending.checkpoint

@@ -1,4 +1,4 @@
-"""Remembers what will be asked when an attempt has failed, and writes it down then, in a thread of its own."""
+"""Records the state of each attempt, and writes a failure bundle if it fails or stalls, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PACKAGES = ("torch", "numpy", "pyarrow", "cloudpickle")
 
 @dataclass(frozen=True, kw_only=True)
 class _Attempt:
-    """The present attempt; without workers if it has not come up."""
+    """The current attempt; without workers if these could not be started."""
 
     attempt: int = 0
     num_workers: int = 0
@@ -39,24 +39,31 @@ class _Attempt:
 
 
 class FailureRecorder:
-    """Belongs to the controller's thread, all of it but the writing."""
+    """Used by the controller's thread; only the writing happens in another one.
 
-    def __init__(self, run: Path, task: bytes, key: Key, complain: Callable[[str], None]) -> None:
+    Args:
+        run: The run directory.
+        task: The packed training function, for replays.
+        key: Signs the packed function.
+        warn: Logs a warning.
+    """
+
+    def __init__(self, run: Path, task: bytes, key: Key, warn: Callable[[str], None]) -> None:
         self._run = run
         self._key = key
         self._task = task
-        self._complain = complain
-        self._aside = JobThread("headway-postmortem")
+        self._warn = warn
+        self._thread = JobThread("headway-postmortem")
         self._num_stalls = 0
         self._attempt = _Attempt()
         self._stacks: dict[int, str] = {}
         self._raised: set[int] = set()
-        self._pulses: dict[int, Heartbeat] = {}
+        self._heartbeats: dict[int, Heartbeat] = {}
         self._reports: dict[int, int] = {}
         self._memory: dict[int, deque[tuple[float, int]]] = {}
 
-    def begin(self, start: Start, checkpoint: Checkpoint | None, scene: ReplayScene) -> None:
-        """Workers are told to start: from here, with this, in these surroundings."""
+    def on_attempt_start(self, start: Start, checkpoint: Checkpoint | None, scene: ReplayScene) -> None:
+        """Reset the record for an attempt that starts from this checkpoint."""
         self._attempt = _Attempt(
             attempt=start.run.attempt,
             num_workers=start.run.num_workers,
@@ -65,30 +72,30 @@ class FailureRecorder:
             scene=scene,
         )
         self._num_stalls = 0
-        for known in (self._stacks, self._raised, self._pulses, self._reports, self._memory):
+        for known in (self._stacks, self._raised, self._heartbeats, self._reports, self._memory):
             known.clear()
 
-    def heard(self, rank: int, message: ToController) -> None:
+    def on_message(self, rank: int, message: ToController) -> None:
         match message:
             case Report(seq=seq):
                 self._reports[rank] = seq
             case Heartbeat():
-                self._note(rank, message)
-            case StackDump(text=text, heartbeat=pulse):
-                if rank not in self._raised:  # where it raised counts, not what it did afterwards
+                self._keep(rank, message)
+            case StackDump(text=text, heartbeat=heartbeat):
+                if rank not in self._raised:  # keep the stacks of the exception
                     self._stacks[rank] = text
-                self._note(rank, pulse)
+                self._keep(rank, heartbeat)
             case FunctionFailed(stacks=stacks):
                 self._stacks[rank] = stacks
                 self._raised.add(rank)
 
-    def _note(self, rank: int, pulse: Heartbeat) -> None:
-        self._pulses[rank] = pulse
+    def _keep(self, rank: int, heartbeat: Heartbeat) -> None:
+        self._heartbeats[rank] = heartbeat
         history = self._memory.setdefault(rank, deque(maxlen=MEMORY_SAMPLES))
-        history.append((round(time.time(), 1), pulse.rss_bytes))
+        history.append((round(time.time(), 1), heartbeat.rss_bytes))
 
-    def stalled(self, diagnosis: Diagnosis, stacks: Mapping[int, str]) -> Path:
-        """A stall is written down like a failure; where. ``stacks``: those of ranks that could not tell them, too."""
+    def record_stall(self, diagnosis: Diagnosis, stacks: Mapping[int, str]) -> Path:
+        """Write a bundle and return its directory. ``stacks``: also of ranks that did not answer."""
         self._num_stalls += 1
         self._stacks.update(stacks)
         name = f"attempt-{self._attempt.attempt:03d}-stall-{self._num_stalls}"
@@ -96,9 +103,9 @@ class FailureRecorder:
         self._write(name, replace(summary, ranks=tuple(diagnosis.ranks)))
         return bundles.folder_of(self._run, name)
 
-    def failed(self, attempt: int, failures: Sequence[Failure]) -> None:
+    def record_failure(self, attempt: int, failures: Sequence[Failure]) -> None:
         first, *_ = ordered(failures)
-        if attempt != self._attempt.attempt:  # it never came up
+        if attempt != self._attempt.attempt:  # its workers could not be started
             self._attempt = _Attempt(attempt=attempt)
         summary = self._summary(first.kind, fault(first), first.rank, sentence(failures))
         failed = tuple(_failure(failure) for failure in ordered(failures))
@@ -117,24 +124,24 @@ class FailureRecorder:
             rank=rank,
             cause=cause,
             reports={str(rank): seq for rank, seq in sorted(self._reports.items())},
-            batches={str(rank): pulse.batches for rank, pulse in sorted(self._pulses.items())},
-            phases={str(rank): pulse.phase for rank, pulse in sorted(self._pulses.items()) if pulse.phase},
+            batches={str(rank): beat.batches for rank, beat in sorted(self._heartbeats.items())},
+            phases={str(rank): beat.phase for rank, beat in sorted(self._heartbeats.items()) if beat.phase},
             memory={str(rank): tuple(history) for rank, history in sorted(self._memory.items())},
             versions=versions(),
         )
 
     def _write(self, name: str, summary: FailureSummary, task: bytes = b"") -> None:
         bundle = FailureBundle(name, summary, dict(self._stacks), task, self._key)
-        self._aside.do(name, lambda: self._written(bundle))
+        self._thread.do(name, lambda: self._written(bundle))
 
     def _written(self, bundle: FailureBundle) -> None:
         try:
             bundles.write(self._run, bundle)
         except OSError as error:
-            self._complain(f"what is known of {bundle.name} could not be written down: {error}")
+            self._warn(f"failure bundle {bundle.name} could not be written: {error}")
 
     def close(self) -> None:
-        self._aside.close()
+        self._thread.close()
 
 
 def _failure(failure: Failure) -> RankFailure:
@@ -144,7 +151,7 @@ def _failure(failure: Failure) -> RankFailure:
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Of what a failure may depend on."""
+    """Versions of the packages that a failure may depend on."""
     found = {"python": platform.python_version(), "headway": headway.__version__}
     for name in PACKAGES:
         try:

@@ -1,4 +1,4 @@
-"""From failures to words and exceptions: first the rank that failed first, equal errors as one."""
+"""Failures as sentences and exceptions: the rank that failed first comes first, equal errors are grouped."""
 
 from __future__ import annotations
 
@@ -22,22 +22,25 @@ from headway.core.messages import FunctionFailed, WorkerExited
 
 
 def ordered(failures: Sequence[Failure]) -> list[Failure]:
-    """As they came; but who lost its connection to others comes after whatever became of those."""
+    """Failures in order of arrival; ranks that only lost a connection to another rank come last."""
     return sorted(failures, key=_is_consequence)
 
 
 def sentence(failures: Sequence[Failure]) -> str:
-    """What went wrong, in one line: ``ranks 0 and 1 raised ValueError: bad input``."""
-    first, *others = _folded(failures)
-    parts = [_said(first), *(_lost(group) if _is_consequence(group[0]) else _said(group) for group in others)]
+    """The failures in one line: ``ranks 0 and 1 raised ValueError: bad input``."""
+    first, *others = _grouped(failures)
+    parts = [
+        _text(first),
+        *(_lost_connection(group) if _is_consequence(group[0]) else _text(group) for group in others),
+    ]
     return parts[0] if len(parts) == 1 else f"{parts[0]}; then {', '.join(parts[1:])}"
 
 
 def traceback_text(failures: Sequence[Failure]) -> str:
-    """The user's own traceback of the rank that failed first; empty where nothing has failed."""
+    """The traceback of the user's code on the rank that failed first; empty if there is none."""
     if not failures:
         return ""
-    first = _folded(failures)[0]
+    first = _grouped(failures)[0]
     cause = first[0].cause
     if not isinstance(cause, FunctionFailed) or not cause.traceback:
         return ""
@@ -47,21 +50,21 @@ def traceback_text(failures: Sequence[Failure]) -> str:
 
 
 def exception(failure: Failure) -> BaseException:
-    """The failure as an exception: the user's own, in its own type, wherever that comes back to life here."""
+    """The failure as an exception: the user's own, in its own type if that can be unpickled here."""
     match failure.cause:
         case FunctionFailed(kind=kind, message=message, error=error):
-            return _revived(error) or RemoteError(f"{kind}: {message}")
+            return _unpickled(error) or RemoteError(f"{kind}: {message}")
         case WorkerExited():
-            return WorkerDied(_said([failure]))
+            return WorkerDied(_text([failure]))
         case str(reason):
-            return _OURS[failure.kind](reason)
+            return _ERRORS[failure.kind](reason)
 
 
 _MEMORY = re.compile(r"out of memory|can't allocate memory|cannot allocate memory", re.IGNORECASE)
 
 
 def fault(failure: Failure) -> str:
-    """The class of a failure, in a word or three."""
+    """The class of a failure, in one to three words."""
     match failure.cause:
         case FunctionFailed(kind=kind, message=message):
             return "out of memory" if kind == "MemoryError" or _MEMORY.search(message) else "exception"
@@ -73,7 +76,7 @@ def fault(failure: Failure) -> str:
             return failure.kind
 
 
-_OURS: dict[str, type[HeadwayError]] = {
+_ERRORS: dict[str, type[HeadwayError]] = {
     "storage": StorageError,
     "lost": StorageError,
     "start": EngineError,
@@ -86,18 +89,20 @@ _OURS: dict[str, type[HeadwayError]] = {
 }
 
 
-def _revived(error: bytes | None) -> BaseException | None:
+def _unpickled(error: bytes | None) -> BaseException | None:
     if error is None:
         return None
     try:
-        revived = cloudpickle.loads(error)
-    except Exception:  # the user's class, in a process that may lack its module
+        found = cloudpickle.loads(error)
+    except (
+        Exception
+    ):  # around the user's class, whose module may be missing here: exception() then returns a RemoteError
         return None
-    return revived if isinstance(revived, BaseException) else None
+    return found if isinstance(found, BaseException) else None
 
 
-def _folded(failures: Sequence[Failure]) -> list[list[Failure]]:
-    """Groups of equal failures, numbers in the text aside, in the order in which they came."""
+def _grouped(failures: Sequence[Failure]) -> list[list[Failure]]:
+    """Groups of failures that are equal except for numbers in the text, in order of arrival."""
     groups: dict[object, list[Failure]] = {}
     for failure in ordered(failures):
         groups.setdefault(_key(failure), []).append(failure)
@@ -115,17 +120,17 @@ _CONNECTION = re.compile(r"gloo|nccl|connection (reset|closed|refused)|broken pi
 
 
 def _is_consequence(failure: Failure) -> bool:
-    """Whether a rank raised only because another one was gone."""
+    """Whether a rank raised only because another rank had ended."""
     cause = failure.cause
     return isinstance(cause, FunctionFailed) and _CONNECTION.search(cause.message) is not None
 
 
-def _lost(group: Sequence[Failure]) -> str:
+def _lost_connection(group: Sequence[Failure]) -> str:
     ranks = [failure.rank for failure in group if failure.rank is not None]
     return f"{phrases.ranks(ranks)} lost {'its connection' if len(ranks) == 1 else 'their connections'}"
 
 
-def _said(group: Sequence[Failure]) -> str:
+def _text(group: Sequence[Failure]) -> str:
     cause = group[0].cause
     who = (
         phrases.ranks(failure.rank for failure in group if failure.rank is not None)

@@ -10,8 +10,8 @@ from headway.core.security.signing import Key
 
 
 def test_the_activity_at_the_failure_is_kept_and_later_activity_ignored(tmp_path: Path) -> None:
-    witness = FailureRecorder(tmp_path, b"", Key(b"key"), print)
-    witness.heard(1, FunctionFailed(kind="ValueError", message="bad", traceback="", stacks="raised here"))
-    witness.heard(1, StackDump(index=-1, heartbeat=Heartbeat(), main=(), text="in an exit handler"))
-    witness.heard(0, StackDump(index=-1, heartbeat=Heartbeat(), main=(), text="in backward"))
-    assert witness._stacks == {0: "in backward", 1: "raised here"}
+    recorder = FailureRecorder(tmp_path, b"", Key(b"key"), print)
+    recorder.on_message(1, FunctionFailed(kind="ValueError", message="bad", traceback="", stacks="raised here"))
+    recorder.on_message(1, StackDump(index=-1, heartbeat=Heartbeat(), main=(), text="in an exit handler"))
+    recorder.on_message(0, StackDump(index=-1, heartbeat=Heartbeat(), main=(), text="in backward"))
+    assert recorder._stacks == {0: "in backward", 1: "raised here"}
