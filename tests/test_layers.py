@@ -166,6 +166,7 @@ def test_one_module_reads_the_environment() -> None:
         "engine.inline",
         "engine.fork_server",
         "frameworks.torch",
+        "testing.contracts.engine",
         "train.torch.device",
         "worker.process_setup",
     }
