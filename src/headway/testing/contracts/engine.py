@@ -423,9 +423,7 @@ def _is_running(pid: int) -> bool:
 
 
 def _question(what: str) -> RunValidation:
-    return RunValidation(
-        setup=_process_setup(), logs=("", ""), task=b"", checkpoint=b"", kwargs={"do": what}, key=b""
-    )
+    return RunValidation(setup=_process_setup(), logs=("", ""), task=b"", checkpoint=b"", kwargs={"do": what}, key=b"")
 
 
 def main(connection: socket.socket) -> None:
