@@ -168,5 +168,5 @@ def test_one_module_reads_the_environment() -> None:
         "frameworks.torch",
         "testing.contracts.engine",
         "train.torch.device",
-        "worker.process_setup",
+        "worker.process.setup",
     }

@@ -89,7 +89,7 @@ COVERED_BY = {
     "worker/checkpoint/local.py": "tests/process/test_upload_modes.py",
     "worker/checkpoint/object_store.py": "tests/process/test_object_store.py",
     "worker/connection.py": "tests/process/test_worker_threads.py",
-    "worker/critical_threads.py": "tests/process/test_worker_threads.py",
+    "worker/process/vital_threads.py": "tests/process/test_worker_threads.py",
     "worker/heartbeat.py": "tests/process/test_hangs.py",
     "worker/main.py": "tests/process/test_run.py",
     "worker/session.py": "tests/process/test_reports.py",

@@ -66,7 +66,7 @@ from headway.storage.run import failure_bundle, layout
 from headway.storage.run.reader import RunReader
 from headway.train.collective import BROADCAST
 from headway.worker.main import run_function, unpack_task
-from headway.worker.process_setup import apply_setup, seed_random
+from headway.worker.process.setup import apply_setup, seed_random
 from headway.worker.report_gate import AgreedStop
 from headway.worker.session import Session
 

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from headway.core.errors import EngineError
 from headway.core.messages import Start, ToController, ToWorker
-from headway.worker.critical_threads import start_vital_thread
-from headway.worker.interrupt_guard import speaking
+from headway.worker.process.interrupt_guard import speaking
+from headway.worker.process.vital_threads import start_vital_thread
 
 
 class Connection(Protocol):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from headway.core.messages import Heartbeat, RowsTaken, Wait, WaitOperation
 from headway.frameworks.registry import num_collectives
 from headway.worker.connection import Connection
-from headway.worker.critical_threads import start_vital_thread
+from headway.worker.process.vital_threads import start_vital_thread
 
 INTERVAL_S = 0.5
 MAX_INTERVAL_S = 2.0  # where nothing has changed

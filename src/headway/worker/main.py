@@ -39,18 +39,18 @@ from headway.observe.tracebacks import folded, full
 from headway.storage.run import layout
 from headway.worker.connection import ThreadedConnection, Transport
 from headway.worker.heartbeat import start_heartbeat
-from headway.worker.interrupt_guard import install_interrupt_handler
 from headway.worker.metrics_json import refuse_tensors
-from headway.worker.process_setup import (
+from headway.worker.process.interrupt_guard import install_interrupt_handler
+from headway.worker.process.setup import (
     apply_setup,
     exit_process,
     redirect_output,
     seed_random,
     write_stacks_on_signal,
 )
+from headway.worker.process.sigterm import install_sigterm_handler
 from headway.worker.report_gate import AgreedStop
 from headway.worker.session import Session, active
-from headway.worker.sigterm import install_sigterm_handler
 
 
 def main(transport: Transport, gpus: list[str], rendezvous: str | None) -> None:

@@ -17,8 +17,8 @@ from headway.worker.checkpoint.options import SaveOptions
 from headway.worker.checkpoint.saves import CheckpointSaves
 from headway.worker.connection import Connection
 from headway.worker.data_client import DataClient
-from headway.worker.interrupt_guard import raise_pending_interrupt, speaking
 from headway.worker.metrics_json import encode_metrics
+from headway.worker.process.interrupt_guard import raise_pending_interrupt, speaking
 from headway.worker.report_gate import AgreedStop, ReportGate
 
 

@@ -12,7 +12,7 @@ from headway.core.errors import EngineError
 from headway.core.messages import BarrierRelease, CheckpointList, ToController, UploadGrant, WaitOperation
 from headway.worker.connection import Connection
 from headway.worker.heartbeat import RankProgress
-from headway.worker.interrupt_guard import raise_pending_interrupt
+from headway.worker.process.interrupt_guard import raise_pending_interrupt
 
 Answer = BarrierRelease | CheckpointList | UploadGrant
 A = TypeVar("A", BarrierRelease, CheckpointList, UploadGrant)

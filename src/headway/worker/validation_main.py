@@ -22,7 +22,7 @@ from headway.observe import worker_logging
 from headway.storage.checkpoint.validation_record import unpack as unpack_kwargs
 from headway.worker.main import failure_message, unpack_task
 from headway.worker.metrics_json import encode_metrics
-from headway.worker.process_setup import apply_setup, exit_process, redirect_output
+from headway.worker.process.setup import apply_setup, exit_process, redirect_output
 
 NICENESS = 10  # training comes first
 

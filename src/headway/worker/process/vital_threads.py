@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from headway.core.messages import LOST_EXIT_CODE, FunctionFailed
 from headway.engine.process_stats import name_this_thread
-from headway.worker.interrupt_guard import speaking
+from headway.worker.process.interrupt_guard import speaking
 
 SPEAKING_TIMEOUT_S = 5.0  # for the thread that is sending something
 
