@@ -49,7 +49,6 @@ COVERED_BY = {
     "core/process/title.py": "tests/process/test_process_titles.py",
     "data/execution/map_process.py": "tests/process/test_datasets.py",
     "data/sharding/step_schedule.py": "tests/exhaustive/test_schedules.py",
-    "diagnosis/activity.py": "tests/process/test_hangs.py",
     "engine/base.py": "tests/contract/test_engines.py",
     "engine/channel.py": "tests/contract/test_engines.py",
     "engine/fork_server_client.py": "tests/unit/engine/test_fork_server.py",
