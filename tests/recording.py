@@ -47,7 +47,7 @@ def start_message(path: Path, *, rank: int = 0, num_workers: int = 2, **options:
     place = RankAssignment(rank=rank, world_size=num_workers, local_rank=rank, local_world_size=num_workers)
     run = RunInfo(id="an id", name="run", path=str(path), seed=0, attempt=0, num_workers=num_workers, key=b"k" * 32)
     setup = ProcessSetup(env={}, cwd="/", sys_path=())
-    return Start(rank=rank, place=place, run=run, surroundings=setup, task=b"", **options)
+    return Start(rank=rank, place=place, run=run, setup=setup, task=b"", **options)
 
 
 def session_with(connection: RecordingConnection, start: Start) -> Session:
