@@ -1,4 +1,4 @@
-"""What a user may hang onto a run: called in the driver's process, never able to hurt the run."""
+"""The base class of callbacks, which are called in the driver, and the run context that they get."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from headway.core.config import RunConfig, ScalingConfig
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRunContext:
-    """The run a callback is called for: its identity and what was asked for."""
+    """The run that a callback is called for: its identity and its configuration."""
 
     run_id: str
     run_path: str = ""  # the run directory, on this machine
     run_config: RunConfig
     scaling_config: ScalingConfig
-    train_loop_config: Any = None  # a dict, or the user's own object
+    train_loop_config: Any = None  # a dict, or an object of the user's
     backend_config: Any = None
     dataset_config: Any = None
 
@@ -30,10 +30,10 @@ class UserCallback:
     """
 
     def before_run(self, run_context: TrainRunContext) -> None:
-        """The run begins; no worker has been started."""
+        """Called when the run begins, before workers are started."""
 
     def after_run(self, run_context: TrainRunContext, error: BaseException | None) -> None:
-        """The run is over: what it failed of, or None.
+        """Called when the run has ended, with the error of a failed run, else None.
 
         ``headway.train.Result.from_path(run_context.run_path).state`` tells how it ended: FINISHED, STOPPED, ….
         """
@@ -41,7 +41,7 @@ class UserCallback:
     def after_report(
         self, run_context: TrainRunContext, metrics: list[dict[str, Any] | None], checkpoint: Any | None
     ) -> None:
-        """A round is over: one entry per rank (None where a rank did not report), and the committed checkpoint."""
+        """Called for each round: the metrics of each rank (None if it did not report), and the committed checkpoint."""
 
     def after_exception(self, run_context: TrainRunContext, worker_exceptions: dict[int, BaseException]) -> None:
-        """An attempt failed: the exception of each rank that failed."""
+        """Called when an attempt has failed, with the exception of each rank that failed."""

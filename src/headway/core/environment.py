@@ -1,4 +1,4 @@
-"""Every environment variable that we read. Nobody else reads any."""
+"""All environment variables that the library reads; no other module reads any."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from headway.core.errors import ConfigError
 
 
 def results_folder() -> Path:
-    """Where runs live when no storage_path was given: ``HEADWAY_RESULTS``, else ``~/headway_results``."""
+    """The directory for runs without a storage_path: ``HEADWAY_RESULTS``, else ``~/headway_results``."""
     return expanded(os.environ.get("HEADWAY_RESULTS") or "~/headway_results", "HEADWAY_RESULTS")
 
 
 def key_file() -> Path:
-    """The file that proves what this user's Headway has written: ``HEADWAY_KEY_FILE``, else in the user's settings."""
+    """The user's key file for signatures: ``HEADWAY_KEY_FILE``, else in the user's settings."""
     if chosen := os.environ.get("HEADWAY_KEY_FILE"):
         return expanded(chosen, "HEADWAY_KEY_FILE")
     settings = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
@@ -24,7 +24,7 @@ def key_file() -> Path:
 
 
 def expanded(path: str, variable: str = "") -> Path:
-    """The absolute path. ``variable`` is what may be set instead where the user has no home directory."""
+    """The absolute path. ``variable`` is named in the error if the user has no home directory."""
     try:
         return Path(path).expanduser().absolute()
     except RuntimeError:
@@ -33,7 +33,7 @@ def expanded(path: str, variable: str = "") -> Path:
 
 
 def working_directory() -> str:
-    """The root directory where ours has been removed: libraries, torch for one, need one that has a path."""
+    """The current directory; ``/`` if it was removed, because libraries such as torch need one with a path."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -41,7 +41,7 @@ def working_directory() -> str:
 
 
 def memory_folder() -> str | None:
-    """Where checkpoints are kept in memory: ``HEADWAY_MEMORY_DIR``, else ``/dev/shm``; None where that is missing."""
+    """The directory for checkpoints in memory: ``HEADWAY_MEMORY_DIR``, else ``/dev/shm``; None if not writable."""
     chosen = os.environ.get("HEADWAY_MEMORY_DIR") or "/dev/shm"
     return chosen if os.access(chosen, os.W_OK) else None
 
@@ -52,17 +52,17 @@ def wanted_log_level() -> str:
 
 
 def wanted_engine() -> str:
-    """``HEADWAY_ENGINE``, where a config leaves the choice."""
+    """``HEADWAY_ENGINE``, used if the config says ``"auto"``."""
     return os.environ.get("HEADWAY_ENGINE", "auto")
 
 
 def object_store_endpoint() -> str | None:
-    """Where S3 is, if it is not Amazon's: ``AWS_ENDPOINT_URL_S3``, else ``AWS_ENDPOINT_URL``."""
+    """The endpoint of an S3 server other than Amazon's: ``AWS_ENDPOINT_URL_S3``, else ``AWS_ENDPOINT_URL``."""
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
 
 
 def has_aws_keys() -> bool:
-    """Whether the environment holds keys for S3, so that nobody need look for them elsewhere."""
+    """Whether the environment contains keys for S3, so that other sources of keys can be skipped."""
     return bool(os.environ.get("AWS_ACCESS_KEY_ID"))
 
 
@@ -72,36 +72,35 @@ def in_worker() -> bool:
 
 
 def preamble() -> str | None:
-    """``module:function`` that is called in every worker before anything of the user's is unpickled there.
+    """``HEADWAY_PREAMBLE``: a ``module:function`` that every worker calls before it unpickles user objects.
 
-    ``HEADWAY_PREAMBLE``, set by whoever must be there first, in the driver: it reaches the workers with the rest of
-    the environment.
+    It is set in the driver and reaches the workers with the rest of the environment.
     """
     return os.environ.get("HEADWAY_PREAMBLE") or None
 
 
 def ray_session() -> dict[str, str] | None:
-    """The Ray session of the driver, ``address`` and ``namespace``, for workers to join: ``HEADWAY_RAY_SESSION``."""
+    """``HEADWAY_RAY_SESSION``: the ``address`` and ``namespace`` of the driver's Ray session, which workers join."""
     text = os.environ.get("HEADWAY_RAY_SESSION")
     found: dict[str, str] | None = json.loads(text) if text else None
     return found
 
 
 def wants_detailed_metrics() -> bool:
-    """Whether reports of the oldest vocabulary shall say more of where they come from, by the names it had for that."""
+    """Whether RaySGD reports include host, process and date, by its own environment variables."""
     names = ("SGD_RESULT_ENABLE_DETAILED_AUTOFILLED_METRICS", "TRAIN_RESULT_ENABLE_DETAILED_AUTOFILLED_METRICS")
     return any(os.environ.get(name, "0") not in ("", "0") for name in names)
 
 
 def threads_set_by_user() -> bool:
-    """Whether the user decided on CPU threads (``OMP_NUM_THREADS``), so that we keep our hands off them."""
+    """Whether the user has set the number of CPU threads (``OMP_NUM_THREADS``), which is then not changed."""
     return bool(os.environ.get("OMP_NUM_THREADS"))
 
 
 def visible_gpus() -> list[str] | None:
-    """The user's own choice of cards (``CUDA_VISIBLE_DEVICES``), or None if there is none."""
+    """The GPUs in ``CUDA_VISIBLE_DEVICES``, or None if it is not set."""
     text = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return None if text is None else [card.strip() for card in text.split(",") if card.strip()]
+    return None if text is None else [gpu.strip() for gpu in text.split(",") if gpu.strip()]
 
 
 def shares_gpus() -> bool:
@@ -123,7 +122,7 @@ def logical_resources() -> dict[str, float]:
 
 @dataclass(frozen=True)
 class OuterRanks:
-    """Where an outer ``torchrun`` has put this process."""
+    """The ranks and addresses that an outer ``torchrun`` has assigned to this process."""
 
     rank: int
     world_size: int
@@ -135,7 +134,7 @@ class OuterRanks:
 
 
 def outer_ranks() -> OuterRanks | None:
-    """Ranks given by an outer ``torchrun``, or None where there is none."""
+    """The ranks assigned by an outer ``torchrun``, or None without one."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     if not all(os.environ.get(name) for name in names):
         return None

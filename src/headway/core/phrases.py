@@ -1,4 +1,4 @@
-"""How we say numbers, ranks and causes of death to a tired person."""
+"""Wording of numbers, ranks, durations, sizes and exits in messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ranks_are(numbers: Collection[int]) -> str:
 
 
 def death(exited: WorkerExited, *, several: bool = False) -> str:
-    """What became of a process that did not finish, or of several that ended alike."""
+    """How a process ended that did not finish, or several that ended alike."""
     was, its = ("were", "their functions") if several else ("was", "its function")
     code = exited.code
     if exited.reason or code is None:
@@ -55,7 +55,7 @@ def metrics(values: dict[str, Any], limit: int = 5) -> str:
 
 
 def flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Nested metrics under the names by which they are asked for: ``{"val": {"acc": 1}}`` is ``{"val/acc": 1}``."""
+    """Nested metrics as one dict with names by path: ``{"val": {"acc": 1}}`` is ``{"val/acc": 1}``."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         found |= flat(value, f"{above}{key}/") if isinstance(value, Mapping) else {f"{above}{key}": value}
@@ -79,10 +79,10 @@ def duration(seconds: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A moment, in local time."""
+    """A point in time, in local time."""
     try:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
-    except (ValueError, OverflowError, OSError):  # a number that no clock shows, from a damaged file
+    except (ValueError, OverflowError, OSError):  # out of range, from a damaged file
         return "an unknown time"
 
 
@@ -103,5 +103,5 @@ def shortened(text: str, limit: int) -> str:
 
 
 def encodable(text: str) -> str:
-    """The text as UTF-8 can hold it: lone surrogates, as in file names that are not UTF-8, become escapes."""
+    """The text with lone surrogates escaped, as they occur in file names that are not UTF-8."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""Which checkpoints stay. Pure."""
+"""Retention: which checkpoints are kept, which may be deleted, and why. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WORST = -math.inf
 
 
 def look_up(metrics: Mapping[str, Any], key: str) -> Any:
-    """A metric by its name; ``"valid/loss"`` reaches into nested dicts. None where there is none."""
+    """A metric by its name; ``"valid/loss"`` looks into nested dicts. None if it is missing."""
     if key in metrics:
         return metrics[key]
     value: Any = metrics
@@ -26,7 +26,7 @@ def look_up(metrics: Mapping[str, Any], key: str) -> Any:
 
 
 def score(saved: SavedCheckpoint, key: str, order: str) -> float:
-    """Higher is better, whatever the order; what is missing, NaN or no number is worst."""
+    """The score; higher is better in both orders. A missing value, NaN or a non-number is worst."""
     value = value_of(saved, key)
     if not isinstance(value, int | float):
         return _WORST
@@ -40,14 +40,14 @@ def score(saved: SavedCheckpoint, key: str, order: str) -> float:
 
 
 def value_of(saved: SavedCheckpoint, key: str) -> Any:
-    """What a checkpoint is ranked by: what its validation says, else a number in its own dict, else its report."""
+    """The value that ranks a checkpoint: of its validation, else of its own dict, else of its report."""
     validated = look_up(saved.validation.metrics, key) if saved.validation is not None else None
     own = saved.manifest.values.get(key) if validated is None else validated
     return look_up(saved.manifest.metrics, key) if own is None else own
 
 
 def ranked(kept: Sequence[SavedCheckpoint], config: CheckpointConfig) -> list[SavedCheckpoint]:
-    """From the worst to the best; of equals the later is better."""
+    """From the worst to the best; of equal ones the later is better."""
     key = config.checkpoint_score_attribute
     if key is None:
         return sorted(kept, key=lambda c: c.manifest.seq)
@@ -56,21 +56,21 @@ def ranked(kept: Sequence[SavedCheckpoint], config: CheckpointConfig) -> list[Sa
 
 
 def best(kept: Sequence[SavedCheckpoint], config: CheckpointConfig) -> list[SavedCheckpoint]:
-    """The ``num_to_keep`` best, the best of all last."""
+    """The ``num_to_keep`` best, in ascending order."""
     order = ranked(kept, config)
     return order if config.num_to_keep is None else order[-config.num_to_keep :] if config.num_to_keep else []
 
 
 def surplus(kept: Sequence[SavedCheckpoint], config: CheckpointConfig) -> list[SavedCheckpoint]:
-    """Those that may go: neither among the best nor the newest, and their validation, if any, is over.
+    """Those that may be deleted: neither among the best nor the newest, and with no pending validation.
 
-    A directory that has another name than we gave it is a copy that somebody has made, or was renamed to be kept.
+    A directory with another name than in its manifest was copied or renamed by a user, and is kept.
     """
-    ours = [c for c in kept if not _is_renamed(c)]
-    if not ours:
+    original = [c for c in kept if not _is_renamed(c)]
+    if not original:
         return []
-    stay = {c.path for c in best(ours, config)} | {max(ours, key=lambda c: c.manifest.seq).path}
-    return [c for c in ours if c.path not in stay and not c.awaits_validation]
+    stay = {c.path for c in best(original, config)} | {max(original, key=lambda c: c.manifest.seq).path}
+    return [c for c in original if c.path not in stay and not c.awaits_validation]
 
 
 def _is_renamed(saved: SavedCheckpoint) -> bool:
@@ -78,7 +78,7 @@ def _is_renamed(saved: SavedCheckpoint) -> bool:
 
 
 def why_kept(kept: Sequence[SavedCheckpoint], config: CheckpointConfig) -> dict[PurePath, str]:
-    """For each checkpoint what keeps it, in words."""
+    """For each checkpoint the reason why it is kept, in words."""
     newest = max(kept, key=lambda c: c.manifest.seq).path if kept else None
     if config.num_to_keep is None:
         return {c.path: "all are kept (num_to_keep=None)" for c in kept}

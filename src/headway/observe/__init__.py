@@ -1,1 +1,1 @@
-"""Looking without touching: the console, log tails, tracebacks."""
+"""Output for people: console, status line, log tails, logging, tracebacks, metric trackers."""

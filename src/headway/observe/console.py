@@ -88,7 +88,7 @@ class Console:
             keys = [(rank, stream) for rank in range(num_workers) for stream in ("out", "err")]
             self._tails = {(rank, stream): Tail(layout.log(self._run, rank, stream)) for rank, stream in keys}
 
-    def tick(self, glance: RunSnapshot) -> float | None:
+    def tick(self, snapshot: RunSnapshot) -> float | None:
         """Show new output a few times a second; return the seconds until the next look."""
         wait = self._next_look - time.monotonic()
         if wait > 0:
@@ -101,18 +101,22 @@ class Console:
                 if tail.partial
             ]
             with contextlib.suppress(OSError, ValueError):
-                self._live.show(self._status(glance), bars[:4])
+                self._live.show(self._status(snapshot), bars[:4])
         self._next_look = time.monotonic() + TICK_S
         return TICK_S if self._tails or self._live else None
 
-    def _status(self, glance: RunSnapshot) -> str:
+    def _status(self, snapshot: RunSnapshot) -> str:
         seconds = time.monotonic() - self._began
-        parts = [glance.state, phrases.count(glance.num_workers, "worker"), phrases.count(glance.num_reports, "report")]
-        if glance.attempt > 1:
-            parts.insert(1, f"attempt {glance.attempt}")
-        if glance.newest is not None:
-            parts.append(phrases.metrics(json.loads(glance.newest.metrics)))
-            parts.append(f"{glance.num_reports / seconds:.3g} reports/s")
+        parts = [
+            snapshot.state,
+            phrases.count(snapshot.num_workers, "worker"),
+            phrases.count(snapshot.num_reports, "report"),
+        ]
+        if snapshot.attempt > 1:
+            parts.insert(1, f"attempt {snapshot.attempt}")
+        if snapshot.newest is not None:
+            parts.append(phrases.metrics(json.loads(snapshot.newest.metrics)))
+            parts.append(f"{snapshot.num_reports / seconds:.3g} reports/s")
         if self._is_shared:
             parts.insert(0, self._run.name)
         return plain(" · ".join([*parts, phrases.duration(seconds)]))

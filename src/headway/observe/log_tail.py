@@ -1,4 +1,4 @@
-"""What workers write, read from their log files as it grows: whole lines, by rank, never more than fits a screen."""
+"""Tails of the workers' log files: whole lines as they are written, limited to what fits a screen."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from headway.core import phrases
 from headway.core.errors import StorageError
 from headway.storage.fs_ops import open_regular
 
-# A worker writes its whole traceback into its log after this line; the console tells it better, and once.
+# After this line, a worker writes its full traceback to its log. The console shows it once, folded, by itself.
 TRACEBACK_FOLLOWS = "---- headway: the whole traceback ----"
 
-SHOW_BYTES = 1 << 16  # of one stream at a time; what is more than that stays in the file
+SHOW_BYTES = 1 << 16  # of one stream at a time; the rest is only in the file
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Line:
 
 
 class Tail:
-    """The growing end of one file. Of a progress bar only the last state counts; ``partial`` is what it shows now."""
+    """The growing end of one file. Of a progress bar only the last state is shown; ``partial`` is the current one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -38,8 +38,8 @@ class Tail:
         return _text(self._rest)
 
     def lines(self) -> Iterator[str]:
-        """What has been completed since the last call."""
-        new = self._read()  # which may find that what we held back is of no use any more
+        """Lines completed since the last call."""
+        new = self._read()  # may reset self._rest
         *complete, self._rest = (self._rest + new).split(b"\n")
         if len(self._rest) > SHOW_BYTES:
             self._rest = self._rest[-SHOW_BYTES:]
@@ -49,7 +49,7 @@ class Tail:
                 yield line
 
     def last(self) -> Iterator[str]:
-        """Everything that is left, an unfinished line too."""
+        """All remaining lines, also an unfinished one."""
         yield from self.lines()
         if self._rest and not self._muted:
             yield self.partial
@@ -64,7 +64,7 @@ class Tail:
                 skipped = max(0, new - SHOW_BYTES)
                 file.seek(self._position + skipped)
                 data = file.read(new - skipped)
-        except (OSError, StorageError):  # not there yet, or not readable: looking must not hurt
+        except (OSError, StorageError):  # does not exist yet, or is not readable
             return b""
         self._position += new
         if not skipped:
@@ -75,5 +75,5 @@ class Tail:
 
 
 def _text(line: bytes) -> str:
-    """A line as a terminal would leave it: after the last carriage return."""
+    """The line as a terminal shows it: the text after the last carriage return."""
     return line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")

@@ -1,4 +1,4 @@
-"""What looking at a run means to those who run it: a few calls that must be cheap and can change nothing."""
+"""The interface by which the console and the run handle follow a run; its methods must be fast."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway.core.messages import Report
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """What can be seen of a run at a glance."""
+    """The state of a run for the status line."""
 
     state: str
     attempt: int
@@ -22,29 +22,29 @@ class RunSnapshot:
 
 class RunObserver(Protocol):
     def say(self, text: str, *, level: str = "INFO") -> None:
-        """Something happened, in words."""
+        """Log an event of the run."""
 
     def follow(self, num_workers: int) -> None:
-        """An attempt begins: so many workers will write logs."""
+        """An attempt starts with so many workers, which will write logs."""
 
-    def tick(self, glance: RunSnapshot) -> float | None:
-        """Called after every batch of events; seconds until it wants to be called again if nothing happens."""
+    def tick(self, snapshot: RunSnapshot) -> float | None:
+        """Called after every batch of events; returns seconds until the next call if there are no events."""
 
 
 class RunObservers:
-    """Several of them as one."""
+    """Several observers as one."""
 
-    def __init__(self, watchers: Sequence[RunObserver]) -> None:
-        self._watchers = watchers
+    def __init__(self, observers: Sequence[RunObserver]) -> None:
+        self._observers = observers
 
     def say(self, text: str, *, level: str = "INFO") -> None:
-        for watcher in self._watchers:
-            watcher.say(text, level=level)
+        for observer in self._observers:
+            observer.say(text, level=level)
 
     def follow(self, num_workers: int) -> None:
-        for watcher in self._watchers:
-            watcher.follow(num_workers)
+        for observer in self._observers:
+            observer.follow(num_workers)
 
-    def tick(self, glance: RunSnapshot) -> float | None:
-        waits = [watcher.tick(glance) for watcher in self._watchers]
+    def tick(self, snapshot: RunSnapshot) -> float | None:
+        waits = [observer.tick(snapshot) for observer in self._observers]
         return min((wait for wait in waits if wait is not None), default=None)

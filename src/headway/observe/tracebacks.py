@@ -1,4 +1,4 @@
-"""A traceback for the person who wrote the training function: their own frames, everybody else's folded."""
+"""Tracebacks for users: frames of their code in full, those of libraries folded, those of Headway omitted."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ _LIBRARIES = tuple({*site.getsitepackages(), sysconfig.get_path("stdlib"), sysco
 
 
 def full(error: BaseException) -> str:
-    """Everything, as Python would print it."""
+    """The traceback as Python prints it."""
     return "".join(traceback.format_exception(error))
 
 
 def folded(error: BaseException) -> str:
-    """The user's frames as they are; runs of library frames as one line each; ours left out.
+    """The user's frames in full, consecutive frames of a library as one line, without Headway's frames.
 
-    Causes and contexts are kept. An error that no line of the user's led to is shown whole.
+    Causes and contexts are kept. An error without a frame of the user's code is shown in full.
     """
     chain = _chain(error)
     if not any(is_users(frame.filename) for each in chain for frame in traceback.extract_tb(each.__traceback__)):
         return full(error)
-    return "\n".join(_told(each) for each in reversed(chain))
+    return "\n".join(_formatted(each) for each in reversed(chain))
 
 
-def _told(error: BaseException) -> str:
+def _formatted(error: BaseException) -> str:
     lines = "".join(_frames(error))
-    return (f"Traceback (most recent call last):\n{lines}" if lines else "") + _said(error)
+    return (f"Traceback (most recent call last):\n{lines}" if lines else "") + _message(error)
 
 
 def is_users(filename: str) -> bool:
-    """Whether this is the user's own code, and neither ours nor a library's."""
+    """Whether this is the user's own code, and neither Headway's nor a library's."""
     return not filename.startswith(_OURS) and _library(filename) is None
 
 
@@ -49,7 +49,7 @@ def _chain(error: BaseException) -> list[BaseException]:
     return found
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     return "".join(traceback.format_exception_only(error))
 
 
@@ -68,7 +68,7 @@ def _frames(error: BaseException) -> list[str]:
 
 
 def _library(filename: str) -> str | None:
-    """The package a frame belongs to, or None for the user's own code."""
+    """The package of a frame, or None for the user's own code."""
     for root in sorted(_LIBRARIES, key=len, reverse=True):
         if filename.startswith(root):
             return Path(filename).relative_to(root).parts[0].removesuffix(".py")

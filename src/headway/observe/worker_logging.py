@@ -1,9 +1,9 @@
-"""The driver's ``logging`` configuration: taken in the driver, applied in the workers.
+"""The driver's ``logging`` configuration, copied to the workers.
 
-Levels travel for every logger. A handler that writes to the console becomes one that writes to the rank's own log, with
+Levels are copied for every logger. A handler that writes to the console becomes one that writes to the rank's log, with
 the same level, formatter and filters; the console shows that log with the rank in front. Other handlers (files,
-sockets, services) do not travel, since N ranks would write into one file: where there are only such, their records go
-to the rank's log, too.
+sockets, services) are not copied, because N ranks would write to one file: if there are no others, their records go to
+the rank's log.
 
     driver: root ── StreamHandler(stderr), "%(levelname)s %(message)s"      worker: root ── the same into rank-N.err
              └─ FileHandler("train.log")                                              (no file)
@@ -22,11 +22,13 @@ import cloudpickle
 from headway.core.messages import HandlerSettings, LoggerSettings, LoggingSettings, Stream
 from headway.observe.log_handler import ConsoleHandler, console_stream, install, is_written
 
-MAX_PICKLED_BYTES = 1 << 16  # of a formatter with its filters: more than that would drag half the driver along
+_logger = logging.getLogger(__name__)
+
+MAX_PICKLED_BYTES = 1 << 16  # of a formatter with its filters; a larger one would pickle large parts of the driver
 _LEVEL_AND_NAME = logging.Formatter(logging.BASIC_FORMAT)
 _IGNORED = (logging.NullHandler, ConsoleHandler)  # every process has a ConsoleHandler of its own
 _FOR_PROGRAMS = (
-    "torch._logging._internal"  # traces of the compiler; torch keeps them only where a folder is set for them
+    "torch._logging._internal"  # traces of the compiler, which torch writes only to a directory that is set for them
 )
 
 
@@ -34,7 +36,7 @@ _FOR_PROGRAMS = (
 
 
 def current_settings() -> LoggingSettings:
-    """What is configured in this process."""
+    """The configuration of this process."""
     names = {level: name for level, name in logging._levelToName.items() if logging.getLevelName(name) == level}
     return LoggingSettings(
         loggers=tuple(_loggers()),
@@ -45,7 +47,7 @@ def current_settings() -> LoggingSettings:
 
 
 def _loggers() -> Iterator[LoggerSettings]:
-    """The root logger, and all others for which anything was set."""
+    """The root logger, and all others that were configured."""
     known = list(logging.root.manager.loggerDict.values())
     for logger in (logging.root, *(each for each in known if isinstance(each, logging.Logger))):
         handlers = tuple(_handlers(logger))
@@ -74,13 +76,14 @@ def _is_for_people(handler: logging.Handler) -> bool:
 
 
 def _style(handler: logging.Handler) -> bytes:
-    """The formatter and the filters, pickled; without what cannot be. Only lines of text are formatted alike."""
+    """The formatter and the filters, pickled; a default formatter if that fails, or if the handler writes no text."""
     is_text = isinstance(handler, logging.StreamHandler)
     formatter = handler.formatter if is_text else _LEVEL_AND_NAME
     for style in ((formatter, list(handler.filters)), (_LEVEL_AND_NAME, list(handler.filters))):
         try:
             data: bytes = cloudpickle.dumps(style)
-        except Exception:  # the user's own classes: they may do anything here
+        except Exception as error:  # around the user's classes
+            _logger.debug("a handler of the driver is copied without its formatter: %r", error)
             continue
         if len(data) <= MAX_PICKLED_BYTES:
             return data
@@ -110,7 +113,7 @@ class RankHandler(logging.StreamHandler[Any]):
 
 
 def apply(settings: LoggingSettings) -> None:
-    """Configure this process like the driver; its streams must be the rank's logs by now."""
+    """Configure this process like the driver. Its streams must be the rank's logs already."""
     for level, name in settings.level_names.items():
         logging.addLevelName(level, name)
     logging.disable(settings.disabled_level)
@@ -131,7 +134,8 @@ def _handler(settings: HandlerSettings, owner: logging.Logger) -> RankHandler:
     handler.setLevel(settings.level)
     try:
         formatter, filters = cloudpickle.loads(settings.style) if settings.style else (_LEVEL_AND_NAME, [])
-    except Exception:  # the user's own classes, whose module may be missing here
+    except Exception as error:  # around the user's classes, whose module may be missing here
+        _logger.debug("the formatter of a handler of the driver cannot be used here: %r", error)
         formatter, filters = _LEVEL_AND_NAME, []
     handler.setFormatter(formatter)
     for each in filters:
@@ -145,7 +149,7 @@ def _remove_inherited(logger: logging.Logger) -> None:
 
 
 def _let_basic_config_replace_inherited() -> None:
-    """``basicConfig()`` does nothing where the root logger has handlers; a function's own call counts all the same."""
+    """Let a function's own ``basicConfig()`` replace copied handlers; by default it does nothing if there are any."""
     original = logging.basicConfig
     if hasattr(original, "__wrapped__"):
         return

@@ -1,4 +1,4 @@
-"""Temporary directories that know who made them.
+"""Temporary directories with a marker of the process that made them.
 
 A program that is killed cannot remove its temporary directories, so the next one does. What it may remove is proven,
 not guessed from a name: the directory holds a marker of ours, belongs to the user who sweeps, is not locked, and the

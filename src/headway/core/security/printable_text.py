@@ -1,17 +1,17 @@
-"""Text without control characters: whatever it is printed to, it can do nothing but appear there."""
+"""Text with control characters escaped, so that printing it cannot control a terminal."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 
-_SUSPECT = re.compile(r"[^\x20-\x7e\xa0-\xac\xae-\u0600]")  # whatever needs a closer look
+_SUSPECT = re.compile(r"[^\x20-\x7e\xa0-\xac\xae-\u0600]")  # characters to be checked
 _HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # controls, formats (bidirectional marks among them), surrogates, separators
 _HARMLESS = "\t\u200c\u200d"  # joiners belong to scripts and to emoji
 
 
 def plain(text: str, *, lines: bool = False) -> str:
-    """Every control character as an escape that can be read. ``lines``: it may have several lines.
+    """Replace control characters by readable escapes. ``lines``: keep line breaks.
 
     >>> plain("loss \\x1b[2J\\rfake")
     'loss \\\\x1b[2J\\\\rfake'
