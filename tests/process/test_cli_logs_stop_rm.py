@@ -63,7 +63,7 @@ def test_stop_ends_a_run_of_another_process_as_stopped_and_it_continues_later(tm
     assert done.returncode == 0, done.stderr
     assert f"asked run run (process {live.process.pid}) to stop" in done.stdout
     assert done.stdout.splitlines()[-1] == "run run is STOPPED"
-    assert live.process.wait(10) == 0
+    assert live.process.wait(60) == 0
     assert "ended as STOPPED" in live.output
     assert "was stopped after" in live.output
     assert "STOPPED" in headway("ls").stdout
@@ -78,7 +78,7 @@ def test_stop_ends_a_run_of_another_process_as_stopped_and_it_continues_later(tm
 def test_stop_now_aborts(live: Driver) -> None:
     done = headway("stop", "run", "--now", "--no-wait")
     assert "to abort: its workers are interrupted" in done.stdout
-    assert live.process.wait(10) != 0
+    assert live.process.wait(60) != 0
     assert record().state == "ABORTED"
 
 
@@ -192,7 +192,7 @@ def test_rm_refuses_a_live_run(live: Driver, capsys: pytest.CaptureFixture[str])
     assert "run run is running and was not removed: headway stop" in capsys.readouterr().err
     assert record().is_open
     live.process.send_signal(signal.SIGINT)
-    live.process.wait(10)
+    live.process.wait(60)
 
 
 def test_rm_asks_on_a_terminal(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ class Terminal:
                 break
             self.raw += data
             self._stream.feed(data)
-        self.process.wait(10)
+        self.process.wait(60)
         os.close(self._leader)
 
     @property

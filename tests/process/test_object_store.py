@@ -464,7 +464,7 @@ def test_a_driver_that_slept_does_not_write_over_the_next_one(s3: S3, tmp_path: 
         assert sorted(key for key in before if "/checkpoint_001" in key), "far from the numbers that it may use"
         for process in [sleeper.process, *psutil.Process(sleeper.process.pid).children(recursive=True)]:
             process.send_signal(signal.SIGCONT)
-        wait_until(lambda: sleeper.process.poll() is not None, 15)
+        wait_until(lambda: sleeper.process.poll() is not None)
         assert "has taken this run over" in sleeper.output
     assert _offered("slept", s3) == kept
     files = {key: data for key, data in before.items() if not key.endswith("/.manifest.json")}
@@ -685,7 +685,7 @@ def test_figures_of_data_pipelines_are_in_the_store_too(s3: S3) -> None:
     def train_func() -> None:
         for batch in train.get_dataset_shard("train").iter_batches(batch_size=4):
             train.report({"rows": len(batch["id"])})
-        wait_until(lambda: list(results_folder().rglob("figures/data.jsonl")) != [], 20)
+        wait_until(lambda: list(results_folder().rglob("figures/data.jsonl")) != [])
 
     rows = {"train": headway_data.range(20)}
     config = train.RunConfig(name="figures", storage_path=f"{s3.url}/runs")

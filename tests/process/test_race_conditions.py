@@ -403,7 +403,7 @@ def test_no_process_started_by_workers_survives_whichever_part_is_killed(order: 
     """
     with subprocess.Popen(["sleep", "600"]) as stranger, Driver(write_script(tmp_path, script)) as driver:
         wait_until(lambda: "up" in driver.output, 30, lambda: driver.output)
-        wait_until(lambda: len(driver.descendants()) == 8, 10, lambda: str(driver.descendants()))
+        wait_until(lambda: len(driver.descendants()) == 8, what=lambda: str(driver.descendants()))
         processes = driver.descendants()
         outer = psutil.Process(driver.process.pid).children()[0]
         inner = outer.children()[0]
@@ -420,7 +420,7 @@ def test_no_process_started_by_workers_survives_whichever_part_is_killed(order: 
                 process.kill()
             if name == "pause":
                 time.sleep(0.3)
-        wait_until(lambda: not alive(processes), 10, lambda: str(alive(processes)))
+        wait_until(lambda: not alive(processes), what=lambda: str(alive(processes)))
         assert stranger.poll() is None
         stranger.kill()
 

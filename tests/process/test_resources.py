@@ -194,5 +194,5 @@ def test_ctrl_c_ends_a_run_that_waits(tmp_path: Path, monkeypatch: pytest.Monkey
             driver.press_ctrl_c()
             driver.wait_for("interrupted")
             driver.wait_for("STOPPED")
-            assert driver.process.wait(20) == 0
+            assert driver.process.wait(60) == 0
         assert RunReader.at(tmp_path / engine / "waiter").state == "ABORTED"

@@ -128,9 +128,11 @@ def test_a_file_that_vanishes_during_the_move_costs_no_other_file(tmp_path: Path
         busy.join()
 
     result = fit(train_func, storage_path=tmp_path)
-    for number, saved in enumerate(RunReader.at(Path(result.path)).checkpoints()):
+    checkpoints = RunReader.at(Path(result.path)).checkpoints()
+    assert [saved.manifest.seq for saved in checkpoints] == list(range(20))
+    for saved in checkpoints:
         shards = {name for name in saved.manifest.files if name.startswith("shard-")}
-        assert shards == {f"shard-{each}" for each in range(30)}, number
+        assert shards == {f"shard-{each}" for each in range(30)}, saved.manifest.seq
 
 
 @pytest.mark.parametrize("gone", ["the directory", "its parent", "its files"])

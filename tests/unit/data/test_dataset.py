@@ -69,8 +69,8 @@ def test_map_hands_on_arguments() -> None:
 
 @pytest.mark.parametrize("value", [1, 1.5, "x", b"x", True, None, [1, 2], {"k": 1}, np.float32(1.5), np.arange(2)])
 def test_map_may_return_any_value(value: Any) -> None:
-    for row in headway.data.range(5).map(lambda row: {"v": value}).take_all():
-        assert np.array_equal(row["v"], value)
+    rows = headway.data.range(5).map(lambda row: {"v": value}).take_all()
+    assert [np.array_equal(row["v"], value) for row in rows] == [True] * 5
 
 
 def test_map_may_return_none_for_some_rows() -> None:
@@ -1244,7 +1244,9 @@ def test_a_timestamp_is_written_as_json(tmp_path: Path) -> None:
 def test_arrays_of_any_shape_come_back_from_parquet(tmp_path: Path) -> None:
     rows = [{"n": n, "x": np.full((n, 2), n, np.float32), "b": np.array([n % 2 == 0, True])} for n in range(5)]
     headway.data.from_items(rows, override_num_blocks=1).write_parquet(tmp_path)
-    for row in headway.data.read_parquet(tmp_path).take_all():
+    back = headway.data.read_parquet(tmp_path).take_all()
+    assert [row["n"] for row in back] == list(range(5))
+    for row in back:
         assert np.array_equal(row["x"], rows[row["n"]]["x"])
         assert row["x"].dtype == np.float32
         assert row["b"].tolist() == [row["n"] % 2 == 0, True]
@@ -1424,7 +1426,9 @@ def split(rows: Dataset, world: int) -> list[Any]:
 
 
 def test_a_part_has_as_many_batches_as_it_says_in_every_epoch() -> None:
-    for part in headway.data.range(103).random_shuffle().streaming_split(4):
+    parts = headway.data.range(103).random_shuffle().streaming_split(4)
+    assert len(parts) == 4
+    for part in parts:
         batches = part.iter_torch_batches(batch_size=5)
         first, second = of(batches), of(batches)
         assert len(batches) == -(-103 // 20)
