@@ -89,7 +89,7 @@ def test_a_global_batch_is_kept_or_not() -> None:
 
 def test_one_machine_cannot_be_several() -> None:
     scaling = ScalingConfig(2, placement_strategy="STRICT_SPREAD")
-    with expect_refusal("wants 2 machines, this is one"):
+    with expect_refusal("needs 2 machines, this is one"):
         train.DataParallelTrainer(lambda: None, scaling_config=scaling).fit()
     with expect_refusal("placement_strategy must be one of PACK"):
         ScalingConfig(placement_strategy="HEAP")
@@ -192,7 +192,7 @@ def test_storage_paths_and_filesystems() -> None:
 
 @pytest.mark.parametrize("name", ["", " ", "..", ".", "a/b", "a\0b", 7])
 def test_a_run_name_must_be_a_directory_name(name: Any) -> None:
-    with expect_refusal("name must be a plain folder name without slashes"):
+    with expect_refusal("name must be a plain directory name without slashes"):
         RunConfig(name=name)
 
 
@@ -206,7 +206,7 @@ def test_a_run_name_that_no_filesystem_accepts_is_refused() -> None:
 
 @pytest.mark.parametrize("n", [-2, 1.0, "3", None, True])
 def test_a_bad_number_of_failures(n: Any) -> None:
-    with expect_refusal(r"max_failures must be -1 \(without end\), 0 or a positive number"):
+    with expect_refusal(r"max_failures must be -1 \(unlimited\), 0 or a positive number"):
         FailureConfig(max_failures=n)
 
 
@@ -227,7 +227,7 @@ def test_errors_of_other_fields_name_valid_values() -> None:
         "worker_runtime_env takes": lambda: RunConfig(worker_runtime_env={"pip": ["x"]}),
         "env_vars must be a dict of strings, got None": lambda: RunConfig(worker_runtime_env={"env_vars": None}),
         "callbacks must be a list of UserCallback": lambda: RunConfig(callbacks=train.UserCallback()),  # type: ignore[arg-type]
-        "storage_path must be a path or an address like s3://bucket/runs, got 5": lambda: RunConfig(storage_path=5),  # type: ignore[arg-type]
+        "storage_path must be a path or a URI like s3://bucket/runs, got 5": lambda: RunConfig(storage_path=5),  # type: ignore[arg-type]
         "use_gpu must be True or False, got 'no'": lambda: ScalingConfig(use_gpu="no"),  # type: ignore[arg-type]
         "checkpoint_score_attribute must be the name of a metric, got 5": lambda: CheckpointConfig(
             checkpoint_score_attribute=5  # type: ignore[arg-type]

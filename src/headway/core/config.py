@@ -1,7 +1,7 @@
-"""What a user asks for, checked when it is built.
+"""The configs of trainers, checked when they are built.
 
-Config objects are frozen and refuse nonsense at once, naming field, value and remedy, so that everything
-behind them may trust what it gets.
+Config objects are frozen. An invalid value raises a ConfigError that names field, value and remedy, so that all other
+code can rely on valid configs.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ Resume = Literal["auto", "never", "must"]
 ENGINES = ("auto", "local", "inline")
 PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
-LONGEST_NAME = 255  # bytes that Linux takes for the name of a folder
+LONGEST_NAME = 255  # bytes of a directory name on Linux
 
 C = TypeVar("C")
 Init = TypeVar("Init", bound=Callable[..., None])
 
 
 class CheckpointUploadMode(StrEnum):
-    """When ``report()`` returns, and what becomes of the files it was given.
+    """When ``report()`` returns, and what happens to the files.
 
-    SYNC: when they are on the run's storage. ASYNC: at once; they are moved out of the caller's folder, which stays,
-    and travel on in the background. NO_UPLOAD: they are on the run's storage already, below its ``checkpoints`` folder.
+    SYNC: after they are copied to the run's storage. ASYNC: at once; the files are moved out of the caller's directory
+    and uploaded in the background. NO_UPLOAD: they are on the run's storage already, in its ``checkpoints`` directory.
     """
 
     SYNC = "SYNC"
@@ -43,7 +43,7 @@ class CheckpointUploadMode(StrEnum):
     NO_UPLOAD = "NO_UPLOAD"
 
 
-# Keywords that users bring along from elsewhere: what to do instead.
+# Keywords of other libraries, and what to use instead.
 ELSEWHERE = {
     "storage_filesystem": "give it to RunConfig, together with storage_path",
     "sync_config": "files go straight to storage_path; there is nothing to sync",
@@ -52,7 +52,7 @@ ELSEWHERE = {
     "progress_reporter": "use callbacks=[UserCallback()]",
     "stop": "return from the training function, or call stop() on the handle that trainer.start() gives",
     "fail_fast": "use max_failures=0",
-    "trainer_resources": "the controller lives in your own process and needs no resources",
+    "trainer_resources": "the controller runs in your own process and needs no resources",
     "checkpoint_frequency": "call report(metrics, checkpoint=...) as often as you like",
     "checkpoint_at_end": "call report(metrics, checkpoint=...) at the end of your function",
     "config": "use train_loop_config for what the training function is given",
@@ -90,15 +90,20 @@ def known_options_only(cls: type[C]) -> type[C]:
 @known_options_only
 @dataclass(frozen=True)
 class ScalingConfig:
-    """How many workers, and what each of them needs.
+    """The number of workers, and the resources of each.
 
-    ``num_workers``: a positive number; 0 runs the function in this process; ``(min, max)`` starts with as many
-    as the machine has room for. ``engine``: ``"auto"``, ``"local"`` (processes on this machine) or ``"inline"``
-    (this process, so that ``breakpoint()`` works).
-
-    ``elastic_resize_monitor_interval_s``: how soon at most a change of capacity is acted upon, in seconds.
-    ``keep_global_batch``: every step takes the rows of ``max`` workers, dealt among those there are; so a learning rate
-    and a number of steps stay right whatever their number is, and fewer workers need memory for larger batches.
+    Args:
+        num_workers: A positive number; 0 runs the function in this process; ``(min, max)`` starts as many as the free
+            resources allow, and follows changes.
+        use_gpu: Whether each worker gets a GPU.
+        resources_per_worker: Resources of each worker by name, like ``{"CPU": 2, "GPU": 0.5}``. Default: one GPU with
+            ``use_gpu``, else one CPU.
+        placement_strategy: ``PACK``, ``SPREAD``, ``STRICT_PACK`` or ``STRICT_SPREAD``; all workers are on this machine.
+        engine: ``"auto"``, ``"local"`` (processes on this machine) or ``"inline"`` (this process, so that
+            ``breakpoint()`` works).
+        elastic_resize_monitor_interval_s: Minimum time between two changes of the number of workers.
+        keep_global_batch: Let every step use the rows of ``max`` workers, distributed over the current ones. Learning
+            rate and number of steps then fit any number of workers, and fewer workers need memory for larger batches.
 
     >>> ScalingConfig(num_workers=2).total_resources
     {'CPU': 2}
@@ -141,7 +146,7 @@ class ScalingConfig:
 
     @property
     def worker_resources(self) -> dict[str, float]:
-        """What one worker needs: as asked for, else one GPU or one CPU."""
+        """The resources of one worker: those requested, else one GPU or one CPU."""
         resources: dict[str, float] = dict(self.resources_per_worker or {})
         if self.use_gpu:
             resources.setdefault("GPU", 1)
@@ -180,7 +185,7 @@ def _check_interval(seconds: object) -> None:
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds < math.inf:
         raise ConfigError(
             f"elastic_resize_monitor_interval_s must be a positive number of seconds, got {seconds!r}; "
-            "for a number of workers that stays, give num_workers one number"
+            "for a fixed number of workers, give num_workers one number"
         )
 
 
@@ -202,15 +207,18 @@ def _check_resources(resources: object, use_gpu: bool) -> None:
 @known_options_only
 @dataclass(frozen=True)
 class FailureConfig:
-    """What a run survives: how often it starts anew after each kind of trouble; 0 is never, -1 without end.
+    """How many restarts each kind of failure allows: 0 is none, -1 unlimited.
 
-    ``max_failures``: workers that raise, die or stall. ``controller_failure_limit``: workers that never come up.
-    ``max_preemption_failures``: workers that are told to leave, by SIGTERM or by the cluster; never charged to the
-    other two. Who fails again and again without getting further is started anew after a growing pause.
-    ``retry_exceptions=False``: only processes that die or stall are; what the function raises ends the run.
+    A run that fails repeatedly without progress waits longer before each restart.
 
-    ``stall_warn_s``: after how many seconds of silence we look for what the ranks are waiting for, and say it (None:
-    never). ``stall_timeout_s``: after how many a stall is a failure, and the workers are started anew (None: never).
+    Args:
+        max_failures: Restarts after workers raise, die or stall.
+        controller_failure_limit: Restarts after workers could not be started.
+        max_preemption_failures: Restarts after workers received SIGTERM or were preempted by the cluster; these do not
+            count for the other two limits.
+        stall_warn_s: Seconds without progress until a stall is looked for and explained; None: never.
+        stall_timeout_s: Seconds without progress until a stall counts as a failure; None: never.
+        retry_exceptions: Whether exceptions of the function are retried; otherwise only deaths and stalls are.
 
     >>> FailureConfig(max_failures=3).max_failures
     3
@@ -227,7 +235,7 @@ class FailureConfig:
         for name in ("max_failures", "controller_failure_limit", "max_preemption_failures"):
             n = getattr(self, name)
             if not isinstance(n, int) or isinstance(n, bool) or n < -1:
-                raise ConfigError(f"{name} must be -1 (without end), 0 or a positive number, got {n!r}")
+                raise ConfigError(f"{name} must be -1 (unlimited), 0 or a positive number, got {n!r}")
         for name in ("stall_warn_s", "stall_timeout_s"):
             _check_seconds(name, getattr(self, name))
 
@@ -240,13 +248,16 @@ def _check_seconds(name: str, seconds: object) -> None:
 @known_options_only
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """Which checkpoints stay: all of them (``None``) or the ``num_to_keep`` best.
+    """Which checkpoints are kept, and how often tracked state is saved.
 
-    0 writes none to disk: the newest is kept in memory, for restarts and for the result, as long as this process lives.
-    ``every_reports`` and ``every_s``: how often what ``train.track()`` follows is saved.
-
-    Best is by ``checkpoint_score_attribute`` (nested keys by slash: ``"valid/loss"``), else the most recent. The
-    newest one always stays too.
+    Args:
+        num_to_keep: Keep this many of the best checkpoints, and the newest one; None keeps all. 0 writes none to disk:
+            the newest is kept in memory until this process ends, for restarts and for the result.
+        checkpoint_score_attribute: The metric that ranks checkpoints, nested keys by slash (``"valid/loss"``). Default:
+            the most recent ones are the best.
+        checkpoint_score_order: Whether the ``"max"`` or the ``"min"`` of the metric is the best.
+        every_reports: Save tracked state (``train.track()``) every so many reports.
+        every_s: Save tracked state every so many seconds.
 
     >>> CheckpointConfig(num_to_keep=2, checkpoint_score_attribute="loss", checkpoint_score_order="min").num_to_keep
     2
@@ -302,16 +313,21 @@ def _default_logging() -> LoggingConfig:
 @known_options_only
 @dataclass(frozen=True)
 class RunConfig:
-    """Where a run lives, what it is called, what happens when it fails.
+    """The name and storage of a run, and its behavior on failures.
 
-    The same ``(storage_path, name)`` again goes on where the former run ended; ``resume="never"`` refuses that,
-    ``"must"`` insists on it.
-
-    ``storage_path`` may be an address (``s3://bucket/runs``, ``gs://``, ``abfs://``), or a path on the
-    ``storage_filesystem`` that is given with it (of pyarrow or fsspec).
-
-    ``trust``: continue a run although another user owns its directory, and open pickles in it although it is not proven
-    that your own runs wrote them. Pickles run code.
+    Args:
+        name: The name of the run directory. A name that exists resumes that run. Default: a new name.
+        storage_path: A directory, or a URI (``s3://bucket/runs``, ``gs://``, ``abfs://``). Default:
+            ``HEADWAY_RESULTS``, else ``~/headway_results``.
+        storage_filesystem: A filesystem of pyarrow or fsspec that storage_path is on.
+        failure_config: Limits of restarts.
+        checkpoint_config: Which checkpoints are kept.
+        logging_config: The level of events that are logged. Default: ``HEADWAY_LOG_LEVEL``, else INFO.
+        callbacks: Instances of :class:`~headway.train.UserCallback`.
+        worker_runtime_env: ``{"env_vars": {...}}``: environment variables of the workers.
+        resume: Whether a run of this name may exist (``"auto"``), must (``"must"``) or must not (``"never"``).
+        trust: Resume a run although another user owns its directory, and open its pickles although no signature proves
+            that your own runs wrote them. Pickles run code.
 
     >>> RunConfig(name="digits", storage_path="/tmp/runs").path.as_posix()
     '/tmp/runs/digits'
@@ -346,20 +362,20 @@ class RunConfig:
 
     @property
     def is_local(self) -> bool:
-        """Whether runs lie in a folder of this machine."""
+        """Whether runs are in a directory of this machine."""
         if self.storage_filesystem is not None:
             return is_local_filesystem(self.storage_filesystem)
         return self.storage_path is None or scheme_of(os.fspath(self.storage_path)) in ("", "file")
 
     @property
     def storage(self) -> Path:
-        """The folder that holds runs; only where it is a local one."""
+        """The directory for runs; only for local storage."""
         assert self.is_local
         return results_folder() if self.storage_path is None else local_path(self.storage_path)
 
     @property
     def path(self) -> Path:
-        """The run's own folder; only for a run that has a name."""
+        """The run directory; only for a run with a name."""
         assert self.name is not None
         return self.storage / self.name
 
@@ -372,7 +388,7 @@ def _check_name(name: object) -> None:
     if name is None:
         return
     if not isinstance(name, str) or not name.strip() or name in (".", "..") or re.search(r"[/\\\0]", name):
-        raise ConfigError(f"name must be a plain folder name without slashes, got {name!r}")
+        raise ConfigError(f"name must be a plain directory name without slashes, got {name!r}")
     try:
         size = len(os.fsencode(name))
     except UnicodeEncodeError:
@@ -394,12 +410,12 @@ def _check_run_parts(config: RunConfig) -> None:
     if config.resume not in get_args(Resume):
         raise ConfigError(f"resume must be one of {', '.join(get_args(Resume))}, got {config.resume!r}")
     if config.resume == "must" and config.name is None:
-        raise ConfigError('resume="must" needs the name of the run to go on with: give RunConfig(name=...)')
+        raise ConfigError('resume="must" needs the name of the run to resume: give RunConfig(name=...)')
     _check_runtime_env(config.worker_runtime_env)
     if config.storage_path is not None:
         _check_storage_path(config)
     elif config.storage_filesystem is not None and not config.is_local:
-        raise ConfigError("storage_filesystem needs a storage_path: the folder on it that shall hold the runs")
+        raise ConfigError("storage_filesystem needs a storage_path: the directory on it for the runs")
 
 
 def _check_runtime_env(env: Mapping[str, Any]) -> None:
@@ -420,12 +436,12 @@ def _check_storage_path(config: RunConfig) -> None:
     path = config.storage_path
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or not text:
-        raise ConfigError(f"storage_path must be a path or an address like s3://bucket/runs, got {path!r}")
+        raise ConfigError(f"storage_path must be a path or a URI like s3://bucket/runs, got {path!r}")
     scheme = scheme_of(text)
     if config.storage_filesystem is not None and scheme:
         raise ConfigError(f"storage_path must be a path on storage_filesystem, without {scheme}://, got {text!r}")
     if scheme not in ("", "file") and not text.partition("://")[2].strip("/"):
-        raise ConfigError(f"storage_path {text!r} names no bucket: {scheme}://bucket/folder")
+        raise ConfigError(f"storage_path {text!r} names no bucket: use {scheme}://bucket/directory")
 
 
 def scheme_of(path: str) -> str:
@@ -435,20 +451,20 @@ def scheme_of(path: str) -> str:
 
 
 def is_local_filesystem(filesystem: Any) -> bool:
-    """Whether this is pyarrow's or fsspec's view of this machine's folders."""
+    """Whether this is the local filesystem of pyarrow or fsspec."""
     protocol = getattr(filesystem, "protocol", ())
     names = (protocol,) if isinstance(protocol, str) else protocol
     return getattr(filesystem, "type_name", None) == "local" or "file" in names
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
-    """A path, or a ``file://`` address."""
+    """The path of a path or a ``file://`` URI."""
     text = os.fspath(path)
     return expanded(text.partition("://")[2] if scheme_of(text) else text)
 
 
 def chosen_engine(scaling: ScalingConfig) -> str:
-    """``"local"`` or ``"inline"``: what the config says, else ``HEADWAY_ENGINE``, else local."""
+    """``"local"`` or ``"inline"``: by the config, else by ``HEADWAY_ENGINE``, else local."""
     name = wanted_engine() if scaling.engine == "auto" else scaling.engine
     if name not in ENGINES:
         raise ConfigError(f"HEADWAY_ENGINE must be one of {', '.join(ENGINES)}, got {name!r}")

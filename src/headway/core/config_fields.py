@@ -1,4 +1,4 @@
-"""Fields of config objects: what a dict, a dataclass or another object holds, as JSON can keep it.
+"""Fields of config objects (dicts, dataclasses and others) as JSON.
 
 The training function gets the user's own object. What is written down of it is for people, and for ``restore()``
 where nothing was lost on the way.
@@ -21,7 +21,7 @@ _NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
 
 
 def fields_of(config: Any) -> dict[str, Any] | None:
-    """The fields of a config by name, those that its class hides (``repr=False``) masked; None where it has none.
+    """The fields of a config by name, those with ``repr=False`` masked; None if it has none.
 
     >>> fields_of(argparse.Namespace(lr=0.1)), fields_of([0.1])
     ({'lr': 0.1}, None)
@@ -36,7 +36,7 @@ def fields_of(config: Any) -> dict[str, Any] | None:
 
 
 def _declared(value: Any) -> dict[str, Any] | None:
-    """The fields of an object whose class declares them, or that is nothing but a namespace."""
+    """The fields of an object whose class declares them, or of a namespace."""
     kind = type(value)
     if dataclasses.is_dataclass(kind):
         return {each.name: _shown(value, each.name, each.repr) for each in dataclasses.fields(kind)}
@@ -56,18 +56,18 @@ def _shown(value: Any, name: str, visible: object) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """``content`` is what JSON can hold. ``incomplete`` names what it holds as text only, or not at all."""
+    """``content`` as JSON values; ``incomplete`` names fields that are stored as text only, or not at all."""
 
     content: Any
     incomplete: tuple[str, ...] = ()
 
 
 def describe(value: Any) -> Description:
-    """A config as JSON, without secrets. Never raises, whatever the user's objects do."""
+    """A config as JSON with secrets masked. Never raises, whatever the user's objects do."""
     incomplete: list[str] = []
     try:
         content = _plain(value, "", incomplete, 0)
-    except Exception:  # the user's own objects: a property, an items() that raises
+    except Exception:  # around user objects: a property or an items() that raises; recorded as incomplete
         content, incomplete = _text(value), [""]
     redacted = redact(content)
     return Description(redacted, (*incomplete, *_differences(content, redacted, "")))
@@ -93,7 +93,7 @@ def _plain(value: Any, path: str, incomplete: list[str], depth: int) -> Any:
 
 
 def _differences(before: Any, after: Any, path: str) -> Iterator[str]:
-    """Where something was masked."""
+    """Names of fields that were masked."""
     if isinstance(before, dict):
         for key, item in before.items():
             yield from _differences(item, after[key], _join(path, key))
@@ -108,5 +108,5 @@ def _join(path: str, key: object) -> str:
 def _text(value: object) -> str:
     try:
         return repr(value)
-    except Exception:  # the user's own __repr__
+    except Exception:  # around the user's __repr__
         return f"<{type(value).__qualname__}>"

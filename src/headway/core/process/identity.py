@@ -1,4 +1,4 @@
-"""The identity of a process: enough to tell, from another process and at another time, whether it still lives.
+"""The identity of a process, by which another process can tell later whether it is still alive.
 
 A process number alone does not tell: numbers are used again, start over after a reboot, and mean something else in
 another container.
@@ -17,12 +17,12 @@ FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """A process on this machine, and the user it belongs to."""
+    """A process on this machine, and its user."""
 
     pid: int
-    started: str  # in ticks since the boot, as the kernel tells it; "" where it does not
+    started: str  # in ticks since the boot, from the kernel; "" if unknown
     boot: str
-    host: str  # the machine: another one has other boots, and its processes are not seen from here
+    host: str  # the machine; processes of others cannot be seen
     pid_namespace: str  # of the container, if there is one
     uid: int
 
@@ -41,9 +41,9 @@ class Owner:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it lives, as far as we can tell: who is on another machine or in another container may."""
+        """Whether it may be alive; always true for another machine or container."""
         if self.boot != boot_id():
-            return self.host != _host()  # the same machine has been started again
+            return self.host != _host()  # the same machine, rebooted
         if self.pid_namespace != _pid_namespace():
             return True
         started = _started(self.pid)
@@ -54,7 +54,7 @@ class Owner:
 
     @classmethod
     def from_json(cls, content: Any) -> Owner | None:
-        """None for whatever :meth:`to_json` did not write."""
+        """The identity, or None if the content was not written by :meth:`to_json`."""
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             return None
         fields = {name: value for name, value in content.items() if name != "format"}
@@ -66,7 +66,7 @@ _EXAMPLE = Owner(pid=0, started="", boot="", host="", pid_namespace="", uid=0)
 
 
 def boot_id() -> str:
-    """Tells one uptime of this machine from another: what was written in an earlier one may not have been flushed."""
+    """The id of the current boot: files of an earlier one may not have been flushed."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -74,7 +74,7 @@ def boot_id() -> str:
 
 
 def _host() -> str:
-    """Name and number of this machine; containers of one image have the same number, and names of their own."""
+    """Name and id of this machine; containers of one image have the same id and different names."""
     try:
         number = Path("/etc/machine-id").read_text().strip()
     except OSError:

@@ -54,7 +54,7 @@ class OwnedDirectory:
             fcntl.flock(self._lock, fcntl.LOCK_SH)
         place = {"directory": self.path.name, "inode": os.fstat(self._lock).st_ino}
         marker = json.dumps({**Owner.current().to_json(), **place})
-        (self.path / MARKER).write_text(marker)  # last: from now on it may be swept
+        (self.path / MARKER).write_text(marker)  # last: from now on, sweep() may remove it
 
     def _discard(self) -> None:
         if hasattr(self, "path"):
@@ -64,13 +64,13 @@ class OwnedDirectory:
             self._lock = -1
 
     def remove(self) -> None:
-        """Remove it with all that is in it; not in a process that was forked from the one that made it."""
+        """Remove the directory, but not in a process forked from the one that made it."""
         if self._lock >= 0 and self._pid == os.getpid():
             self._discard()
 
 
 def sweep() -> None:
-    """Remove what processes of this user left behind when they were killed."""
+    """Remove the directories of killed processes of this user."""
     for base in _bases():
         for path in base.glob(f"{PREFIX}*"):
             with contextlib.suppress(OSError):
@@ -95,13 +95,13 @@ def _sweep(path: Path) -> None:
 def _is_abandoned(directory: int, name: str) -> bool:
     marker = _read_marker(directory)
     if marker is None or (marker.pop("directory", ""), marker.pop("inode", 0)) != (name, os.fstat(directory).st_ino):
-        return False  # a copy, or it was given another name to be kept
+        return False  # copied, or renamed by a user
     owner = Owner.from_json(marker)
     return owner is not None and owner.uid == os.geteuid() and not owner.is_alive
 
 
 def _read_marker(directory: int) -> dict[str, Any] | None:
-    """What is said of who made this directory; None where that is not proven. Never blocks, whatever lies there."""
+    """The marker of a directory, or None if it is not valid. Never blocks, whatever the file is."""
     fd = os.open(MARKER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     try:
         status = os.fstat(fd)

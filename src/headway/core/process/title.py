@@ -1,4 +1,4 @@
-"""The title of a process: what ``ps``, ``top`` and ``nvidia-smi`` show for it.
+"""The title of a process, as shown by ``ps``, ``top`` and ``nvidia-smi``.
 
 ``ps`` shows the command line, which lies in the memory of the process, on its stack; it is overwritten in place, and
 never beyond its end. ``top`` shows a name of 15 bytes, which prctl(2) sets. Where either is not possible (another
@@ -13,17 +13,17 @@ import os
 
 _PR_SET_NAME = 15
 _NAME_BYTES = 15
-_area: tuple[int, int] | None = None  # of this process and those forked from it: where its command line lies
+_area: tuple[int, int] | None = None  # addresses of the command line in memory
 _current = ""
 
 
 def current() -> str:
-    """The title that was set last, in this process or in the one it was forked from; "" if none was."""
+    """The last title set in this process or the one it was forked from; "" if none."""
     return _current
 
 
 def set_title(title: str, name: str) -> None:
-    """Call this process something.
+    """Set the title of this process.
 
     Args:
         title: A line for ``ps``; cut where the command line that the process was started with ends.
@@ -31,7 +31,7 @@ def set_title(title: str, name: str) -> None:
     """
     global _current
     _current = _printable(title)
-    with contextlib.suppress(Exception):  # a title is not worth a process
+    with contextlib.suppress(Exception):  # a title must not end a process
         ctypes.CDLL(None).prctl(_PR_SET_NAME, _cut(_printable(name), _NAME_BYTES), 0, 0, 0)
         first, end = _command_line()
         size = end - first
@@ -41,7 +41,7 @@ def set_title(title: str, name: str) -> None:
 
 
 def _command_line() -> tuple[int, int]:
-    """The first address of the command line in memory and the one behind its last; (0, 0) where that is not safe."""
+    """Start and end of the command line in memory; (0, 0) if writing there is not safe."""
     global _area
     if _area is None:
         _area = _found()
@@ -60,7 +60,7 @@ def _found() -> tuple[int, int]:
 
 
 def _is_writable(first: int, end: int) -> bool:
-    """Whether these addresses are in one mapping of this process that it may read and write."""
+    """Whether these addresses are in one readable and writable mapping of this process."""
     with open("/proc/self/maps") as file:
         for line in file:
             area, rights, *_ = line.split()
@@ -75,7 +75,7 @@ def _printable(text: str) -> str:
 
 
 def _cut(text: str, size: int) -> bytes:
-    """As UTF-8, cut between characters."""
+    """The text as UTF-8, cut between characters."""
     return text.encode(errors="replace")[:size].decode(errors="ignore").encode()
 
 
@@ -86,7 +86,7 @@ def worker_title(rank: int, num_workers: int, run: str, attempt: int) -> None:
 
 
 def of_driver(pid: int) -> str:
-    """``process 17``, and what it runs, as far as it shows."""
+    """``process 17``, and the name of its program if known."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             words = file.read(4096).decode(errors="replace").split("\0")

@@ -1,8 +1,8 @@
-"""Proof of origin: which files this user's own Headway has written, and nobody else.
+"""Signatures that prove which files were written by this user's runs.
 
 A pickle runs code when it is opened. Owner and mode of a file prove nothing: a copy of a stranger's directory (by tar,
-scp, git, a bucket) belongs to whoever made the copy. So what is pickled is signed: by a key that only this user can
-read, or rather, by a key of the run that is derived from it, which the run's workers are given.
+scp, git, a bucket) belongs to the user who made the copy. So pickles are signed with a key per run, which the run's
+workers are given; it is derived from a key that only this user can read.
 
     ~/.config/headway/key ──▶ Key ── for_run(id) ──▶ Key ── sign, verify
 """
@@ -27,34 +27,34 @@ KEY_BYTES = 32
 
 @dataclass(frozen=True)
 class Key:
-    """Signs what we write, and tells whether we have written what we read.
+    """Signs data, and verifies signatures.
 
     Args:
-        secret: What only those know who may sign.
-        problem: Why it will be gone with this process, if it will: then later ones cannot verify what it has signed.
+        secret: The secret bytes.
+        problem: Why the key could not be stored, if so: then later processes cannot verify its signatures.
     """
 
     secret: bytes = field(repr=False)
     problem: str = ""
 
     def for_run(self, run_id: str) -> Key:
-        """The key of one run: whoever has it cannot sign for another."""
+        """The key of one run; it cannot sign for other runs."""
         return Key(hmac.digest(self.secret, b"run\0" + run_id.encode(errors="surrogatepass"), "sha256"), self.problem)
 
     def sign(self, purpose: str, data: bytes) -> str:
-        """A signature of these bytes; for another ``purpose`` it is worth nothing."""
+        """A signature of these bytes, valid for this purpose only."""
         digest = hashlib.sha256(data).digest()
         return hmac.new(self.secret, purpose.encode() + b"\0" + digest, "sha256").hexdigest()
 
     def verify(self, purpose: str, data: bytes, signature: object) -> bool:
-        """Whether this signature was made by us, of these bytes, for this purpose."""
+        """Whether the signature was made with this key, for these bytes and this purpose."""
         return isinstance(signature, str) and hmac.compare_digest(
             self.sign(purpose, data).encode(), signature.encode(errors="replace")
         )
 
 
 def user_key() -> Key:
-    """This user's key, made when it is first needed. Where none can be kept, one for this process alone."""
+    """This user's key, created on first use. If it cannot be stored, a key for this process only."""
     try:
         return _key_at(key_file())
     except ConfigError as error:  # a user without a home directory
@@ -71,11 +71,11 @@ def _key_at(path: Path) -> Key:
     try:
         return Key(_read(path) or _make(path))
     except OSError as error:
-        return Key(secrets.token_bytes(KEY_BYTES), f"no key can be kept in {path} ({error.strerror or error})")
+        return Key(secrets.token_bytes(KEY_BYTES), f"no key can be stored in {path} ({error.strerror or error})")
 
 
 def _read(path: Path) -> bytes | None:
-    """None where there is none. PermissionError where others may have read or written it."""
+    """The stored key, or None. PermissionError if other users can read or write the file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -83,15 +83,15 @@ def _read(path: Path) -> bytes | None:
     with open(fd, "rb") as file:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-            raise PermissionError(0, "it must be a file of yours that nobody else may read: chmod 600")
+            raise PermissionError(0, "it must be your own file, readable by nobody else: chmod 600")
         secret = file.read(KEY_BYTES + 1)
     if len(secret) != KEY_BYTES:
-        raise OSError(0, f"it must have {KEY_BYTES} bytes: remove it, and another will be made")
+        raise OSError(0, f"it must have {KEY_BYTES} bytes: remove it, and a new one is created")
     return secret
 
 
 def _make(path: Path) -> bytes:
-    """Whole or not at all; if another process makes one now, theirs counts."""
+    """Create the key file atomically, or read the one that another process has just created."""
     for folder in reversed(path.parents):
         folder.mkdir(exist_ok=True, mode=0o700)
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
@@ -106,5 +106,5 @@ def _make(path: Path) -> bytes:
         fresh.unlink()
     secret = _read(path)
     if secret is None:
-        raise OSError(0, "it vanished")
+        raise OSError(0, "it was removed")
     return secret
