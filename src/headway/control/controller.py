@@ -121,7 +121,7 @@ class Controller:
     def _work(self) -> events.EndRun:
         while self._ended is None:
             self._engine.pump(self._pause_s())
-            if due := self._timers.rung():
+            if due := self._timers.due():
                 self._deliver(due)
             self._watchdog.look(time.monotonic())
             self._log.watch_disk()

@@ -1,4 +1,4 @@
-"""A thread for what must not hold up the loop: jobs in order, one at a time."""
+"""A thread for work that must not block the controller's loop: jobs in order, one at a time."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class _Job:
 
 
 class JobThread:
-    """Started with its first job. What a job raises is its own business: it must catch it."""
+    """Started with its first job. A job must catch its own exceptions."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._running: tuple[str, float] | None = None
-        self._complained: tuple[str, float] | None = None
+        self._mentioned: tuple[str, float] | None = None
 
     def do(self, name: str, work: Callable[[], None]) -> None:
         self._jobs.put(_Job(name, work))
@@ -38,22 +38,22 @@ class JobThread:
             self._running = None
 
     def slow(self, after_s: float) -> str | None:
-        """The name of a job that has been running for so long, once."""
+        """The name of a job that has been running for at least so long, once."""
         running = self._running
-        if running is None or running == self._complained or time.monotonic() - running[1] < after_s:
+        if running is None or running == self._mentioned or time.monotonic() - running[1] < after_s:
             return None
-        self._complained = running
+        self._mentioned = running
         return running[0]
 
     def wait_s(self, after_s: float) -> float | None:
-        """How long until the one that runs will have been running for so long."""
+        """Seconds until the running job will have run for so long."""
         running = self._running
-        if running is None or running == self._complained:
+        if running is None or running == self._mentioned:
             return None
         return max(0.0, running[1] + after_s - time.monotonic())
 
     def close(self, timeout_s: float | None = None) -> bool:
-        """Returns when all jobs are done; False when the time is over first."""
+        """Return when all jobs are done; False when the time limit is over first."""
         if self._thread is None:
             return True
         self._jobs.put(None)

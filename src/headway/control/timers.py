@@ -1,4 +1,4 @@
-"""What happens after a while: the controller's alarm clocks. Of each kind of event there is one."""
+"""The controller's timers: at most one for each type of event."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass, replace
 
 from headway.control.machine.events import Answer, BeginEvent, OverdueEvent, SaveDueEvent
 
-OVERDUE_S = 2.0  # how long files wait for ranks that never gave any
-LONG_OVERDUE_S = 60.0  # and for those that did in an earlier attempt, and do not in this one
+OVERDUE_S = 2.0  # how long files wait for ranks that have never given any
+LONG_OVERDUE_S = 60.0  # and for ranks that did in an earlier attempt, and do not in this one
 
 
 @dataclass(frozen=True, slots=True)
 class SlowStartEvent:
-    """The workers of this attempt take their time to come up."""
+    """The workers of this attempt take long to start."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class SlowExitEvent:
-    """Workers of this attempt take their time to end, though their functions have returned."""
+    """Workers of this attempt take long to exit although their functions have returned."""
 
     attempt: int
 
@@ -31,32 +31,32 @@ Alarm = Answer | BeginEvent | SlowStartEvent | SlowExitEvent
 class Timers:
     def __init__(self) -> None:
         self._set: dict[type, tuple[float, Alarm]] = {}
-        self._waiting: tuple[int, int] | None = None  # the round whose files are being waited with
+        self._waiting: tuple[int, int] | None = None  # attempt and number of the round whose files wait
         self._since = 0.0
 
     def set(self, after_s: float | None, event: Alarm) -> None:
-        """None takes it back."""
+        """Set the timer of this type of event; None clears it."""
         if after_s is None:
             self._set.pop(type(event), None)
         else:
             self._set[type(event)] = (time.monotonic() + after_s, event)
 
     def waits(self) -> list[float]:
-        """How long each of them will wait."""
+        """Seconds until each of them fires."""
         return [max(0.0, when - time.monotonic()) for when, _ in self._set.values()]
 
-    def rung(self) -> list[Alarm]:
-        """Those that ring now."""
+    def due(self) -> list[Alarm]:
+        """Events whose time has come."""
         now = time.monotonic()
-        due = [event for when, event in self._set.values() if when <= now]
-        for event in due:
+        fired = [event for when, event in self._set.values() if when <= now]
+        for event in fired:
             del self._set[type(event)]
             if isinstance(event, OverdueEvent) and not event.long:
                 self.set(OVERDUE_S, replace(event, long=now - self._since >= LONG_OVERDUE_S))
-        return due
+        return fired
 
     def save_is_due(self) -> SaveDueEvent | None:
-        """The one that does not wait for its turn: an inline function lets no clock ring."""
+        """The one event that cannot wait for its turn: while an inline function runs, no other timer fires."""
         when, event = self._set.get(SaveDueEvent, (0.0, None))
         if event is None or when > time.monotonic():
             return None
@@ -65,7 +65,7 @@ class Timers:
         return event
 
     def watch_files(self, attempt: int, seq: int | None) -> None:
-        """Files of a round that stays open wait for ranks that may never come; not for ever."""
+        """Limit how long the files of an open round wait for ranks that may never report it."""
         if seq is None:
             self._set.pop(OverdueEvent, None)
             self._waiting = None

@@ -1,4 +1,4 @@
-"""Barriers and broadcasts: all ranks come to the same point, or the run says who cannot come. Pure."""
+"""Barriers and broadcasts: all ranks reach the same point, or the run says which rank cannot. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headway.core.messages import BarrierArrival
 
 @dataclass(frozen=True, slots=True)
 class BarrierComplete:
-    """Everybody is here."""
+    """Every rank has arrived."""
 
     index: int
     data: bytes
@@ -17,14 +17,14 @@ class BarrierComplete:
 
 @dataclass(frozen=True, slots=True)
 class BarrierBroken:
-    """This meeting can never take place."""
+    """The barrier can never be complete."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Barriers:
-    """The one meeting that can be open: the next one begins only when all have been released from this one."""
+    """The one barrier that can be open: the next begins only when all ranks are released from this one."""
 
     num_workers: int
     arrived: tuple[tuple[int, BarrierArrival], ...] = ()

@@ -1,7 +1,7 @@
-"""Who wants to know which checkpoints there are, and since when they may be told. Pure.
+"""The queries of ranks for the list of checkpoints, and when they can be answered. Pure.
 
-A question waits for the checkpoint of the asker's own last report and, if it says so, for every validation. It is
-settled by the rounds and by storage alone, so that a round that was dropped, or a late file, keeps nobody waiting.
+A query waits for the checkpoint of the rank's own last report and, on request, for every validation. Only the rounds
+and storage decide when it is ready, so that a dropped round or a late file never blocks it.
 """
 
 from __future__ import annotations
@@ -13,28 +13,31 @@ from headway.core.messages import CheckpointQuery
 
 @dataclass(frozen=True, slots=True)
 class CheckpointQueries:
-    """``open`` holds (rank, question); one rank may have several, from different threads."""
+    """``open`` holds (rank, query); a rank may have several, from different threads."""
 
     open: tuple[tuple[int, CheckpointQuery], ...] = ()
 
-    def ask(self, rank: int, question: CheckpointQuery) -> CheckpointQueries:
-        """The same index again replaces what was asked before."""
-        others = tuple(each for each in self.open if (each[0], each[1].index) != (rank, question.index))
-        return CheckpointQueries((*others, (rank, question)))
+    def ask(self, rank: int, query: CheckpointQuery) -> CheckpointQueries:
+        """A query replaces an earlier one with the same index."""
+        others = tuple(each for each in self.open if (each[0], each[1].index) != (rank, query.index))
+        return CheckpointQueries((*others, (rank, query)))
 
     def settle(
         self, *, closed: int, answered: int, quiet: bool, validating: bool
     ) -> tuple[CheckpointQueries, CheckpointQueries]:
         """What stays open, and what can be answered now.
 
-        ``closed``: every round before this one is over. ``answered``: the newest round that storage has answered;
-        ``quiet``: it owes us nothing.
+        Args:
+            closed: Every round before this one is closed.
+            answered: The newest round that storage has answered.
+            quiet: Whether storage has answered everything.
+            validating: Whether a validation is running or pending.
         """
 
-        def ready(question: CheckpointQuery) -> bool:
-            after = question.after
+        def ready(query: CheckpointQuery) -> bool:
+            after = query.after
             there = after is None or (after < closed and (quiet or answered >= after))
-            return there and not (question.validated and validating)
+            return there and not (query.validated and validating)
 
         now = tuple(each for each in self.open if ready(each[1]))
         return CheckpointQueries(tuple(each for each in self.open if each not in now)), CheckpointQueries(now)

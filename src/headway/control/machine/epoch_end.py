@@ -1,7 +1,7 @@
-"""How many batches of an epoch every rank has, where nobody can know that before they are made. Pure.
+"""The end of an epoch of unknown length: how many batches every rank has. Pure.
 
-A rank makes a batch ahead and says so; it hands one to its loop only when all have said that they have it. So all loops
-make as many steps, and none of them waits in a collective for a rank that has no more rows.
+A rank prepares a batch ahead and reports its count; its loop gets a batch only when every rank has reported as many. So
+all loops make the same number of steps, and none waits in a collective for a rank that has no more rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class EpochEnds:
     )  # (dataset, epoch) -> rank -> …
 
     def heard(self, rank: int, steps: BatchCount) -> tuple[EpochEnds, CommonBatchCount | None]:
-        """What all ranks may know now, if it is more than before."""
+        """The count that all ranks have reached, if it has changed."""
         key = (steps.dataset, steps.epoch)
         before = self.known.get(key, {})
         now = {**before, rank: steps}

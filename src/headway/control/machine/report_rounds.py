@@ -1,24 +1,22 @@
-"""Which reports belong together, and when a round of them is over. Pure.
+"""The rounds of reports: report number ``seq`` of every rank is one round, and its files one checkpoint. Pure.
 
-Report number ``seq`` of every rank is one round. Nobody waits for anybody: a round closes when every rank has
-passed it or ended, and rounds close in order. A rank that stays away is waited for only so long: until its time is
-over (*overdue*), or until too many rounds wait for it. A rank once missed is not waited for again until it reports,
-unless it gives files: then only the oldest round is over.
+No rank waits for another. A round closes when every rank has passed it or has ended, and rounds close in order. A rank
+that stays away is waited for only so long: until a timer is over (*overdue*), or until too many rounds wait for it. A
+rank once missed is not waited for again until it reports, unless it gives files: then only the oldest round closes.
 
     rank 0   0C  1C  2C     3C  4C     C: with checkpoint files
     rank 1   ·   ·   ·  ⏰             only rank 0 reports: 0, 1 and 2 close when time is over, 3 and 4 at once
 
-Files of different rounds are never merged. What would be a lie is said instead:
+Files of different rounds are never merged. A round that would make a wrong checkpoint says so:
 
-- *Late*: files for a round that closed without them; its checkpoint is extended by them.
-- *partial*: a round closed without a rank that gives files: it has given some, or begun to, or gave to the newest
-  checkpoint of an earlier attempt, or state is tracked. It is waited for longer, and then the round is dropped.
-- *behind*: a round closed without a rank that had not come as far as those who gave files, in the datasets that are
-  split among the ranks. It does not stay away, it comes later: it is waited for, and its rows are not passed over. A
-  rank that is ahead of them in one dataset uses the others in its own way, and is not behind.
-- *apart*: ranks gave state that saves itself, of different places in training, under one number: some report more often
-  than others. Together they would be the state of no step.
-- *Crossed*: one save under two numbers (see :mod:`headway.control.machine.save_consistency`).
+- *late*: files for a round that closed without them; its checkpoint is extended by them.
+- *partial*: the round closed without a rank that gives files: it has given some, or begun to, or gave some to the newest
+  checkpoint of an earlier attempt, or has tracked state. It is waited for longer, and then the round is dropped.
+- *behind*: the round closed without a rank that has read fewer rows of the sharded datasets than the ranks that gave
+  files. It does not stay away, it is slow: it is waited for, and its rows are not skipped. A rank that is ahead in one
+  dataset reads the others in its own way, and is not behind.
+- *apart*: ranks gave tracked state of different steps under one report number, since some report more often than others.
+- *crossed*: one save under two report numbers (see :mod:`headway.control.machine.save_consistency`).
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from headway.control.machine.save_consistency import NO_SAVES, CrossedSaves, Sav
 from headway.core.messages import Report, RowsTaken
 
 FILES_WINDOW = 64  # rounds with files that may wait for a rank
-GIVER_WINDOW = 8  # of them, for one that has given files before
+GIVER_WINDOW = 8  # the same, for a rank that has given files before
 SUSPECT_WINDOW = 2
 ROUND_WINDOW = 1024
 
@@ -41,12 +39,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ReportRound:
-    """One report number over all ranks; None where a rank has not reported (yet)."""
+    """The reports of one number; None where a rank has not reported."""
 
     seq: int
     reports: tuple[Report | None, ...]
-    taken: RowsTaken = ()  # how far those who gave files had come in the datasets
-    places: tuple[tuple[int, str], ...] = ()  # where state that saves itself stood, by rank
+    taken: RowsTaken = ()  # rows of the datasets that the ranks that gave files had read
+    places: tuple[tuple[int, str], ...] = ()  # the step of tracked state, by rank
 
     @property
     def givers(self) -> tuple[int, ...]:
@@ -55,9 +53,13 @@ class ReportRound:
 
 @dataclass(frozen=True, slots=True)
 class ClosedRound:
-    """This round is over. ``partial`` names ranks that give files and are missing, ``behind`` those that lag.
+    """A round has closed.
 
-    ``apart``: where two ranks stood whose files do not fit together.
+    Args:
+        round: The round.
+        partial: Ranks that give files and are missing.
+        behind: Ranks that are behind in the datasets.
+        apart: The steps of two ranks whose tracked state does not belong together.
     """
 
     round: ReportRound
@@ -68,7 +70,7 @@ class ClosedRound:
 
 @dataclass(frozen=True, slots=True)
 class LateFiles:
-    """Files came for a round that had closed without them; ``round`` holds the one report that brought them."""
+    """Files came for a round that had closed without them; ``round`` holds only the report that brought them."""
 
     round: ReportRound
 
@@ -78,7 +80,7 @@ News = ClosedRound | LateFiles | CrossedSaves
 
 @dataclass(frozen=True, slots=True)
 class SaveHabits:
-    """What the newest checkpoint tells of the ranks: who gave files to it, and who stayed away."""
+    """Which ranks gave files to the newest checkpoint, and which did not."""
 
     give: frozenset[int] = frozenset()
     stay_away: frozenset[int] = frozenset()
@@ -89,21 +91,37 @@ UNKNOWN = SaveHabits()
 
 @dataclass(frozen=True, slots=True)
 class ReportRounds:
-    """All rounds of one attempt: ``passed[rank]`` is that rank's next seq, ``open`` the rounds from ``first`` on."""
+    """All rounds of one attempt.
+
+    Args:
+        first: Number of the oldest open round.
+        passed: The next report number of each rank.
+        open: The open rounds, from ``first`` on.
+        num_staged: Open rounds that hold files.
+        ended: Ranks whose function has ended.
+        missed: Ranks that are not waited for.
+        gave: Ranks that have given files in this attempt.
+        expected: Ranks that are expected to give files because they did before this attempt.
+        saves: Report numbers of the saves.
+        owed: (rank, seq) of reports whose files are pending.
+        taken: Rows of the datasets that each rank has read, as far as is known.
+        places: Step of each rank's tracked state at its newest save; "" if unknown.
+        excused: Ranks that are not waited for however few rows they read.
+    """
 
     first: int
     passed: tuple[int, ...]
     open: tuple[ReportRound, ...] = ()
-    num_staged: int = 0  # open rounds that hold files
+    num_staged: int = 0
     ended: frozenset[int] = frozenset()
     missed: frozenset[int] = frozenset()
     gave: frozenset[int] = frozenset()
-    expected: frozenset[int] = frozenset()  # to give files, because they did before this attempt
+    expected: frozenset[int] = frozenset()
     saves: SaveNumbers = NO_SAVES
-    owed: frozenset[tuple[int, int]] = frozenset()  # (rank, seq): files that a report has promised
-    taken: tuple[RowsTaken, ...] = ()  # how far each rank has come in the datasets, as far as we know
-    places: tuple[str, ...] = ()  # where each rank's state that saves itself stood at its newest save; "" if unknown
-    excused: frozenset[int] = frozenset()  # however few they take: nobody can wait for them for ever
+    owed: frozenset[tuple[int, int]] = frozenset()
+    taken: tuple[RowsTaken, ...] = ()
+    places: tuple[str, ...] = ()
+    excused: frozenset[int] = frozenset()
 
     @classmethod
     def begin(cls, num_workers: int, first_seq: int = 0, habits: SaveHabits = UNKNOWN) -> ReportRounds:
@@ -128,25 +146,25 @@ class ReportRounds:
 
     @property
     def awaited(self) -> frozenset[int]:
-        """Ranks that the oldest round with files waits for, and that will come as far as we know."""
+        """Ranks that the oldest round with files waits for, and that are likely to report it."""
         if (seq := self.oldest_files) is None:
             return NOBODY
         waiting = self._waiting_for(seq)
         return waiting & (self.gave | self.expected | self._lagging(self.open[seq - self.first], waiting))
 
     def begin_save(self, rank: int, taken: RowsTaken = (), place: str | None = None) -> ReportRounds:
-        """This rank has begun to lay down files: it is one that gives some, and will report."""
+        """This rank has begun to stage files: it gives files, and will report."""
         known = _put(self.taken, rank, _furthest(taken, self.taken[rank]))
         places = self.places if place is None else _put(self.places, rank, place)
         return self._with(gave=self.gave | {rank}, missed=self.missed - {rank}, taken=known, places=places)
 
     def begin_tracking(self, rank: int) -> ReportRounds:
-        """This rank's state saves itself: it gives files, and so will all others, the first time included."""
+        """This rank has tracked state: it gives files, and so do all others, from the first save on."""
         everybody = frozenset(range(len(self.passed)))
         return self._with(gave=self.gave | {rank}, missed=self.missed - {rank}, expected=self.expected | everybody)
 
     def has_taken(self, rank: int, taken: RowsTaken) -> tuple[ReportRounds, tuple[News, ...]]:
-        """This rank has come so far in the datasets."""
+        """This rank has read so many rows of the datasets."""
         return self._with(taken=_put(self.taken, rank, _furthest(taken, self.taken[rank])))._closed()
 
     def report(self, rank: int, report: Report) -> tuple[ReportRounds, tuple[News, ...]]:
@@ -184,7 +202,7 @@ class ReportRounds:
         return rounds, (LateFiles(only),) if report.staged else ()
 
     def staged(self, rank: int, seq: int) -> tuple[ReportRounds, tuple[News, ...]]:
-        """The files are there that this rank has promised."""
+        """The pending files of this rank's report are staged."""
         rounds = self._with(owed=self.owed - {(rank, seq)})
         if seq < self.first:
             report = Report(seq, 0.0, b"{}", staged=True)
@@ -195,11 +213,11 @@ class ReportRounds:
         return rounds._with(open=opened, num_staged=self.num_staged + fresh)._closed()
 
     def end(self, rank: int) -> tuple[ReportRounds, tuple[News, ...]]:
-        """This rank's function is over: nothing more will come from it."""
+        """This rank's function has ended: it reports no more."""
         return self._with(ended=self.ended | {rank})._closed()
 
     def overdue(self, seq: int, *, long: bool) -> tuple[ReportRounds, tuple[News, ...]]:
-        """The time is over for ranks that never gave files to come to this round.
+        """Stop waiting for ranks that have never given files to report this round.
 
         ``long``: also for those that lag, and for those that gave some in earlier attempts; the program may be another
         one by now.
@@ -214,7 +232,7 @@ class ReportRounds:
         return self._with(missed=self.missed | (absent - lagging))._closed()
 
     def conclude(self) -> tuple[ReportRounds, tuple[News, ...]]:
-        """Everybody has left: whoever is missing stays missing. Where some save, rank 0 is taken to be among them."""
+        """All workers have exited: close all rounds. If any rank saves, rank 0 is expected to be among them."""
         unknown = frozenset({0}) - self.gave - self.missed
         return self._with(expected=self.expected | unknown)._closed(all_of_them=True)
 
@@ -235,7 +253,11 @@ class ReportRounds:
         return _put(opened, index, ReportRound(old.seq, _put(old.reports, rank, report), taken, places)), int(fresh)
 
     def _closed(self, *, all_of_them: bool = False) -> tuple[ReportRounds, tuple[News, ...]]:
-        """Close from the oldest on what is complete, and what the windows no longer hold open."""
+        """Close rounds from the oldest on: those that are complete, and those that too many others wait behind.
+
+        A round with files stays open for at most GIVER_WINDOW further ones if a rank that gives files is missing, else
+        FILES_WINDOW; any round for at most ROUND_WINDOW.
+        """
         rounds: ReportRounds = self
         news: list[News] = []
         while rounds.open:
@@ -258,7 +280,7 @@ class ReportRounds:
         return frozenset(behind - self.ended - away) | owing
 
     def _lagging(self, at: ReportRound, ranks: frozenset[int]) -> frozenset[int]:
-        """Those that are not known to have come as far in the datasets as those who gave files to this round."""
+        """The ranks that have read fewer rows, as far as is known, than those that gave files to this round."""
         if not at.taken:
             return NOBODY
         return frozenset(rank for rank in ranks - self.excused if _is_behind(self.taken[rank], at.taken))
@@ -296,7 +318,7 @@ def _furthest(one: RowsTaken, other: RowsTaken) -> RowsTaken:
 
 
 def _is_behind(rank: RowsTaken, others: RowsTaken) -> bool:
-    """Whether a rank is less far in some dataset, and further in none."""
+    """Whether a rank has read fewer rows of some dataset, and more of none."""
     if rank == others:
         return False
     known, told = dict(rank), dict(others)
@@ -305,7 +327,7 @@ def _is_behind(rank: RowsTaken, others: RowsTaken) -> bool:
 
 
 def _apart(places: tuple[tuple[int, str], ...]) -> tuple[tuple[int, str], ...]:
-    """The first rank and one that stood elsewhere."""
+    """The first rank and one whose step differs."""
     first, *others = sorted(places) or [(0, "")]
     return next(((first, other) for other in others if other[1] != first[1]), ())
 

@@ -1,10 +1,10 @@
-"""In which report all ranks shall save, and perhaps leave: agreed by number, never by a flag or a clock. Pure.
+"""The agreement on a report in which all ranks save, and perhaps leave. Pure.
 
-Ranks run ahead of each other, and a flag reaches each of them in another step. So it takes two phases: every rank is
-asked where it stands, and goes at most one report further until it hears back; then all are told one number that nobody
-has passed.
+Ranks run ahead of each other, and a flag would reach each of them in a different step. So there are two phases: every
+rank is asked for its next report, and goes at most one report further until it hears back; then all are told a number
+that no rank has passed.
 
-    controller ── Approach ──▶ ranks ── At(17), At(19) ──▶ controller ── SaveAt(20) ──▶ ranks
+    controller ── RequestNextReport ──▶ ranks ── NextReport(17), NextReport(19) ──▶ controller ── SaveAtReport(20) ──▶ ranks
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class SaveAgreement:
-    """``waiting``: ranks that have not said where they stand. ``leave``: the report is to be their last."""
+    """``waiting``: ranks that have not answered. ``leave``: the report is to be their last."""
 
     index: int
     waiting: frozenset[int]
     leave: bool = False
-    furthest: int = 0  # the largest number that somebody may report already
+    furthest: int = 0  # the largest number that a rank may be reporting already
 
     def answer(self, rank: int, index: int, seq: int) -> SaveAgreement:
         """This rank's next report is ``seq``."""

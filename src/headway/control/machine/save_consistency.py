@@ -1,25 +1,25 @@
-"""Whose saves belong together: the n-th save of every rank that saves has one report number. Pure.
+"""The check that saves of different ranks belong together: the n-th save of every rank has the same report number. Pure.
 
     rank 0   0   1   2C  3   4   5C        logs twice before it saves: its first save is report 2
     rank 1   0C  1C                        saves in every report: its first save is report 0
 
-Merged by their numbers these would make checkpoints of files of different steps; so the second of them is a *crossing*,
-and the run fails with both names in the sentence.
+Merged by report numbers these would make checkpoints of files of different steps. So the second of them is a *crossing*,
+and the run fails with a message that names both.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-MEMORY = 256  # how many saves back we can tell their numbers
+MEMORY = 256  # saves whose report numbers are remembered
 
 
 @dataclass(frozen=True, slots=True)
 class CrossedSaves:
     """The ``nth`` save of rank ``a`` is its report ``seq_a``; that of rank ``b`` is its report ``seq_b``.
 
-    ``suspects`` are rounds since then that others have saved in: all that ``a`` has not come to yet, and those that it
-    has passed without saving, if they are so few that it must have meant the same. They are halves.
+    ``suspects`` are later rounds that other ranks have saved in: all that ``a`` has not reached yet, and those that it
+    has passed without saving, if they are so few that it must have meant the same save. They are incomplete.
     """
 
     a: int
@@ -32,14 +32,14 @@ class CrossedSaves:
 
 @dataclass(frozen=True, slots=True)
 class SaveNumbers:
-    """``counts[rank]``: how often it has saved; ``recent``: the numbers of the latest saves, ``first`` of the first."""
+    """``counts[rank]``: its saves so far; ``recent``: report numbers of the latest saves; ``first``: of the first."""
 
     counts: tuple[int, ...]
     first: int | None = None
     recent: tuple[int, ...] = ()
 
     def made(self, rank: int, seq: int, window: int) -> tuple[SaveNumbers, CrossedSaves | None]:
-        """This rank saves in its report ``seq``; of those it has passed at most ``window`` come under suspicion."""
+        """This rank saves in its report ``seq``; at most ``window`` of the rounds that it has passed become suspects."""
         n, most = self.counts[rank], max(self.counts)
         counts = (*self.counts[:rank], n + 1, *self.counts[rank + 1 :])
         if n == most:
@@ -56,7 +56,7 @@ class SaveNumbers:
         return saves, CrossedSaves(rank, seq, other, expected or 0, n, suspects)
 
     def _number(self, n: int) -> int | None:
-        """The report number of the n-th save of all; None where that is too long ago."""
+        """The report number of the n-th save; None where that is too long ago."""
         index = n - (max(self.counts) - len(self.recent))
         return self.first if n == 0 else self.recent[index] if index >= 0 else None
 

@@ -1,7 +1,7 @@
-"""From workers that are ready to ranks: who is who, and what each may use. Pure.
+"""The assignment of ranks to workers that are ready, and the environment that each rank gets. Pure.
 
-Workers of one host get neighbouring ranks, inside a host by their lowest card; the host whose worker came up
-first holds rank 0.
+Workers of one host get consecutive ranks, within a host by their lowest GPU; the host whose worker was ready first has
+rank 0.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from headway.core.messages import RankAssignment, Ready
 
 
 def order(ready: Sequence[Ready]) -> list[int]:
-    """Which launched worker gets rank 0, 1, 2, …"""
+    """The indices of the launched workers in the order of their ranks."""
     hosts = list(dict.fromkeys(worker.host for worker in ready))
     return sorted(
-        range(len(ready)), key=lambda i: (hosts.index(ready[i].host), *map(_card, ready[i].gpus[:1]), (i, ""))
+        range(len(ready)), key=lambda i: (hosts.index(ready[i].host), *map(_gpu_order, ready[i].gpus[:1]), (i, ""))
     )
 
 
@@ -25,7 +25,9 @@ def places(ready: Sequence[Ready], *, num_threads: int | None) -> list[RankAssig
         return [outer]
     hosts = list(dict.fromkeys(worker.host for worker in ready))
     on_host = {host: [w for w in ready if w.host == host] for host in hosts}
-    visible = {host: sorted({gpu for w in workers for gpu in w.gpus}, key=_card) for host, workers in on_host.items()}
+    visible = {
+        host: sorted({gpu for w in workers for gpu in w.gpus}, key=_gpu_order) for host, workers in on_host.items()
+    }
     seen: dict[str, int] = {}
     found = []
     for rank, worker in enumerate(ready):
@@ -48,13 +50,13 @@ def places(ready: Sequence[Ready], *, num_threads: int | None) -> list[RankAssig
     return found
 
 
-def _card(gpu: str) -> tuple[int, str]:
-    """Cards by number where they have one, so that 10 comes after 9."""
+def _gpu_order(gpu: str) -> tuple[int, str]:
+    """GPUs by number where they have one, so that 10 comes after 9."""
     return (int(gpu), "") if gpu.isdigit() else (1 << 30, gpu)
 
 
 def environment(place: RankAssignment) -> dict[str, str]:
-    """The variables by which torchrun, Accelerate, Lightning and plain torch.distributed code find their place."""
+    """The variables from which torch.distributed, Accelerate and Lightning read their rank."""
     env = {
         "HEADWAY_WORKER": "1",
         "RANK": str(place.rank),
@@ -74,13 +76,13 @@ def environment(place: RankAssignment) -> dict[str, str]:
 
 
 def torchrun_environment(place: RankAssignment, *, run: str, restarts: int, max_restarts: int) -> dict[str, str]:
-    """What torchrun sets besides: scripts written for it skip work after a restart, or look whether it started them.
+    """What torchrun sets in addition: scripts written for it read these to skip work after a restart.
 
     Args:
-        place: Where the worker is.
+        place: The ranks of the worker.
         run: The run's name.
         restarts: Attempts of this opening of the run before this one.
-        max_restarts: How many there may be; -1 for any number.
+        max_restarts: Maximum number of restarts; -1: unlimited.
     """
     return {
         "GROUP_WORLD_SIZE": str(place.num_nodes),
@@ -90,5 +92,5 @@ def torchrun_environment(place: RankAssignment, *, run: str, restarts: int, max_
         "TORCHELASTIC_RUN_ID": run,
         "TORCHELASTIC_RESTART_COUNT": str(restarts),
         "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
-        "TORCHELASTIC_USE_AGENT_STORE": "False",  # there is no agent that keeps a store
+        "TORCHELASTIC_USE_AGENT_STORE": "False",  # no agent keeps a store
     }

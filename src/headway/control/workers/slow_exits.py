@@ -1,7 +1,7 @@
-"""Exits that take long: workers whose functions have returned, and whose processes run exit handlers and threads.
+"""Slow exits: what keeps a worker whose function has returned, such as exit handlers or threads.
 
-A process has EXIT_S for that, then it is killed. After a few seconds a person hears who is still at it, and with what;
-and when somebody is killed, who it was.
+A process has EXIT_S to exit, then it is killed. After a few seconds the user is told which ranks have not exited, and
+what they are doing; also which ranks are killed in the end.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import PurePath
 from headway.core import phrases
 from headway.core.messages import StackDump, ToController
 
-SLOW_EXIT_S = 5.0  # from here on a person wants to know
-QUESTION = -2  # the index of our Dump: its answer is not for those who look for stalls
+SLOW_EXIT_S = 5.0  # before the user is told
+QUESTION = -2  # the index of the request for stacks: its answer is not for the watchdog
 _THREAD = re.compile(r"^thread (.*):$", re.MULTILINE)
 
 
@@ -29,14 +29,14 @@ class SlowExits:
         self._doing.clear()
 
     def heard(self, rank: int, message: ToController) -> str | None:
-        """The answer to our question, as a sentence; None for everything else."""
+        """What to say of the answer to our request; None for other messages."""
         if not isinstance(message, StackDump) or message.index != QUESTION:
             return None
         self._doing[rank] = doing(message)
         return f"rank {rank} has returned, and {self._doing[rank]}"
 
     def killed(self, ranks: Collection[int], after_s: float, *, returned: bool) -> str:
-        """What to say when these are killed: their functions have ``returned``, or were interrupted."""
+        """What to say when these ranks are killed: their functions have ``returned``, or were interrupted."""
         since = "its function returned" if returned else "it was interrupted"
         each = (
             f"rank {rank} is killed: {phrases.duration(after_s)} after {since} its process is still running"
@@ -47,7 +47,7 @@ class SlowExits:
 
 
 def doing(stacks: StackDump) -> str:
-    """What keeps a process that is about to end, in words."""
+    """What keeps a process from exiting, in words."""
     calls = stacks.main
     if any(call.function == "_shutdown" and PurePath(call.file).name == "threading.py" for call in calls):
         return f"waits for {_threads(_THREAD.findall(stacks.text))} to end"
