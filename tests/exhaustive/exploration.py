@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headway.control.machine import events, transitions
-from headway.control.machine.checkpoint_table import CheckpointTable
+from headway.control.machine.checkpoint_table import CheckpointTable, KeptCheckpoints
 from headway.control.machine.events import (
     CommitDoneEvent,
     CommitFailedEvent,
@@ -190,7 +190,7 @@ def explore(limits: Limits) -> list[Node]:
     """Every state that can be reached, with all that can happen there; every claim is checked on the way."""
     budgets = RetryBudgets(limits.max_failures, limits.max_starts, limits.max_preemptions)
     fewest = limits.num_workers if limits.min_workers is None else limits.min_workers
-    checkpoints = CheckpointTable(CheckpointConfig(num_to_keep=limits.num_to_keep))
+    checkpoints = CheckpointTable(KeptCheckpoints(config=CheckpointConfig(num_to_keep=limits.num_to_keep)))
     begun = MachineState(budgets, (fewest, limits.num_workers), checkpoints=checkpoints)
     first = _after(begun, World(limits, capacity=limits.num_workers), events.BeginEvent())
     nodes: list[Node] = [first]

@@ -10,7 +10,7 @@ import pytest
 from exploration import ClaimBroken, Limits, explore
 
 from headway.control.machine import checkpoint_table, events, shutdown, transitions
-from headway.control.machine.checkpoint_table import CheckpointTable
+from headway.control.machine.checkpoint_table import CheckpointTable, KeptCheckpoints
 from headway.control.machine.events import KillWorkers, RunState, SendMessage
 from headway.control.machine.retry_policy import Failure, Retry
 from headway.control.machine.state import (
@@ -466,7 +466,7 @@ def retires_the_newest(monkeypatch: pytest.MonkeyPatch) -> Limits:
 
 
 def starts_from_an_older_checkpoint(monkeypatch: pytest.MonkeyPatch) -> Limits:
-    monkeypatch.setattr(CheckpointTable, "newest", property(lambda table: None))
+    monkeypatch.setattr(KeptCheckpoints, "newest", property(lambda table: None))
     return Limits(deaths=1, reports=1)
 
 

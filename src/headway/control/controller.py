@@ -18,10 +18,11 @@ from headway.control.attempt import Attempt
 from headway.control.checkpoints.committer import CheckpointCommitter, WarningEvent
 from headway.control.checkpoints.validation_runner import ValidationRunner
 from headway.control.machine import events, transitions
-from headway.control.machine.checkpoint_table import CheckpointTable, refusal
+from headway.control.machine.checkpoint_table import CheckpointTable, KeptCheckpoints
 from headway.control.machine.retry_policy import Failure, RetryBudgets
 from headway.control.machine.shutdown import GRACE_S
 from headway.control.machine.state import AttemptState, MachineState, can_save_anytime
+from headway.control.machine.uploads import refusal
 from headway.control.narration.callback_runner import CallbackRunner
 from headway.control.narration.data_log import DataLog
 from headway.control.narration.event_log import EventLog, stillness
@@ -98,7 +99,7 @@ class Controller:
         with self._opened():
             for note in self._rundir.recovered.notes:
                 self._log.tell("recovered", note, "WARNING")
-            for saved in self._run.checkpoints.kept:
+            for saved in self._run.checkpoints.kept.all:
                 if saved.awaits_validation:  # an earlier opening of the run has left it pending
                     self._log.awaits_validation(saved.path.name, in_vain=self._plan.validator is None)
                     self._validations.start(saved)
@@ -299,7 +300,7 @@ class Controller:
                 self._timers.set(after_s, events.BeginEvent())
             case events.RecordRetry():
                 self._record_failures(action.attempt, action.failures)
-                self._log.retried(action, self._run.checkpoints.newest, self._metrics.newest)
+                self._log.retried(action, self._run.checkpoints.kept.newest, self._metrics.newest)
             case events.EndRun():
                 self._end(action)
             case _:
@@ -327,7 +328,7 @@ class Controller:
             failed = events.LaunchFailedEvent(attempt, str(error), lost=isinstance(error, LeaseLost))
             self._events.appendleft(failed)
         else:
-            newest, inline = self._run.checkpoints.newest, self._engine.in_process
+            newest, inline = self._run.checkpoints.kept.newest, self._engine.in_process
             self._log.launched(attempt, num_workers, first_seq, newest, inline=inline)
             if self._is_first_attempt and self._plan.differences:
                 self._log.tell("differences", f"what differs from last time: {'; '.join(self._plan.differences)}")
@@ -428,10 +429,12 @@ def _initial_state(plan: RunPlan, rundir: RunDirectory) -> MachineState:
     kept = tuple(rundir.recovered.kept)
     on_disk = (each.path for each in kept if memory is not None and not each.path.is_relative_to(memory.root))
     checkpoints = CheckpointTable(
-        plan.config.checkpoint_config,
-        tuple(sorted(kept, key=lambda each: each.seq)),
+        KeptCheckpoints(
+            tuple(sorted(kept, key=lambda each: each.seq)),
+            plan.config.checkpoint_config,
+            permanent=frozenset(on_disk),  # with checkpoints in memory, all that outlives this process
+        ),
         next_number=max(rundir.kept_vault.next_number(), rundir.vault.next_number()),
-        permanent=frozenset(on_disk),  # with checkpoints in memory, all that outlives this process
     )
     budgets = RetryBudgets(
         limits.max_failures,

@@ -10,12 +10,12 @@ rank once missed is not waited for again until it reports, unless it gives files
 Files of different rounds are never merged. A round that would make a wrong checkpoint says so:
 
 - *late*: files for a round that closed without them; its checkpoint is extended by them.
-- *partial*: the round closed without a rank that gives files: it has given some, or begun to, or gave some to the newest
-  checkpoint of an earlier attempt, or has tracked state. It is waited for longer, and then the round is dropped.
+- *partial*: the round closed without a rank that gives files: it has given some, or begun to, or gave some to the
+  newest checkpoint of an earlier attempt, or has tracked state. It is waited for longer, and then the round is dropped.
 - *behind*: the round closed without a rank that has read fewer rows of the sharded datasets than the ranks that gave
   files. It does not stay away, it is slow: it is waited for, and its rows are not skipped. A rank that is ahead in one
   dataset reads the others in its own way, and is not behind.
-- *apart*: ranks gave tracked state of different steps under one report number, since some report more often than others.
+- *apart*: ranks gave tracked state of different steps under one report number: some report more often than others.
 - *crossed*: one save under two report numbers (see :mod:`headway.control.machine.save_consistency`).
 """
 

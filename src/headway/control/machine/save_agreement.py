@@ -4,7 +4,9 @@ Ranks run ahead of each other, and a flag would reach each of them in a differen
 rank is asked for its next report, and goes at most one report further until it hears back; then all are told a number
 that no rank has passed.
 
-    controller ── RequestNextReport ──▶ ranks ── NextReport(17), NextReport(19) ──▶ controller ── SaveAtReport(20) ──▶ ranks
+    controller ── RequestNextReport ──▶ ranks
+               ◀── NextReport(17), NextReport(19) ──
+               ── SaveAtReport(20) ──▶
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The check that saves of different ranks belong together: the n-th save of every rank has the same report number. Pure.
+"""The check that saves of different ranks belong together: their n-th saves have one report number. Pure.
 
     rank 0   0   1   2C  3   4   5C        logs twice before it saves: its first save is report 2
     rank 1   0C  1C                        saves in every report: its first save is report 0
 
-Merged by report numbers these would make checkpoints of files of different steps. So the second of them is a *crossing*,
-and the run fails with a message that names both.
+Merged by report numbers these would make checkpoints of files of different steps. So the second of them is a
+*crossing*, and the run fails with a message that names both.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class CrossedSaves:
 
 @dataclass(frozen=True, slots=True)
 class SaveNumbers:
-    """``counts[rank]``: its saves so far; ``recent``: report numbers of the latest saves; ``first``: of the first."""
+    """``counts[rank]``: its saves so far; ``recent``: report numbers of the latest saves, ``first`` of the first."""
 
     counts: tuple[int, ...]
     first: int | None = None
     recent: tuple[int, ...] = ()
 
     def made(self, rank: int, seq: int, window: int) -> tuple[SaveNumbers, CrossedSaves | None]:
-        """This rank saves in its report ``seq``; at most ``window`` of the rounds that it has passed become suspects."""
+        """This rank saves in its report ``seq``; at most ``window`` rounds that it has passed are suspects."""
         n, most = self.counts[rank], max(self.counts)
         counts = (*self.counts[:rank], n + 1, *self.counts[rank + 1 :])
         if n == most:

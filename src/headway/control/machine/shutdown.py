@@ -72,7 +72,7 @@ START_S = 120.0  # after a launch: for the workers to start
 def begin_attempt(run: MachineState) -> Step:
     """Start the next attempt: it knows what the run knows, and nothing of the attempt before."""
     checkpoints, retired = run.checkpoints.begin_attempt().retire()
-    attempt = AttemptState(run.attempt.number + 1, checkpoints.next_seq, run.furthest)
+    attempt = AttemptState(run.attempt.number + 1, checkpoints.kept.next_seq, run.furthest)
     run = changed(run, state=RunState.STARTING, checkpoints=checkpoints, attempt=attempt)
     launch = LaunchWorkers(attempt.number, attempt.first_seq)
     return run, (launch, SetDeadline(START_S), *(RetireCheckpoint(each.checkpoint, each.reason) for each in retired))
@@ -169,7 +169,7 @@ def _close_round(run: MachineState, closed: ClosedRound) -> Step:
     if not round.givers:
         return run, (RecordRound(round, committing=False),)
     if closed.partial or closed.behind or closed.apart:
-        drop = DropFiles(number, closed, checkpoints.upload_name(round.seq))
+        drop = DropFiles(number, closed, checkpoints.uploads.name_of(round.seq))
         return changed(run, checkpoints=checkpoints.drop(round.seq)), (RecordRound(round, committing=False), drop)
     run, commit = _commit(run, round)
     return run, (RecordRound(round, committing=True), *commit)
@@ -190,7 +190,7 @@ def _take_late_files(run: MachineState, late: LateFiles) -> Step:
 
 
 def _commit(run: MachineState, round: ReportRound) -> Step:
-    name = run.checkpoints.upload_name(round.seq)
+    name = run.checkpoints.uploads.name_of(round.seq)
     checkpoints, number = run.checkpoints.request_commit(round.seq)
     return changed(run, checkpoints=checkpoints), (CommitCheckpoint(run.attempt.number, round, number, name),)
 

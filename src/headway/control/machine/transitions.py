@@ -180,7 +180,7 @@ def _on_answer(run: MachineState, event: Answer) -> Step:
 
 
 def _on_launched(run: MachineState, num_workers: int) -> Step:
-    first_seq, habits = run.attempt.first_seq, run.checkpoints.habits(num_workers)
+    first_seq, habits = run.attempt.first_seq, run.checkpoints.kept.habits(num_workers)
     run = in_attempt(
         run,
         workers=(WorkerState(),) * num_workers,
@@ -294,7 +294,7 @@ def _on_ready(run: MachineState, rank: int) -> Step:
     run = with_worker(run, rank, WorkerState(ready=True))
     if run.state is not RunState.STARTING or not all(worker.ready for worker in run.attempt.workers or ()):
         return run, ()
-    newest = run.checkpoints.newest
+    newest = run.checkpoints.kept.newest
     run, resize = _fit_capacity(changed(run, state=RunState.RUNNING, checkpoints=run.checkpoints.hold_newest()))
     assign = AssignRanks(run.attempt.number, run.attempt.first_seq, newest)
     return run, (assign, SetDeadline(None), *resize)
@@ -472,7 +472,7 @@ def _answer_queries(run: MachineState, actions: tuple[Action, ...]) -> Step:
     if not ready.open:
         return run, actions
     present = {rank for rank, _ in run.attempt.present()}
-    infos = checkpoints.infos
+    infos = checkpoints.kept.infos()
     answers = tuple(
         SendMessage(rank, CheckpointList(index=query.index, found=infos))
         for rank, query in ready.open

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headway.control.machine.checkpoint_table import CheckpointTable
+from headway.control.machine.checkpoint_table import CheckpointTable, KeptCheckpoints
 from headway.control.machine.report_rounds import SaveHabits
 from headway.core.checkpoints import Manifest, SavedCheckpoint, ValidationRecord
 from headway.core.config import CheckpointConfig
@@ -31,7 +31,7 @@ def saved(seq: int, *, ranks: tuple[int, ...] = (0,), world_size: int = 2, **met
 
 
 def with_commits(*checkpoints: SavedCheckpoint, config: CheckpointConfig | None = None) -> CheckpointTable:
-    table = CheckpointTable(config or CheckpointConfig())
+    table = CheckpointTable(KeptCheckpoints(config=config or CheckpointConfig()))
     for each in checkpoints:
         table, _ = table.request_commit(each.seq)
         table, _ = table.on_committed(each.seq, each)
@@ -40,16 +40,16 @@ def with_commits(*checkpoints: SavedCheckpoint, config: CheckpointConfig | None 
 
 
 def names(table: CheckpointTable) -> list[str]:
-    return [each.path.name for each in table.kept]
+    return [each.path.name for each in table.kept.all]
 
 
 def test_reports_continue_after_the_newest_checkpoint() -> None:
-    assert CheckpointTable().next_seq == 0
+    assert CheckpointTable().kept.next_seq == 0
     table = with_commits(saved(7))
-    assert table.next_seq == 8
+    assert table.kept.next_seq == 8
     without = table.withdraw(7)
     assert without is not None
-    assert without.next_seq == 0
+    assert without.kept.next_seq == 0
     assert without.withdraw(7) is None, "it is withdrawn once"
 
 
@@ -66,7 +66,7 @@ def test_a_checkpoint_withdrawn_in_flight_is_never_kept() -> None:
     assert withdrawn is not None
     asked = replace(saved(5), validation=ValidationRecord())
     table, known = withdrawn.on_committed(5, asked)
-    assert table.kept == ()
+    assert table.kept.all == ()
     assert known.validation is None, "nobody validates it"
     assert table.is_gone(5)
 
@@ -90,7 +90,7 @@ def test_the_checkpoint_that_ranks_start_from_stays_until_they_have_read_it() ->
 
 def test_permanent_checkpoints_are_never_retired() -> None:
     old = saved(0)
-    table = CheckpointTable(CheckpointConfig(num_to_keep=1), (old, saved(1)), permanent=frozenset({old.path}))
+    table = CheckpointTable(KeptCheckpoints((old, saved(1)), CheckpointConfig(num_to_keep=1), frozenset({old.path})))
     assert table.retire() == (table, ())
 
 
@@ -101,33 +101,22 @@ def test_a_validation_that_is_known_survives_a_larger_commit_of_its_checkpoint()
     assert known is not None
     table, known = table.request_storage().on_committed(0, saved(0, ranks=(0, 1)))
     assert known.validation == done
-    assert [each.status for each in table.infos] == [Status.VALIDATED]
+    assert [each.status for each in table.kept.infos()] == [Status.VALIDATED]
     assert table.on_validated(Path("gone"), done) == (table, None)
 
 
 def test_habits_are_those_of_the_newest_checkpoint_of_as_many_workers() -> None:
     table = with_commits(saved(0, ranks=(1,)))
-    assert table.habits(2) == SaveHabits(give=frozenset({1}), stay_away=frozenset({0}))
-    assert table.habits(3) == SaveHabits()
+    assert table.kept.habits(2) == SaveHabits(give=frozenset({1}), stay_away=frozenset({0}))
+    assert table.kept.habits(3) == SaveHabits()
 
 
-def test_every_file_is_uploaded_by_one_rank() -> None:
-    request = UploadRequest(index=0, seq=4, name=None, files=("a", "shared"))
-    table, first = CheckpointTable(next_number=2).grant_upload(0, request)
-    table, second = table.grant_upload(1, replace(request, files=("shared", "b")))
-    assert (first.folder, first.files) == ("checkpoint_000002", ("a", "shared"))
-    assert (second.folder, second.files) == ("checkpoint_000002", ("b",))
+def test_an_upload_fixes_the_number_of_its_checkpoint() -> None:
+    table, _ = CheckpointTable(next_number=2).grant_upload(0, UploadRequest(index=0, seq=4, name=None, files=()))
     table, number = table.request_commit(4)
-    assert (number, table.next_number, table.upload_name(4)) == (2, 3, "checkpoint_000002")
-
-
-def test_an_upload_under_a_name_that_exists_is_refused() -> None:
-    table = with_commits(saved(0))
-    _, grant = table.grant_upload(0, UploadRequest(index=1, seq=3, name="checkpoint_000000", files=()))
-    assert "there is a checkpoint checkpoint_000000 already" in grant.refusal
-    table, _ = table.grant_upload(0, UploadRequest(index=1, seq=3, name="best", files=()))
-    _, grant = table.grant_upload(1, UploadRequest(index=1, seq=3, name="last", files=()))
-    assert "the ranks call this checkpoint by different names: best, last" in grant.refusal
+    assert (number, table.next_number, table.uploads.name_of(4)) == (2, 3, "checkpoint_000002")
+    table, number = table.request_commit(5)
+    assert (number, table.next_number) == (3, 4)
 
 
 def test_what_could_not_be_committed_stays_for_the_next_opening_only() -> None:

@@ -1,0 +1,73 @@
+"""Uploads: checkpoints whose ranks upload files straight to where they will stay, and who uploads which file. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from headway.core.checkpoints import checkpoint_name
+from headway.core.messages import UploadGrant, UploadRequest
+
+
+@dataclass(frozen=True, slots=True)
+class UploadTarget:
+    """Where the files of one report go. ``owners``: the rank that uploads each file."""
+
+    seq: int
+    number: int
+    name: str
+    owners: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Uploads:
+    """The uploads of one attempt."""
+
+    targets: tuple[UploadTarget, ...] = ()
+
+    def grant(
+        self, rank: int, request: UploadRequest, next_number: int, taken: Collection[str]
+    ) -> tuple[Uploads, UploadGrant]:
+        """Answer where the files of this rank go; no name is written twice.
+
+        Args:
+            rank: The rank that asks.
+            request: What it asks.
+            next_number: Number of the checkpoint, if the rank is the first of its report.
+            taken: Names that checkpoints have already.
+        """
+        target = self._target(request.seq)
+        if target is None:
+            target = UploadTarget(request.seq, next_number, request.name or checkpoint_name(next_number))
+            if target.name in taken or any(target.name == each.name for each in self.targets):
+                text = f"there is a checkpoint {target.name} already: every checkpoint needs a name of its own"
+                return self, refusal(request, text)
+        if request.name not in (None, target.name):
+            text = f"the ranks call this checkpoint by different names: {target.name}, {request.name}"
+            return self, refusal(request, text)
+        owners = {**dict.fromkeys(request.files, rank), **target.owners}
+        others = (each for each in self.targets if each.seq != request.seq)
+        mine = tuple(file for file in request.files if owners[file] == rank)
+        uploads = Uploads((*others, replace(target, owners=owners)))
+        return uploads, UploadGrant(index=request.index, folder=target.name, files=mine)
+
+    def number_of(self, seq: int) -> int | None:
+        """The number of this report's checkpoint; None where nothing of it is uploaded."""
+        target = self._target(seq)
+        return target.number if target else None
+
+    def name_of(self, seq: int) -> str | None:
+        """The name of this report's checkpoint; None where nothing of it is uploaded."""
+        target = self._target(seq)
+        return target.name if target else None
+
+    def names_except(self, reports: Collection[int]) -> frozenset[str]:
+        return frozenset(each.name for each in self.targets if each.seq not in reports)
+
+    def _target(self, seq: int) -> UploadTarget | None:
+        return next((each for each in self.targets if each.seq == seq), None)
+
+
+def refusal(request: UploadRequest, why: str) -> UploadGrant:
+    """The answer to an upload that must not happen."""
+    return UploadGrant(index=request.index, folder="", files=(), refusal=why)
