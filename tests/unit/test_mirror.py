@@ -149,7 +149,6 @@ MISSING: set[str] = {
     "storage/run/reader.py",
     "storage/run/removal.py",
     "storage/run/run_directory.py",
-    "worker/checkpoint/background.py",
     "worker/checkpoint/committed.py",
     "worker/checkpoint/saves.py",
     "worker/data_client.py",
