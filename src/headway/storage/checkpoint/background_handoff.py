@@ -317,7 +317,7 @@ def found(run: Path, key: Key, attempt: int | None = None) -> Iterator[Handoff]:
 
 def _write(run: Path, handoff: Handoff, key: Key) -> None:
     content = {"format": FORMAT, **asdict(handoff)}
-    content |= {"source": str(handoff.source), "aside": str(handoff.aside)}
+    content |= {"source": str(handoff.source), "aside": str(handoff.aside), "note": json.loads(handoff.note.to_json())}
     text = json.dumps(content, sort_keys=True)
     place = handoff.place(run)
     durable_fs.write(
