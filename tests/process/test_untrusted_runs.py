@@ -49,7 +49,7 @@ from headway.storage.checkpoint.signatures import Proof
 from headway.storage.checkpoint.staging import Note
 from headway.storage.checkpoint.validation_record import read_validation, unpack
 from headway.storage.object_store import download_cache
-from headway.storage.object_store.base import open_store
+from headway.storage.object_store.uri import open_store
 from headway.storage.run import layout
 from headway.storage.run.opening import open_run
 from headway.train.launch import control_socket

@@ -14,7 +14,7 @@ from headway.core.errors import StorageError
 from headway.core.schema.journal_entries import EndEntry, LaunchEntry, RetryEntry
 from headway.core.security.redaction import redact
 from headway.observe.terminal import plain
-from headway.storage.object_store.base import is_remote, open_store
+from headway.storage.object_store.uri import is_remote, open_store
 from headway.storage.run.reader import RunReader, runs, runs_in_store
 
 

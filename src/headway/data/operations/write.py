@@ -80,7 +80,7 @@ class _TargetDirectory:
             self._fs, self._path = LocalFileSystem(), str(local_path(path))
             os.makedirs(self._path, exist_ok=True)
         else:
-            from headway.storage.object_store.base import open_store
+            from headway.storage.object_store.uri import open_store
 
             self._store = open_store(path)
             self._fs, self._path = self._store.filesystem, self._store.path.rstrip("/")

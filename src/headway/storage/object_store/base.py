@@ -1,21 +1,19 @@
-"""Bytes under keys: all that we ask of an object store, and how one is found.
+"""The protocol of object stores: bytes under keys.
 
-A store is a value: it can be pickled, sent to a worker, and opened there. ``at("checkpoints")`` is the same store, seen
-from a folder below. What passes (an error of the server's, a dropped connection, a part that takes too long) is tried
-again in here, with growing pauses; what comes out of here has been tried often enough.
+A store is a value: it can be pickled, sent to a worker and used there. ``at("checkpoints")`` is the same store, seen
+from a directory below. Clients retry errors that may pass (of the server, a dropped connection, a slow part) with
+growing pauses; an error that they raise has been retried enough.
 """
 
 from __future__ import annotations
 
 import functools
-import os
 import random
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
-from headway.core.config import is_local_filesystem, scheme_of
 from headway.core.errors import ConfigError, StorageError
 
 PART = 16 << 20  # bytes that travel in one request
@@ -23,8 +21,6 @@ CONCURRENCY = 16  # requests at the same time
 PART_DEADLINE_S = 60.0  # for one request; then it is tried again
 TRIES = 4
 PAUSE_S = 0.2  # before the second try; twice as long before each further one
-
-_OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl")
 
 
 class ObjectStore(Protocol):
@@ -71,29 +67,6 @@ class ObjectStore(Protocol):
 
     def delete(self, keys: Iterable[str]) -> None:
         """Those that are there."""
-
-
-def open_store(path: str | os.PathLike[str], filesystem: Any = None) -> ObjectStore:
-    """The store that an address names (``s3://bucket/runs``), or that lies on a filesystem of the user's own."""
-    text = os.fspath(path)
-    if filesystem is not None:
-        from headway.storage.object_store.fsspec_client import FsspecClient, as_fsspec
-
-        return FsspecClient(as_fsspec(filesystem), text.strip("/") if not text.startswith("/") else text.rstrip("/"))
-    if scheme_of(text) in _OBJECT_STORES:
-        from headway.storage.object_store.obstore_client import ObstoreClient
-
-        return ObstoreClient.parse(text)
-    from headway.storage.object_store.fsspec_client import opened
-
-    return opened(text)
-
-
-def is_remote(path: str | os.PathLike[str] | None, filesystem: Any = None) -> bool:
-    """Whether this needs a store; local folders do not, however they are called."""
-    if filesystem is not None:
-        return not is_local_filesystem(filesystem)
-    return path is not None and scheme_of(os.fspath(path)) not in ("", "file")
 
 
 P = ParamSpec("P")

@@ -21,9 +21,10 @@ from headway.core.schema.run_description import Opening, RunDescription
 from headway.storage.checkpoint.backend import CheckpointBackend, LocalCheckpointBackend
 from headway.storage.jsonl import JsonLines
 from headway.storage.object_store import lease
-from headway.storage.object_store.base import ObjectStore, is_remote, open_store
+from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.object_store.log_mirror import fetch_failures, fetch_record
+from headway.storage.object_store.uri import is_remote, open_store
 from headway.storage.run import failure_bundle, journal, layout
 from headway.storage.run.description import checkpoint_config, read_description
 from headway.storage.run.opening import is_open
