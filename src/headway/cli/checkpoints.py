@@ -15,9 +15,7 @@ from headway.core.retention import why_kept
 from headway.core.schema.journal_entries import RemovedEntry, RetiredEntry
 from headway.core.validation import ReportedCheckpointStatus
 from headway.observe.terminal import plain
-from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.run import layout
-from headway.storage.run.opening import open_remote_run, open_run
 from headway.storage.run.reader import RunReader
 
 
@@ -35,7 +33,7 @@ def ckpt(args: argparse.Namespace) -> int:
 
 
 def _ls(record: RunReader) -> int:
-    found = record.vault.survey()
+    found = record.checkpoint_backend.survey()
     rows = table("CHECKPOINT", "REPORT", "SAVED", "RANKS", "FILES", "SIZE", "STATUS", "METRICS")
     for saved in found.kept:
         manifest = saved.manifest
@@ -60,13 +58,13 @@ def _ls(record: RunReader) -> int:
 
 def _verify(record: RunReader, names: list[str]) -> int:
     """Read every byte; return 1 if a checkpoint differs from what was committed."""
-    known = record.vault.folders()
+    known = record.checkpoint_backend.folders()
     chosen = [_known(record, known, name) for name in names] or known
     bad = 0
     for name in chosen:
         began = time.monotonic()
         try:
-            manifest, wrong = record.vault.verify(name)
+            manifest, wrong = record.checkpoint_backend.verify(name)
         except FileNotFoundError:
             manifest, wrong = None, ["it has no manifest: it was not committed, or the manifest was removed"]
         except (StorageError, OSError) as error:
@@ -105,18 +103,15 @@ def _rm(record: RunReader, names: list[str], *, force: bool) -> int:
     if record.is_open:
         raise StorageError(f"run {record.name} is running: stop it first")
     kept = record.checkpoints()
-    known = record.vault.folders()
+    known = record.checkpoint_backend.folders()
     chosen = [_known(record, known, name) for name in names]
     if kept and kept[-1].path.name in chosen and not force:
         raise ConfigError(f"{kept[-1].path.name} is the newest, from which the run would resume: --force removes it")
-    opened = (
-        open_remote_run(record.vault.store, "must") if isinstance(record.vault, ObjectStoreCheckpointBackend) else None
-    )
-    opened = opened or open_run(record.path, "must")
+    opened = record.place.open("must")
     try:
         for name in chosen:
             opened.note(RemovedEntry(path=name, seq=_seq(name, kept), why="removed by hand"))
-            opened.vault.discard(PurePath(record.vault.url, layout.CHECKPOINTS, name))
+            opened.vault.discard(PurePath(record.url, layout.CHECKPOINTS, name))
             print(plain(f"{name} removed"), file=sys.stderr)
     finally:
         opened.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Iterator
@@ -14,32 +13,25 @@ from headway.core import phrases
 from headway.core.errors import StorageError
 from headway.observe.terminal import colored, plain
 from headway.storage.fs_ops import entries, open_regular
-from headway.storage.object_store.base import ObjectStore
-from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.run import layout
 from headway.storage.run.reader import RunReader
 
-_NAME = re.compile(r"rank-(\d{1,9})\.(out|err)")
 _CHUNK_BYTES = 1 << 16  # also the longest piece of a line that is printed at once
-_POLL_S = 0.2
-_STORE_POLL_S = 3.0  # logs in a store are copied every few seconds only
 
 
 def logs(run: str, storage_path: str | None, *, rank: int | None, follow: bool) -> int:
     """Print the logs of all ranks, or of one. ``follow``: print new lines until the run ends, across restarts."""
     record = find(run, storage_path)
-    store = record.vault.store if isinstance(record.vault, ObjectStoreCheckpointBackend) else None
     reader = _Reader(record.path / layout.LOGS, rank)
     alive = True
     while alive:
         alive = follow and record.is_open  # before reading: the last lines are read below
-        if store is not None:
-            _fetch(store, record.path)
+        record.place.fetch_logs(record.path)
         for number, line in reader.lines(whole=not alive):
             print(f"[r{number}] {colored(line)}")
         sys.stdout.flush()
         if alive:
-            time.sleep(_POLL_S if store is None else _STORE_POLL_S)
+            time.sleep(record.place.log_poll_s)
     if not reader.ranks:
         raise StorageError(_missing(record, rank))
     if follow:
@@ -56,7 +48,7 @@ def _missing(record: RunReader, rank: int | None) -> str:
 
 
 def _ranks(folder: Path) -> set[int]:
-    return {int(found[1]) for path in entries(folder) if (found := _NAME.fullmatch(path.name))}
+    return {int(found[1]) for path in entries(folder) if (found := layout.RANK_LOG.fullmatch(path.name))}
 
 
 def _opened(path: Path) -> BufferedReader:
@@ -78,7 +70,7 @@ class _Reader:
 
     def lines(self, *, whole: bool) -> Iterator[tuple[int, str]]:
         """New lines by rank. ``whole``: also unfinished lines."""
-        found = [match for path in entries(self._folder) if (match := _NAME.fullmatch(path.name))]
+        found = [match for path in entries(self._folder) if (match := layout.RANK_LOG.fullmatch(path.name))]
         for match in sorted(found, key=lambda match: (int(match[1]), match[2] == "err")):
             number = int(match[1])
             if self._rank in (None, number):
@@ -105,13 +97,3 @@ class _Reader:
             yield rest
             rest = b""
         self._positions[name], self._rests[name] = position, rest
-
-
-def _fetch(store: ObjectStore, home: Path) -> None:
-    """Copy the logs that have grown since the last copy."""
-    (home / layout.LOGS).mkdir(exist_ok=True)
-    for key, size in store.sizes(layout.LOGS).items():
-        name = key.rpartition("/")[2]
-        path = home / layout.LOGS / name
-        if _NAME.fullmatch(name) and (not path.exists() or path.stat().st_size != size):
-            path.write_bytes(store.read(key))

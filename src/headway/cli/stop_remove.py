@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
-from pathlib import Path
 
 from headway.cli.runs import find, say
 from headway.core import phrases
 from headway.core.errors import ConfigError, StorageError
 from headway.observe.terminal import plain
-from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.run.reader import RunReader
-from headway.storage.run.removal import check_removable, foreign_entries, remove_remote_run, remove_run
 from headway.train.launch.control_socket import ControlError, ask
 
 
@@ -54,15 +50,13 @@ def rm(runs: list[str], storage_path: str | None, *, yes: bool) -> int:
     """Remove runs with their logs and checkpoints."""
     for run in runs:
         record = find(run, storage_path)
-        remote = record.vault.store if isinstance(record.vault, ObjectStoreCheckpointBackend) else None
-        if remote is None:
-            check_removable(record.path)
+        record.place.check_removable()
         if record.is_open:
             raise StorageError(f"run {record.name} is running and was not removed: headway stop {record.url} first")
         if not yes and not _confirmed(record):
             print("headway: nothing was removed", file=sys.stderr)
             return 1
-        remove_remote_run(remote) if remote is not None else remove_run(record.path)
+        record.place.remove()
         say(f"removed {record.url}")
     return 0
 
@@ -70,18 +64,10 @@ def rm(runs: list[str], storage_path: str | None, *, yes: bool) -> int:
 def _confirmed(record: RunReader) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise ConfigError(f"run {record.name} was not removed: stdin is no terminal to confirm on; give --yes")
-    remote = isinstance(record.vault, ObjectStoreCheckpointBackend)
-    others = [] if remote else foreign_entries(record.path)
+    others = record.place.foreign_entries()
     also = f", and files that do not belong to the run ({', '.join(others[:5])})" if others else ""
     kept = phrases.count(len(record.checkpoints()), "checkpoint")
-    question = f"Remove run {record.name} ({record.state}, {kept}, {_size(record)}){also} from {record.url}? [y/N] "
+    what = f"{record.state}, {kept}, {phrases.size(record.place.num_bytes())}"
+    question = f"Remove run {record.name} ({what}){also} from {record.url}? [y/N] "
     print(plain(question), end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _size(record: RunReader) -> str:
-    if isinstance(record.vault, ObjectStoreCheckpointBackend):
-        return phrases.size(sum(record.vault.store.sizes().values()))
-    return phrases.size(
-        sum(Path(base, name).lstat().st_size for base, _, names in os.walk(record.path) for name in names)
-    )

@@ -132,7 +132,7 @@ def find(record: RunReader, rank: int | None = None, attempt: int | None = None,
     What the bundle names (an address of a checkpoint, say) is opened only if the bundle is proven to be our own, or on
     ``trust``.
     """
-    if record.keeper is not None:
+    if record.is_copy:
         raise StorageError(f"{record.url} is in an object store, and only runs in a folder can be replayed")
     folder = _folder(record, attempt)
     summary = failure_bundle.summary(folder)
@@ -141,7 +141,7 @@ def find(record: RunReader, rank: int | None = None, attempt: int | None = None,
     chosen = _rank(summary, rank)
     failure_bundle.task(folder, user_key().for_run(record.description.id), trust=trust)
     kept = record.checkpoints()
-    first_seq, checkpoint, remark = begin_with(summary, kept, record.path, record.vault.checkpoint)
+    first_seq, checkpoint, remark = begin_with(summary, kept, record.path, record.checkpoint_backend.checkpoint)
     remarks = [remark, *_differences(summary, summary.scene, place(summary.scene, chosen))]
     if checkpoint is None and chosen != 0:
         remarks.append("there is no checkpoint to begin with: random weights are this rank's own, not those of rank 0")

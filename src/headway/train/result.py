@@ -16,7 +16,6 @@ from headway.core.retention import best, ranked, value_of
 from headway.core.schema.journal_entries import EndEntry, RetryEntry
 from headway.observe.terminal import plain
 from headway.storage.checkpoint.checkpoint import Checkpoint
-from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.run.reader import RunReader
 
 if TYPE_CHECKING:
@@ -55,8 +54,7 @@ class Result:
     @property
     def path(self) -> str:
         """The run directory; of a run in an object store, where it is on ``filesystem``."""
-        vault = self._record.vault
-        return vault.store.path if isinstance(vault, ObjectStoreCheckpointBackend) else str(self._record.path)
+        return self._record.place.path
 
     @property
     def return_values(self) -> list[Any]:
@@ -88,13 +86,13 @@ class Result:
     def checkpoint(self) -> Checkpoint | None:
         """The newest committed checkpoint."""
         kept = self._kept
-        return self._record.vault.checkpoint(kept[-1].path) if kept else None
+        return self._record.checkpoint_backend.checkpoint(kept[-1].path) if kept else None
 
     @property
     def best_checkpoints(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
         """The kept ones with their metrics, the best last; at most ``num_to_keep``."""
         kept = best(self._kept, self._record.checkpoint_config)
-        return [(self._record.vault.checkpoint(saved.path), saved.metrics) for saved in kept]
+        return [(self._record.checkpoint_backend.checkpoint(saved.path), saved.metrics) for saved in kept]
 
     def get_best_checkpoint(self, metric: str, mode: Literal["max", "min"]) -> Checkpoint | None:
         """The kept checkpoint with the best value of a metric (``"valid/loss"`` for nested ones)."""
@@ -105,7 +103,7 @@ class Result:
             known = sorted({key for saved in self._kept for key in phrases.flat(saved.metrics)})
             raise ConfigError(f"no checkpoint has a metric {metric!r}: there are {', '.join(known) or 'none at all'}")
         wanted = CheckpointConfig(checkpoint_score_attribute=metric, checkpoint_score_order=mode)
-        return self._record.vault.checkpoint(ranked(having, wanted)[-1].path) if having else None
+        return self._record.checkpoint_backend.checkpoint(ranked(having, wanted)[-1].path) if having else None
 
     @property
     def config(self) -> dict[str, Any]:
@@ -120,12 +118,7 @@ class Result:
     @property
     def filesystem(self) -> Any:
         """The pyarrow filesystem that ``path`` lies on."""
-        import pyarrow.fs
-
-        vault = self._record.vault
-        return (
-            vault.store.filesystem if isinstance(vault, ObjectStoreCheckpointBackend) else pyarrow.fs.LocalFileSystem()
-        )
+        return self._record.place.filesystem
 
     @property
     def _kept(self) -> list[SavedCheckpoint]:

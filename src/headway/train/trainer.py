@@ -163,7 +163,7 @@ class DataParallelTrainer:
         run = replace(
             run_config or _former_run_config(record.path, last),
             name=record.name,
-            storage_path=os.fspath(path).rstrip("/").rpartition("/")[0] if record.keeper else record.path.parent,
+            storage_path=os.fspath(path).rstrip("/").rpartition("/")[0] if record.is_copy else record.path.parent,
             storage_filesystem=storage_filesystem,
             resume="must",
         )

@@ -77,6 +77,16 @@ def fetch_failures(store: ObjectStore, home: Path) -> None:
             (home / key).write_bytes(store.read(key))
 
 
+def fetch_growing_logs(store: ObjectStore, home: Path) -> None:
+    """Bring home the logs of ranks that have grown since they were fetched last."""
+    (home / layout.LOGS).mkdir(exist_ok=True)
+    for key, size in store.sizes(layout.LOGS).items():
+        name = key.rpartition("/")[2]
+        path = home / layout.LOGS / name
+        if layout.RANK_LOG.fullmatch(name) and (not path.exists() or path.stat().st_size != size):
+            path.write_bytes(store.read(key))
+
+
 def tidy(home: Path) -> None:
     """Take away what processes that were killed have left on its way to the store; we hold the lock."""
     spools = (path for kind in (".dict-*", ".headway-save-*") for path in home.glob(kind))

@@ -17,7 +17,7 @@ _OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl
 
 
 def open_store(path: str | os.PathLike[str], filesystem: Any = None) -> ObjectStore:
-    """The store at a URI (``s3://bucket/runs``), or at a path of ``filesystem``. Clients are loaded when they are used."""
+    """The store at a URI (``s3://bucket/runs``), or at a path of ``filesystem``. Loads the client that it needs."""
     text = os.fspath(path)
     if filesystem is not None:
         from headway.storage.object_store.fsspec_client import FsspecClient, as_fsspec

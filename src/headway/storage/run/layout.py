@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeGuard
@@ -29,6 +30,7 @@ JOURNAL = "events.jsonl"
 METRICS = "metrics.jsonl"
 DATA = "data.jsonl"
 CHECKPOINTS = "checkpoints"
+RANK_LOG = re.compile(r"rank-(\d{1,9})\.(out|err)")  # in its logs
 STAGING = ".staging"
 MANIFEST = ".manifest.json"
 METADATA = ".metadata.json"

@@ -261,6 +261,7 @@ def _opened(
     exists: bool,
     make_vault: Callable[[Signer], CheckpointBackend],
     mirror: Mirror | None = None,
+    store: ObjectStore | None = None,
     notes: Sequence[str] = (),
 ) -> RunDirectory:
     description = read_description(path) if exists else _fresh(path.name)
@@ -276,7 +277,7 @@ def _opened(
     past = max(past, _known_attempts(path, recovered))
     _check_numbers(path, past, recovered)
     recovered = replace(recovered, notes=[*notes, *damage, *recovered.notes])
-    return RunDirectory(path, lock, description, past, recovered, vault, signer, mirror)
+    return RunDirectory(path, lock, description, past, recovered, vault, signer, mirror, store)
 
 
 def _check_numbers(run: Path, past: int, recovered: Recovered) -> None:
@@ -322,7 +323,7 @@ def open_remote_run(store: ObjectStore, resume: Resume) -> RunDirectory:
         def vault(signer: Signer) -> ObjectStoreCheckpointBackend:
             return ObjectStoreCheckpointBackend(store, lease.check, lease.taken_over, signer, home)
 
-        opened = _opened(home, lock, exists, vault, mirror)
+        opened = _opened(home, lock, exists, vault, mirror, store)
         tidy(home)
         undo.pop_all()
     return opened

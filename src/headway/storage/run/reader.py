@@ -18,16 +18,14 @@ from headway.core.process.temp_directories import OwnedDirectory
 from headway.core.schema.journal_entries import ENDED, JournalEntry, state_of
 from headway.core.schema.metrics_lines import AttemptLine, ReportLine
 from headway.core.schema.run_description import Opening, RunDescription
-from headway.storage.checkpoint.backend import CheckpointBackend, LocalCheckpointBackend
+from headway.storage.checkpoint.backend import CheckpointBackend
 from headway.storage.jsonl import JsonLines
-from headway.storage.object_store import lease
 from headway.storage.object_store.base import ObjectStore
-from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
-from headway.storage.object_store.log_mirror import fetch_failures, fetch_record
+from headway.storage.object_store.log_mirror import fetch_record
 from headway.storage.object_store.uri import is_remote, open_store
 from headway.storage.run import failure_bundle, journal, layout
 from headway.storage.run.description import checkpoint_config, read_description
-from headway.storage.run.opening import is_open
+from headway.storage.run.place import DirectoryPlace, RunPlace, StorePlace
 
 
 class _Keeper:
@@ -44,9 +42,9 @@ class RunReader:
     """One run as its directory shows it now. Everything is read when it is asked for."""
 
     path: Path  # of its journal; checkpoints may lie elsewhere
-    vault: CheckpointBackend
-    memory: CheckpointBackend | None = None  # where this process keeps checkpoints that are not to outlive it
-    keeper: _Keeper | None = None  # of the folder, if it is only a copy
+    place: RunPlace
+    memory: CheckpointBackend | None = None  # checkpoints of this process that are not to outlive it
+    keeper: _Keeper | None = None  # of the directory, if it is only a copy
 
     @classmethod
     def at(cls, where: str | os.PathLike[str], filesystem: Any = None) -> RunReader:
@@ -58,7 +56,7 @@ class RunReader:
             if path.is_dir() and not os.access(path, os.X_OK):
                 raise StorageError(f"{path} cannot be read: Permission denied")
             raise StorageError(f"{path} is not a run directory: it has no {layout.DESCRIPTION}")
-        return cls(path, LocalCheckpointBackend(path))
+        return cls(path, DirectoryPlace(path))
 
     @classmethod
     def _in_store(cls, store: ObjectStore) -> RunReader:
@@ -69,7 +67,7 @@ class RunReader:
         fetch_record(store, home)
         if not (home / layout.DESCRIPTION).stat().st_size:
             raise StorageError(f"{store.url} is not a run: it has no {layout.DESCRIPTION}")
-        return cls(home, ObjectStoreCheckpointBackend(store), keeper=keeper)
+        return cls(home, StorePlace(store), keeper=keeper)
 
     @property
     def name(self) -> str:
@@ -78,14 +76,22 @@ class RunReader:
     @property
     def url(self) -> str:
         """Where the run is, for people."""
-        return self.vault.url
+        return self.place.url
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the run itself is elsewhere, in an object store."""
+        return self.keeper is not None
+
+    @property
+    def checkpoint_backend(self) -> CheckpointBackend:
+        """The checkpoints of the run, to read."""
+        return self.place.backend
 
     @property
     def is_open(self) -> bool:
         """Whether a controller holds it right now."""
-        if isinstance(self.vault, ObjectStoreCheckpointBackend):
-            return lease.is_held(self.vault.store)
-        return is_open(self.path)
+        return self.place.is_open()
 
     @property
     def description(self) -> RunDescription:
@@ -122,13 +128,12 @@ class RunReader:
         return state if state in ENDED or held or self.is_open else "INTERRUPTED"
 
     def checkpoints(self) -> list[SavedCheckpoint]:
-        kept = [*self.vault.survey().kept, *(self.memory.survey().kept if self.memory else ())]
+        kept = [*self.checkpoint_backend.survey().kept, *(self.memory.survey().kept if self.memory else ())]
         return sorted(kept, key=lambda saved: saved.manifest.seq)
 
     def failures(self) -> list[Path]:
         """The folders of what has failed or stood still, the oldest first; of a run in a store, what tells of it."""
-        if isinstance(self.vault, ObjectStoreCheckpointBackend):
-            fetch_failures(self.vault.store, self.path)
+        self.place.fetch_failures(self.path)
         return failure_bundle.bundles(self.path)
 
     def reports(self, rank: int = 0) -> list[ReportLine]:
@@ -176,7 +181,7 @@ def runs(storage: Path) -> Runs:
         paths = [path.parent for path in sorted(storage.glob(f"*/{layout.DESCRIPTION}"))]
     except OSError as error:  # too long a name, say
         raise StorageError(f"{storage} cannot be read: {error.strerror}") from None
-    return _sorted_out({path.name: functools.partial(RunReader, path, LocalCheckpointBackend(path)) for path in paths})
+    return _sorted_out({path.name: functools.partial(RunReader, path, DirectoryPlace(path)) for path in paths})
 
 
 def _sorted_out(found: Mapping[str, Callable[[], RunReader]]) -> Runs:

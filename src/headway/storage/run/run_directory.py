@@ -27,7 +27,6 @@ from headway.storage.checkpoint.recovery import Recovered
 from headway.storage.fs_ops import write_json
 from headway.storage.jsonl import Appender
 from headway.storage.object_store.base import ObjectStore
-from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.object_store.log_mirror import Mirror
 from headway.storage.run import layout
 from headway.storage.run.journal import line_of
@@ -48,10 +47,13 @@ class RunDirectory:
         vault: CheckpointBackend,
         signer: Signer,
         mirror: Mirror | None = None,
+        store: ObjectStore | None = None,
     ) -> None:
         self.path = path
         self.kept_vault = vault  # of the checkpoints that outlive this process
         self.vault = vault  # where checkpoints are made
+        self.memory: LocalCheckpointBackend | None = None  # the same, if they are not to outlive this process
+        self.kept_store = store
         self.complaint: str | None = None  # what went wrong when it was closed
         self.recovered = recovered
         self.key = signer.key
@@ -77,27 +79,20 @@ class RunDirectory:
         return self.kept_vault.url
 
     @property
-    def memory(self) -> LocalCheckpointBackend | None:
-        """Where checkpoints are made that are not to outlive this process."""
-        return (
-            self.vault if self.vault is not self.kept_vault and isinstance(self.vault, LocalCheckpointBackend) else None
-        )
-
-    @property
     def store(self) -> ObjectStore | None:
-        """Where checkpoints are made, if that is not a folder."""
-        return self.vault.store if isinstance(self.vault, ObjectStoreCheckpointBackend) else None
+        """Where checkpoints are made, if that is not a directory."""
+        return self.kept_store if self.memory is None else None
 
     @property
     def root(self) -> Path:
-        """A folder of this machine on the way to where checkpoints are made."""
-        return self.vault.root if isinstance(self.vault, LocalCheckpointBackend) else self.path
+        """The directory of this machine where checkpoints are made, or spooled on their way to a store."""
+        return self.path if self.memory is None else self.memory.root
 
     def keep_checkpoints_in_memory(self) -> None:
         """From now on they are made in shared memory, and gone with this process."""
         directory = OwnedDirectory("checkpoints", memory_folder())
         (directory.path / layout.CHECKPOINTS).mkdir()
-        self.vault = LocalCheckpointBackend(directory.path, self._signer)
+        self.vault = self.memory = LocalCheckpointBackend(directory.path, self._signer)
         atexit.register(directory.remove)
 
     def keep_first(self, given: Checkpoint) -> Checkpoint:

@@ -53,6 +53,7 @@ from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.uri import open_store
 from headway.storage.run.opening import create_remote_run, create_run, open_remote_run, open_run
+from headway.storage.run.place import DirectoryPlace, StorePlace
 from headway.storage.run.reader import RunReader
 from headway.storage.run.run_directory import RunDirectory
 from headway.train import datasets
@@ -314,8 +315,8 @@ def _farewell(outcome: RunOutcome, result: Result, seconds: float) -> str:
 
 def _record(path: Path, rundir: RunDirectory) -> RunReader:
     """What remains to be read, without what only the owner of the run needs: its lock and its key."""
-    memory = rundir.memory
-    return RunReader(path, rundir.kept_vault.read_only(), memory.read_only() if memory is not None else None)
+    memory = rundir.memory.read_only() if rundir.memory is not None else None
+    return RunReader(path, StorePlace(rundir.kept_store) if rundir.kept_store else DirectoryPlace(path), memory)
 
 
 def _result(record: RunReader, outcome: RunOutcome) -> Result:

@@ -15,7 +15,6 @@ from headway.core.errors import ConfigError, StorageError
 from headway.core.schema.data_stats import DataStatsLine
 from headway.core.schema.journal_entries import EndEntry, LaunchEntry
 from headway.core.schema.run_description import Opening
-from headway.storage.checkpoint.backend import LocalCheckpointBackend
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.commit import CommitRequest, commit, discard, extend
 from headway.storage.checkpoint.recovery import committed, next_number, survey
@@ -25,6 +24,7 @@ from headway.storage.fs_ops import write_json
 from headway.storage.jsonl import Appender, JsonLines, json_object
 from headway.storage.run import layout, opening
 from headway.storage.run.opening import create_run, is_open, open_run
+from headway.storage.run.place import DirectoryPlace
 from headway.storage.run.reader import RunReader, runs
 
 
@@ -196,19 +196,19 @@ def test_a_later_attempt_tells_its_reports_anew(tmp_path: Path) -> None:
     ]
     path = tmp_path / layout.METRICS
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    record = RunReader(tmp_path, LocalCheckpointBackend(tmp_path))
+    record = RunReader(tmp_path, DirectoryPlace(tmp_path))
     assert [(row.seq, row.metrics["a"]) for row in record.reports()] == [(0, 1), (1, 1), (2, 2)]
     assert record.newest_metrics() == {"a": 2}
     path.write_text("".join(json.dumps(line) + "\n" for line in lines[:6]))
     assert record.newest_metrics() == {"a": 1}, "an attempt that has not reported yet"
-    assert RunReader(tmp_path / "none", LocalCheckpointBackend(tmp_path)).newest_metrics() is None
+    assert RunReader(tmp_path / "none", DirectoryPlace(tmp_path)).newest_metrics() is None
 
 
 def test_the_newest_metrics_of_a_long_history(tmp_path: Path) -> None:
     line = '{{"rank": {}, "seq": {}, "attempt": 1, "metrics": {{"a": {}}}}}\n'
     text = "".join(line.format(rank, seq, seq) for seq in range(5000) for rank in (0, 1))
     (tmp_path / layout.METRICS).write_text('{"attempt": 1, "first_seq": 0}\n' + text)
-    assert RunReader(tmp_path, LocalCheckpointBackend(tmp_path)).newest_metrics() == {"a": 4999}
+    assert RunReader(tmp_path, DirectoryPlace(tmp_path)).newest_metrics() == {"a": 4999}
 
 
 def test_a_checkpoint_that_is_taken_away_leaves_nothing(tmp_path: Path) -> None:
