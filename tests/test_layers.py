@@ -45,7 +45,7 @@ OPTIONAL = {
     "psutil": {"cli.doctor"},
     "pandas": {"train.result", "data.blocks.chunk"},
     "pyarrow": {
-        "train.result",
+        "storage.run.place",
         "train.context",
         "storage.checkpoint",
         "storage.object_store",
