@@ -24,7 +24,7 @@ from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpoin
 from headway.storage.object_store.download_cache import copy_of, is_held
 from headway.storage.object_store.obstore_client import ObstoreClient
 from headway.storage.run.run_directory import RunDirectory
-from headway.worker.checkpoint.object_store import Uploader
+from headway.worker.checkpoint.object_store import ObjectStoreSaver
 from s3 import S3
 from support import Driver, fit, journal, plain_trainer, python, save, wait_until, write_script
 
@@ -699,14 +699,14 @@ def test_a_file_that_vanishes_on_its_way_to_the_store_fails_the_save(s3: S3, tmp
     def train_func(config: dict[str, Any]) -> None:
         train.report({}, train.Checkpoint.from_dict({"good": 1}))
         folder = Path(tempfile.mkdtemp(dir=config["where"]))
-        claim = Uploader._parcel
+        claim = ObjectStoreSaver._parcel
 
-        def and_then(self: Uploader, *args: Any) -> Any:
+        def and_then(self: ObjectStoreSaver, *args: Any) -> Any:
             parcel = claim(self, *args)
             (folder / "b").unlink() if config["mode"] is SYNC else (folder / "b").write_text("another")
             return parcel
 
-        Uploader._parcel = and_then  # type: ignore[method-assign]
+        ObjectStoreSaver._parcel = and_then  # type: ignore[method-assign]
         train.report(
             {},
             save(folder, a="1", b="2"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from headway.core.config import CheckpointUploadMode
+
 MAX_CONCURRENT = 2  # saves in the background at the same time; the next one waits
 
 
@@ -35,7 +37,7 @@ class Background:
         self._threads: list[threading.Thread] = []
         self._error: BaseException | None = None
 
-    def run(self, work: Callable[[], None], seq: int) -> None:
+    def run(self, work: Callable[[], object], seq: int) -> None:
         """Do this soon; waits while too many saves are under way."""
         if self._single_thread:
             work()
@@ -56,6 +58,14 @@ class Background:
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         self._threads.append(threading.Thread(target=run, name="headway-saver", daemon=True))
         self._threads[-1].start()
+
+    def run_as(self, mode: CheckpointUploadMode, work: Callable[[], object], seq: int) -> bool:
+        """Do this now where the mode is SYNC, else soon; returns whether it is done."""
+        if mode is CheckpointUploadMode.SYNC:
+            work()
+            return True
+        self.run(work, seq)
+        return False
 
     def wait(self) -> None:
         """Wait until nothing is under way; raise what went wrong there."""

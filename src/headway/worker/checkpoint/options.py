@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.config import CheckpointUploadMode
+from headway.core.errors import ConfigError
 from headway.core.schema.data_cursor import DataCursor
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.staging import is_kept
@@ -31,7 +32,7 @@ class SaveOptions:
     mode: CheckpointUploadMode = CheckpointUploadMode.SYNC
     name: str | None = None
     delete_local: bool | None = None
-    upload: Callable[[Checkpoint, str], Checkpoint] | None = None
+    upload: Callable[[Checkpoint, str], object] | None = None
     scratch: bool = False
     cursor: DataCursor = field(default_factory=DataCursor)
     positions: dict[str, Any] = field(default_factory=dict)
@@ -48,6 +49,15 @@ class SaveOptions:
         if copied_now or self.scratch or not is_kept(source):
             return self
         return replace(self, mode=CheckpointUploadMode.SYNC, delete_local=False)
+
+    def uploaded(self, checkpoint: Checkpoint, seq: int) -> Checkpoint:
+        """What the user's own function made of a checkpoint."""
+        assert self.upload is not None
+        found = self.upload(checkpoint, self.name or f"checkpoint_report_{seq:06d}")
+        if not isinstance(found, Checkpoint):
+            kind = type(found).__name__
+            raise ConfigError(f"checkpoint_upload_fn must return a Checkpoint, it returned a {kind}")
+        return found
 
     def recorded_cursor(self) -> DataCursor:
         """The position in training and data, for recovery of files whose report was lost."""

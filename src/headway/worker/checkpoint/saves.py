@@ -14,8 +14,8 @@ from headway.core.messages import FilesStaged, RunInfo, SaveStarted, UploadGrant
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.staging import Note
 from headway.worker.checkpoint.background import Background
-from headway.worker.checkpoint.local import Saver
-from headway.worker.checkpoint.object_store import Uploader
+from headway.worker.checkpoint.local import DirectorySaver
+from headway.worker.checkpoint.object_store import ObjectStoreSaver
 from headway.worker.checkpoint.options import SaveOptions
 from headway.worker.heartbeat import RankProgress
 from headway.worker.requests import PendingRequests
@@ -95,12 +95,14 @@ class CheckpointSaves:
         return staged
 
     @functools.cached_property
-    def _saver(self) -> Saver | Uploader:
+    def _saver(self) -> DirectorySaver | ObjectStoreSaver:
         storage, attempt = self._storage, self._run.attempt
         if storage.store is not None:
             spool = Path(self._run.path)
-            return Uploader(storage.store, attempt, self._rank, self._grant, self._background, spool, storage.key)
-        return Saver(storage.root, attempt, self._rank, self._background, storage.key, storage.lock)
+            return ObjectStoreSaver(
+                storage.store, attempt, self._rank, self._grant, self._background, spool, storage.key
+            )
+        return DirectorySaver(storage.root, attempt, self._rank, self._background, storage.key, storage.lock)
 
     def _grant(self, seq: int, name: str | None, files: tuple[str, ...]) -> UploadGrant:
         """Where these files go in the object store, and which of them this rank uploads."""
