@@ -229,10 +229,10 @@ class Controller:
             self._log.tell("leaving", said)
         match message:
             case FunctionReturned(value=value):
-                self._watchdog.over(rank)
+                self._watchdog.on_end(rank)
                 self._attempt.values[rank] = value
             case FunctionFailed() | WorkerExited():
-                self._watchdog.over(rank, left=isinstance(message, WorkerExited))
+                self._watchdog.on_end(rank, left=isinstance(message, WorkerExited))
             case BatchCount():
                 self._attempt.count_batches(rank, message)
             case DataStats(text=text):
@@ -240,7 +240,7 @@ class Controller:
             case _:
                 if isinstance(message, AutosaveEnabled) and rank == 0 and self._is_first_attempt:
                     self._log.tracking()
-                self._watchdog.heard(rank, message, time.monotonic())
+                self._watchdog.on_message(rank, message, time.monotonic())
         return ranked
 
     @property

@@ -1,4 +1,4 @@
-"""What a rank does, told from the stack of its main thread. Pure."""
+"""What a rank does: from the stack of its main thread and from its heartbeat. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway.core.messages import Frame, Wait, WaitOperation
 
 Kind = Literal["collective", "wait", "loader", "storage", "lock", "sleep", "io", "child", "code"]
 
-# Where a main thread is when it is in the hands of torch.distributed, by the end of the file's path.
+# Files of torch.distributed, by the end of their paths: a main thread in one of them is in a collective.
 _COLLECTIVES = (
     "torch/distributed/distributed_c10d.py",
     "torch/distributed/_functional_collectives.py",
@@ -36,7 +36,7 @@ _WAITING_FILES: dict[Kind, tuple[str, ...]] = {
     "io": _NETWORK,
     "lock": ("/threading.py", "/queue.py", "/concurrent/futures/_base.py"),
 }
-# What is compiled takes as long as it takes. What has been compiled runs through some of the same files.
+# A compiler may take any time. Compiled code runs through some of the same files.
 _COMPILERS = (
     "torch/_dynamo/convert_frame.py",
     "torch/_dynamo/backends/",
@@ -54,7 +54,7 @@ _COMPILERS = (
     "numba/core/compiler.py",
 )
 _RUNS = {"run", "__call__"}
-_CALLED = ("torch/_dynamo/convert_frame.py",)  # an object that is called to compile
+_CALLED = ("torch/_dynamo/convert_frame.py",)  # its ``__call__`` compiles
 _IMPORT = "<frozen importlib."
 _WORKER = "headway/worker/"
 WAITS: dict[WaitOperation, str] = {
@@ -67,14 +67,14 @@ WAITS: dict[WaitOperation, str] = {
 
 @dataclass(frozen=True)
 class Doing:
-    """``what``: the operation by name; ``where``: the user's line that led to it."""
+    """``what``: the operation by name; ``where``: the line of user code that led to it."""
 
     kind: Kind
     what: str = ""
     where: str = ""
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         return f"{self.what or self.kind}{f' (called in {self.where})' if self.where else ''}"
 
 
@@ -92,7 +92,7 @@ def doing(frames: Sequence[Frame], *, idle: bool, in_loader: bool = False, wait:
 
 
 def is_compiling(frames: Sequence[Frame]) -> bool:
-    """Whether a compiler is at work: of a model, a kernel or an extension."""
+    """Whether a model, a kernel or an extension is being compiled."""
     return any(
         part in frame.file and (frame.function not in _RUNS or part in _CALLED)
         for frame in frames
@@ -127,7 +127,7 @@ def _kind(frames: Sequence[Frame], *, idle: bool, in_loader: bool, wait: Wait | 
 
 
 def _name(collective: Sequence[Frame]) -> str:
-    """The outermost public function of torch.distributed; of DDP itself, what it is about to do."""
+    """The outermost public function of torch.distributed; of DDP, its method."""
     first = collective[0]
     if first.file.endswith("nn/parallel/distributed.py"):
         return f"DistributedDataParallel.{first.function}"
@@ -135,7 +135,7 @@ def _name(collective: Sequence[Frame]) -> str:
 
 
 def _after_users(frames: Sequence[Frame]) -> list[Frame]:
-    """The calls that the user's innermost line has led to; that line itself is left out."""
+    """The calls below the innermost frame of user code, without that frame."""
     last = max((i for i, frame in enumerate(frames) if frame.users), default=-1)
     return list(frames[last + 1 :])
 

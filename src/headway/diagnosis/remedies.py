@@ -1,4 +1,4 @@
-"""What may help, by the class of the fault. Only what is short and mostly right."""
+"""Advice for each class of fault: short, and right in most cases."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ REMEDIES: dict[str, tuple[str, ...]] = {
 
 
 def remedies(summary: FailureSummary) -> tuple[str, ...]:
-    """For a failure or a stall, by what its folder says of it."""
+    """Advice for a failure or a stall."""
     found = REMEDIES.get(summary.fault, ())
     return (*_of_death(summary.cause), *found) if summary.fault == "dead" else found
 

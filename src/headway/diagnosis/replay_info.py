@@ -1,6 +1,6 @@
-"""What must be known to put one rank of an attempt on the stage again, as JSON can hold it. Pure.
+"""What ``headway replay`` needs to run one rank of an attempt again. Pure.
 
-Of environment variables only the names are noted: their values may be secrets. So may be arguments: those are left out.
+Environment variables are recorded by name only, because their values may be secrets; secret arguments are left out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headway.core.task import WorkerOptions
 
 
 def noted(starts: Sequence[Start], preload: Iterable[str], env_vars: Iterable[str]) -> ReplayScene:
-    """``preload``: what workers find imported; ``env_vars``: what the user had set for them."""
+    """The scene of an attempt; ``preload``: modules that workers import first; ``env_vars``: set by the user for them."""
     run, looks = starts[0].run, starts[0].setup
     return ReplayScene(
         cwd=looks.cwd,
@@ -31,13 +31,13 @@ def noted(starts: Sequence[Start], preload: Iterable[str], env_vars: Iterable[st
 
 
 def place(scene: ReplayScene, rank: int) -> RankAssignment:
-    """Where this rank stood."""
+    """The ranks of this worker."""
     known: dict[str, Any] = scene.places[rank]
     return RankAssignment(**{**known, "gpus": tuple(known["gpus"]), "visible_gpus": tuple(known["visible_gpus"])})
 
 
 def run_info(scene: ReplayScene, description: RunDescription, attempt: int, path: str) -> RunInfo:
-    """What the rank knew of its run, which now lies in ``path``; ``description`` is that of ``run.json``."""
+    """The run as the rank knew it, at its present ``path``; ``description`` is that of ``run.json``."""
     return RunInfo(
         id=description.id,
         name=description.name,

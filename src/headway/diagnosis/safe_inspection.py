@@ -1,4 +1,4 @@
-"""Looking at objects of unknown origin without running any code of theirs.
+"""Inspects objects of unknown classes without running their code.
 
 ``isinstance`` asks an object for its ``__class__``, ``len`` and ``repr`` call its methods, and even the attributes of a
 class may be properties of its metaclass. The functions here read only what the interpreter itself keeps.
@@ -19,12 +19,12 @@ _qualname = type.__dict__["__qualname__"].__get__
 
 
 def is_a(value: object, *kinds: type) -> bool:
-    """``isinstance`` by what the object is, not by what it says."""
+    """``isinstance`` without asking the object for its ``__class__``."""
     return any(base is kind for base in _mro(type(value)) for kind in kinds)
 
 
 def module_of(kind: type) -> str:
-    """The module of a class; empty where that is not known."""
+    """The module of a class; empty where it is unknown."""
     name = _module(kind)
     return name if type(name) is str else ""
 
@@ -36,7 +36,7 @@ def name_of(kind: type) -> str:
 
 
 def attribute(thing: object, name: str) -> Any:
-    """An attribute as it is stored, or NOTHING: properties are not run."""
+    """An attribute as it is stored, or NOTHING; properties are not called."""
     if type(found := _own_dict(thing)) is dict and name in found:
         return found[name]
     for kind in _mro(thing) if is_a(thing, type) else (), _mro(type(thing)):
@@ -55,22 +55,22 @@ def _own_dict(thing: object) -> Any:
 
 
 def _stored(value: Any, thing: object) -> Any:
-    """The value in a slot; everything else is what it is."""
+    """The value in a slot; any other value as it is."""
     if type(value) in (MemberDescriptorType, GetSetDescriptorType):
         try:
             return value.__get__(thing)
-        except Exception:  # an empty slot
+        except Exception:  # the slot is empty, or the user's descriptor fails: the value is unknown
             return NOTHING
     return NOTHING if type(value) is property else value
 
 
 def local_variables(frame: FrameType) -> dict[str, Any]:
-    """Of a call; of the body of a class or of ``exec`` only where they are kept in a plain dict."""
+    """The local variables of a frame; those of a class body or of ``exec`` only where they are in a plain dict."""
     found = frame.f_locals
     return found if type(found) is dict else {}
 
 
 def loaded(module: str, name: str) -> Any:
-    """Something of a module that is imported already; else None."""
+    """An attribute of a module that is imported already; else None."""
     found = sys.modules.get(module)
     return vars(found).get(name) if type(found) is ModuleType else None

@@ -1,4 +1,4 @@
-"""Lines of source files, to be shown; what a frame names as its file may be anything at all."""
+"""Source lines for stack dumps; the file name of a frame may be anything."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import linecache
 import os
 import stat
 
-MAX_BYTES = 4 << 20  # of a file: larger ones were not written by people
+MAX_BYTES = 4 << 20  # larger files are no source files
 
 
 def line(filename: str, number: int) -> str:
-    """A line, without its indentation; empty where it cannot be had.
+    """A line without its indentation; empty where it cannot be read.
 
-    A pipe, a device or a giant file is not read. Notebook cells and the like are known to :mod:`linecache` already.
+    Pipes, devices and large files are not read. Notebook cells are in the cache of :mod:`linecache` already.
     """
     if filename not in linecache.cache and not _is_small_file(filename):
         return ""
     try:
         return linecache.getline(filename, number).strip()
-    except Exception:  # not a text, or gone since
+    except Exception:  # linecache runs loaders of the user's modules; or the file is no text
         return ""
 
 

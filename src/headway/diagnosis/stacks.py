@@ -1,7 +1,7 @@
-"""What every thread of this process is doing: its calls with their locals, values cut short, secrets left out.
+"""Stack dumps of this process: the calls of every thread with their locals, shortened and without secrets.
 
-Nothing of the user's is called for it: no ``repr`` of their objects, no property, not even ``isinstance``, nothing that
-could wait for a device. Objects of any size are looked at in the same short time.
+No user code runs for it: no ``repr`` of their objects, no property, not even ``isinstance``, nothing that could wait
+for a device. An object takes the same short time whatever its size.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from headway.diagnosis.hints import hint
 from headway.diagnosis.safe_inspection import is_a, loaded, local_variables, module_of, name_of
 from headway.observe.tracebacks import is_users
 
-LONGEST = 80  # characters of a value
-MOST_FRAMES = 60
-MOST_LOCALS = 30
-MOST_ITEMS = 4
-MOST_TEXT = 1000  # characters that are searched for secrets
-MOST_BITS = 256  # of a number that is shown
+MAX_VALUE_CHARS = 80
+MAX_FRAMES = 60
+MAX_LOCALS = 30
+MAX_ITEMS = 4
+MAX_SEARCHED_CHARS = 1000  # for secrets
+MAX_BITS = 256  # of an integer that is shown
 _WORKER = "headway/worker/main.py"
 
 
@@ -42,7 +42,7 @@ STARTING = "starting processes that map rows"
 
 
 def phase() -> str:
-    """What some thread does that may take its time; empty where there is nothing of that kind."""
+    """What a thread does that may take long; empty where there is nothing of that kind."""
     for innermost in sys._current_frames().values():
         for frame in _calls(innermost):
             if frame.f_code.co_name == _STARTS[1] and frame.f_code.co_filename.endswith(_STARTS[0]):
@@ -56,15 +56,15 @@ def all_threads() -> str:
     main = threading.main_thread().ident
     frames = sorted(sys._current_frames().items(), key=lambda item: (item[0] != main, names.get(item[0], "~")))
     return "\n".join(
-        f"thread {names.get(ident, ident)}:\n{_told([(each, each.f_lineno or 0) for each in _calls(frame)])}"
+        f"thread {names.get(ident, ident)}:\n{_as_text([(each, each.f_lineno or 0) for each in _calls(frame)])}"
         for ident, frame in frames
         if not names.get(ident, "").startswith("headway-")
     )
 
 
 def of_error(error: BaseException) -> str:
-    """The calls that led to an exception, with their locals as they were then."""
-    return f"{type(error).__qualname__} raised here:\n{_told(_traceback(error.__traceback__))}"
+    """The calls that led to an exception, with their locals at that time."""
+    return f"{type(error).__qualname__} raised here:\n{_as_text(_traceback(error.__traceback__))}"
 
 
 def _frame(frame: FrameType, *, leaf: bool) -> Frame:
@@ -90,79 +90,81 @@ def _traceback(link: TracebackType | None) -> list[tuple[FrameType, int]]:
     return found
 
 
-def _told(frames: Sequence[tuple[FrameType, int]]) -> str:
-    """From the user's first call on: what has led there is ours."""
+def _as_text(frames: Sequence[tuple[FrameType, int]]) -> str:
+    """The calls from the user's first one on; those before are Headway's."""
     ours = [i for i, (frame, _) in enumerate(frames) if frame.f_code.co_filename.endswith(_WORKER)]
     first = ours[-1] + 1 if ours and ours[-1] + 1 < len(frames) else 0
     lines = []
-    for frame, number in frames[first:][-MOST_FRAMES:]:
+    for frame, number in frames[first:][-MAX_FRAMES:]:
         code = frame.f_code
-        text = source_lines.line(code.co_filename, number)[:MOST_TEXT]
+        text = source_lines.line(code.co_filename, number)[:MAX_SEARCHED_CHARS]
         lines.append(f"  {code.co_filename}:{number}, in {code.co_name}\n      {redact_assignments(text)}")
         if is_users(code.co_filename):
             lines += [f"        {name} = {value}" for name, value in _locals(frame)]
-    return _writable("\n".join(lines) + "\n")
+    return _encodable("\n".join(lines) + "\n")
 
 
-def _writable(text: str) -> str:
-    """Any file can hold it: half characters are written as escapes."""
+def _encodable(text: str) -> str:
+    """Text that any file can hold: lone surrogates become escapes."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def _locals(frame: FrameType) -> Iterator[tuple[str, str]]:
     if frame.f_code.co_name == "<module>":
         return
-    shown = [(name, value) for name, value in list(local_variables(frame).items()) if not _is_scenery(name, value)]
-    for name, value in shown[:MOST_LOCALS]:
+    shown = [
+        (name, value) for name, value in list(local_variables(frame).items()) if not _is_uninteresting(name, value)
+    ]
+    for name, value in shown[:MAX_LOCALS]:
         yield name, "(left out)" if is_secret(name) else described(value)
 
 
-def _is_scenery(name: str, value: object) -> bool:
+def _is_uninteresting(name: str, value: object) -> bool:
     return name.startswith("__") or is_a(value, ModuleType, FunctionType, type)
 
 
 def described(value: Any, depth: int = 0) -> str:
-    """A value in a few words, by looking at what is known to be harmless to look at."""
+    """A value in a few words, without running its code."""
     try:
         return _described(value, depth)
-    except Exception:  # it changes while we look, say
+    except Exception:  # it may change meanwhile, in another thread
         return f"<{name_of(type(value))}>"
 
 
 def _described(value: Any, depth: int) -> str:
     kind = type(value)
-    if kind is int and value.bit_length() > MOST_BITS:
+    if kind is int and value.bit_length() > MAX_BITS:
         return f"int of {value.bit_length()} bits"
     if kind in (bool, int, float, complex, type(None)):
-        return repr(value)[:LONGEST]
+        return repr(value)[:MAX_VALUE_CHARS]
     if kind is str:
-        return repr(_cut(redact_assignments(value[:MOST_TEXT])))
+        return repr(_cut(redact_assignments(value[:MAX_SEARCHED_CHARS])))
     if kind in (bytes, bytearray):
         return f"{kind.__name__} of {len(value)}"
     if shape := _shape(value):
         return shape
     if kind in (list, tuple, set, frozenset):
-        inside = _listed(itertools.islice(value, MOST_ITEMS), depth) if depth < 2 else ""
-        return f"{kind.__name__} of {len(value)}: {inside}"[: LONGEST * 2]
+        inside = _listed(itertools.islice(value, MAX_ITEMS), depth) if depth < 2 else ""
+        return f"{kind.__name__} of {len(value)}: {inside}"[: MAX_VALUE_CHARS * 2]
     if kind is dict:
-        return f"dict of {len(value)}: {_items(value, depth)}"[: LONGEST * 2]
+        return f"dict of {len(value)}: {_items(value, depth)}"[: MAX_VALUE_CHARS * 2]
     return f"<{name_of(kind)}>"
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 1] + "…"
 
 
 @dataclass(frozen=True)
 class _Opaque:
-    """A value that is not to be looked at while secrets are searched for."""
+    """Hides a value from the search for secrets."""
 
     value: Any
 
 
 def _listed(items: Iterable[Any], depth: int) -> str:
-    """Like a command line: what follows ``--token`` is left out."""
-    texts = [item[:MOST_TEXT] if type(item) is str else _Opaque(item) for item in items]
+    """Items of a list, treated as a command line: what follows ``--token`` is left out."""
+    texts = [item[:MAX_SEARCHED_CHARS] if type(item) is str else _Opaque(item) for item in items]
     shown = (item.value if type(item) is _Opaque else item for item in redact_arguments(texts))
     return ", ".join(described(item, depth + 1) for item in shown)
 
@@ -171,21 +173,21 @@ def _items(value: dict[Any, Any], depth: int) -> str:
     if depth >= 2:
         return ""
     parts = []
-    for key, item in itertools.islice(value.items(), MOST_ITEMS):
-        hidden = type(key) is str and is_secret(key[:MOST_TEXT])
+    for key, item in itertools.islice(value.items(), MAX_ITEMS):
+        hidden = type(key) is str and is_secret(key[:MAX_SEARCHED_CHARS])
         parts.append(f"{described(key, 2)}: {'(left out)' if hidden else described(item, depth + 1)}")
     return ", ".join(parts)
 
 
 def _shape(value: Any) -> str:
-    """Of a tensor or an array: what it is like, not what is in it. Subclasses of tensors may run code for that."""
+    """The shape and type of a tensor or an array. Subclasses of tensors are left out: they may run code."""
     kind = type(value)
     if module_of(kind).startswith("torch") and kind in (loaded("torch", "Tensor"), loaded("torch.nn", "Parameter")):
         return f"{kind.__qualname__} {tuple(value.shape)} {value.dtype} on {value.device}"
     array = loaded("numpy", "ndarray")
     if array is not None and is_a(value, array):
         shape, dtype = (vars(array)[name].__get__(value) for name in ("shape", "dtype"))
-        return f"{name_of(kind).rpartition('.')[2]} {shape} {dtype}"[: LONGEST * 2]
+        return f"{name_of(kind).rpartition('.')[2]} {shape} {dtype}"[: MAX_VALUE_CHARS * 2]
     return ""
 
 
@@ -193,7 +195,7 @@ _FAULTHANDLER_CALL = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in 
 
 
 def from_faulthandler(text: str) -> tuple[Frame, ...]:
-    """The main thread's calls from what :mod:`faulthandler` has written; it names the innermost first."""
+    """The main thread's calls in a dump of :mod:`faulthandler`, which names the innermost first."""
     threads = re.split(r"^(?:Current t|T)hread .*$", text, flags=re.MULTILINE)
     main = threads[-1] if threads else ""  # the oldest thread comes last
     found = [match for line in main.splitlines() if (match := _FAULTHANDLER_CALL.match(line))]

@@ -1,18 +1,19 @@
-"""Why the ranks stand still: who is to blame, and for what. Pure.
+"""Decides why ranks make no progress: which rank is to blame, and for what. Pure.
 
-Three samples of every rank's stack, a moment apart, and what the kernel says of its processes. Ranks that *wait* (in a
-collective, at one of our meetings) wait for one that does not; what that one does is the class of the fault. Where all
-wait, they wait for each other: in different operations, or after different numbers of batches.
+The input is three samples of every rank's stack, a moment apart, and what the kernel says about its processes. Ranks
+that *wait* (in a collective, or in a call of Headway that waits for ranks) wait for a rank that does not; what that one
+does is the class of the fault. Where all ranks wait, they wait for each other: in different operations, or after
+different numbers of batches.
 
-Silence alone is no stall. These are left in peace, however long it takes:
+Silence alone is no stall. These ranks are not blamed, however long it takes:
 
-- a rank that computes, as long as nobody waits for it and nobody leaves it behind (see ``Rank.left_behind``);
+- a rank that computes, as long as no rank waits for it and no rank leaves it behind (see ``Rank.left_behind``);
 - a rank whose main thread waits while its other threads, or processes that it has started, compute (``Rank.alive``);
 - a rank that does not compute, and reads or writes files (``Rank.transfers``): a download, a slow disk;
-- a rank that compiles, imports modules, reads a checkpoint, or has said what it is about (``Rank.phase``).
+- a rank that compiles, imports modules, reads a checkpoint, or has announced a phase (``Rank.phase``).
 
-Whoever could run but is not let (a crowded machine) computes, too; and the time for which it was not let is not counted
-(``Rank.starved``).
+A rank that is ready to run but gets no CPU (on a crowded machine) counts as computing; the time without a CPU is not
+counted as silence (``Rank.starved``).
 """
 
 from __future__ import annotations
@@ -36,33 +37,33 @@ Fault = Literal[
     "loader",
     "io",
     "child",
-    "blocked",  # it waits for something that we do not know
+    "blocked",  # it waits for something unknown
     "mismatch",  # different collectives on different ranks
     "uneven",  # different numbers of batches
-    "collective",  # all in the same collective, and it does not end
+    "collective",  # all ranks are in the same collective, which does not end
 ]
 
-BUSY = 0.2  # of a core that a thread has, or would have if it were let
-SPINS = 0.8  # of a core: it does nothing else
-TRANSFERS = 64 * 1024  # bytes a second, in files and pipes: more than anything writes that reports or logs
+BUSY = 0.2  # of a core that a thread uses, or would use if it got it
+SPINS = 0.8  # of a core: the thread does nothing but compute
+TRANSFERS = 64 * 1024  # bytes per second, in files and pipes: more than reports and logs write
 OWN_WORK = "waiting for threads or processes of its own, which compute"
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One look at one rank.
+    """One sample of one rank.
 
     Args:
         state: Of its main thread, as in /proc.
-        cpu_s: What its main thread has used so far.
-        all_s: For how long its threads ran or waited for a CPU so far.
-        time_s: When this was.
-        main: What its main thread did; empty where it did not answer and could not be seen.
-        answered: Whether it has told that itself.
-        delay_s: For how long its main thread has waited for a CPU so far.
-        tree_s: For how long threads of all its processes ran or waited for a CPU so far.
-        phase: What another thread does that its loader waits for, and that may take its time.
-        moved_bytes: What all its processes have read from files and pipes, and written to them, so far.
+        cpu_s: The CPU time of its main thread so far.
+        all_s: How long its threads have run or waited for a CPU so far.
+        time_s: When the sample was taken.
+        main: The calls of its main thread; empty where they are unknown.
+        answered: Whether the rank has answered itself.
+        delay_s: How long its main thread has waited for a CPU so far.
+        tree_s: How long the threads of all its processes have run or waited for a CPU so far.
+        phase: What another thread does that its loader waits for, and that may take long.
+        moved_bytes: What all its processes have read from and written to files and pipes so far.
     """
 
     state: str = ""
@@ -79,17 +80,17 @@ class Sample:
 
 @dataclass(frozen=True)
 class Rank:
-    """What is known of one rank.
+    """What is known about one rank.
 
     Args:
         rank: Its number.
-        silent: It has not got on for a while.
-        samples: What it did when we looked.
-        heartbeat: How far it is.
-        over: Its function has returned.
-        before: An earlier look without a stack: whoever computes now and then has computed since.
-        reporting: It has reported several times of late.
-        left_behind: Others have gone on and reported, with whom it was in step until it fell silent.
+        silent: Whether it has made no progress for a while.
+        samples: What it did, three times.
+        heartbeat: Its progress, and what it waits for.
+        over: Whether its function has returned.
+        before: An earlier sample without a stack: a rank that computes now and then has computed since.
+        reporting: Whether it has reported several times lately.
+        left_behind: Whether ranks that were in step with it have reported several times since it fell silent.
     """
 
     rank: int
@@ -115,30 +116,30 @@ class Rank:
 
     @property
     def runnable(self) -> float:
-        """The share of the time for which its main thread ran, or waited for nothing but a CPU."""
+        """The share of the time in which its main thread ran, or waited for nothing but a CPU."""
         if len(self.samples) > 1 and all(sample.state == "R" for sample in self.samples):
-            return 1.0  # its run delay is counted only when it gets a CPU
+            return 1.0  # the kernel counts a run delay only when it has ended
         first = self.samples[0]
         return _share(self.last.cpu_s - first.cpu_s + self.last.delay_s - first.delay_s, self._passed_s)
 
     @property
     def starved(self) -> float:
-        """The share of the time for which its main thread could have run and was not let."""
+        """The share of the time in which its main thread was ready to run and got no CPU."""
         return max(0.0, self.runnable - _share(self.last.cpu_s - self.samples[0].cpu_s, self._passed_s))
 
     @property
     def computes(self) -> bool:
-        """Whether its main thread does, or would if it were let."""
+        """Whether its main thread computes, or would if it got a CPU."""
         return self.runnable > BUSY
 
     @property
     def idle(self) -> bool:
-        """Whether none of its threads computes: a backward on a card, say, is the work of another one."""
+        """Whether none of its threads computes: a backward pass on a GPU, say, runs in another thread."""
         return _share(self.last.all_s - self.samples[0].all_s, self._passed_s) <= BUSY
 
     @property
     def alive(self) -> bool:
-        """Whether processes that it has started compute, or its own threads while its main thread waits."""
+        """Whether processes that it has started compute, or its other threads while its main thread waits."""
         first, last = self.before or self.samples[0], self.last
         passed_s = last.time_s - first.time_s
         if self.computes:
@@ -148,7 +149,7 @@ class Rank:
 
     @property
     def transfers(self) -> bool:
-        """Whether it, or a process that it has started, reads or writes files all the time, and does not compute."""
+        """Whether it, or a process that it has started, reads or writes files all the time without computing."""
         moved = [after.moved_bytes - before.moved_bytes for before, after in pairwise(self.samples)]
         return bool(moved) and not self.computes and min(moved) > 0 and sum(moved) > TRANSFERS * self._passed_s
 
@@ -158,12 +159,12 @@ class Rank:
 
     @property
     def stands(self) -> bool:
-        """Whether it does nothing at all, seen from outside and by its stack."""
+        """Whether it does nothing at all, by the kernel and by its stack."""
         return not self.moves and not self.computes and not self.alive and not self.transfers
 
     @property
     def moves(self) -> bool:
-        """Whether it is now in one function and now in another."""
+        """Whether its samples are in different functions."""
         paths = {tuple((f.file, f.function) for f in sample.main) for sample in self.samples if sample.main}
         return len(paths) > 1
 
@@ -173,7 +174,7 @@ class Rank:
 
     @property
     def phase(self) -> str:
-        """What it may take its time for, if that is what it does."""
+        """The phase it is in, in which silence is expected; empty where it is in none."""
         if self.heartbeat.phase:
             return self.heartbeat.phase
         if self.doing.kind == "loader" and (begins := [sample.phase for sample in self.samples if sample.phase]):
@@ -191,12 +192,12 @@ class Rank:
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for other ranks, and for nothing else."""
+        """Whether it waits for other ranks and for nothing else."""
         return self.over or (self.doing.kind in ("collective", "wait") and not self.moves and not self.stopped)
 
     @property
     def spins(self) -> bool:
-        """Whether it does nothing but compute, in one place."""
+        """Whether it does nothing but compute in one place."""
         return self.runnable > SPINS and not self.moves
 
 
@@ -206,7 +207,7 @@ def _share(part_s: float, whole_s: float) -> float:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """``ranks`` are to blame; ``text`` explains it in a few sentences."""
+    """``ranks`` are to blame; ``text`` explains why."""
 
     fault: Fault
     ranks: tuple[int, ...]
@@ -214,7 +215,7 @@ class Diagnosis:
 
 
 def diagnose(ranks: Sequence[Rank]) -> Diagnosis | None:
-    """None where nobody stands still, or silence was to be expected."""
+    """The diagnosis; None where every rank makes progress, or its silence is expected."""
     seen = [rank for rank in ranks if rank.samples or rank.over]
     if stopped := [rank for rank in seen if rank.stopped]:
         return _found("stopped", stopped, seen, "stopped, by a signal or in a debugger")
@@ -223,23 +224,23 @@ def diagnose(ranks: Sequence[Rank]) -> Diagnosis | None:
     waiting = [rank for rank in seen if rank.waits]
     others = [rank for rank in seen if not rank.waits]
     if len(seen) == 1 and waiting:
-        return None  # there is nobody that it could wait for: it is its device
+        return None  # no other rank could release it: it waits for its device
     if others and (blamed := _blamed(others, waiting, seen)):
         return blamed
-    held = [rank for rank in waiting if not rank.over and rank.silent]  # for as long as it takes to be a stall
+    held = [rank for rank in waiting if not rank.over and rank.silent]  # silent long enough for a stall
     if not others:
         everybody = held and all(rank.silent or rank.over for rank in waiting)
         return _waiting_for_each_other(waiting, seen) if everybody else None
-    if all(rank.reporting for rank in others):  # they get on without those that wait, and do not wait for them
+    if all(rank.reporting for rank in others):  # they make progress without the ranks that wait
         return _contradiction(held, [rank for rank in waiting if rank.over], seen)
     return None
 
 
 def _blamed(others: Sequence[Rank], waiting: Sequence[Rank], seen: Sequence[Rank]) -> Diagnosis | None:
-    """Some ranks do something else than wait; the one that is furthest behind is what the waiting ones wait for.
+    """Where some ranks do not wait, blame the one that is furthest behind: the waiting ranks wait for it.
 
-    One that stands still is to blame, whatever the others do. One that computes is to blame only where somebody waits
-    for it, and cannot be waiting for anybody else: a rank in a phase, say.
+    A rank that stands still is to blame whatever the others do. A rank that computes is to blame only where another one
+    waits for it, and cannot be waiting for a third one (a rank in a phase, say).
     """
     held = [rank for rank in waiting if not rank.over and rank.silent]
     suspects = [rank for rank in others if not rank.phase and rank.silent]
@@ -296,9 +297,9 @@ def _waiting_for_each_other(waiting: Sequence[Rank], seen: Sequence[Rank]) -> Di
     if over:
         return _uneven(over, held, seen)
     if all(rank.alive for rank in held):
-        return None  # a large tensor on its way, say
+        return None  # they transfer a large tensor, say
     if all(rank.doing.kind == "wait" for rank in held) and len({rank.heartbeat.meetings for rank in held}) == 1:
-        return None  # the controller releases them, or says what is wrong
+        return None  # the controller releases them, or fails the run
     batches = {rank.heartbeat.batches for rank in held}
     operations = {rank.doing.what for rank in held}
     if len(batches) > 1 and (len(operations) > 1 or len({rank.heartbeat.common for rank in held}) > 1):
@@ -306,18 +307,18 @@ def _waiting_for_each_other(waiting: Sequence[Rank], seen: Sequence[Rank]) -> Di
         return _uneven([rank for rank in held if rank.heartbeat.batches == fewest], held, seen)
     if len(operations) > 1:
         odd = _odd_ones(held)
-        said = ", ".join(f"{_who([rank])} in {rank.doing.said}" for rank in held)
+        each = ", ".join(f"{_who([rank])} in {rank.doing.text}" for rank in held)
         where = "in different operations" if len(odd) == len(held) else "in another operation than the others"
-        return _found("mismatch", odd, seen, f"{where}: {said}", told=True)
+        return _found("mismatch", odd, seen, f"{where}: {each}", is_complete=True)
     least = min(rank.heartbeat.common for rank in held)
     behind = [rank for rank in held if rank.heartbeat.common == least]
     if len(behind) < len(held):
-        return _found("mismatch", behind, seen, f"{_behind(behind, held)} in {held[0].doing.said}", told=True)
-    return _found("collective", held, seen, f"all in {held[0].doing.said}, which does not end", told=True)
+        return _found("mismatch", behind, seen, f"{_behind(behind, held)} in {held[0].doing.text}", is_complete=True)
+    return _found("collective", held, seen, f"all in {held[0].doing.text}, which does not end", is_complete=True)
 
 
 def _contradiction(held: Sequence[Rank], over: Sequence[Rank], seen: Sequence[Rank]) -> Diagnosis | None:
-    """Of ranks that wait while others get on: what cannot come right, whoever they wait for."""
+    """What is wrong with ranks that wait while others make progress, whichever rank they wait for."""
     fewer = [rank for rank in over if any(_is_ahead(other, rank) for other in held)]
     if fewer:
         return _uneven(fewer, held, seen)
@@ -327,7 +328,7 @@ def _contradiction(held: Sequence[Rank], over: Sequence[Rank], seen: Sequence[Ra
 
 
 def _is_ahead(rank: Rank, other: Rank) -> bool:
-    """Whether it waits in an operation that the other, which has returned, will not come to."""
+    """Whether it waits in an operation that the other rank, which has returned, will never reach."""
     mine, its = (
         (rank.heartbeat.batches, rank.heartbeat.collectives),
         (other.heartbeat.batches, other.heartbeat.collectives),
@@ -343,15 +344,15 @@ def _behind(behind: Sequence[Rank], held: Sequence[Rank]) -> str:
 def _uneven(fewer: Sequence[Rank], held: Sequence[Rank], seen: Sequence[Rank]) -> Diagnosis:
     counts = ", ".join(f"rank {rank.rank} {rank.heartbeat.batches}" for rank in seen)
     took = f" (batches taken: {counts})" if any(rank.heartbeat.batches for rank in seen) else ""
-    ended = "finished" if fewer[0].over else f"in {fewer[0].doing.said}"
+    ended = "finished" if fewer[0].over else f"in {fewer[0].doing.text}"
     others = [rank for rank in held if rank not in fewer]
-    still = f", while {_wait(others)} in {others[0].doing.said}" if others else ""
+    still = f", while {_wait(others)} in {others[0].doing.text}" if others else ""
     what = f"{ended}{still}: uneven numbers of batches, or of steps{took}"
-    return _found("uneven", fewer, seen, what, told=True)
+    return _found("uneven", fewer, seen, what, is_complete=True)
 
 
 def _odd_ones(held: Sequence[Rank]) -> list[Rank]:
-    """Those in the operation that the fewest are in; where that is a tie, those who came less far."""
+    """The ranks in the operation that the fewest are in; in a tie, those that are furthest behind."""
     count = {what: sum(rank.doing.what == what for rank in held) for what in {rank.doing.what for rank in held}}
     least = min(count.values())
     odd = [rank for rank in held if count[rank.doing.what] == least]
@@ -369,10 +370,12 @@ def _who(ranks: Sequence[Rank]) -> str:
     return phrases.ranks(rank.rank for rank in ranks)
 
 
-def _found(fault: Fault, blamed: Sequence[Rank], seen: Sequence[Rank], what: str, *, told: bool = False) -> Diagnosis:
+def _found(
+    fault: Fault, blamed: Sequence[Rank], seen: Sequence[Rank], what: str, *, is_complete: bool = False
+) -> Diagnosis:
     numbers = tuple(rank.rank for rank in blamed)
     held = [rank for rank in seen if rank.waits and not rank.over and rank.rank not in numbers]
     text = f"{phrases.ranks_are(numbers)} {what}"
-    if held and not told:
-        text += f"; {_wait(held)} in {held[0].doing.said} for {_who(blamed)}"
+    if held and not is_complete:
+        text += f"; {_wait(held)} in {held[0].doing.text} for {_who(blamed)}"
     return Diagnosis(fault, numbers, text)

@@ -1,15 +1,15 @@
-"""The watch looks from outside whether each rank gets on, and finds out what holds it up when it does not.
+"""The watchdog notices ranks that make no progress, and finds out why.
 
     progress ──▶ silence ──▶ half of stall_warn_s: what has it computed so far?
-       ▲                 ──▶ stall_warn_s: three looks at every rank, a moment apart ──▶ a diagnosis, or none
-       └── one of those concerned gets on: it is over ◀── again after a while ◀────────────────┘
+       ▲                 ──▶ stall_warn_s: three samples of every rank, a moment apart ──▶ a diagnosis, or none
+       └── one of these ranks makes progress: the stall is over ◀── again after a while ◀─────┘
 
-Every rank has a clock of its own: that others get on says nothing about it. A clock begins anew with a sign of life:
-a message that tells of progress, or CPU time that the rank's threads and processes have used. Where our own thread was
-not let for a while (a suspended machine), all clocks begin anew.
+Every rank has a clock of its own: progress of other ranks says nothing about it. A clock restarts with a message that
+shows progress, or with CPU time that the rank's threads and processes have used. Where the controller's own thread did
+not run for a while (a suspended machine), all clocks restart.
 
-Looking is asking the rank itself (Dump), and the system about its processes; one that does not answer is looked at from
-outside. All of it belongs to the controller's thread, and none of it waits.
+A sample is the rank's answer to RequestStacks, and what the system says about its processes; a rank that does not answer
+is sampled from outside. Everything runs in the controller's thread, and nothing waits.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from headway.engine.process_stats import OutsideStacks, ProcessStats
 
 NUM_LOOKS = 3
 BETWEEN_S = 0.75
-AWAY_S = 2.0  # later than we wanted to look: we were stopped, and so were others
-REPORTING = 3  # reports within the time that makes a silence
-LEFT_BEHIND = 1.6  # times as long as a silence, for a rank that computes and for which nobody waits
+AWAY_S = 2.0  # a sample that is so much late: this process was stopped, and the workers with it
+REPORTING = 3  # reports within the time after which a rank counts as silent
+LEFT_BEHIND = 1.6  # times that time, for a rank that computes and that no rank waits for
 PATIENCE = 1.5  # times as long as the longest silence that ended by itself
-PHASE_S = 60.0  # in one phase, until we mention it; then after twice as long, and so on
+PHASE_S = 60.0  # in one phase until it is mentioned; then after twice as long, and so on
 
 
 class RankProbe(Protocol):
-    """How the ranks can be looked at; by rank."""
+    """Access to the ranks, by number."""
 
     def ask(self, rank: int, index: int) -> None: ...
     def vital(self, rank: int) -> ProcessStats | None: ...
@@ -44,13 +44,13 @@ class RankProbe(Protocol):
 
 @dataclass
 class _Watched:
-    """One rank: when it got on last, and what was seen of it since we began to look.
+    """One rank: its last progress, and the samples taken since it fell silent.
 
     Args:
-        since: When it told of progress last.
-        alive: When it was last seen to compute.
+        since: When it made progress last.
+        alive: When it last computed.
         in_step: How often each rank had reported when this one did so last.
-        before: A look without a stack, some time before the others.
+        before: A sample without a stack, some time before the others.
     """
 
     since: float
@@ -64,44 +64,48 @@ class _Watched:
     left: bool = False
     samples: list[Sample] = field(default_factory=list)
     answer: StackDump | None = None
-    stacks: str = ""  # the newest that we have of it, as text
+    stacks: str = ""  # the newest dump, as text
     outside: OutsideStacks | None = None
-    mention_s: float = 0.0  # a phase that lasts for so long
+    mention_s: float = 0.0  # mention a phase that lasts so long
 
 
 class Watchdog:
-    """``found`` is told a diagnosis when there is one and None when a stall is over; with how long it has lasted.
+    """Watches the ranks of one attempt at a time.
 
-    ``lasts`` is told of phases that do, with who is in them and for how long: no stall, but nobody shall wonder.
+    Args:
+        config: After how long silence is a stall.
+        probe: Access to the ranks.
+        on_diagnosis: Called with a diagnosis, and with None when a stall is over; and with how long it has lasted.
+        on_long_phase: Called with a phase that lasts long, its ranks and its duration. It is no stall.
     """
 
     def __init__(
         self,
         config: FailureConfig,
-        patients: RankProbe,
-        found: Callable[[Diagnosis | None, float], None],
-        lasts: Callable[[str, list[int], float], None],
+        probe: RankProbe,
+        on_diagnosis: Callable[[Diagnosis | None, float], None],
+        on_long_phase: Callable[[str, list[int], float], None],
     ) -> None:
         waits = [s for s in (config.stall_warn_s, config.stall_timeout_s) if s is not None]
         self._config = config
         self._after_s = min(waits) if waits else None
-        self._patients = patients
-        self._found = found
-        self._lasts = lasts
+        self._probe = probe
+        self._on_diagnosis = on_diagnosis
+        self._on_long_phase = on_long_phase
         self._ranks: list[_Watched] = []
-        self._next: float | None = None  # when we look again
-        self._begun = False  # whether we have seen how much everybody has computed so far
-        self._num_looks = 0  # of this silence
+        self._next: float | None = None  # the time of the next sample
+        self._begun = False  # whether the earlier sample (``before``) is taken
+        self._num_looks = 0  # samples taken in this silence
         self._index = 0
-        self._longest_s = 0.0  # silence that ended by itself
-        self._concerned: frozenset[int] = frozenset()  # by the stall that we know of
+        self._longest_s = 0.0  # the longest silence that ended by itself
+        self._concerned: frozenset[int] = frozenset()  # ranks of the current stall
         self.current: Diagnosis | None = None
 
     def begin(self, num_workers: int, now: float) -> None:
-        """All ranks have been told to start."""
+        """All ranks have been sent Start."""
         self._ranks = [_Watched(now, now, mention_s=PHASE_S) for _ in range(num_workers)]
         self._concerned = frozenset()
-        self._rest(now)
+        self._restart(now)
 
     def end(self) -> None:
         for watched in self._ranks:
@@ -110,9 +114,9 @@ class Watchdog:
         self._next = None
         self.current = None
 
-    # --- what comes in ---
+    # --- messages and exits ---
 
-    def heard(self, rank: int, message: ToController, now: float) -> None:
+    def on_message(self, rank: int, message: ToController, now: float) -> None:
         if rank >= len(self._ranks):
             return
         watched = self._ranks[rank]
@@ -122,41 +126,41 @@ class Watchdog:
                 if index == self._index:
                     watched.answer = message
                 if not _same(watched.heartbeat, message.heartbeat):
-                    self._got_on(rank, now)
+                    self._on_progress(rank, now)
                 watched.heartbeat = message.heartbeat
             case Heartbeat():
                 if not _same(watched.heartbeat, message):
-                    self._got_on(rank, now)
+                    self._on_progress(rank, now)
                 watched.heartbeat = message
             case Report():
                 watched.reports.append(now)
                 watched.num_reports += 1
-                self._got_on(rank, now)
+                self._on_progress(rank, now)
                 watched.in_step = tuple([each.num_reports for each in self._ranks])
             case _:
-                self._got_on(rank, now)
+                self._on_progress(rank, now)
 
-    def over(self, rank: int, *, left: bool = False) -> None:
+    def on_end(self, rank: int, *, left: bool = False) -> None:
         """Its function has returned, or its process has ended."""
         if rank < len(self._ranks):
             self._ranks[rank].over = True
             self._ranks[rank].left = left
 
     def stacks(self) -> dict[int, str]:
-        """What each rank was doing when we looked last, told by itself or seen from outside."""
+        """The newest stack dump of each rank, its own or one from outside."""
         return {rank: watched.stacks for rank, watched in enumerate(self._ranks) if watched.stacks}
 
-    def _got_on(self, rank: int, now: float) -> None:
+    def _on_progress(self, rank: int, now: float) -> None:
         watched = self._ranks[rank]
         silent_s = now - watched.since
         watched.since, watched.mention_s = now, PHASE_S
         if self.current is not None and rank in self._concerned:
             self._longest_s = max(self._longest_s, silent_s)
-            self._found(None, silent_s)
+            self._on_diagnosis(None, silent_s)
             self.current = None
-            self._rest(now)
+            self._restart(now)
 
-    def _rest(self, now: float) -> None:
+    def _restart(self, now: float) -> None:
         self._num_looks = 0
         for watched in self._ranks:
             watched.samples.clear()
@@ -165,7 +169,7 @@ class Watchdog:
         self._begun = False
         self._next = now + self._threshold_s / 2 if self._after_s is not None else None
 
-    # --- looking ---
+    # --- samples ---
 
     @property
     def _threshold_s(self) -> float:
@@ -173,11 +177,11 @@ class Watchdog:
         return max(self._after_s, PATIENCE * self._longest_s)
 
     def wait_s(self, now: float) -> float | None:
-        """How long until we want to look."""
+        """How long until the next sample is due."""
         return None if self._next is None or not self._ranks else max(0.0, self._next - now)
 
     def look(self, now: float) -> None:
-        """To be called whenever ``wait_s`` is over; cheap at any other time."""
+        """Do what is due; to be called when ``wait_s`` has passed, and cheap at any other time."""
         if self._next is None or now < self._next or not self._ranks:
             return
         if now - self._next > AWAY_S:
@@ -193,17 +197,17 @@ class Watchdog:
         for rank, watched in enumerate(self._ranks):
             if not watched.left:
                 watched.answer = None
-                self._patients.ask(rank, self._index)
+                self._probe.ask(rank, self._index)
         self._next = now + BETWEEN_S
 
     def _forget(self, now: float) -> None:
-        """Nobody has let us look for a while: what we know is of another time."""
+        """Restart all clocks: this process did not run for a while."""
         for watched in self._ranks:
             watched.since = watched.alive = now
-        self._rest(now)
+        self._restart(now)
 
     def _is_time(self, now: float) -> bool:
-        """Whether somebody has been silent for long enough; half-way we see what everybody has computed so far."""
+        """Whether a rank has been silent for long enough; half-way all ranks are sampled without stacks."""
         silent_since = self._silent_since()
         silent_s = 0.0 if silent_since is None else now - silent_since
         if self._begun and silent_s >= self._threshold_s:
@@ -220,7 +224,7 @@ class Watchdog:
         return False
 
     def _sample(self, rank: int, now: float, main: tuple[Frame, ...] = (), *, answered: bool = False) -> Sample:
-        vital = self._patients.vital(rank) or ProcessStats()
+        vital = self._probe.vital(rank) or ProcessStats()
         return Sample(
             vital.state,
             vital.cpu_s,
@@ -234,7 +238,7 @@ class Watchdog:
         )
 
     def _silent_since(self) -> float | None:
-        """Since when the rank has been silent that has been for the longest time; in a phase it may be stopped, too."""
+        """Since when the most silent rank has been silent; ranks in a phase count, because they may be stopped."""
         return min((watched.since for watched in self._ranks if not watched.over), default=None)
 
     def _take_samples(self, now: float) -> None:
@@ -248,7 +252,7 @@ class Watchdog:
                 main, watched.stacks = from_faulthandler(written), seen or written or watched.stacks
                 watched.outside = None
             if answer is None and self._num_looks == NUM_LOOKS - 1:
-                watched.outside = self._patients.outside(rank)
+                watched.outside = self._probe.outside(rank)
             sample = self._sample(rank, now, main, answered=answer is not None)
             watched.samples.append(replace(sample, phase=answer.phase if answer is not None else ""))
 
@@ -256,25 +260,25 @@ class Watchdog:
         ranks = [self._seen(number, now) for number, each in enumerate(self._ranks) if not each.left]
         found = diagnose(ranks)
         if found is None and self.current is not None:
-            self._found(None, self._silent_s(self.current.ranks, now))
+            self._on_diagnosis(None, self._silent_s(self.current.ranks, now))
         if found is not None:
             silent_s = self._silent_s(found.ranks, now)
             self._concerned = frozenset(found.ranks) | {each.rank for each in ranks if each.waits and each.silent}
-            self._found(found, silent_s)
+            self._on_diagnosis(found, silent_s)
         elif self._config.stall_warn_s is not None:
-            self._mention([rank for rank in ranks if rank.samples and not rank.over], now)
+            self._mention_long_phases([rank for rank in ranks if rank.samples and not rank.over], now)
         self.current = found
         for rank in ranks:
             if rank.samples and (rank.alive or rank.computes or rank.transfers):
                 self._ranks[rank.rank].alive = now
-        self._rest(now)
+        self._restart(now)
         again_s = self._config.stall_timeout_s
         if found is not None and again_s is not None:
             self._begun = True
             self._next = now + max(BETWEEN_S, min(self._threshold_s, again_s - silent_s))
 
     def _seen(self, number: int, now: float) -> Rank:
-        """What we know of a rank, and whether that makes a silence."""
+        """What is known about a rank, and whether it counts as silent."""
         watched = self._ranks[number]
         rank = Rank(number, True, tuple(watched.samples), watched.heartbeat, watched.over, watched.before)
         if not watched.samples:
@@ -291,7 +295,7 @@ class Watchdog:
         )
 
     def _is_left_behind(self, number: int) -> bool:
-        """Whether somebody has reported on and on with whom this rank was in step when it got on last."""
+        """Whether a rank that was in step with this one at its last progress has reported several times since."""
         watched = self._ranks[number]
         return watched.num_reports > 0 and any(
             other.num_reports - watched.num_reports >= REPORTING
@@ -301,15 +305,15 @@ class Watchdog:
         )
 
     def _silent_s(self, blamed: Sequence[int], now: float) -> float:
-        """For how long those have stood still who are to blame; where they have left, those who wait for them."""
+        """How long the blamed ranks have stood still; where they have exited, those that wait for them."""
         there = [self._ranks[rank] for rank in blamed if not self._ranks[rank].over]
         silent = [max(each.since, each.alive) for each in there] or [
             each.since for each in self._ranks if not each.over and now - each.since >= self._threshold_s
         ]
         return now - min(silent, default=now)
 
-    def _mention(self, ranks: Sequence[Rank], now: float) -> None:
-        """Phases that have lasted for long."""
+    def _mention_long_phases(self, ranks: Sequence[Rank], now: float) -> None:
+        """Mention phases that last long."""
         due: dict[str, list[int]] = {}
         for rank in ranks:
             watched = self._ranks[rank.rank]
@@ -317,7 +321,7 @@ class Watchdog:
                 due.setdefault(rank.phase, []).append(rank.rank)
                 watched.mention_s = 2 * (now - watched.since)
         for phase, numbers in due.items():
-            self._lasts(phase, numbers, now - max(self._ranks[number].since for number in numbers))
+            self._on_long_phase(phase, numbers, now - max(self._ranks[number].since for number in numbers))
 
 
 def _drop_outside(watched: _Watched) -> None:

@@ -75,12 +75,12 @@ class World:
             for rank, index in self.asked:
                 each = self.patients[rank]
                 dump = StackDump(index=index, heartbeat=each.heartbeat, main=each.main, text="")
-                self.watch.heard(rank, dump, self.now)
+                self.watch.on_message(rank, dump, self.now)
             self.asked.clear()
             self.watch.look(self.now)
 
     def report(self, rank: int) -> None:
-        self.watch.heard(rank, Report(0, self.now, b"{}"), self.now)
+        self.watch.on_message(rank, Report(0, self.now, b"{}"), self.now)
 
     @property
     def faults(self) -> list[tuple[str, tuple[int, ...]]]:
