@@ -17,7 +17,7 @@ from headway.core.task import WorkerOptions
 
 
 def noted(starts: Sequence[Start], preload: Iterable[str], env_vars: Iterable[str]) -> ReplayScene:
-    """The scene of an attempt; ``preload``: modules that workers import first; ``env_vars``: set by the user for them."""
+    """The scene of an attempt; ``preload``: modules that workers import; ``env_vars``: those that the user has set."""
     run, looks = starts[0].run, starts[0].setup
     return ReplayScene(
         cwd=looks.cwd,

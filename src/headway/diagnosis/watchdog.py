@@ -8,8 +8,8 @@ Every rank has a clock of its own: progress of other ranks says nothing about it
 shows progress, or with CPU time that the rank's threads and processes have used. Where the controller's own thread did
 not run for a while (a suspended machine), all clocks restart.
 
-A sample is the rank's answer to RequestStacks, and what the system says about its processes; a rank that does not answer
-is sampled from outside. Everything runs in the controller's thread, and nothing waits.
+A sample is the rank's answer to RequestStacks, and what the system says about its processes; a rank that does not
+answer is sampled from outside. Everything runs in the controller's thread, and nothing waits.
 """
 
 from __future__ import annotations
