@@ -511,7 +511,7 @@ def test_half_of_the_first_checkpoint_is_no_checkpoint(s3: S3, tmp_path: Path) -
                 Path(folder, f"of-{{rank}}").write_text("x")
                 if rank == 1:
                     from headway.storage.object_store import obstore_client
-                    obstore_client.ObjectStore.upload = lambda *args: time.sleep(100)
+                    obstore_client.ObstoreClient.upload = lambda *args: time.sleep(100)
                 train.report({{}}, train.Checkpoint.from_directory(folder))
             time.sleep(100)
 
