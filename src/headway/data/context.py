@@ -1,4 +1,4 @@
-"""Settings of data pipelines: how much memory, how many threads. They travel from the driver to the workers."""
+"""Settings of data pipelines: memory, threads, progress bars. The driver's are sent to the workers."""
 
 from __future__ import annotations
 
@@ -6,12 +6,21 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-SHARE = 0.25  # of this machine's memory, for the pipelines of all its workers
+MEMORY_FRACTION = 0.25  # of this machine's memory, for the pipelines of all its workers
 
 
 @dataclass
 class ExecutionOptions:
-    """Accepted as the peer has it. Order is always preserved; ``resource_limits`` are a hint that we do not need."""
+    """Options of Ray Data, accepted for compatibility. They have no effect: order is always preserved.
+
+    Args:
+        resource_limits: of the whole pipeline.
+        exclude_resources: what the pipeline must leave free.
+        preserve_order: keep the order of rows.
+        locality_with_output: prefer the node of the consumer.
+        actor_locality_enabled: prefer the node of the input.
+        verbose_progress: one progress bar per operation.
+    """
 
     resource_limits: Any = None
     exclude_resources: Any = None
@@ -23,9 +32,13 @@ class ExecutionOptions:
 
 @dataclass
 class DataContext:
-    """``memory_budget_bytes``: what a worker's pipeline may hold at a time; None: its part of a quarter of the memory.
+    """Settings of data pipelines. Change those of ``DataContext.get_current()`` before a run.
 
-    ``num_threads``: for reading and mapping, each; None: as many as the worker has cores.
+    Args:
+        memory_budget_bytes: what a worker's pipeline may hold at a time; None: its part of a quarter of the memory.
+        num_threads: for reading and for mapping, each; None: as many as the worker has cores, at most 8.
+        enable_progress_bars: show a bar on a terminal where something takes long.
+        execution_options: options of Ray Data, without effect.
     """
 
     memory_budget_bytes: int | None = None
@@ -48,16 +61,20 @@ class DataContext:
     def budget(self, num_local_workers: int = 1) -> int:
         if self.memory_budget_bytes is not None:
             return self.memory_budget_bytes
-        return int(memory_bytes() * SHARE) // max(1, num_local_workers)
+        return int(memory_bytes() * MEMORY_FRACTION) // max(1, num_local_workers)
 
     def threads(self, num_local_workers: int = 1) -> int:
         if self.num_threads is not None:
             return self.num_threads
         return max(1, min(8, len(os.sched_getaffinity(0)) // max(1, num_local_workers)))
 
+    def num_spare_cores(self, num_local_workers: int = 1) -> int:
+        """For other processes of each worker, beyond the core that it works on itself."""
+        return len(os.sched_getaffinity(0)) // max(1, num_local_workers) - 1
+
 
 def memory_bytes() -> int:
-    """What this machine has, or what our container may use of it."""
+    """The memory of this machine, or of this container."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         with open("/sys/fs/cgroup/memory.max") as file:

@@ -186,16 +186,16 @@ class _Shard:
 
     def position(self) -> dict[str, Any] | None:
         stream = self.stream
-        if stream.position.epoch < 0:
+        if stream.cursor.position.epoch < 0:
             return None
         stream.count_as_taken()
         return DatasetPosition(
-            **stream.told._asdict(),
+            **stream.cursor.resume_position._asdict(),
             lanes=stream.lanes,
             window=stream.order.window,
-            local=stream.local,
+            local=stream.local_shuffle,
             files=self.fingerprint,
-            crosses=stream.crosses,
+            crosses=stream.cursor.crosses,
         ).to_json()
 
     def stats(self) -> DatasetStats | None:
@@ -218,7 +218,7 @@ class DatasetShards:
 
 
 def _made(session: Session, name: str, feed: Feed) -> _Shard:
-    from headway.data.execution.epochs import EpochStream, ShardPlace
+    from headway.data.execution.epochs import EpochStream, LoopHooks, ShardPlace
     from headway.data.execution.memory_reuse import keep_freed_memory
     from headway.data.iterator import DataIterator
 
@@ -236,10 +236,10 @@ def _made(session: Session, name: str, feed: Feed) -> _Shard:
         name=name,
         training=name.startswith(TRAINING),
         lasting=True,
-        progress=session.progress,
+        hooks=LoopHooks(progress=session.progress),
     )
     if feed.split and stream.training and place.world_size > 1 and not plan.keeps_rows:
-        stream.agreement = _Together(session, name)
+        stream.hooks.agreement = _SessionAgreement(session, name)
     _go_on(session, name, stream)
     if (follow := session.helper(DatasetShards).follower) is not None:
         follow(stream)
@@ -258,10 +258,10 @@ def _go_on(session: Session, name: str, stream: EpochStream) -> None:
     position = _own_position(session, name, cursor)
     if position is None:  # this rank had not begun
         return
-    stream.position = Position(position.epoch, position.rows, position.skip, position.done)
-    stream.crosses = position.crosses
+    stream.cursor.position = Position(position.epoch, position.rows, position.skip, position.done)
+    stream.cursor.crosses = position.crosses
     if not position.done:
-        stream.hold(position.lanes, position.window, position.local)
+        stream.resume(position.lanes, position.window, position.local)
 
 
 def _check_same_workers(name: str, now: int, cursor: DatasetCursor) -> None:
@@ -295,15 +295,15 @@ def _device(session: Session) -> Any:
     return device_of(session.place)
 
 
-class _Together:
+class _SessionAgreement:
     """How this rank and the others find their last step."""
 
     def __init__(self, session: Session, name: str) -> None:
         self._session = session
         self._name = name
 
-    def has(self, epoch: int, num_batches: int, *, ended: bool) -> None:
+    def announce(self, epoch: int, num_batches: int, *, ended: bool) -> None:
         self._session.data.announce_batches(self._name, epoch, num_batches, ended=ended)
 
-    def may(self, epoch: int, number: int) -> bool:
+    def all_have(self, epoch: int, number: int) -> bool:
         return self._session.data.all_have_batch(self._name, epoch, number)

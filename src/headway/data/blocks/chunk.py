@@ -266,8 +266,8 @@ def check_format(batch_format: str | None) -> None:
 # --- out of blocks ---
 
 
-def gathered(blocks: Sequence[pa.Table], where: np.ndarray[Any, Any], rows: np.ndarray[Any, Any]) -> Chunk:
-    """Copies of rows: the i-th one is row ``rows[i]`` of block ``where[i]``."""
+def gathered(blocks: Sequence[pa.Table], where: np.ndarray[Any, Any] | None, rows: np.ndarray[Any, Any]) -> Chunk:
+    """Copies of rows: the i-th one is row ``rows[i]`` of block ``where[i]``. A single block needs no ``where``."""
     for block in blocks[1:]:
         if block.column_names != blocks[0].column_names:
             _check_columns([blocks[0].column_names, block.column_names])

@@ -1,4 +1,4 @@
-"""Batches as they are taken, counted: so that others can see that a loop gets on, or what it waits for."""
+"""Counts batches as a loop takes them, so that others see that it advances and whether it waits for data."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Any, Protocol, TypeVar
 T = TypeVar("T")
 
 
-class Progress(Protocol):
-    """What wants to know."""
+class LoaderProgress(Protocol):
+    """What is counted; a heartbeat reports it."""
 
     in_loader: bool  # the loop waits for a batch
     batches: int
-    taken: dict[str, int]  # how far each dataset is that is split among ranks: rows of its order, over all epochs
+    taken: dict[str, int]  # of each dataset that ranks share: rows of its order, over all epochs
 
 
-class Watcher(Protocol):
-    """Who wants to know how loops use their data."""
+class PassObserver(Protocol):
+    """Follows the passes of loops over their data. ``name`` is of the dataset or the loader."""
 
     def begin(self, name: Hashable) -> None:
-        """A pass begins, or is continued."""
+        """A pass begins or is resumed."""
 
     def ask(self, name: Hashable, *, last: bool) -> None:
-        """The loop is through with the batch that it had, and asks for the next one; ``last``: there is none."""
+        """The loop has finished with its batch and asks for the next one; ``last``: there is none."""
 
     def end(self, name: Hashable) -> None:
         """The pass is over."""
 
 
-class Unwatched:
-    """Nobody wants to know."""
+class NoObserver:
+    """Ignores the passes of a loop."""
 
     def begin(self, name: Hashable) -> None: ...
 
@@ -39,7 +39,8 @@ class Unwatched:
     def end(self, name: Hashable) -> None: ...
 
 
-def counted(batches: Iterator[T], progress: Progress) -> Iterator[T]:
+def counted(batches: Iterator[T], progress: LoaderProgress) -> Iterator[T]:
+    """The same batches; ``progress`` says how many were taken, and when the loop waits for one."""
     end = object()
     while True:
         progress.in_loader = True

@@ -1,10 +1,11 @@
-"""Blocks, read ahead by threads, within a budget of bytes.
+"""Reads the blocks that batches are made of, ahead of them, in threads and within a budget of bytes.
 
     needs ──▶ reading ──▶ held ──(their last row is passed)──▶ kept for later epochs, while there is room
 
-What is held or being read never takes more than the budget: the next piece is read when there is room for it. What
-is kept from former epochs makes room first. A lane is read in the same pieces every epoch, so the pieces that came
-first stay and those that came last go: the other way round, nothing that is kept would ever be of use again.
+Held blocks and those being read never take more than the budget: the next piece is read when there is room for it.
+Blocks kept from earlier epochs make room first. A lane is read in the same pieces every epoch, so the pieces that
+were read first are kept and those read last are dropped: the other way round, a kept block would always be dropped
+before it is used again.
 """
 
 from __future__ import annotations
@@ -29,12 +30,16 @@ Time = tuple[int, int]  # epoch, row of the lanes
 
 @dataclass
 class HeldBlock:
-    """A piece that is there, or on its way: then ``size`` is what it is expected to be."""
+    """A piece that is in memory or being read; ``size`` is an estimate until it is in memory."""
 
     until: Time
     size: int
     table: pa.Table | None = None
     error: BaseException | None = None
+
+    @property
+    def is_read(self) -> bool:
+        return self.table is not None or self.error is not None
 
 
 class BlockReader:
@@ -48,7 +53,7 @@ class BlockReader:
     ) -> None:
         self.tally = OpTally(source.name)
         self.budget = budget
-        self._room = budget - budget // 4  # decoding takes memory of its own: the rest is for that
+        self._room = budget - budget // 4  # the rest is for decoding, which needs memory of its own
         self._source = source
         self._columns = columns
         self._needs = needs
@@ -57,49 +62,44 @@ class BlockReader:
         self._cache: dict[int, pa.Table] = {}
         self._cached_bytes = 0
         self._held_bytes = 0
-        self._outside_bytes = 0  # batches that were made and not taken yet
+        self._outside_bytes = 0  # of batches that wait for the loop
         self.most_bytes = 0
-        self._ratio = 1.0  # how much larger pieces are than their source has said
+        self._ratio = 1.0  # how much larger blocks are than their source estimates
         self._num_threads = num_threads
         self._threads = DaemonThreads(num_threads, "headway-data-read")
         self._changed = threading.Condition()
         self._closed = False
 
     def blocks(self, pieces: Sequence[int], now: Time) -> list[pa.Table]:
-        """These pieces; waits until they are there."""
+        """These pieces; waits until they are read."""
         with self._changed:
             for piece in pieces:
                 self._ask(piece, now)
             self._pump()
-            self._changed.wait_for(lambda: self._closed or all(map(self._is_there, pieces)))
+            self._changed.wait_for(lambda: self._closed or all(self._held[piece].is_read for piece in pieces))
             if self._closed:
                 raise Closed
-            return [self._table(piece) for piece in pieces]
-
-    def _is_there(self, piece: int) -> bool:
-        held = self._held[piece]
-        return held.table is not None or held.error is not None
-
-    def _table(self, piece: int) -> pa.Table:
-        held = self._held[piece]
-        if held.error is not None:
-            raise held.error
-        return held.table
+            held = [self._held[piece] for piece in pieces]
+            for block in held:
+                if block.error is not None:
+                    raise block.error
+            return [block.table for block in held]
 
     def passed(self, now: Time) -> None:
-        """Nothing that was needed only up to here is needed any more."""
+        """Release what is needed only up to here, and read on."""
         with self._changed:
-            for piece in [piece for piece, held in self._held.items() if held.until <= now and self._is_there(piece)]:
-                self._release(piece)
+            for piece, held in list(self._held.items()):
+                if held.until <= now and held.is_read:
+                    self._release(piece)
             self._pump()
 
     def made(self, size: int) -> None:
-        """A batch of so many bytes waits for the loop."""
+        """Count a batch of so many bytes that waits for the loop."""
         with self._changed:
             self._outside_bytes += size
 
     def taken(self, size: int) -> None:
-        """The loop has it: it is not ours any more."""
+        """Stop counting it: the loop has taken it."""
         with self._changed:
             self._outside_bytes -= size
 
@@ -129,30 +129,33 @@ class BlockReader:
         return self._held_bytes + self._cached_bytes + self._outside_bytes
 
     def _pump(self) -> None:
-        """Begin to read what is needed next, as far as there is room. What is held for now is not looked beyond."""
+        """Begin to read what is needed next, while there is room and a thread is free.
+
+        A piece that is needed again later is not begun again before its first need is over.
+        """
         while self._next is not None and not self._closed:
             first, until, piece = self._next
             held = self._held.get(piece)
             if held is not None and first > held.until:
                 return
-            if held is None and self._num_reading() >= self._num_threads + AHEAD:
+            num_reading = sum(block.table is None for block in self._held.values())
+            if held is None and num_reading >= self._num_threads + AHEAD:
                 return
             if not self._begin(piece, until, must=False):
                 return
             self._next = next(self._needs, None)
 
-    def _num_reading(self) -> int:
-        return sum(held.table is None for held in self._held.values())
-
     def _ask(self, piece: int, now: Time) -> None:
+        """Begin to read a piece that a batch waits for, room or not."""
         if piece not in self._held:
-            while self._next is not None and self._next[0] <= now:  # mostly it is among those that come next
+            while self._next is not None and self._next[0] <= now:  # usually it is among the next ones
                 self._begin(self._next[2], self._next[1], must=True)
                 self._next = next(self._needs, None)
         if piece not in self._held:
             self._begin(piece, (now[0], now[1] + 1), must=True)
 
     def _begin(self, piece: int, until: Time, *, must: bool) -> bool:
+        """Hold a piece up to ``until``: read it if it is not in memory. False if there is no room and no ``must``."""
         if piece in self._held:
             self._held[piece].until = max(self._held[piece].until, until)
             return True
@@ -174,7 +177,7 @@ class BlockReader:
         self._held[piece] = HeldBlock(until, size)
         self._held_bytes += size
         self.most_bytes = max(self.most_bytes, self._used())
-        self._threads.submit(lambda: self._read(piece))
+        self._threads.submit(self._read, piece)
         return True
 
     def _too_large(self, piece: int, size: int) -> DataError:
@@ -200,20 +203,20 @@ class BlockReader:
                     f"{self._source.where(piece)} has {table.num_rows:,} rows now, and had {expected:,}: "
                     "it has changed since the dataset was made"
                 )
-        except BaseException as caught:  # whatever it is, the loop must hear of it
+        except BaseException as caught:  # raised where the block is awaited
             error, table = caught, None
         with self._changed:
             held = self._held.get(piece)
             if held is not None:
-                self._arrived(held, piece, table, error, time.perf_counter() - began)
+                held.table, held.error = table, error
+                if table is not None:
+                    self._account(held, table, piece, time.perf_counter() - began)
             self._changed.notify_all()
             if error is None:
                 self._pump()
 
-    def _arrived(self, held: HeldBlock, piece: int, table: Any, error: BaseException | None, seconds: float) -> None:
-        held.table, held.error = table, error
-        if table is None:
-            return
+    def _account(self, held: HeldBlock, table: pa.Table, piece: int, seconds: float) -> None:
+        """Replace the estimate of a block's size by what it takes."""
         self._held_bytes += table.nbytes - held.size
         held.size = table.nbytes
         expected = self._source.size(piece)
@@ -224,4 +227,4 @@ class BlockReader:
 
 
 class Closed(Exception):
-    """Nobody wants these blocks any more."""
+    """The pipeline was closed while somebody waited for it."""

@@ -1,4 +1,4 @@
-"""A few threads that do what they are given, in order, and that nobody waits for when the process ends."""
+"""A pool of daemon threads: jobs run in order, and the end of the process does not wait for them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import Any
 
 
 class DaemonThreads:
-    """Like an executor; but its threads are daemons, so a slow disk does not hold up the end of a program."""
+    """Like an executor of ``concurrent.futures``, which would let a slow disk delay the end of a program."""
 
     def __init__(self, number: int, name: str) -> None:
-        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None]
+        self._jobs = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._work, name=name, daemon=True) for _ in range(number)]
         for thread in self._threads:
             thread.start()
 
-    def submit(self, job: Callable[[], Any]) -> Future[Any]:
+    def submit(self, job: Callable[..., Any], *args: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        self._jobs.put((future, job))
+        self._jobs.put((future, job, args))
         return future
 
     def close(self) -> None:
@@ -34,11 +35,11 @@ class DaemonThreads:
 
     def _work(self) -> None:
         while (entry := self._jobs.get()) is not None:
-            future, job = entry
+            future, job, args = entry
             if not future.set_running_or_notify_cancel():
                 continue
             try:
-                future.set_result(job())
-            except BaseException as error:  # whatever it is, it belongs to whoever waits for the result
+                future.set_result(job(*args))
+            except BaseException as error:  # raised again where the result is awaited
                 future.set_exception(error)
-            del future, job, entry  # a result may be large, and the next job may be long in coming
+            del future, job, args, entry  # a result may be large, and the next job may take long to come

@@ -1,6 +1,6 @@
-"""One consumer's way through a dataset, epoch after epoch: which epoch comes next, and how far it has come.
+"""The epochs of one consumer of a dataset: which one comes next, and how far it is consumed.
 
-A training worker has one for each dataset; its position rides in every report, and another attempt begins with it.
+A training worker has one stream per dataset. Its position is in every report, and the next attempt begins there.
 """
 
 from __future__ import annotations
@@ -15,38 +15,43 @@ from typing import Any, Protocol
 from headway.core.errors import ConfigError, DataError
 from headway.data.blocks.chunk import Chunk, padded
 from headway.data.context import DataContext
-from headway.data.execution.batch_counter import Progress, Unwatched, Watcher, counted
+from headway.data.execution.batch_counter import LoaderProgress, NoObserver, PassObserver, counted
 from headway.data.execution.block_reader import Closed
-from headway.data.execution.map_executor import spare_cores
 from headway.data.execution.pipeline import Batch, Pipeline, PipelineOptions, Position
 from headway.data.operations.base import UserOp
 from headway.data.plan import Plan
 from headway.data.sharding.row_order import Order
-from headway.data.sharding.step_schedule import Schedule
-from headway.data.sharding.step_sizes import next_step
+from headway.data.sharding.step_schedule import Schedule, next_step
 
 _logger = logging.getLogger(__name__)
 
 NOWHERE = Position(-1, done=True)  # no epoch has begun
 
 
-class Agreement(Protocol):
-    """How ranks find out which step is the last, where nobody can know before: see ``control.horizons``."""
+class LastStepAgreement(Protocol):
+    """How ranks agree on the last step, where no rank can know it before: see ``control.machine.epoch_end``."""
 
-    def has(self, epoch: int, num_batches: int, *, ended: bool) -> None:
+    def announce(self, epoch: int, num_batches: int, *, ended: bool) -> None:
         """This rank has so many batches; ``ended``: and no more."""
 
-    def may(self, epoch: int, number: int) -> bool:
+    def all_have(self, epoch: int, number: int) -> bool:
         """Whether every rank has batch ``number``; waits until that is known."""
 
 
 @dataclass(frozen=True)
 class ShardPlace:
-    """Which part of the rows is ours."""
+    """Which part of the rows a consumer gets.
+
+    Args:
+        rank: of this consumer.
+        world_size: how many consumers share the rows.
+        global_workers: how many workers' rows make a step; None: as many as there are.
+        local_world_size: how many consumers share this machine.
+    """
 
     rank: int = 0
     world_size: int = 1
-    global_workers: int | None = None  # so many workers' rows make a step, however many there are
+    global_workers: int | None = None
     local_world_size: int = 1
 
 
@@ -83,7 +88,7 @@ class BatchOptions:
         local = (self.local_shuffle, self.local_seed)
         return self.form, self.batch_size, self.prefetch, self.drop_last, local, self.pad_last
 
-    def finished(self, chunk: Chunk) -> Any:
+    def finish_chunk(self, chunk: Chunk) -> Any:
         """The rows of a batch, as the loop wants them."""
         if self.pad_last and self.batch_size is not None:
             chunk = padded(chunk, self.batch_size)
@@ -101,79 +106,122 @@ class BatchOptions:
 
 
 @dataclass
-class EpochStream:
-    plan: Plan
-    order: Order
-    place: ShardPlace = ShardPlace()
-    context: DataContext = field(default_factory=DataContext.get_current)
-    name: str = ""
-    position: Position = NOWHERE  # how far the loop is
-    training: bool = False  # all ranks must make as many steps
-    lasting: bool = False  # epochs follow one another: the next one is begun before it is asked for
-    progress: Progress | None = None
-    agreement: Agreement | None = None
+class LoopHooks:
+    """Who is involved in a loop over batches, besides the loop.
+
+    Args:
+        progress: counts batches and waits.
+        observer: is told of passes.
+        agreement: finds the last step of all ranks; None: it is known, or ranks are independent.
+        before_first_batch: called before the loop gets its first batch, and all later ones.
+    """
+
+    progress: LoaderProgress | None = None
+    observer: PassObserver = field(default_factory=NoObserver)
+    agreement: LastStepAgreement | None = None
     before_first_batch: Callable[[], None] = lambda: None
-    watcher: Watcher = field(default_factory=Unwatched)
+
+
+@dataclass
+class EpochCursor:
+    """How far a consumer is, and whether a pass that it has begun crosses the end of an epoch of its function.
+
+    A function may hold an iterator over the end of its own epoch. Where it is resumed at such a boundary, the pass is
+    continued if the code goes on with it (``crosses``), and counts as done if it begins another one.
+    """
+
+    position: Position = NOWHERE
     num_to_skip: int = 0  # passes that a resumed epoch has had already: they give nothing
-    pipeline: Pipeline | None = None
-    local: list[Any] | None = None  # buffer and seed of the local shuffle that this epoch has
-    _key: Hashable = None
-    _later: Order | None = None  # the order of the next epoch, where this one is another's
-    num_finished: int = 0  # epochs that this process has come to the end of
-    at_boundary: bool = False  # this pass was running when an epoch of the function ended
-    running: bool = False  # in this process
-    crosses: bool | None = None  # whether such a pass goes on in the next epoch, as far as is known
-
-    # --- what is known before ---
-
-    @property
-    def key(self) -> Hashable:
-        """What the watcher is told."""
-        return "dataset", self.name
-
-    def schedule(self, wanted: BatchOptions) -> Schedule:
-        place, order = self.place, self.order
-        if wanted.local_shuffle is not None:
-            order = _locally_shuffled(order, wanted)
-        size = wanted.batch_size or -(-max(1, order.num_rows) // place.world_size)
-        whole = size * max(place.world_size, place.global_workers or 0)
-        drop_last = wanted.drop_last and wanted.batch_size is not None and self.plan.keeps_rows
-        return Schedule(order, place.rank, place.world_size, whole, drop_last)
-
-    def num_batches(self, wanted: BatchOptions) -> int:
-        """Of a whole epoch; TypeError where that cannot be known."""
-        if not self.plan.keeps_rows:
-            raise TypeError("the number of batches is not known before they are made: the dataset is filtered")
-        schedule = self.schedule(wanted)
-        if self.order.num_rows < self.place.world_size:
-            return sum(1 for _ in schedule.steps(0))
-        return schedule.num_steps
-
-    @property
-    def told(self) -> Position:
-        """Where whoever goes on shall begin: behind a pass that is running still, and that nobody will go on with."""
-        left = self.at_boundary and self.crosses is False
-        return Position(self.position.epoch, done=True) if left else self.position
-
-    def end_epoch(self) -> bool:
-        """An epoch of the function ends. False if its code holds an iterator, and may use it in the next one or not."""
-        self.num_to_skip = 0
-        if not (self.position.done or self.running) and self.crosses is False:  # the resumed epoch has not come to it
-            self.position = Position(self.position.epoch, done=True)
-        if self.undecided:  # it was not touched for an epoch: it stays where it is
-            self.crosses = True
-        self.at_boundary = not self.position.done
-        return self.position.done or self.crosses is not None
-
-    @property
-    def undecided(self) -> bool:
-        return self.at_boundary and self.crosses is None
+    running: bool = False  # a pass, in this process
+    at_boundary: bool = False  # a pass was running when an epoch of the function ended
+    crosses: bool | None = None  # whether such a pass is continued in the next epoch; None: not known yet
 
     def coming(self) -> Position:
         """Where the next iteration begins."""
         return Position(self.position.epoch + 1) if self.position.done else self.position
 
+    @property
+    def resume_position(self) -> Position:
+        """Where the next attempt begins: after a pass that is still running, if it will not be continued."""
+        left = self.at_boundary and self.crosses is False
+        return Position(self.position.epoch, done=True) if left else self.position
+
+    @property
+    def undecided(self) -> bool:
+        return self.at_boundary and self.crosses is None
+
+    def end_epoch(self) -> bool:
+        """An epoch of the function ends. False if its code holds an iterator that it may or may not use again."""
+        self.num_to_skip = 0
+        if not (self.position.done or self.running) and self.crosses is False:  # not reached by the resumed epoch
+            self.position = Position(self.position.epoch, done=True)
+        if self.undecided:  # it was not used for an epoch: it stays where it is
+            self.crosses = True
+        self.at_boundary = not self.position.done
+        return self.position.done or self.crosses is not None
+
+    def leave_boundary(self, *, crossed: bool) -> None:
+        if self.at_boundary:
+            self.at_boundary, self.crosses = False, crossed
+
+
+@dataclass
+class EpochStream:
+    """One consumer's epochs over a plan.
+
+    Args:
+        plan: what is read.
+        order: of its rows, for so many workers as asked for.
+        place: which part of them this consumer gets.
+        context: memory and threads.
+        name: of the dataset, for messages.
+        cursor: how far it is.
+        training: all ranks must make equally many steps.
+        lasting: epochs follow one another: the next one is prepared before it is asked for.
+        hooks: who else is involved.
+    """
+
+    plan: Plan
+    order: Order
+    place: ShardPlace = ShardPlace()
+    context: DataContext = field(default_factory=DataContext.get_current)
+    name: str = ""
+    cursor: EpochCursor = field(default_factory=EpochCursor)
+    training: bool = False
+    lasting: bool = False
+    hooks: LoopHooks = field(default_factory=LoopHooks)
+    pipeline: Pipeline | None = None
+    local_shuffle: list[Any] | None = None  # buffer and seed that this epoch has
+    _pipeline_key: Hashable = None
+    _next_order: Order | None = None  # of the next epoch, where this one was begun in another order
+
+    # --- what is known before iterating ---
+
+    @property
+    def key(self) -> Hashable:
+        """Identifies it for observers."""
+        return "dataset", self.name
+
+    def schedule(self, options: BatchOptions) -> Schedule:
+        place, order = self.place, self.order
+        if options.local_shuffle is not None:
+            order = _locally_shuffled(order, options)
+        size = options.batch_size or -(-max(1, order.num_rows) // place.world_size)
+        global_batch = size * max(place.world_size, place.global_workers or 0)
+        drop_last = options.drop_last and options.batch_size is not None and self.plan.keeps_rows
+        return Schedule(order, place.rank, place.world_size, global_batch, drop_last)
+
+    def num_batches(self, options: BatchOptions) -> int:
+        """Of a whole epoch; TypeError where that cannot be known."""
+        if not self.plan.keeps_rows:
+            raise TypeError("the number of batches is not known before they are made: the dataset is filtered")
+        schedule = self.schedule(options)
+        if self.order.num_rows < self.place.world_size:
+            return sum(1 for _ in schedule.steps(0))
+        return schedule.num_steps
+
     def check(self) -> None:
+        """ConfigError if there are fewer rows than ranks that must all have one in every step."""
         rows = self.order.num_rows
         if self.training and rows < self.place.world_size and self.plan.keeps_rows:
             raise ConfigError(
@@ -183,130 +231,131 @@ class EpochStream:
 
     @property
     def lanes(self) -> int:
-        """Of the order that we are in. Where rows are thrown away, only as many workers can go on."""
+        """Of this epoch's order. Where rows are dropped: the number of ranks, as only as many can resume."""
         return self.order.lanes if self.plan.keeps_rows else self.place.world_size
 
-    def hold(self, lanes: int, window: int, local: list[Any] | None) -> None:
-        """Finish the epoch that was begun in the order that it was begun in."""
-        self._later, self.order = self.order, replace(self.order, lanes=lanes, window=window)
-        self.local = local
-
-    def _check_local(self, wanted: BatchOptions, begin: Position) -> None:
-        """A local shuffle is part of the order: in the middle of an epoch it cannot become another."""
-        now = None if wanted.local_shuffle is None else [wanted.local_shuffle, wanted.local_seed]
-        if (begin.rows or begin.skip) and now != self.local:
-            raise ConfigError(
-                f"dataset {self.name!r} is in the middle of an epoch that was begun with local_shuffle_buffer_size and "
-                f"seed {self.local or 'not set'}; now they are {now or 'not set'}. Finish it as it was begun"
-            )
-        self.local = now
+    def resume(self, lanes: int, window: int, local_shuffle: list[Any] | None) -> None:
+        """Finish the epoch in the order in which it was begun; later ones have the order of now."""
+        self._next_order, self.order = self.order, replace(self.order, lanes=lanes, window=window)
+        self.local_shuffle = local_shuffle
 
     # --- iterating ---
 
-    def iterate(self, wanted: BatchOptions) -> Generator[Any, None, None]:
+    def iterate(self, options: BatchOptions) -> Generator[Any, None, None]:
         """The batches of the next epoch. Leaving the loop early ends the epoch."""
         self.check()
-        if self.num_to_skip:
-            self.num_to_skip -= 1
-            self.watcher.begin(self.key)
-            self.watcher.end(self.key)
+        cursor, hooks = self.cursor, self.hooks
+        if cursor.num_to_skip:
+            cursor.num_to_skip -= 1
+            hooks.observer.begin(self.key)
+            hooks.observer.end(self.key)
             return
-        if self.position.done and self._later is not None:
-            self.close()  # what it has made ahead is in the old order
-            self.order, self._later = self._later, None
-        begin = self.coming()
-        self._check_local(wanted, begin)
-        pipeline = self._pipeline(wanted, begin)
-        self.position = begin
+        begin = self._begin(options)
+        schedule = self.schedule(options)
+        pipeline = self._pipeline(options, schedule, begin)
+        cursor.position = begin
         self.count_as_taken()
-        batches = wanted.deliver(pipeline.epoch())
-        if self.agreement is not None and not self.plan.keeps_rows:
-            batches = _agreed(batches, begin.epoch, self.agreement, self.name)
+        batches = options.deliver(pipeline.epoch())
+        if hooks.agreement is not None and not self.plan.keeps_rows:
+            batches = _agreed(batches, begin.epoch, hooks.agreement, self.name)
         if not begin.rows and not begin.skip:
-            self.before_first_batch()
-        self.watcher.begin(self.key)
-        self.running = True
+            hooks.before_first_batch()
+        hooks.observer.begin(self.key)
+        cursor.running = True
         try:
-            for number, batch in enumerate(batches if self.progress is None else counted(batches, self.progress), 1):
-                self.before_first_batch()
-                self.position = batch.after
+            for number, batch in enumerate(batches if hooks.progress is None else counted(batches, hooks.progress), 1):
+                hooks.before_first_batch()
+                cursor.position = batch.after
                 yield batch.value
                 self.count_as_taken()
-                self._leave_boundary(crossed=True)
-                self.watcher.ask(self.key, last=self._is_last(wanted, begin.epoch, number))
-            self.before_first_batch()  # if nothing was left, training is resumed behind the loop
+                cursor.leave_boundary(crossed=True)
+                hooks.observer.ask(self.key, last=self._is_last(schedule, begin.epoch, number))
+            hooks.before_first_batch()  # if nothing was left, training is resumed after the loop
         except Closed:
             raise DataError(
                 f"another iteration of {self.name or 'this dataset'} has begun, which ends this one"
             ) from None
         except BaseException:
-            # GeneratorExit, too: the loop was left by break, and for it this epoch is over; or it was left by an
-            # exception, and its rows were not trained with. Which of the two is known when it reports or goes on.
-            self._leave_boundary(crossed=False)
+            # Also GeneratorExit: the loop was left by break, and this epoch is over for it; or it was left by an
+            # exception, and its rows were not trained with. Which of the two is known when it reports or continues.
+            cursor.leave_boundary(crossed=False)
             pipeline.close()
             raise
         finally:
-            self.running = False
-            if not self.position.done:
-                self.position = Position(begin.epoch, done=True)
-                self.num_finished += 1
-                self.watcher.end(self.key)
-            if pipeline.coming == begin.epoch:  # the others have no more rows, and we have: what is left is left
+            cursor.running = False
+            if not cursor.position.done:
+                cursor.position = Position(begin.epoch, done=True)
+                hooks.observer.end(self.key)
+            if pipeline.coming == begin.epoch:  # other ranks have no more rows, and this one has: they are left out
                 pipeline.close()
         self.count_as_taken()
 
-    def _leave_boundary(self, *, crossed: bool) -> None:
-        if self.at_boundary:
-            self.at_boundary, self.crosses = False, crossed
+    def _begin(self, options: BatchOptions) -> Position:
+        """Where this iteration begins. ConfigError if it would continue an epoch in another local shuffle."""
+        if self.cursor.position.done and self._next_order is not None:
+            self.close()  # what it has made ahead is in the old order
+            self.order, self._next_order = self._next_order, None
+        begin = self.cursor.coming()
+        now = None if options.local_shuffle is None else [options.local_shuffle, options.local_seed]
+        if (begin.rows or begin.skip) and now != self.local_shuffle:
+            raise ConfigError(
+                f"dataset {self.name!r} is in the middle of an epoch that was begun with local_shuffle_buffer_size and "
+                f"seed {self.local_shuffle or 'not set'}; now they are {now or 'not set'}. Finish it as it was begun"
+            )
+        self.local_shuffle = now
+        return begin
 
-    def count_as_taken(self) -> None:
-        """The loop is through with the rows that it was given: it asks for more, or reports.
-
-        Ranks with equal numbers have come equally far, however many batches of their own that makes.
-        """
-        if self.progress is not None and self.place.world_size > 1:
-            epoch, rows, _, done = self.position
-            self.progress.taken[self.name] = (epoch + done) * self.order.num_rows + (0 if done else rows)
-
-    def _is_last(self, wanted: BatchOptions, epoch: int, number: int) -> bool:
-        """Whether no batch follows these in this epoch, as far as that is known: all ranks must think the same."""
-        if self.agreement is not None and not self.plan.keeps_rows:
-            return not self.agreement.may(epoch, number)
-        schedule, left = self.schedule(wanted), self.order.num_rows - self.position.rows
-        return not next_step(left, schedule.global_batch, schedule.world_size, drop_last=schedule.drop_last)
-
-    def _pipeline(self, wanted: BatchOptions, begin: Position) -> Pipeline:
+    def _pipeline(self, options: BatchOptions, schedule: Schedule, begin: Position) -> Pipeline:
+        """The pipeline that is running, if it makes these batches next; else another one."""
         running = self.pipeline
         if running is not None and not running.closed:
-            if self._key == wanted.key and wanted.key is not None and (running.coming, begin.rows) == (begin.epoch, 0):
+            reusable = self._pipeline_key == options.key and options.key is not None
+            if reusable and (running.coming, begin.rows) == (begin.epoch, 0):
                 return running
             if self.lasting:
                 running.close()
-        place = self.place
-        options = PipelineOptions(
-            batch_size=wanted.batch_size,
-            finish=wanted.finished,
-            prefetch=wanted.prefetch,
-            drop_last=wanted.drop_last,
-            budget=self.context.budget(place.local_world_size),
-            num_threads=self._num_threads(),
-            num_spare=spare_cores(place.local_world_size),
-            last_epoch=None if self.lasting else begin.epoch,
+        num_local, context = self.place.local_world_size, self.context
+        asked = [op.num_threads for op in self.plan.ops if isinstance(op, UserOp) and op.num_threads is not None]
+        self._pipeline_key = options.key
+        self.pipeline = Pipeline(
+            self.plan,
+            schedule,
+            begin,
+            PipelineOptions(
+                batch_size=options.batch_size,
+                finish=options.finish_chunk,
+                prefetch=options.prefetch,
+                drop_last=options.drop_last,
+                budget=context.budget(num_local),
+                num_threads=max(asked, default=context.threads(num_local)),
+                num_spare=context.num_spare_cores(num_local),
+                last_epoch=None if self.lasting else begin.epoch,
+            ),
         )
-        self._key = wanted.key
-        self.pipeline = Pipeline(self.plan, self.schedule(wanted), begin, options)
         return self.pipeline
 
-    def _num_threads(self) -> int:
-        asked = [op.num_threads for op in self.plan.ops if isinstance(op, UserOp) and op.num_threads is not None]
-        return max(asked, default=self.context.threads(self.place.local_world_size))
+    def count_as_taken(self) -> None:
+        """Count the rows that the loop has finished with: it asks for more, or reports.
+
+        Ranks with equal numbers are equally far, however many batches of their own that makes.
+        """
+        if self.hooks.progress is not None and self.place.world_size > 1:
+            epoch, rows, _, done = self.cursor.position
+            self.hooks.progress.taken[self.name] = (epoch + done) * self.order.num_rows + (0 if done else rows)
+
+    def _is_last(self, schedule: Schedule, epoch: int, number: int) -> bool:
+        """Whether no batch follows in this epoch, as far as that is known. All ranks must come to the same answer."""
+        if self.hooks.agreement is not None and not self.plan.keeps_rows:
+            return not self.hooks.agreement.all_have(epoch, number)
+        left = self.order.num_rows - self.cursor.position.rows
+        return not next_step(left, schedule.global_batch, schedule.world_size, drop_last=schedule.drop_last)
 
     def close(self) -> None:
         if self.pipeline is not None:
             self.pipeline.close()
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not ending():  # what is left then goes with the process, and modules are gone already
+        if not ending():  # at the end of the process modules may be gone already
             with contextlib.suppress(Exception):
                 self.close()
 
@@ -328,27 +377,27 @@ class Batches:
         return f"Batches(batch_size={self.options.batch_size})"
 
 
-def _locally_shuffled(order: Order, wanted: BatchOptions) -> Order:
-    """Rows of a buffer are shuffled: that is a window of the order, where it has none."""
-    assert wanted.local_shuffle is not None
-    seed = order.seed if wanted.local_seed is None else wanted.local_seed
+def _locally_shuffled(order: Order, options: BatchOptions) -> Order:
+    """The order with a local shuffle: a window of as many rows, where the order has none."""
+    assert options.local_shuffle is not None
+    seed = order.seed if options.local_seed is None else options.local_seed
     if order.shuffle == "no":
-        return replace(order, shuffle="local", window=wanted.local_shuffle, seed=seed)
+        return replace(order, shuffle="local", window=options.local_shuffle, seed=seed)
     if order.shuffle == "blocks":
-        return replace(order, shuffle="window", window=wanted.local_shuffle)
-    return order if order.shuffle == "full" else replace(order, window=max(order.window, wanted.local_shuffle))
+        return replace(order, shuffle="window", window=options.local_shuffle)
+    return order if order.shuffle == "full" else replace(order, window=max(order.window, options.local_shuffle))
 
 
-def _agreed(batches: Iterator[Batch], epoch: int, agreement: Agreement, name: str) -> Iterator[Batch]:
-    """As many batches as every rank has. One is fetched ahead, so that nobody waits for the others' answer."""
+def _agreed(batches: Iterator[Batch], epoch: int, agreement: LastStepAgreement, name: str) -> Iterator[Batch]:
+    """As many batches as every rank has. One is fetched ahead, so that no rank waits for the answer of others."""
     end = object()
     number, coming = 0, next(batches, end)
-    agreement.has(epoch, int(coming is not end), ended=coming is end)
+    agreement.announce(epoch, int(coming is not end), ended=coming is end)
     while coming is not end:
         batch: Any = coming
         coming = next(batches, end)
-        agreement.has(epoch, number + 1 + (coming is not end), ended=coming is end)
-        if not agreement.may(epoch, number):
+        agreement.announce(epoch, number + 1 + (coming is not end), ended=coming is end)
+        if not agreement.all_have(epoch, number):
             _logger.warning(
                 f"epoch {epoch} of dataset {name!r} ends after {number:,} batches, because another rank has "
                 "no more rows; rows that this rank still has are left out of it"

@@ -1,11 +1,11 @@
-"""From a schedule to batches: a thread makes them ahead of the loop that takes them, and goes on into the next epoch.
+"""The pipeline of batches: a thread makes them ahead of the loop that takes them, also of the epochs that follow.
 
-    Reader ──blocks──▶ gather ──▶ operations ──▶ (re-batch) ──▶ finish ──▶ queue ──▶ the loop
-     threads           └────────── one thread, or several ──────────┘
+    BlockReader ──blocks──▶ gather ──▶ operations ──▶ (re-batch) ──▶ finish ──▶ queue ──▶ the loop
+       threads              └────────── one thread, or several ──────────┘
 
 Where operations keep the number of rows, a batch is gathered, mapped and finished in one go, and its place in the order
-is known. Where they do not, what they leave is put together anew, and the place of a batch is the chunk of the source
-that its next row will come from.
+is known. Where they do not, the rows that are left are put together into batches, and the place of a batch is the chunk
+of the source that its next row will come from.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from headway.core.errors import DataError
 from headway.data.blocks.chunk import Chunk, gathered, joined, num_bytes, num_rows, sliced
@@ -30,11 +31,12 @@ from headway.data.execution.daemon_threads import DaemonThreads
 from headway.data.execution.map_executor import MapExecutor
 from headway.data.operations.base import OpTally
 from headway.data.plan import Plan
+from headway.data.sharding.row_order import Array
 from headway.data.sharding.step_schedule import Schedule, Step
 
 
 class Position(NamedTuple):
-    """Where in the data: so many rows of this epoch's order are consumed, and of what came next ``skip`` rows more.
+    """How far the data is consumed: so many rows of this epoch's order, and ``skip`` of those that come next.
 
     ``done``: the epoch is over.
     """
@@ -46,7 +48,7 @@ class Position(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """``after``: where in the data its consumer is when it has had it."""
+    """``after``: the position of its consumer when it has taken it."""
 
     value: Any
     after: Position
@@ -62,7 +64,7 @@ class EpochEnd(NamedTuple):
 
 @dataclass(frozen=True)
 class PipelineOptions:
-    """``finish`` makes of a chunk what the loop gets. ``last_epoch``: where to end, None: never."""
+    """``finish`` makes of a chunk what the loop gets. ``last_epoch``: where to end; None: never."""
 
     batch_size: int | None
     finish: Callable[[Chunk], Any] = lambda chunk: chunk
@@ -76,7 +78,7 @@ class PipelineOptions:
 
 @dataclass
 class PipelineFigures:
-    """What has happened so far, for whoever wants to know what training waits for."""
+    """What has happened so far, for those who ask what training waits for."""
 
     ops: list[OpTally] = field(default_factory=list)
     batches: int = 0
@@ -89,22 +91,22 @@ class Pipeline:
     """Belongs to the loop that takes from it; close it, or take all."""
 
     def __init__(self, plan: Plan, schedule: Schedule, begin: Position, options: PipelineOptions) -> None:
+        self.options = options
+        self.figures = PipelineFigures([OpTally(op.title) for op in plan.ops])
+        self.coming = begin.epoch + begin.done  # the epoch whose batches come next
         self._plan = plan
         self._schedule = schedule
-        self._options = options
-        self._begin = begin
-        self.figures = PipelineFigures([OpTally(op.title) for op in plan.ops])
+        self._begin = Position(self.coming) if begin.done else begin
         self.reader = BlockReader(plan.source, plan.columns, options.budget, options.num_threads, self._needs())
         self._made: queue.Queue[Batch | EpochEnd | BaseException] = queue.Queue(max(1, options.prefetch))
         self._stop = threading.Event()
         self._local = threading.local()
         self._mappers: list[MapExecutor] = []
         self._pool = DaemonThreads(options.num_threads, "headway-data-map") if options.num_threads > 1 else None
-        self.coming = begin.epoch + begin.done  # the epoch whose batches come next
         self._thread = threading.Thread(target=self._work, name="headway-data", daemon=True)
         self._thread.start()
 
-    # --- the loop's side ---
+    # --- in the thread of the loop ---
 
     def epoch(self) -> Iterator[Batch]:
         """The batches of the epoch that comes next."""
@@ -114,7 +116,7 @@ class Pipeline:
             self.figures.waited_s += time.perf_counter() - began
             if isinstance(made, EpochEnd):
                 self.coming = made.epoch + 1
-                if made.epoch == self._options.last_epoch:
+                if made.epoch == self.options.last_epoch:
                     self.close()
                 return
             if isinstance(made, BaseException):
@@ -133,19 +135,22 @@ class Pipeline:
     def closed(self) -> bool:
         return self._stop.is_set()
 
+    @property
+    def executors(self) -> list[str]:
+        """Where operations run now ("thread" or "process"), for each thread that runs any."""
+        return [mapper.where for mapper in self._mappers]
+
     def close(self) -> None:
-        """Stop making batches. What runs ends by itself; nothing of it is needed any more."""
+        """Stop making batches. Threads end by themselves."""
         if self._stop.is_set():
             return
         self._stop.set()
         self.reader.close()
         if self._pool is not None:
             self._pool.close()
-        while True:  # whoever stands at the full queue may pass
-            try:
+        with contextlib.suppress(queue.Empty):
+            while True:  # the thread may wait at the full queue
                 self._made.get_nowait()
-            except queue.Empty:
-                break
         for mapper in self._mappers:
             mapper.close()
         if threading.current_thread() is not self._thread:
@@ -154,9 +159,9 @@ class Pipeline:
             if self._pool is not None:
                 self._pool.join()
         with contextlib.suppress(queue.Full):
-            self._made.put_nowait(Closed())  # for whoever waits for a batch, or will
+            self._made.put_nowait(Closed())  # for a loop that waits for a batch, or will
 
-    # --- in its thread ---
+    # --- in the pipeline's thread ---
 
     def _work(self) -> None:
         try:
@@ -164,7 +169,7 @@ class Pipeline:
                 self._hand_over(made)
         except Closed:
             return
-        except BaseException as error:  # the loop must hear of it, whatever it is
+        except BaseException as error:  # the loop raises it
             with contextlib.suppress(Closed):
                 self._hand_over(error)
 
@@ -180,18 +185,16 @@ class Pipeline:
         raise Closed
 
     def _epochs(self) -> Iterator[Position]:
-        first = self._begin
-        if first.done:
-            first = Position(first.epoch + 1)
-        yield first
-        for epoch in itertools.count(first.epoch + 1):
+        """Where each epoch begins."""
+        yield self._begin
+        for epoch in itertools.count(self._begin.epoch + 1):
+            if self.options.last_epoch is not None and epoch > self.options.last_epoch:
+                return
             yield Position(epoch)
 
     def _needs(self) -> Iterator[tuple[Time, Time, int]]:
+        """Which pieces are read, and for how long each is needed."""
         for begin in self._epochs():
-            last = self._options.last_epoch
-            if last is not None and begin.epoch > last:
-                return
             epoch, found = begin.epoch, False
             for need in self._schedule.needs(epoch, begin.rows):
                 found = True
@@ -206,39 +209,36 @@ class Pipeline:
             yield from chunks if keeps else self._rebatched(begin, chunks)
             self.reader.passed((begin.epoch + 1, 0))
             yield EpochEnd(begin.epoch)
-            if begin.epoch == self._options.last_epoch:
-                return
 
     def _chunks(self, begin: Position, *, finish: bool) -> Iterator[Batch]:
-        """In order; several at the same time where there are threads for it. What cannot be read comes last."""
+        """In order; several are made at the same time if there are threads. If one cannot be read, it raises last."""
         running: deque[Future[Batch]] = deque()
-        trouble: Exception | None = None
+        failure: Exception | None = None
         for step in self._schedule.steps(begin.epoch, begin.rows):
             pieces, where = _pieces(step)
             try:
                 blocks = self.reader.blocks(pieces, (begin.epoch, step.at))
             except Closed:
                 raise
-            except Exception as error:  # whatever a source raises: the batches before it are whole
-                trouble = error
+            except Exception as error:  # from a source: the batches before it are still given
+                failure = error
                 break
             after = Position(begin.epoch, step.position)
-            job = _BatchJob(self, pieces, blocks, where, step, after, finish)
             if self._pool is None:
-                yield job()
+                yield self._make_batch(step, blocks, where, after, finish)
             else:
-                running.append(self._pool.submit(job))
-                if len(running) > self._options.num_threads:
+                running.append(self._pool.submit(self._make_batch, step, blocks, where, after, finish))
+                if len(running) > self.options.num_threads:
                     yield running.popleft().result()
             self.reader.passed((begin.epoch, step.at))
         while running:
             yield running.popleft().result()
-        if trouble is not None:
-            raise trouble
+        if failure is not None:
+            raise failure
 
     def _rebatched(self, begin: Position, chunks: Iterator[Batch]) -> Iterator[Batch]:
         """Batches of the size that was asked for, out of chunks of any size."""
-        size = self._options.batch_size
+        size = self.options.batch_size
         left: list[tuple[Chunk, Position, int]] = []  # rows that wait: a chunk, where it began, how many of it are gone
         waiting, before = 0, begin._replace(skip=0)
         skip = begin.skip
@@ -252,7 +252,7 @@ class Pipeline:
             while size is not None and waiting >= size:
                 yield self._put_together(left, size, before)
                 waiting -= size
-        if waiting and not (self._options.drop_last and size is not None):
+        if waiting and not (self.options.drop_last and size is not None):
             yield self._put_together(left, waiting, before)
 
     def _put_together(self, left: list[tuple[Chunk, Position, int]], size: int, upto: Position) -> Batch:
@@ -267,81 +267,52 @@ class Pipeline:
         after = left[0][1]._replace(skip=left[0][2]) if left else upto
         chunk = joined(parts)
         chunk = {name: column.copy() if isinstance(column, np.ndarray) else column for name, column in chunk.items()}
-        return Batch(self._options.finish(chunk), after, size, num_bytes(chunk))
+        return Batch(self.options.finish(chunk), after, size, num_bytes(chunk))
 
-    @property
-    def mapper(self) -> MapExecutor:
-        """This thread's own operations."""
-        if not hasattr(self._local, "mapper"):
-            self._local.mapper = MapExecutor(self._plan.ops, self.figures.ops, self._options.num_spare)
-            self._mappers.append(self._local.mapper)
-        mapper: MapExecutor = self._local.mapper
-        return mapper
+    # --- in the pipeline's thread, or in one of its pool ---
 
-    @property
-    def executors(self) -> list[str]:
-        """Where operations run now, for each thread that runs any."""
-        return [mapper.where for mapper in self._mappers]
+    def _make_batch(
+        self, step: Step, blocks: Sequence[pa.Table], where: Array | None, after: Position, finish: bool
+    ) -> Batch:
+        """The batch of a step, or a chunk of it if ``finish`` is false. Row i is in block ``where[i]``."""
+        rows = step.picks.rows
+        present = None
+        if not self._plan.source.exact:  # a block has fewer rows than were counted, where some were left out
+            where = np.zeros(len(rows), np.int64) if where is None else where
+            present = np.flatnonzero(rows < np.array([block.num_rows for block in blocks])[where])
+            used, where = np.unique(where[present], return_inverse=True)
+            blocks, rows = [blocks[number] for number in used], rows[present]
+        chunk = gathered(blocks, where, rows) if len(rows) else {}
+        if chunk:
+            if not hasattr(self._local, "mapper"):
+                self._local.mapper = MapExecutor(self._plan.ops, self.figures.ops, self.options.num_spare)
+                self._mappers.append(self._local.mapper)
+            chunk = self._local.mapper(chunk, lambda number: self._row_name(step, present, number))
+        self._check_size(chunk, step)
+        value = self.options.finish(chunk) if finish else chunk
+        return Batch(value, after, num_rows(chunk), num_bytes(chunk))
 
-
-@dataclass(frozen=True)
-class _BatchJob:
-    """Make one chunk."""
-
-    pipeline: Pipeline
-    pieces: list[int]
-    blocks: list[Any]
-    where: Any
-    step: Step
-    after: Position
-    finish: bool
-
-    def __call__(self) -> Batch:
-        there = self._there()
-        chunk = self._gathered(there)
-        rows = self.step.picks.rows
-        kept = np.arange(len(rows)) if there is None else np.flatnonzero(there)
-        chunk = self.pipeline.mapper(chunk, lambda number: self._row_name(kept, number)) if chunk else chunk
-        self._check_size(chunk)
-        value = self.pipeline._options.finish(chunk) if self.finish else chunk
-        return Batch(value, self.after, num_rows(chunk), num_bytes(chunk))
-
-    def _there(self) -> Any:
-        """Which of the rows are there: of what was filtered out when it was read, nothing is. None: all are."""
-        if self.pipeline._plan.source.exact:
-            return None
-        sizes = np.array([block.num_rows for block in self.blocks])
-        return self.step.picks.rows < (sizes[0] if self.where is None else sizes[self.where])
-
-    def _gathered(self, there: Any) -> Chunk:
-        rows, where = self.step.picks.rows, self.where
-        if there is None:
-            return gathered(self.blocks, where, rows)
-        where = np.zeros(len(rows), np.int64) if where is None else where
-        used = list(np.unique(where[there]))
-        if not used:
-            return {}
-        return gathered([self.blocks[number] for number in used], np.searchsorted(used, where[there]), rows[there])
-
-    def _check_size(self, chunk: Chunk) -> None:
-        size, budget = num_bytes(chunk), self.pipeline.reader.budget
+    def _check_size(self, chunk: Chunk, step: Step) -> None:
+        size, budget = num_bytes(chunk), self.options.budget
         if size > budget:
-            titles = ", ".join(op.title for op in self.pipeline._plan.ops) or "reading"
+            titles = ", ".join(op.title for op in self._plan.ops) or "reading"
             raise DataError(
-                f"{titles} made {size >> 20:,} MiB of {len(self.step.picks.rows):,} rows, more than the budget of "
+                f"{titles} made {size >> 20:,} MiB of {len(step.picks.rows):,} rows, more than the budget of "
                 f"{budget >> 20:,} MiB: take smaller batches, or raise DataContext.memory_budget_bytes"
             )
 
-    def _row_name(self, kept: Any, number: int) -> str:
-        if number >= len(kept):
+    def _row_name(self, step: Step, present: Array | None, number: int) -> str:
+        """The n-th row of a chunk, for error messages."""
+        if number >= len(step.picks.rows if present is None else present):
             return "the last row"
-        piece, row = int(self.step.picks.pieces[kept[number]]), int(self.step.picks.rows[kept[number]])
-        source = self.pipeline._plan.source
+        at = number if present is None else present[number]
+        piece, row = int(step.picks.pieces[at]), int(step.picks.rows[at])
+        source = self._plan.source
         return f"row {sum(source.counts[:piece]) + row} of the dataset ({source.where(piece)}, row {row} of it)"
 
 
-def _pieces(step: Step) -> tuple[list[int], Any]:
-    """The pieces of a step, and for each row which of them it is in."""
+def _pieces(step: Step) -> tuple[list[int], Array | None]:
+    """The pieces of a step, and for each row which of them it is in; None: all are in one."""
     picked = step.picks.pieces
     first = int(picked[0])
     if picked[-1] == first and (picked == first).all():

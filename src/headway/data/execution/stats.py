@@ -31,7 +31,7 @@ def figures(stream: EpochStream) -> DatasetStats | None:
         for tally in tallies
     )
     return DatasetStats(
-        epoch=stream.position.epoch,
+        epoch=stream.cursor.position.epoch,
         batches=now.batches,
         rows=now.rows,
         elapsed_s=round(elapsed, 3),
@@ -40,7 +40,7 @@ def figures(stream: EpochStream) -> DatasetStats | None:
         held_blocks=pipeline.reader.depth,
         most_bytes=pipeline.reader.most_bytes,
         budget_bytes=pipeline.reader.budget,
-        threads=pipeline._options.num_threads,
+        threads=pipeline.options.num_threads,
         executors=tuple(pipeline.executors),
         left_out=len(stream.plan.source.left_out),
         operators=operators,

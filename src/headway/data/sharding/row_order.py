@@ -1,14 +1,14 @@
-"""Which row comes when: a function of (seed, epoch, position) and of nothing else. Pure.
+"""The order of rows: a function of (seed, epoch, position) and of nothing else. Pure.
 
-    pieces   A A A A B B C C C C D D        what a source can read at once, a row group say
-    lanes    |C C C C A A|A A D D B B|      dealt out once for all epochs: one per worker that was asked for
+    pieces   A A A A B B C C C C D D        what a source can read at once: a row group, for example
+    lanes    |C C C C A A|A A D D B B|      assigned once for all epochs: as many lanes as workers were asked for
     epoch    |A A C C C C|D D B B A A|      the pieces of each lane, in an order of this epoch's own
     windows  |A C A C|C C|B D D B|A A|      and inside a window of rows, the rows as well
     order     A B C D A D C B C A C A       row j of lane l is row j × lanes + l of the global order
 
-A worker mostly reads its own lane, piece by piece, so a worker needs one part of the data only, and in each epoch the
-same one. What was consumed is always the beginning of the order, so another number of workers can go on from there:
-they share the lanes as they come, and some pieces are then read by two of them.
+A worker mostly reads its own lane, piece by piece. So it needs one part of the data only, the same one in each epoch.
+What was consumed is always the beginning of the order, so another number of workers can resume from there: they share
+the lanes, and some pieces are then read by two of them.
 
 Nothing here depends on a library's random generator: numbers are mixed by arithmetic, the same on every machine and
 in every version.
@@ -75,7 +75,7 @@ class Order:
 
     @functools.cached_property
     def _lanes(self) -> list[list[Segment]]:
-        """The pieces of each lane, the same in all epochs; where lanes meet, a piece is cut."""
+        """The pieces of each lane, the same in all epochs. A piece is cut where one lane ends and the next begins."""
         pieces: Sequence[int] = range(len(self.counts))
         if self.shuffle in ("blocks", "window"):
             pieces = permutation(len(self.counts), self.seed, 0x1A2E).tolist()
@@ -83,13 +83,16 @@ class Order:
         return [_cut(pieces, self.counts, low, high) for low, high in itertools.pairwise(bounds)]
 
     def lane(self, epoch: int, lane: int) -> Lane:
-        """One lane in one epoch, built anew by each call: keep it while you are in it."""
+        """One lane in one epoch. Each call builds it: keep it while you read from it."""
         segments = self._lanes[lane]
         if self.shuffle in ("blocks", "window"):
             chosen = permutation(len(segments), self.seed, epoch, lane).tolist()
             segments = [segments[number] for number in chosen]
         window = {"window": self.window, "local": self.window, "full": self.num_rows}.get(self.shuffle, 0)
-        return Lane(_laid_out(segments), window, (self.seed, epoch, lane))
+        laid_out: list[Segment] = []
+        for segment in segments:
+            laid_out.append(segment._replace(at=laid_out[-1].end if laid_out else 0))
+        return Lane(laid_out, window, (self.seed, epoch, lane))
 
 
 class Lane:
@@ -102,7 +105,7 @@ class Lane:
         self._ends = np.array([segment.end for segment in segments], np.int64)
         self._pieces = np.array([segment.piece for segment in segments], np.int64)
         self._offsets = np.array([segment.first - segment.at for segment in segments], np.int64)
-        self._shuffled: dict[int, Array] = {}  # the windows we are in
+        self._shuffled: dict[int, Array] = {}  # by window: those that were read last
 
     @property
     def size(self) -> int:
@@ -110,20 +113,18 @@ class Lane:
 
     def picks(self, start: int, stop: int) -> Picks:
         """Which rows of which pieces the rows ``start`` to ``stop`` of this lane are."""
-        places = self._places(start, stop)
+        if not self._window:
+            places: Array = np.arange(start, stop)
+        else:
+            parts = [np.zeros(0, np.int64)]
+            while start < stop:
+                number, inside = divmod(start, self._window)
+                end = min(stop, (number + 1) * self._window)
+                parts.append(self._window_order(number)[inside : inside + end - start])
+                start = end
+            places = np.concatenate(parts)
         numbers = np.searchsorted(self._ends, places, side="right")
         return Picks(self._pieces[numbers], places + self._offsets[numbers])
-
-    def _places(self, start: int, stop: int) -> Array:
-        if not self._window:
-            return np.arange(start, stop)
-        parts = []
-        while start < stop:
-            number, inside = divmod(start, self._window)
-            upto = min(stop, (number + 1) * self._window)
-            parts.append(self._window_order(number)[inside : inside + upto - start])
-            start = upto
-        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
     def _window_order(self, number: int) -> Array:
         order = self._shuffled.get(number)
@@ -137,20 +138,18 @@ class Lane:
         return order
 
     def needs(self, start: int) -> Iterator[tuple[int, int, int]]:
-        """From row ``start`` on, which pieces are needed: (from which row of the lane on, up to which, piece)."""
+        """Which pieces are needed from row ``start`` on: (from which row of the lane, up to which row, piece)."""
+        window = self._window
         for segment in self.segments:
-            first, end = self._life(segment)
+            first, end = segment.at, segment.end
+            if window:  # all of a window is needed from its first row to its last
+                first, end = first // window * window, -(-end // window) * window
             if end > start:
                 yield first, end, segment.piece
 
-    def _life(self, segment: Segment) -> tuple[int, int]:
-        if not self._window:
-            return segment.at, segment.end
-        return segment.at // self._window * self._window, -(-segment.end // self._window) * self._window
-
 
 def _cut(pieces: Sequence[int], counts: Sequence[int], low: int, high: int) -> list[Segment]:
-    """The rows ``low`` to ``high`` of these pieces laid end to end."""
+    """The rows ``low`` to ``high`` of these pieces, one piece after the other."""
     segments, at = [], 0
     for piece in pieces:
         first, stop = max(low - at, 0), min(high - at, counts[piece])
@@ -160,14 +159,6 @@ def _cut(pieces: Sequence[int], counts: Sequence[int], low: int, high: int) -> l
         if at >= high:
             break
     return segments
-
-
-def _laid_out(segments: list[Segment]) -> list[Segment]:
-    laid, at = [], 0
-    for segment in segments:
-        laid.append(segment._replace(at=at))
-        at += segment.stop - segment.first
-    return laid
 
 
 def permutation(size: int, *key: int) -> Array:

@@ -1,21 +1,64 @@
-"""What a rank gets in each step of an epoch: its part of the next rows of the global order. Pure."""
+"""Steps of an epoch: which rows of the global order each rank gets in each of them. Pure.
+
+All ranks take a step at the same time. Each takes the next rows of the order, ``global_batch`` of them, and shares
+them out one by one: what was consumed after any step is the beginning of the order, so any number of workers can
+resume from there.
+
+    order      0 1 2 3 4 5 6 7 8        global_batch 4, three ranks
+    steps     |0 1 2|3 4 5|6 7 8|       4 + 4 + 1 would leave two ranks without a row in the last step
+
+Where the last step would have fewer rows than there are ranks, earlier steps leave it some. Where batches of one row
+have none to spare, the last step takes a few rows more than it was asked to. Only where there are fewer rows than
+ranks is a row repeated.
+"""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from headway.data.sharding.row_order import Lane, Order, Picks
-from headway.data.sharding.step_sizes import next_step, num_steps
+
+
+def num_steps(num_rows: int, global_batch: int, world_size: int, *, drop_last: bool) -> int:
+    """How many steps an epoch has if every rank gets a row in each of them, and no row is repeated."""
+    if drop_last:
+        return num_rows // global_batch
+    return min(-(-num_rows // global_batch), max(1, num_rows // world_size)) if num_rows else 0
+
+
+def next_step(num_left: int, global_batch: int, world_size: int, *, drop_last: bool) -> int:
+    """How many of the rows left the next step takes; 0: there is no step.
+
+    It depends only on what is left, so that resuming gives the same steps as not having stopped.
+    """
+    if num_left <= 0:
+        return 0
+    if drop_last:
+        return global_batch if num_left >= global_batch else 0
+    later = num_steps(num_left, global_batch, world_size, drop_last=False) - 1
+    return num_left if later == 0 else max(world_size, min(global_batch, num_left - later * world_size))
+
+
+def batches_of(
+    order: Sequence[int], global_batch: int, world_size: int, rank: int, *, drop_last: bool, first: int = 0
+) -> Iterator[list[int]]:
+    """This rank's batches from row ``first`` of an epoch's order to its end, none of them empty."""
+    while first < len(order):
+        size = next_step(len(order) - first, global_batch, world_size, drop_last=drop_last)
+        if not size:
+            return
+        step = order[first : first + size]
+        yield list(step[rank::world_size]) or [step[rank % size]]
+        first += size
 
 
 class Step(NamedTuple):
-    """``position``: how many rows of the order are consumed after it, by all ranks. ``at``: how far
-    every lane has come then."""
+    """``position``: rows of the order that all ranks have consumed after it. ``at``: rows of every lane."""
 
     position: int
     at: int
@@ -32,7 +75,7 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """How rows are dealt: ``global_batch`` of them in a step, over ``world_size`` ranks."""
+    """How a rank shares the rows of an order: ``global_batch`` of them in a step, over ``world_size`` ranks."""
 
     order: Order
     rank: int
@@ -45,7 +88,7 @@ class Schedule:
         return num_steps(self.order.num_rows, self.global_batch, self.world_size, drop_last=self.drop_last)
 
     def steps(self, epoch: int, position: int = 0) -> Iterator[Step]:
-        """The steps of an epoch that come after ``position`` rows of it; none for a rank that gets no row of it."""
+        """The steps of an epoch after ``position`` rows of it; none for a rank that gets no row."""
         lanes: dict[int, Lane] = {}  # those that this rank has read from
         while position < self.order.num_rows:
             size = next_step(
@@ -59,8 +102,10 @@ class Schedule:
                 yield Step(position, position // self.order.num_lanes, picks)
 
     def _picks(self, lanes: dict[int, Lane], epoch: int, position: int, size: int) -> Picks:
-        """This rank's part of a step: the rows of all lanes one behind the other, cut into equal parts."""
-        low, high = _part(size, self.world_size, self.rank)
+        """This rank's part of a step: the rows of all lanes, one lane after the other, cut into equal parts."""
+        small, longer = divmod(size, self.world_size)  # the first ranks get one row more where it does not divide
+        low = self.rank * small + min(self.rank, longer)
+        high = low + small + (self.rank < longer)
         parts, at = [], 0
         for lane in range(self.order.num_lanes):
             first, stop = self.order.consumed(lane, position), self.order.consumed(lane, position + size)
@@ -78,18 +123,8 @@ class Schedule:
 
     def needs(self, epoch: int, position: int = 0) -> Iterator[Need]:
         """The pieces that this rank reads from ``position`` on, in the order in which it needs them."""
-        lanes = [self.order.lane(epoch, lane).needs(self.order.consumed(lane, position)) for lane in self._lanes()]
-        return (Need(*need) for need in heapq.merge(*lanes))
-
-    def _lanes(self) -> list[int]:
-        """Those that this rank reads in a full step."""
         num = self.order.num_lanes
         first, stop = self.rank * num // self.world_size, -(-(self.rank + 1) * num // self.world_size)
-        return list(range(first, min(num, stop)))
-
-
-def _part(size: int, parts: int, number: int) -> tuple[int, int]:
-    """Where the n-th of nearly equal parts begins and ends; the first ones are one longer where it does not divide."""
-    small, longer = divmod(size, parts)
-    first = number * small + min(number, longer)
-    return first, first + small + (number < longer)
+        read = range(first, min(num, stop))  # in a full step
+        lanes = [self.order.lane(epoch, lane).needs(self.order.consumed(lane, position)) for lane in read]
+        return (Need(*need) for need in heapq.merge(*lanes))

@@ -132,7 +132,7 @@ class Tracked:
                 self._set_states_of_epoch()
                 yield epoch
                 known = [cursor.at_boundary() for cursor in self._loaders.values()]
-                known += [stream.end_epoch() for stream in self._streams]
+                known += [stream.cursor.end_epoch() for stream in self._streams]
                 if all(known):
                     self._resumable(done=True)
                 else:  # the next epoch will show; a later report saves what this one should have
@@ -171,8 +171,8 @@ class Tracked:
         return self._session.helper(DatasetShards).streams
 
     def _follow(self, stream: EpochStream) -> None:
-        stream.watcher, stream.before_first_batch = self, self._set_random_states
-        stream.num_to_skip = self._skipped.count(stream.key)
+        stream.hooks.observer, stream.hooks.before_first_batch = self, self._set_random_states
+        stream.cursor.num_to_skip = self._skipped.count(stream.key)
         self._passes.know(stream.key)
 
     # --- how loops use their data ---
@@ -214,7 +214,7 @@ class Tracked:
     def _undecided(self) -> list[str]:
         """Whose pass the epoch before has left running: this one may go on with it, or begin another."""
         loaders = [name for name, cursor in self._loaders.items() if cursor.undecided]
-        return loaders + [stream.name for stream in self._streams if stream.undecided]
+        return loaders + [stream.name for stream in self._streams if stream.cursor.undecided]
 
     # --- saving ---
 
@@ -316,7 +316,8 @@ class Tracked:
                 return f"{epoch}, batch {state['position']} of pass {state['epoch']} over {name}"
         for stream in self._streams:
             if stream.key == self._passes.leading and stream.plan.keeps_rows:
-                return f"{epoch}, row {stream.told.rows:,} of pass {stream.told.epoch} over {stream.name}"
+                position = stream.cursor.resume_position
+                return f"{epoch}, row {position.rows:,} of pass {position.epoch} over {stream.name}"
         return epoch
 
     def _own(self, done: bool, finished: Sequence[Hashable]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from headway.core.errors import ConfigError
-from headway.data.execution.batch_counter import Progress, counted
+from headway.data.execution.batch_counter import LoaderProgress, counted
 from headway.data.frameworks.device_prefetch import one_ahead, one_by_one
 from headway.frameworks.torch import device_of
 from headway.train.torch.sampler import LONE, DealtBatches, DealtSampler, share
@@ -108,7 +108,7 @@ def _watch(loader: Any, session: Session) -> None:
     _iterate(loader, lambda batches: use.watched(iter(batches)))
 
 
-def _count(loader: Any, progress: Progress) -> None:
+def _count(loader: Any, progress: LoaderProgress) -> None:
     """Let the run see how many batches this rank has taken, and whether it waits for one."""
     _iterate(loader, lambda batches: counted(iter(batches), progress))
 

@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from headway.core.errors import ConfigError, StorageError
-from headway.data.execution.batch_counter import Unwatched, Watcher
+from headway.data.execution.batch_counter import NoObserver, PassObserver
 from headway.train.torch.sampler import DealtBatches, DealtSampler, share_lone, subset_fingerprint
 
 
@@ -29,7 +29,12 @@ class Row(NamedTuple):
 
 
 def follow(
-    loader: Any, seed: int, before_first_batch: Callable[[], None], *, name: str = "", watcher: Watcher | None = None
+    loader: Any,
+    seed: int,
+    before_first_batch: Callable[[], None],
+    *,
+    name: str = "",
+    watcher: PassObserver | None = None,
 ) -> Cursor:
     """Make this loader, prepared by ``prepare_data_loader``, one that can go on."""
     share_lone(loader)
@@ -37,7 +42,7 @@ def follow(
         raise ConfigError(
             "train.track(loader=...) needs a loader from prepare_data_loader() that draws its batches row by row"
         )
-    cursor = Cursor(loader, name, before_first_batch, watcher or Unwatched())
+    cursor = Cursor(loader, name, before_first_batch, watcher or NoObserver())
     vars(loader)["batch_sampler"] = _Tagged(loader.batch_sampler, cursor)
     rows = vars(loader)["dataset"] = _Seeded(loader.dataset, seed)
     loader.collate_fn = _SeededCollate(loader.collate_fn, rows)
@@ -53,7 +58,7 @@ def follow(
 class Cursor:
     """Where a loader is: which epoch, how many batches of it were handed out, how many rows those were on all ranks."""
 
-    def __init__(self, loader: Any, name: str, before_first_batch: Callable[[], None], watcher: Watcher) -> None:
+    def __init__(self, loader: Any, name: str, before_first_batch: Callable[[], None], watcher: PassObserver) -> None:
         self.key = ("loader", name)
         self._watcher = watcher
         self.sampler: DealtSampler = loader.batch_sampler.sampler

@@ -27,7 +27,7 @@ from torch.utils.data.distributed import DistributedSampler
 from headway.core import phrases
 from headway.core.errors import ConfigError
 from headway.core.messages import RankAssignment
-from headway.data.sharding.step_sizes import batches_of, next_step, num_steps
+from headway.data.sharding.step_schedule import batches_of, next_step, num_steps
 
 _logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import pytest
 import headway.data
 from headway.data.context import DataContext, ExecutionOptions
 from headway.data.datasource.parquet import ParquetFiles
-from headway.data.execution.epochs import BatchOptions, EpochStream, ShardPlace
+from headway.data.execution.epochs import BatchOptions, EpochCursor, EpochStream, ShardPlace
 from headway.data.execution.pipeline import Position
 
 GROUPS, ROWS = 20, 100  # row groups, and rows of each
@@ -46,7 +46,7 @@ class Reads:
 def consume(dataset: headway.data.Dataset, begin: Position, rank: int = 0, world: int = 1, **options: Any) -> list[int]:
     """What is left of an epoch from there on."""
     plan = dataset.plan
-    stream = EpochStream(plan, plan.order(world, **options), ShardPlace(rank, world), position=begin)
+    stream = EpochStream(plan, plan.order(world, **options), ShardPlace(rank, world), cursor=EpochCursor(begin))
     return [n for chunk in stream.iterate(BatchOptions(32)) for n in chunk["id"].tolist()]
 
 

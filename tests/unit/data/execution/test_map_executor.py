@@ -19,7 +19,7 @@ from headway.data.operations.base import Function, OpTally
 from headway.data.operations.map_functions import MapRows
 
 
-class FakeHelper:
+class FakeProcess:
     """A process that maps rows in a time that the test decides."""
 
     ready = True
@@ -29,7 +29,7 @@ class FakeHelper:
     def __init__(self, ops: Any) -> None:
         pass
 
-    def __call__(self, chunk: Chunk, tell: Callable[[int], str]) -> Chunk:
+    def __call__(self, chunk: Chunk, row_name: Callable[[int], str]) -> Chunk:
         time.sleep(self.row_s * len(chunk["id"]))
         return chunk
 
@@ -44,9 +44,9 @@ def slow(row: dict[str, Any]) -> dict[str, Any]:
 
 def mapped(monkeypatch: pytest.MonkeyPatch, row_s: float, num_spare: int = 1, **options: Any) -> MapExecutor:
     """After enough chunks to decide."""
-    monkeypatch.setattr(FakeHelper, "row_s", row_s)
-    monkeypatch.setattr(FakeHelper, "closed", False)
-    monkeypatch.setattr(map_executor, "MapProcess", FakeHelper)
+    monkeypatch.setattr(FakeProcess, "row_s", row_s)
+    monkeypatch.setattr(FakeProcess, "closed", False)
+    monkeypatch.setattr(map_executor, "MapProcess", FakeProcess)
     monkeypatch.setattr(map_executor, "CONSIDER_S", 0.01)
     mapper = MapExecutor([MapRows(function=Function(call=slow), **options)], [OpTally("map(slow)")], num_spare)
     for _ in range(map_executor.TRIAL + 4):
@@ -56,12 +56,12 @@ def mapped(monkeypatch: pytest.MonkeyPatch, row_s: float, num_spare: int = 1, **
 
 def test_a_process_is_kept_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mapped(monkeypatch, row_s=0.0).where == "process"
-    assert not FakeHelper.closed
+    assert not FakeProcess.closed
 
 
 def test_a_process_is_let_go_where_it_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mapped(monkeypatch, row_s=0.01).where == "thread"
-    assert FakeHelper.closed
+    assert FakeProcess.closed
 
 
 def test_no_process_is_tried_where_no_core_is_idle_or_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.data.sharding.step_sizes import batches_of, next_step, num_steps
+from headway.data.sharding.step_schedule import batches_of, next_step, num_steps
 
 
 class Deal(NamedTuple):
