@@ -68,13 +68,12 @@ def _arrow(column: Column) -> pa.Array:
 
 
 def arrays_of(chunk: Chunk) -> dict[str, np.ndarray[Any, Any]]:
-    """All of it as NumPy."""
-    return {name: _writable(column) for name, column in chunk.items()}
-
-
-def _writable(column: Column) -> np.ndarray[Any, Any]:
-    array = column if isinstance(column, np.ndarray) else array_of(column)
-    return array if array.flags.writeable else array.copy()
+    """All columns as NumPy arrays that may be written to."""
+    arrays = {}
+    for name, column in chunk.items():
+        array = column if isinstance(column, np.ndarray) else array_of(column)
+        arrays[name] = array if array.flags.writeable else array.copy()
+    return arrays
 
 
 def frame_of(chunk: Chunk) -> Any:
@@ -214,7 +213,12 @@ def chunk_of_result(result: Any) -> Chunk:
     if isinstance(result, pa.RecordBatch):
         return chunk_of(pa.Table.from_batches([result]))
     if isinstance(result, Mapping):
-        return _same_length({str(name): _returned(name, values) for name, values in result.items()})
+        chunk = {str(name): _returned_column(name, values) for name, values in result.items()}
+        lengths = {name: len(column) for name, column in chunk.items()}
+        if len(set(lengths.values())) > 1:
+            told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+            raise DataError(f"it must return columns of one length: {told}")
+        return chunk
     if hasattr(result, "to_records") and hasattr(result, "columns"):
         return chunk_of(pa.Table.from_pandas(result, preserve_index=False))
     raise DataError(
@@ -222,7 +226,7 @@ def chunk_of_result(result: Any) -> Chunk:
     )
 
 
-def _returned(name: Any, values: Any) -> Column:
+def _returned_column(name: Any, values: Any) -> Column:
     if isinstance(values, np.ndarray):
         return values if values.ndim else np.asarray([values[()]])
     if isinstance(values, pa.ChunkedArray):
@@ -234,14 +238,6 @@ def _returned(name: Any, values: Any) -> Column:
     if isinstance(values, list | tuple):
         return stacked(values) if values else np.zeros(0, object)
     raise DataError(f"column {name!r} must be an array or a list with a value per row, not a {type(values).__name__}")
-
-
-def _same_length(chunk: Chunk) -> Chunk:
-    lengths = {name: len(column) for name, column in chunk.items()}
-    if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-        raise DataError(f"it must return columns of one length: {told}")
-    return chunk
 
 
 # --- as the user wants to see it ---

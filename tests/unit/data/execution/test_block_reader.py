@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pyarrow as pa
 import pytest
 
 import headway.data
+from data_examples import write_groups
+from headway.data import DataError
 from headway.data.context import DataContext, ExecutionOptions
 from headway.data.datasource.parquet import ParquetFiles
 from headway.data.execution.epochs import BatchOptions, EpochCursor, EpochStream, ShardPlace
@@ -146,3 +149,40 @@ def test_a_dataset_can_be_looked_at_without_running_it() -> None:
     filtered = headway.data.range(5).filter(never)
     for dataset in (filtered, filtered.union(headway.data.range(3)), filtered.sort("id"), filtered.limit(2)):
         assert "? rows" in repr(dataset)
+
+
+def test_a_file_that_has_fewer_rows_than_before_is_named(tmp_path: Path) -> None:
+    file = write_groups(tmp_path / "a.parquet", 2, x=list(range(10)))
+    batches = headway.data.read_parquet(file).iter_batches()
+    assert len(list(batches)) == 1
+    write_groups(file, 1, x=[1, 2, 3])
+    with pytest.raises(DataError, match=r"a\.parquet, row group \d"):
+        list(batches)
+
+
+def test_a_row_group_that_is_larger_than_the_budget_is_named(tmp_path: Path, budget: Callable[[int], None]) -> None:
+    file = write_groups(tmp_path / "a.parquet", x=np.random.default_rng(0).random(1 << 19))
+    budget(2 << 20)
+    with pytest.raises(DataError, match=r"a\.parquet, row group 0 .* 4 MiB.*budget of 2 MiB.*smaller row groups"):
+        list(headway.data.read_parquet(file).iter_batches())
+
+
+def test_what_does_not_fit_into_memory_as_a_whole_is_read_in_parts(
+    tmp_path: Path, budget: Callable[[int], None]
+) -> None:
+    file = write_groups(tmp_path / "a.parquet", 16, x=np.random.default_rng(0).random(1 << 19))
+    budget(2 << 20)
+    dataset = headway.data.read_parquet(file)
+    assert sum(len(batch["x"]) for batch in dataset.iter_batches(batch_size=1000)) == 1 << 19
+    shuffled = dataset.random_shuffle(window_rows=20_000).iter_batches(batch_size=1000)
+    for _ in range(2):
+        assert sum(len(batch["x"]) for batch in shuffled) == 1 << 19
+
+
+def test_a_full_shuffle_that_does_not_fit_is_refused_with_the_remedy(
+    tmp_path: Path, budget: Callable[[int], None]
+) -> None:
+    file = write_groups(tmp_path / "a.parquet", 16, x=np.random.default_rng(0).random(1 << 19))
+    budget(2 << 20)
+    with pytest.raises(DataError, match=r"budget of 2 MiB.*memory_budget_bytes"):
+        list(headway.data.read_parquet(file).random_shuffle(shuffle="full").iter_batches(batch_size=1000))

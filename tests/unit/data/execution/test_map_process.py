@@ -1,0 +1,125 @@
+"""Operations in a process of their own."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import headway.data
+from data_examples import error_of, of, probed
+from headway.data import DataContext, DataError, Dataset
+
+
+def texts() -> Dataset:
+    return headway.data.from_items([{"n": n, "s": f"text {n}", "l": [n] * (n % 3)} for n in range(200)])
+
+
+def test_a_function_may_run_in_another_process() -> None:
+    found = headway.data.range(4).map(lambda row: {"pid": os.getpid()}, executor="process").take_all()
+    assert all(row["pid"] != os.getpid() for row in found)
+
+
+@pytest.fixture
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DataContext.get_current(), "num_threads", 1)
+
+
+ELSEWHERE: dict[str, Callable[[], Dataset]] = {
+    "map": lambda: texts().map(lambda row: row, executor="process"),
+    "filter": lambda: texts().filter(lambda row: True, executor="process"),
+    "flat_map": lambda: texts().flat_map(lambda row: [row], executor="process"),
+    "arrays": lambda: texts().map_batches(lambda batch: batch, executor="process"),
+    "tables": lambda: texts().map_batches(lambda batch: batch, executor="process", batch_format="pyarrow"),
+    "frames": lambda: texts().map_batches(lambda batch: batch, executor="process", batch_format="pandas"),
+}
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("what", ELSEWHERE)
+def test_what_another_process_has_made_stays_as_it_was_made(what: str) -> None:
+    """Also when that process has made the next batch."""
+    for batch_format in ("pyarrow", "numpy"):
+        batches = list(ELSEWHERE[what]().iter_batches(batch_size=10, batch_format=batch_format))
+        found = [value for batch in batches for value in np.asarray(batch["s"]).tolist()]
+        assert found == [f"text {n}" for n in range(200)]
+        lists = [
+            list(value)
+            for batch in batches
+            for value in (batch["l"].to_pylist() if batch_format == "pyarrow" else batch["l"])
+        ]
+        assert lists == [[n] * (n % 3) for n in range(200)]
+        assert [n for batch in batches for n in np.asarray(batch["n"]).tolist()] == list(range(200))
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_arrays_of_different_shapes_from_another_process_stay_as_they_were_made() -> None:
+    rows = headway.data.range(60).map(lambda row: {"x": np.full(1 + row["id"] % 3, row["id"])}, executor="process")
+    batches = list(rows.iter_batches(batch_size=10))
+    assert [x.tolist() for batch in batches for x in batch["x"]] == [[n] * (1 + n % 3) for n in range(60)]
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_class_is_made_in_another_process_with_its_arguments() -> None:
+    class Scales:
+        def __init__(self, by: int) -> None:
+            self.by, self.calls = by, 0
+
+        def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+            self.calls += 1
+            batch["id"] *= self.by
+            return {**batch, "calls": np.full(len(batch["id"]), self.calls)}
+
+    rows = headway.data.range(30).map_batches(Scales, fn_constructor_args=(3,), executor="process")
+    batches = list(rows.iter_batches(batch_size=10))
+    assert of(batches) == [3 * n for n in range(30)]
+    assert [int(batch["calls"][0]) for batch in batches] == [1, 2, 3]
+
+
+def test_breaking_out_of_a_loop_leaves_no_process() -> None:
+    def slow(row: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(0.01)
+        return row
+
+    before = {child.pid for child in psutil.Process().children()}
+    rows = headway.data.range(1000).map(slow, executor="process")
+    for _ in range(3):
+        for _batch in rows.iter_batches(batch_size=5):
+            break
+    assert {child.pid for child in psutil.Process().children()} <= before
+
+
+def test_an_error_in_another_process_keeps_its_type_and_names_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bad(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] == 1234:
+            raise ZeroDivisionError("as foreseen")
+        return row
+
+    monkeypatch.setattr(DataContext.get_current(), "num_threads", 1)
+    dataset = headway.data.range(2000).map(bad, executor="process")
+    error = error_of(dataset)
+    assert (type(error), error.args) == (ZeroDivisionError, ("as foreseen",))
+    assert "row 1234" in "\n".join(error.__notes__)
+    assert probed(dataset, error).args == error.args
+
+
+def test_a_function_that_ends_its_process_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DataContext.get_current(), "num_threads", 1)
+    with pytest.raises(DataError, match=r"died.*exit code 3"):
+        headway.data.range(5).map(lambda row: os._exit(3), executor="process").take_all()
+
+
+def test_a_function_that_cannot_travel_is_named() -> None:
+    lock = threading.Lock()
+
+    def locked(row: dict[str, Any]) -> dict[str, Any]:
+        return {"id": lock.locked()}
+
+    with pytest.raises(DataError, match=r"locked"):
+        headway.data.range(5).map(locked, executor="process").take_all()
