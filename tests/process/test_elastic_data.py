@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler, SubsetRandomSampler
 
 from headway import train
-from headway.engine.hardware import num_cpus
+from headway.engine.resources.hardware import num_cpus
 from headway.storage.run.reader import RunReader
 from headway.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 from support import journal

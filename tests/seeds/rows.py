@@ -22,7 +22,7 @@ FAULTS = "tests/process/test_faults.py::"
 SGD = "tests/process/test_sgd.py::"
 AS_RAY = "tests/process/test_as_ray.py::"
 TORCH = "tests/process/test_torch.py::"
-RESOURCES = "tests/unit/engine/test_resources.py::"
+RESOURCES = "tests/unit/engine/resources/test_allocation.py::"
 
 SHOWN = {
     # the seeds' own programs, and the vocabularies they are written in

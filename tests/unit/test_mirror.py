@@ -51,7 +51,7 @@ COVERED_BY = {
     "engine/base.py": "tests/contract/test_engines.py",
     "engine/channel.py": "tests/contract/test_engines.py",
     "engine/fork_server_client.py": "tests/unit/engine/test_fork_server.py",
-    "engine/gpu_locks.py": "tests/process/test_gpus.py",
+    "engine/resources/gpu_locks.py": "tests/process/test_gpus.py",
     "engine/inline.py": "tests/contract/test_engines.py",
     "engine/local.py": "tests/contract/test_engines.py",
     "engine/one_shot_process.py": "tests/process/test_validation.py",

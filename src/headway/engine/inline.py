@@ -31,11 +31,11 @@ from headway.core.messages import (
     WorkerExited,
 )
 from headway.core.task import Task
-from headway.engine import hardware
 from headway.engine.base import Deliver, worker_entry
-from headway.engine.broker import RunResources
 from headway.engine.one_shot_process import ForkedOneShotProcess
 from headway.engine.process_stats import OutsideStacks, ProcessStats
+from headway.engine.resources import hardware
+from headway.engine.resources.broker import RunResources
 
 
 class InlineEngine:

@@ -14,15 +14,15 @@ from typing import Any
 from headway.core.config import ScalingConfig
 from headway.core.errors import EngineError
 from headway.core.messages import LOST_EXIT_CODE, FromWorker, Ready, ToWorker, WorkerExited
-from headway.engine import hardware
 from headway.engine.base import Deliver
-from headway.engine.broker import RunResources
 from headway.engine.channel import Channel, Channels
 from headway.engine.fork_server import Exited, Fork, Signal
 from headway.engine.fork_server_client import ForkSession, end_groups
 from headway.engine.inbox import Inbox
 from headway.engine.one_shot_process import ForkedOneShotProcess
 from headway.engine.process_stats import OutsideStacks, ProcessStats, ProcessTable, ProcessTree
+from headway.engine.resources import hardware
+from headway.engine.resources.broker import RunResources
 
 PATIENCE_S = 0.5  # for the fork server to report the exits of workers that it was asked to kill
 

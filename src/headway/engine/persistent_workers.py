@@ -22,9 +22,9 @@ from headway.core.messages import (
     WorkerIdle,
 )
 from headway.engine.base import Deliver, OneShotProcess
-from headway.engine.broker import RunResources
 from headway.engine.local import LocalEngine
 from headway.engine.process_stats import OutsideStacks, ProcessStats
+from headway.engine.resources.broker import RunResources
 
 START_S = 120.0
 

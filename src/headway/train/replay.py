@@ -59,7 +59,7 @@ from headway.core.security.signing import Key, user_key
 from headway.core.task import Task
 from headway.core.validation import ReportedCheckpointStatus
 from headway.diagnosis.replay_info import place, run_info
-from headway.engine import hardware
+from headway.engine.resources import hardware
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.object_store.uri import is_remote
 from headway.storage.run import failure_bundle, layout

@@ -31,7 +31,7 @@ from headway.core.process.title import set_title, worker_title
 from headway.core.security.redaction import redact_assignments
 from headway.core.task import Task
 from headway.diagnosis.stacks import all_threads, of_error
-from headway.engine.hardware import free_port
+from headway.engine.resources.hardware import free_port
 from headway.frameworks.base import join
 from headway.observe import worker_logging
 from headway.observe.log_tail import TRACEBACK_FOLLOWS

@@ -15,8 +15,8 @@ import pytest
 from headway.core.config import ScalingConfig
 from headway.core.errors import ConfigError, EngineError
 from headway.core.messages import CapacityEvent, ResourcesAwaitedEvent, ResourcesGrantedEvent
-from headway.engine import broker
-from headway.engine.broker import RunResources
+from headway.engine.resources import broker
+from headway.engine.resources.broker import RunResources
 
 made: list[RunResources] = []
 
@@ -115,7 +115,7 @@ def test_a_machine_with_gpus_for_sharing_gives_them_to_everybody(monkeypatch: py
 HOLDER = """
 import sys
 from headway.core.config import ScalingConfig
-from headway.engine.broker import RunResources
+from headway.engine.resources.broker import RunResources
 
 resources = RunResources(ScalingConfig(1, resources_per_worker={"GPU": float(sys.argv[1])}), print)
 resources.request("other")

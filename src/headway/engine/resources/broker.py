@@ -2,9 +2,9 @@
 
     run ── request ──▶ queue ──▶ lease ── release ──▶ the next request is granted, in the thread that releases
 
-:mod:`headway.engine.resources` decides; this module holds the state and the locks by which programs keep out of each
-other's GPUs (:mod:`headway.engine.gpu_locks`). Within a program grants are pushed. Nobody tells this program that
-another one has released a GPU: a run that waits for one looks again every :data:`LOOK_S`.
+:mod:`headway.engine.resources.allocation` decides; this module holds the state, and the locks by which programs keep
+out of each other's GPUs (:mod:`headway.engine.resources.gpu_locks`). Within a program grants are pushed. Nobody tells
+this program that another one has released a GPU: a run that waits for one looks again every :data:`LOOK_S`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from headway.core.config import ScalingConfig
 from headway.core.environment import logical_resources, outer_ranks, shares_gpus
 from headway.core.errors import ConfigError, EngineError
 from headway.core.messages import CapacityEvent, ResourcesAwaitedEvent, ResourcesGrantedEvent
-from headway.engine import hardware, resources
-from headway.engine.gpu_locks import GpuLocks
-from headway.engine.resources import Allocation, Gang, Inventory, Lease
+from headway.engine.resources import allocation, hardware
+from headway.engine.resources.allocation import Allocation, Gang, Inventory, Lease
+from headway.engine.resources.gpu_locks import GpuLocks
 
 LOOK_S = 0.25
 
@@ -83,24 +83,24 @@ class Broker:
         with self._guard:
             if request.lease is not None:
                 lease = request.lease
-                request.lease = self._locked(lambda allocation: resources.grown(lease, allocation)) or lease
+                request.lease = self._locked(lambda now: allocation.grown(lease, now)) or lease
 
     def waits_for(self, request: Request) -> str:
         """What a request waits for and who holds it, in one line."""
         with self._guard:
             for gpu in hardware.gpus() if request.gang.gpus_per_worker else ():
                 self._locks.probe(gpu)
-            return resources.waits_for(request.gang, self._allocation())
+            return allocation.waits_for(request.gang, self._allocation())
 
     def _next_granted(self) -> Request | None:
         for request in self._waiting:
             if _shares_gpus(request.gang):
                 alone = Allocation(inventory=inventory(request.gang))
-                request.lease = resources.placed(request.gang, alone)
+                request.lease = allocation.placed(request.gang, alone)
                 if request.lease is not None:
                     request.lease = replace(request.lease, shares=True)
                     return self._move(request)
-        lease = self._locked(resources.next_grant)
+        lease = self._locked(allocation.next_grant)
         if lease is None:
             return None
         request = next(each for each in self._waiting if each.gang is lease.gang)
@@ -145,7 +145,7 @@ def inventory(*gangs: Gang) -> Inventory:
         amounts["CPU"] = hardware.num_cpus()
     if "memory" in names:
         amounts["memory"] = hardware.memory_bytes()
-    return Inventory(gpus=tuple(hardware.gpus()) if resources.GPU in names else (), amounts=amounts)
+    return Inventory(gpus=tuple(hardware.gpus()) if allocation.GPU in names else (), amounts=amounts)
 
 
 def _shares_gpus(gang: Gang) -> bool:
@@ -184,7 +184,7 @@ class RunResources:
                 "use 'SPREAD'"
             )
         gang = self._gang("")
-        resources.check(gang, inventory(gang))
+        allocation.check(gang, inventory(gang))
 
     def request(self, owner: str) -> None:
         if self._request is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headway.core.config import ScalingConfig
-from headway.engine import hardware
+from headway.engine.resources import hardware
 
 
 def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headway.core.config import ScalingConfig
 from headway.core.errors import ConfigError
-from headway.engine.resources import (
+from headway.engine.resources.allocation import (
     Allocation,
     Gang,
     Inventory,
