@@ -21,10 +21,10 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from headway.core.messages import ToWorker, WorkerExited
+from headway.core.messages import ToWorker
 from headway.engine.process_stats import OutsideStacks, ProcessStats
 
-Deliver = Callable[[Sequence[Any]], None]
+Deliver = Callable[[Sequence[object]], None]
 
 WORKER = "headway.worker.main"
 
@@ -58,7 +58,7 @@ class Resources(Protocol):
 class OneShotProcess(Protocol):
     """A process beside the workers that answers one question."""
 
-    def ask(self, question: object, timeout_s: float | None) -> Any:
+    def ask(self, question: object, timeout_s: float | None) -> object:
         """Start the process, send it the question and wait for the answer.
 
         Args:
@@ -82,9 +82,6 @@ class TimedOut:
 
 class Cancelled:
     """The question was withdrawn; the process was killed."""
-
-
-OneShotOutcome = TimedOut | Cancelled | WorkerExited
 
 
 class Engine(Protocol):

@@ -9,11 +9,10 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from headway.core.config import ScalingConfig
 from headway.core.errors import EngineError
-from headway.core.messages import LOST_EXIT_CODE, FromWorker, Ready, ToWorker, WorkerExited
+from headway.core.messages import LOST_EXIT_CODE, FromWorker, Ready, ToController, ToWorker, WorkerExited
 from headway.engine.base import Deliver
 from headway.engine.channel import Channel, Channels
 from headway.engine.fork_server import Exited, Fork, Signal
@@ -56,7 +55,9 @@ class LocalEngine:
         self._deliver = deliver
         self._inbox.open()
         self._selector = selectors.DefaultSelector()
-        self._channels = Channels(self._selector, self._on_messages, self._kill_one)
+        self._channels = Channels(
+            self._selector, self._on_messages, kill=lambda channel: self._signal(channel, signal.SIGKILL)
+        )
         self._selector.register(self._inbox, _READ, self._on_wake_up)
         self._connect()
 
@@ -80,22 +81,18 @@ class LocalEngine:
             store = os.memfd_create("headway-rendezvous", os.MFD_CLOEXEC)
             try:
                 for index in range(num_workers):
-                    self._fork(session, index, store)
+                    gpus = self.resources.gpus_of_workers[index : index + 1]
+                    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+                    self._channels.add(ours)
+                    with theirs:
+                        fork = Fork(index=index, gpus=gpus[0] if gpus else ())
+                        session.send(fork, [theirs.fileno(), self._inbox.fileno(), store])
             finally:
                 os.close(store)
         except OSError as error:
             self._channels.drop_all()
             self._close_session()  # the fork server kills those that it has forked already
             raise EngineError(f"workers could not be launched: {error}") from error
-
-    def _fork(self, session: ForkSession, index: int, store: int) -> None:
-        gpus = self.resources.gpus_of_workers[index : index + 1]
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._channels.add(ours)
-        with theirs:
-            session.send(
-                Fork(index=index, gpus=gpus[0] if gpus else ()), [theirs.fileno(), self._inbox.fileno(), store]
-            )
 
     def send(self, index: int, message: ToWorker) -> None:
         self._channels.send(index, message)
@@ -106,11 +103,8 @@ class LocalEngine:
 
     def kill(self) -> None:
         for channel in self._channels:
-            self._kill_one(channel)
+            self._signal(channel, signal.SIGKILL)
         self._fork_server_due = time.monotonic() + PATIENCE_S
-
-    def _kill_one(self, channel: Channel) -> None:
-        self._signal(channel, signal.SIGKILL)
 
     def _signal(self, channel: Channel, number: int) -> None:
         if self._session is not None:
@@ -162,7 +156,7 @@ class LocalEngine:
         self._channels.read_resting()
         self._deliver(posted)
 
-    def _on_messages(self, channel: Channel, messages: Sequence[Any]) -> None:
+    def _on_messages(self, channel: Channel, messages: Sequence[ToController]) -> None:
         if channel.pid is None:
             for ready in [message for message in messages if isinstance(message, Ready)]:
                 channel.pid, channel.stacks = ready.pid, ready.stacks

@@ -17,7 +17,6 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from headway.core.messages import Ready, WorkerExited
 from headway.core.wire import Frames, WireError, encode
@@ -48,7 +47,7 @@ class ForkedOneShotProcess:
         self._closing = threading.Lock()  # so that nobody cancels by a file number that means another file by now
         self._is_open = True
         self._pid: int | None = None
-        self._answer: Any = None
+        self._answer: object = None
         self._deadline: float | None = None
 
     def close(self) -> None:
@@ -61,7 +60,7 @@ class ForkedOneShotProcess:
             if self._is_open:
                 os.eventfd_write(self._cancelled, 1)
 
-    def ask(self, question: object, timeout_s: float | None) -> Any:
+    def ask(self, question: object, timeout_s: float | None) -> object:
         try:
             session = ForkSession(self._preload, self._warm)
         except OSError as error:
@@ -87,7 +86,7 @@ class ForkedOneShotProcess:
         session: ForkSession,
         question: object,
         timeout_s: float | None,
-    ) -> Any:
+    ) -> object:
         frames = Frames()
         while True:
             left_s = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
@@ -122,7 +121,7 @@ class ForkedOneShotProcess:
             return False
         return bool(data)
 
-    def _killed(self, selector: selectors.BaseSelector, session: ForkSession, outcome: Any) -> Any:
+    def _killed(self, selector: selectors.BaseSelector, session: ForkSession, outcome: object) -> object:
         """Kill it, through the fork server and directly: the fork server may be busy with a long import."""
         with contextlib.suppress(OSError):
             session.send(Signal(index=0, number=int(signal.SIGKILL)))

@@ -6,9 +6,9 @@ launched again is ready at once. A run that does not end well takes its workers 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from headway.core.config import ScalingConfig
 from headway.core.errors import EngineError
@@ -63,7 +63,7 @@ class PersistentEngine:
             say: Called with a line if there is something to wait for.
         """
 
-        def on_events(events: Sequence[Any]) -> None:
+        def on_events(events: Sequence[object]) -> None:
             for event in events:
                 if isinstance(event, ResourcesAwaitedEvent):
                     say(event.text)
@@ -71,14 +71,13 @@ class PersistentEngine:
         self.resources.check()
         self.resources.request(owner)
         self.open(on_events)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.shut_down)
             while not self._granted:
                 self.pump(None)
             self.launch(0, num_workers)
             self._wait_until_ready(num_workers)
-        except BaseException:
-            self.shut_down()
-            raise
+            undo.pop_all()
         self._idle = set(self._ready)
         self._deliver = None
 
@@ -150,16 +149,14 @@ class PersistentEngine:
         if len(self._idle) < max(1, self._num_workers):
             self.shut_down()
 
-    def _pass_on(self, events: Sequence[Any]) -> None:
-        passed = []
+    def _pass_on(self, events: Sequence[object]) -> None:
+        passed: list[object] = []
         for event in events:
-            match event:
-                case FromWorker():
-                    event = self._seen(event)
-                case ResourcesGrantedEvent():
-                    self._granted = True
-            if event is not None:
-                passed.append(event)
+            if isinstance(event, ResourcesGrantedEvent):
+                self._granted = True
+            seen = self._seen(event) if isinstance(event, FromWorker) else event
+            if seen is not None:
+                passed.append(seen)
         if passed and self._deliver is not None:
             self._deliver(passed)
 

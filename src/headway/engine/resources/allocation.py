@@ -22,7 +22,7 @@ _ROUNDING = 1e-9  # three thirds of a GPU are one GPU
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inventory:
+class ResourceInventory:
     """What there is: the GPUs, as CUDA_VISIBLE_DEVICES names them, and the amounts of everything else."""
 
     gpus: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class Gang:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lease:
+class ResourceLease:
     """What one run holds.
 
     Args:
@@ -104,8 +104,8 @@ class Allocation:
         shared: GPUs that other programs hold parts of.
     """
 
-    inventory: Inventory
-    leases: tuple[Lease, ...] = ()
+    inventory: ResourceInventory
+    leases: tuple[ResourceLease, ...] = ()
     requests: tuple[Gang, ...] = ()
     taken: Mapping[str, str] = field(default_factory=dict)
     shared: frozenset[str] = frozenset()
@@ -124,7 +124,7 @@ class Allocation:
         return use
 
 
-def check(gang: Gang, inventory: Inventory) -> None:
+def check(gang: Gang, inventory: ResourceInventory) -> None:
     """Raise ConfigError where the gang can never run, whoever ends."""
     for name, amount in gang.per_worker.items():
         needed, have = gang.min_workers * amount, inventory.amount(name)
@@ -136,7 +136,7 @@ def check(gang: Gang, inventory: Inventory) -> None:
             )
 
 
-def _num_workers_of(inventory: Inventory, name: str, amount: float) -> int:
+def _num_workers_of(inventory: ResourceInventory, name: str, amount: float) -> int:
     if name == GPU and amount < 1:
         return int(1 / amount + _ROUNDING) * len(inventory.gpus)
     return int(inventory.amount(name) / amount + _ROUNDING)
@@ -150,7 +150,7 @@ def _quantity(num_workers: int, name: str, amount: float) -> str:
     return f"{total:g} {unit}{plural}{each}"
 
 
-def next_grant(allocation: Allocation) -> Lease | None:
+def next_grant(allocation: Allocation) -> ResourceLease | None:
     """The lease of the oldest request that can be granted now."""
     held_back: set[str] = set()
     for gang in allocation.requests:
@@ -160,14 +160,14 @@ def next_grant(allocation: Allocation) -> Lease | None:
     return None
 
 
-def placed(gang: Gang, allocation: Allocation) -> Lease | None:
+def placed(gang: Gang, allocation: Allocation) -> ResourceLease | None:
     """As many of its workers as fit beside what is held; None where fewer than the fewest do."""
     fits = gang.max_workers
     for name, amount in gang.per_worker.items():
         if name != GPU:
             fits = min(fits, int(allocation.free(name) / amount + _ROUNDING))
     gpus = _gpus_of_workers(gang.gpus_per_worker, fits, allocation)
-    return Lease(gang=gang, gpus=gpus) if len(gpus) >= gang.min_workers else None
+    return ResourceLease(gang=gang, gpus=gpus) if len(gpus) >= gang.min_workers else None
 
 
 def _gpus_of_workers(share: float, num_workers: int, allocation: Allocation) -> tuple[tuple[str, ...], ...]:
@@ -185,7 +185,7 @@ def _gpus_of_workers(share: float, num_workers: int, allocation: Allocation) -> 
     return tuple(seats[: max(0, num_workers)])
 
 
-def grown(lease: Lease, allocation: Allocation) -> Lease | None:
+def grown(lease: ResourceLease, allocation: Allocation) -> ResourceLease | None:
     """The lease of a run that may take more workers now; None where it may not, or others wait for the same."""
     if any(not lease.gang.per_worker.keys().isdisjoint(request.per_worker) for request in allocation.requests):
         return None

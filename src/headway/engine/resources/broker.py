@@ -21,7 +21,7 @@ from headway.core.environment import logical_resources, outer_ranks, shares_gpus
 from headway.core.errors import ConfigError, EngineError
 from headway.core.messages import CapacityEvent, ResourcesAwaitedEvent, ResourcesGrantedEvent
 from headway.engine.resources import allocation, hardware
-from headway.engine.resources.allocation import Allocation, Gang, Inventory, Lease
+from headway.engine.resources.allocation import Allocation, Gang, ResourceInventory, ResourceLease
 from headway.engine.resources.gpu_locks import GpuLocks
 
 LOOK_S = 0.25
@@ -32,7 +32,7 @@ class Request:
 
     def __init__(self, gang: Gang, on_grant: Callable[[], None]) -> None:
         self.gang = gang
-        self.lease: Lease | None = None
+        self.lease: ResourceLease | None = None
         self.on_grant = on_grant
 
 
@@ -112,7 +112,7 @@ class Broker:
         self._granted.append(request)
         return request
 
-    def _locked(self, decide: Callable[[Allocation], Lease | None]) -> Lease | None:
+    def _locked(self, decide: Callable[[Allocation], ResourceLease | None]) -> ResourceLease | None:
         """A lease whose GPUs no other program holds: decide again without those that turn out to be locked."""
         self._locks.forget_others()
         while (lease := decide(self._allocation())) is not None:
@@ -137,7 +137,7 @@ class Broker:
         return {gpu for request in self._granted if request.lease is not None for gpu in request.lease.gpu_use()}
 
 
-def inventory(*gangs: Gang) -> Inventory:
+def inventory(*gangs: Gang) -> ResourceInventory:
     """What this machine has of what these gangs ask for: counting GPUs takes a while, so runs without them do not."""
     names = {name for gang in gangs for name in gang.per_worker}
     amounts = dict(logical_resources()) if names - {"CPU", "GPU", "memory"} else {}
@@ -145,7 +145,7 @@ def inventory(*gangs: Gang) -> Inventory:
         amounts["CPU"] = hardware.num_cpus()
     if "memory" in names:
         amounts["memory"] = hardware.memory_bytes()
-    return Inventory(gpus=tuple(hardware.gpus()) if allocation.GPU in names else (), amounts=amounts)
+    return ResourceInventory(gpus=tuple(hardware.gpus()) if allocation.GPU in names else (), amounts=amounts)
 
 
 def _shares_gpus(gang: Gang) -> bool:

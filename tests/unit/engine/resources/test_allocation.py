@@ -14,8 +14,8 @@ from headway.core.errors import ConfigError
 from headway.engine.resources.allocation import (
     Allocation,
     Gang,
-    Inventory,
-    Lease,
+    ResourceInventory,
+    ResourceLease,
     check,
     grown,
     next_grant,
@@ -23,19 +23,19 @@ from headway.engine.resources.allocation import (
     waits_for,
 )
 
-MACHINE = Inventory(gpus=("0", "1", "2", "3"), amounts={"CPU": 8, "memory": 1e12, "licence": 2})
+MACHINE = ResourceInventory(gpus=("0", "1", "2", "3"), amounts={"CPU": 8, "memory": 1e12, "licence": 2})
 
 
 def gang(num_workers: int | tuple[int, int] = 1, owner: str = "run", **per_worker: float) -> Gang:
     return Gang.of(ScalingConfig(num_workers, resources_per_worker=per_worker or None), owner)
 
 
-def fits(asked: Gang, *leases: Lease) -> int:
+def fits(asked: Gang, *leases: ResourceLease) -> int:
     lease = placed(asked, Allocation(inventory=MACHINE, leases=leases))
     return lease.num_workers if lease is not None else 0
 
 
-def granted(asked: Gang, *leases: Lease) -> Lease:
+def granted(asked: Gang, *leases: ResourceLease) -> ResourceLease:
     lease = placed(asked, Allocation(inventory=MACHINE, leases=leases))
     assert lease is not None
     return lease
@@ -164,7 +164,7 @@ def check_fits(workers: int, share: float) -> bool:
 
 @given(st.lists(GANGS, min_size=1, max_size=20), st.randoms())
 def test_no_gpu_is_given_out_twice_and_every_request_is_granted_in_order(gangs: list[Gang], chance: object) -> None:
-    waiting, leases, order = list(gangs), list[Lease](), list[Gang]()
+    waiting, leases, order = list(gangs), list[ResourceLease](), list[Gang]()
     for _ in itertools.count():
         if not waiting and not leases:
             break
