@@ -49,7 +49,6 @@ COVERED_BY = {
     "core/process/identity.py": "tests/process/test_process_titles.py",
     "core/process/title.py": "tests/process/test_process_titles.py",
     "engine/base.py": "tests/contract/test_engines.py",
-    "testing/contracts/engine.py": "tests/contract/test_engines.py",
     "engine/channel.py": "tests/contract/test_engines.py",
     "engine/fork_server_client.py": "tests/unit/engine/test_fork_server.py",
     "engine/resources/gpu_locks.py": "tests/process/test_gpus.py",
