@@ -95,10 +95,10 @@ def test_cpu_time_of_internal_threads_does_not_count() -> None:
         wait_until(lambda: any(is_internal(thread) for thread in Path(f"/proc/{pid}/task").glob("*")), 60)
         first, used = tree.look(ProcessTable()), cpu_s(pid)
         wait_until(lambda: cpu_s(pid) > used + 2, 60)
-        last = tree.look(ProcessTable())
+        last, spun_s = tree.look(ProcessTable()), cpu_s(pid) - used
     assert first is not None
     assert last is not None
-    assert last.all_s - first.all_s < 1, "it ran for two seconds"
+    assert last.all_s - first.all_s < spun_s / 2
 
 
 def is_internal(thread: Path) -> bool:
