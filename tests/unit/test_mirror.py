@@ -140,19 +140,18 @@ def long_modules() -> list[str]:
     )
 
 
-def test_file(module: str) -> Path:
+def path_of_tests(module: str) -> Path:
     path = Path(module)
     return ROOT / "tests" / "unit" / path.parent / f"test_{path.name}"
-
-
-test_file.__test__ = False  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("module", long_modules())
 def test_a_long_module_has_a_test_file_of_its_own_or_a_reason(module: str) -> None:
     excused = module in COVERED_BY or module in MISSING
-    assert test_file(module).exists() != excused, (
-        f"{module} needs {test_file(module).relative_to(ROOT)}" if not excused else f"{module}: remove the exception"
+    assert path_of_tests(module).exists() != excused, (
+        f"{module} needs {path_of_tests(module).relative_to(ROOT)}"
+        if not excused
+        else f"{module}: remove the exception"
     )
 
 
