@@ -1,4 +1,4 @@
-"""What the documents say is true: examples run, names exist, figures are those that benchmarks measured."""
+"""Documents are correct: examples run, links lead to files, the module tree is up to date."""
 
 from __future__ import annotations
 

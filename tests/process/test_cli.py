@@ -1,4 +1,4 @@
-"""The command line: a script for torchrun as a run, and run directories read back."""
+"""The command line: scripts for torchrun, and commands that read run directories."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def headway(*args: str | Path) -> subprocess.CompletedProcess[str]:
     return python("-m", "headway", *args)
 
 
-def test_a_script_for_torchrun_runs_as_it_is(tmp_path: Path) -> None:
+def test_a_script_for_torchrun_runs_unchanged(tmp_path: Path) -> None:
     script = write_script(tmp_path, TORCHRUN_SCRIPT)
     done = headway("run", "-n", "2", script, tmp_path, "--flag")
     assert done.returncode == 0, done.stderr
@@ -124,7 +124,7 @@ def test_run_takes_resources_stalls_and_elasticity(tmp_path: Path) -> None:
     assert "the run needs 999 GPUs" in done.stderr
 
 
-def test_workers_find_what_torchrun_sets(tmp_path: Path) -> None:
+def test_workers_have_the_variables_of_torchrun(tmp_path: Path) -> None:
     script = write_script(
         tmp_path,
         """
@@ -141,7 +141,7 @@ def test_workers_find_what_torchrun_sets(tmp_path: Path) -> None:
     assert "[r0] 1 2 run default 0 1 0 1 False" in done.stdout
 
 
-def test_a_script_that_is_told_to_leave_exits_with_its_own_code(tmp_path: Path) -> None:
+def test_a_preempted_script_exits_with_code_75(tmp_path: Path) -> None:
     script = write_script(
         tmp_path,
         """
@@ -171,7 +171,7 @@ def test_a_module_runs_too(tmp_path: Path) -> None:
     assert "[r0] module ['x'] 0" in done.stdout, done.stderr
 
 
-def test_bad_requests_are_one_sentence(tmp_path: Path) -> None:
+def test_bad_requests_get_one_line(tmp_path: Path) -> None:
     for args, sentence in [
         (("run", "nowhere.py"), "there is no script 'nowhere.py'"),
         (
@@ -216,7 +216,7 @@ def test_ls_and_show_read_run_directories(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("command", ["ls", "show", "logs"])
-def test_what_the_terminal_cannot_show_is_escaped(command: str, tmp_path: Path) -> None:
+def test_characters_that_the_terminal_cannot_show_are_escaped(command: str, tmp_path: Path) -> None:
     fit(lambda: print("größer"), name="läuft", storage_path=tmp_path)
     where = tmp_path if command == "ls" else tmp_path / "läuft"
     done = python("-m", "headway", command, where, env={**os.environ, "PYTHONIOENCODING": "ascii"})
@@ -224,7 +224,7 @@ def test_what_the_terminal_cannot_show_is_escaped(command: str, tmp_path: Path) 
     assert (r"gr\xf6\xdfer" if command == "logs" else r"l\xe4uft") in done.stdout
 
 
-def test_ls_tells_who_was_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ls_shows_interrupted_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(fit(lambda: None, storage_path=tmp_path, name="cut").path)
     events = (path / "events.jsonl").read_text().splitlines()
     (path / "events.jsonl").write_text("\n".join(events[:-2]) + "\n" + '{"event": "torn')
@@ -232,7 +232,7 @@ def test_ls_tells_who_was_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "INTERRUPTED" in capsys.readouterr().out
 
 
-def test_the_doctor_finds_this_machine_well(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_doctor_finds_no_problem_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     told = capsys.readouterr().out
     found = [line[2:16].strip() for line in told.splitlines() if line.startswith("✓ ")]
@@ -241,7 +241,7 @@ def test_the_doctor_finds_this_machine_well(capsys: pytest.CaptureFixture[str]) 
     assert "Everything that Headway needs works here." in told
 
 
-def test_the_doctor_says_what_would_not_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_doctor_lists_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert main(["doctor", "--storage-path", str(tmp_path / "file/below")]) == 1
     assert "cannot be written" in capsys.readouterr().out

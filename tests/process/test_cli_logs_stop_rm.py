@@ -1,4 +1,4 @@
-"""``headway logs``, ``stop`` and ``rm``: what one process can do with a run of another."""
+"""``headway logs``, ``stop`` and ``rm``: commands for runs of other processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people see: plain sentences off a terminal; on one, a live line that never tears anything."""
+"""The console: plain lines without a terminal; on a terminal, also a live line that keeps other output intact."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headway import train
 from support import fit, plain_trainer, python, wait_until, write_script
 
 
-def test_off_a_terminal_there_are_plain_sentences(capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_lines_are_plain(capfd: pytest.CaptureFixture[str]) -> None:
     def train_func() -> None:
         print("hello")
         print("to stderr", file=sys.stderr)
@@ -34,7 +34,7 @@ def test_off_a_terminal_there_are_plain_sentences(capfd: pytest.CaptureFixture[s
     assert "\x1b" not in out + err
 
 
-def test_lines_of_two_runs_say_which_run_they_are_of(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_two_runs_name_their_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def train_func(config: dict[str, str]) -> None:
         while not Path(config["folder"], "go").exists():
             time.sleep(0.01)
@@ -56,7 +56,7 @@ def test_lines_of_two_runs_say_which_run_they_are_of(tmp_path: Path, capfd: pyte
     assert err.count("headway: finished") == 1, "a run that is alone needs no name"
 
 
-def test_a_failure_is_told_once_and_the_users_traceback_comes_first(tmp_path: Path) -> None:
+def test_a_failure_is_reported_once_and_the_users_traceback_comes_first(tmp_path: Path) -> None:
     script = write_script(
         tmp_path,
         """
@@ -104,7 +104,7 @@ def test_output_of_an_older_attempt_is_not_shown_again(capfd: pytest.CaptureFixt
     assert out.splitlines() == ["[r0] first try", "[r0] second try"]
 
 
-def test_a_reader_who_goes_away_does_not_hurt_the_run(tmp_path: Path) -> None:
+def test_a_closed_pipe_does_not_affect_the_run(tmp_path: Path) -> None:
     script = write_script(
         tmp_path,
         f"""
@@ -155,7 +155,7 @@ def test_a_program_without_standard_streams_runs_and_its_files_stay_clean(tmp_pa
 
 
 class Terminal:
-    """A real terminal of our own making, and what stands on its screen."""
+    """A pseudo-terminal and the text on its screen."""
 
     def __init__(self, script: Path, columns: int = 100, lines: int = 60) -> None:
         self.screen = pyte.HistoryScreen(columns, lines, history=10_000)
@@ -186,7 +186,7 @@ class Terminal:
 
     @property
     def text(self) -> list[str]:
-        """Everything that ever scrolled by, as it stands at the end."""
+        """All lines, also those that scrolled off the screen."""
         above = ["".join(line[x].data for x in range(self.screen.columns)) for line in self.screen.history.top]
         return [line.rstrip() for line in (*above, *self.screen.display)]
 
@@ -198,7 +198,7 @@ def _resize(fd: int, lines: int, columns: int) -> None:
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
 
-def test_on_a_terminal_a_live_line_shows_state_and_never_tears_prints(tmp_path: Path) -> None:
+def test_on_a_terminal_a_live_line_shows_state_and_keeps_prints_intact(tmp_path: Path) -> None:
     script = write_script(
         tmp_path,
         """
@@ -237,7 +237,7 @@ def test_on_a_terminal_a_live_line_shows_state_and_never_tears_prints(tmp_path: 
     assert sum("epoch: 100%" in line for line in text) == 1, "of a progress bar the last state stays"
 
 
-def test_stdout_in_a_file_stays_clean_while_the_line_lives_on_stderr(tmp_path: Path) -> None:
+def test_stdout_in_a_file_stays_clean_while_the_live_line_is_on_stderr(tmp_path: Path) -> None:
     script = write_script(
         tmp_path,
         f"""
@@ -260,7 +260,7 @@ def test_stdout_in_a_file_stays_clean_while_the_line_lives_on_stderr(tmp_path: P
 
 
 def test_a_run_in_a_thread_draws_no_second_line(tmp_path: Path) -> None:
-    """Two runs at once on one terminal: both are told, neither tears the other."""
+    """Two runs at once on one terminal: lines of both are intact."""
     script = write_script(
         tmp_path,
         """

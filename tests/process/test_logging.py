@@ -96,7 +96,7 @@ def test_levels_files_and_formatters_of_a_dict_config(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "['DEBUG OF THE FUNCTION\\n', 'other of the function\\n'] ", done.stderr
 
 
-def test_what_the_function_configures_itself_counts(tmp_path: Path) -> None:
+def test_the_functions_own_configuration_takes_precedence(tmp_path: Path) -> None:
     code = """
     logging.basicConfig(level=logging.ERROR, format="driver %(message)s")
 

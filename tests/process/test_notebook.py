@@ -1,4 +1,4 @@
-"""Inside Jupyter: cells define functions, run them, edit them, run them again."""
+"""Runs in Jupyter: cells define functions, run them, edit them, and run them again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``ps`` shows: every process of a run says whose it is."""
+"""Titles of processes in ``ps``: every process of a run names the run."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_forked_process_may_change_its_title(tmp_path: Path) -> None:
         process.kill()
 
 
-def test_without_a_place_for_it_nothing_happens() -> None:
+def test_without_memory_for_a_title_nothing_happens() -> None:
     code = "import headway.core.process.title as t; t._area = (0, 0); t.set_title('x', 'y'); "
     code += "print(open('/proc/self/cmdline').read())"
     assert "headway.core.process.title" in python("-c", code).stdout

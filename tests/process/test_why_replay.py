@@ -1,4 +1,4 @@
-"""After a failure: ``headway why`` explains it, ``headway replay`` runs one rank of it again and changes nothing."""
+"""``headway why`` explains a failure; ``headway replay`` runs one rank of it again and changes nothing."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def train_func() -> None:
 
 @pytest.fixture(scope="module")
 def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose rank 1 comes upon a bad row, twice; nobody may change it."""
+    """A run whose rank 1 fails at a bad row, twice. Tests must not change it."""
     storage = tmp_path_factory.mktemp("runs")
     trainer = TorchTrainer(
         train_func,
@@ -98,7 +98,7 @@ def listing(run: Path) -> dict[str, tuple[int, int]]:
 # --- why ---
 
 
-def test_why_tells_who_failed_where_and_what_helps(failed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_names_rank_place_and_remedy(failed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["why", "bad row", "--storage-path", str(failed.parent)]) == 0
     text = capsys.readouterr().out
     assert text.startswith("run bad row has failed (attempt 2)\n\nattempt 2 failed at ")
@@ -114,7 +114,7 @@ def test_why_tells_who_failed_where_and_what_helps(failed: Path, capsys: pytest.
     assert f"rank 1 once more, alone, here: {command}\n" in text
 
 
-def test_why_all_tells_every_failure_and_what_came_of_it(failed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_all_lists_every_failure_and_what_followed(failed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["why", str(failed), "--all"]) == 0
     text = capsys.readouterr().out
     first, second = text.index("attempt 1 failed at"), text.index("attempt 2 failed at")
@@ -123,14 +123,14 @@ def test_why_all_tells_every_failure_and_what_came_of_it(failed: Path, capsys: p
     assert "then         restarted from checkpoint_000001: attempt 2, at report 4, with 2 workers" in text[first:second]
 
 
-def test_why_of_a_run_without_failures_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_of_a_run_without_failures_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = fit(lambda: train.report({"step": 0}), name="fine", storage_path=tmp_path)
     capsys.readouterr()
     assert main(["why", str(result.path)]) == 0
     assert capsys.readouterr().out == "run fine has finished (attempt 1); nothing has failed\n"
 
 
-def test_why_tells_that_a_rank_died(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_reports_that_a_rank_died(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(TrainingFailedError):
         fit(failing.die, 2, name="dead", storage_path=tmp_path)
     capsys.readouterr()
@@ -169,7 +169,7 @@ def test_secrets_are_not_in_the_stacks(failed: Path) -> None:
 # --- replay ---
 
 
-def test_a_replay_reproduces_the_failure_and_leaves_the_run_as_it_was(failed: Path) -> None:
+def test_a_replay_reproduces_the_failure_and_does_not_change_the_run(failed: Path) -> None:
     before = listing(failed)
     done = headway("replay", failed, "--rank", "1")
     assert done.returncode == 1, done.stderr
@@ -183,7 +183,7 @@ def test_a_replay_reproduces_the_failure_and_leaves_the_run_as_it_was(failed: Pa
     assert f"report 4  {phrases.metrics(then)}\n" in done.stdout, "the same weights, rows and randomness"
 
 
-def test_a_rank_that_had_not_failed_gets_further_and_is_ended(failed: Path) -> None:
+def test_a_rank_that_had_not_failed_gets_further_and_is_stopped(failed: Path) -> None:
     before = listing(failed)
     done = headway("replay", failed, "--rank", "0", "--attempt", "1")
     assert done.returncode == 0, done.stderr
@@ -205,7 +205,7 @@ def test_a_run_that_was_moved_is_replayed_by_its_owner(failed: Path, tmp_path: P
     assert f"reproduced: rank 1 raised ValueError: row {BAD_ROW}" in headway("replay", copy).stdout
 
 
-def test_a_function_that_somebody_else_may_have_packed_is_not_opened(failed: Path, tmp_path: Path) -> None:
+def test_a_function_of_unproven_origin_is_not_opened(failed: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(failed, tmp_path / "copy")
     another_user = {**os.environ, "HEADWAY_KEY_FILE": str(tmp_path / "key")}
     refused = headway("replay", copy, env=another_user)
@@ -226,7 +226,7 @@ def test_a_function_that_was_changed_is_not_opened(failed: Path, tmp_path: Path)
 
 
 def replayed(tmp_path: Path, function: Callable[[], Any], num_workers: int, *args: str) -> tuple[int, str, str]:
-    """A function that fails on plain workers, and then alone."""
+    """Run a function that fails on plain workers, then replay it."""
     with pytest.raises(TrainingFailedError):
         fit(function, num_workers, name="run", storage_path=tmp_path)
     before = listing(tmp_path / "run")
@@ -241,7 +241,7 @@ def test_rank_zero_has_what_it_broadcasts(tmp_path: Path) -> None:
     assert "reproduced: rank 0 raised ValueError: from rank 0" in out
 
 
-def test_another_rank_hears_that_it_is_alone(tmp_path: Path) -> None:
+def test_another_rank_gets_an_error_about_missing_ranks(tmp_path: Path) -> None:
     code, out, err = replayed(tmp_path, failing.broadcast, 2, "--rank", "1")
     assert code == 1
     assert err == (
@@ -250,7 +250,7 @@ def test_another_rank_hears_that_it_is_alone(tmp_path: Path) -> None:
     assert "reproduced" not in out
 
 
-def test_checkpoints_are_taken_and_dropped_and_scribbles_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_and_other_files_of_a_replay_are_discarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("fails").touch()
     trainer = plain_trainer(failing.saves, 1, name="run", storage_path=tmp_path)
@@ -284,7 +284,7 @@ def test_a_checkpoint_that_is_gone_is_replaced_by_an_older_one(
     assert "had begun with checkpoint_000003: it is gone, and none before it is left" in capsys.readouterr().err
 
 
-def test_what_cannot_be_replayed_is_said_in_a_sentence(
+def test_impossible_replays_are_explained_in_one_line(
     failed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fine = fit(lambda: None, name="fine", storage_path=tmp_path)
@@ -327,7 +327,7 @@ def train_on_a_dataset() -> None:
 
 
 @pytest.mark.parametrize("filtered", [False, True])
-def test_a_replay_gets_the_rows_of_then(tmp_path: Path, filtered: bool) -> None:
+def test_a_replay_gets_the_rows_of_the_attempt(tmp_path: Path, filtered: bool) -> None:
     dataset = data.range(50).random_shuffle(seed=1)
     trainer = train.DataParallelTrainer(
         train_on_a_dataset,
@@ -364,7 +364,7 @@ def shard() -> None:
     raise ValueError("sharded")
 
 
-def test_a_sharded_model_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_a_sharded_model_is_refused_with_a_message(tmp_path: Path) -> None:
     trainer = TorchTrainer(
         shard,
         scaling_config=train.ScalingConfig(2),

@@ -1,4 +1,4 @@
-"""Configs answer questions about themselves. What they refuse is in process/test_bad_input.py."""
+"""Properties of configs. Invalid values are tested in process/test_bad_input.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headway.core.config import CheckpointConfig, FailureConfig, RunConfig, Scal
 from headway.core.environment import outer_ranks
 
 
-def test_what_a_worker_needs() -> None:
+def test_resources_of_a_worker() -> None:
     assert ScalingConfig(2).worker_resources == {"CPU": 1}
     assert ScalingConfig(2, use_gpu=True).worker_resources == {"GPU": 1}
     assert ScalingConfig(2, resources_per_worker={"GPU": 0.5}).num_gpus_per_worker == 0.5
@@ -18,14 +18,14 @@ def test_what_a_worker_needs() -> None:
     assert ScalingConfig(resources_per_worker={"CPU": 1, "tpu": 2}).additional_resources_per_worker == {"tpu": 2}
 
 
-def test_how_many_workers() -> None:
+def test_numbers_of_workers() -> None:
     assert (ScalingConfig(3).min_workers, ScalingConfig(3).max_workers) == (3, 3)
     assert not ScalingConfig(3).elasticity_enabled
     elastic = ScalingConfig((1, 3))
     assert (elastic.min_workers, elastic.max_workers, elastic.elasticity_enabled) == (1, 3, True)
 
 
-def test_which_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_chosen_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen_engine(ScalingConfig(2)) == "local"
     assert chosen_engine(ScalingConfig(0)) == "inline"
     assert chosen_engine(ScalingConfig(1, engine="inline")) == "inline"
@@ -34,7 +34,7 @@ def test_which_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen_engine(ScalingConfig(1, engine="local")) == "local"
 
 
-def test_where_runs_live(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_storage_of_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HEADWAY_RESULTS", str(tmp_path))
     assert RunConfig(name="a").path == tmp_path / "a"
     monkeypatch.delenv("HEADWAY_RESULTS")
@@ -49,7 +49,7 @@ def test_none_means_the_default() -> None:
     assert config.callbacks == ()
 
 
-def test_an_outer_torchrun_is_noticed_only_when_it_is_all_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outer_torchrun_is_recognized_only_with_all_its_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outer_ranks() is None
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"):
         monkeypatch.setenv(name, "1")

@@ -1,4 +1,4 @@
-"""What a config object holds: its fields for people, and what of it could not be kept."""
+"""Fields of config objects, and names of those that JSON cannot represent."""
 
 from __future__ import annotations
 
@@ -59,23 +59,23 @@ def test_configs_of_every_kind_have_fields(config: Any) -> None:
 
 
 @pytest.mark.parametrize("config", [1, "config.yaml", [1], (1,), {1}, Config, print, json, lambda: None, math.sin])
-def test_what_is_no_config_has_none(config: Any) -> None:
+def test_other_objects_have_no_fields(config: Any) -> None:
     assert fields_of(config) is None
 
 
-def test_nested_objects_are_shown_by_their_fields_and_secrets_are_not() -> None:
+def test_nested_objects_are_shown_by_their_fields_with_secrets_masked() -> None:
     described = describe(Config())
     assert described.content == {"optimizer": {"lr": 0.1, "betas": [0.9, 0.99]}, "api_key": "***", "note": "***"}
     assert set(described.incomplete) == {"", "optimizer", "api_key"}
 
 
-def test_a_plain_dict_is_kept_whole() -> None:
+def test_a_plain_dict_is_kept_completely() -> None:
     config = {"lr": 0.1, "layers": [1, 2], "model": {"name": "small", "dropout": None}, "decay": math.inf}
     described = describe(config)
     assert (described.content, described.incomplete) == (config, ())
 
 
-def test_what_is_not_kept_whole_is_named() -> None:
+def test_incomplete_fields_are_named() -> None:
     config = {"folder": pathlib.Path("/x"), "model": {"token": "abcdefgh", "size": 3}, "url": "s3://me:hunter2@host/x"}
     described = describe(config)
     assert described.content["model"] == {"token": "***", "size": 3}
@@ -116,7 +116,7 @@ def deep() -> dict[str, Any]:
 @pytest.mark.parametrize(
     "config", [{"a": Grumpy()}, {"a": Colour.RED}, {"a": 10**5000}, endless(), deep(), {"a": Trap()}], ids=lambda _: ""
 )
-def test_whatever_is_in_there_becomes_json(config: Any) -> None:
+def test_any_config_becomes_json(config: Any) -> None:
     described = describe(config)
     assert len(json.dumps(described.content)) < 5000
     assert described.incomplete

@@ -1,4 +1,4 @@
-"""Environment variables: what is read, its defaults, and what a wrong value is answered with."""
+"""Environment variables: their meanings, defaults, and errors for wrong values."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_ties_go_to_the_later() -> None:
     assert numbers(best(kept, CheckpointConfig(2, "x"))) == [1, 2]
 
 
-def test_what_may_go_is_neither_best_nor_newest() -> None:
+def test_neither_the_best_nor_the_newest_may_be_deleted() -> None:
     kept = [saved_as(0, x=9), saved_as(1, x=1), saved_as(2, x=2), saved_as(3, x=0)]
     assert numbers(surplus(kept, CheckpointConfig(1, "x"))) == [1, 2]
     assert surplus(kept, CheckpointConfig()) == []
@@ -51,7 +51,7 @@ def test_what_may_go_is_neither_best_nor_newest() -> None:
     assert surplus([], CheckpointConfig(1)) == []
 
 
-def test_what_somebody_has_copied_or_renamed_is_kept_and_takes_nobodys_place() -> None:
+def test_copied_and_renamed_checkpoints_are_kept_and_not_counted() -> None:
     kept = [saved_as(number) for number in range(4)]
     copied = replace(kept[3], path=Path("/best-so-far"))
     renamed = replace(kept[0], path=Path("/first"))
@@ -60,7 +60,7 @@ def test_what_somebody_has_copied_or_renamed_is_kept_and_takes_nobodys_place() -
     assert why_kept([renamed, *kept[1:]], CheckpointConfig(1))[renamed.path] == "its directory was copied or renamed"
 
 
-def test_a_validation_ranks_and_its_word_comes_first() -> None:
+def test_metrics_of_a_validation_rank_before_those_of_training() -> None:
     told = ValidationRecord(status=VALIDATED, metrics={"loss": 9, "valid": {"loss": 3}})
     saved = saved_as(0, validation=told, loss=1, step=4)
     assert [value_of(saved, key) for key in ("loss", "valid/loss", "step", "none")] == [9, 3, 4, None]
@@ -78,7 +78,7 @@ def test_failed_validations_keep_the_score_of_training() -> None:
     assert [saved.manifest.seq for saved in best(kept, CheckpointConfig(2, "x"))] == [2, 1]
 
 
-def test_what_awaits_its_validation_is_never_superfluous() -> None:
+def test_a_checkpoint_with_a_pending_validation_is_never_surplus() -> None:
     kept = [saved_as(0, x=1), saved_as(1, validation=ValidationRecord(), x=0), saved_as(2, x=5), saved_as(3, x=2)]
     config = CheckpointConfig(1, "x")
     assert [saved.manifest.seq for saved in surplus(kept, config)] == [0]

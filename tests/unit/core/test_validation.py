@@ -1,4 +1,4 @@
-"""Configs of validation refuse nonsense at once, and say what to do instead."""
+"""Configs of validation refuse invalid values with a remedy."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ BAD: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("make", "text"), BAD)
-def test_nonsense_is_refused_with_a_sentence(make: Any, text: str) -> None:
+def test_invalid_values_are_refused_with_a_message(make: Any, text: str) -> None:
     with pytest.raises(train.ConfigError) as caught:
         make()
     assert text in str(caught.value)
 
 
-def test_what_is_meant_for_ray_is_taken_as_far_as_it_has_a_meaning_here() -> None:
+def test_options_of_ray_are_accepted_if_they_have_a_meaning_here() -> None:
     given = {"num_gpus": 1, "runtime_env": {"env_vars": {"A": "1"}}}
     config = train.ValidationConfig(fn=validate, ray_remote_kwargs=given)
     assert config.env_vars == {"A": "1"}

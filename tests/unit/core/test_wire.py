@@ -1,4 +1,4 @@
-"""Messages survive the wire in pieces of any size; garbage is recognised as such."""
+"""Messages are decoded from pieces of any size; garbage is refused."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ MESSAGES: list[Any] = [
 
 
 @given(st.lists(st.integers(0, len(MESSAGES) - 1), max_size=5), st.integers(1, 5000))
-def test_messages_come_back_whole_from_pieces_of_any_size(chosen: list[int], size: int) -> None:
+def test_messages_are_reassembled_from_pieces_of_any_size(chosen: list[int], size: int) -> None:
     messages = [MESSAGES[index] for index in chosen]
     data = b"".join(map(encode, messages))
     frames = Frames()
@@ -71,7 +71,7 @@ def test_messages_come_back_whole_from_pieces_of_any_size(chosen: list[int], siz
 
 
 @given(st.binary(min_size=5, max_size=200))
-def test_garbage_is_never_taken_for_a_message(data: bytes) -> None:
+def test_garbage_is_never_decoded_as_a_message(data: bytes) -> None:
     with contextlib.suppress(WireError):
         assert Frames().feed(data) == [], "at most it waits for more"
 
@@ -92,7 +92,7 @@ def test_a_message_may_be_larger_than_4_gib() -> None:
     assert Frames().feed(header.pack(*good[:2], 5 << 30) + b"x") == [], "it waits for the rest"
 
 
-def test_frames_say_whether_the_rest_of_a_message_is_still_to_come() -> None:
+def test_frames_tell_whether_a_message_is_incomplete() -> None:
     frames, data = Frames(), encode_report(1, 0.0, b"x" * 1000, False, False)
     assert not frames.incomplete
     assert frames.feed(data[:500]) == []

@@ -93,7 +93,7 @@ def test_the_level_of_the_user_stays(capsys: Text) -> None:
     assert LIBRARY.level == logging.WARNING
 
 
-def test_a_run_that_says_more_lowers_the_level_and_one_that_says_less_does_not_raise_it() -> None:
+def test_a_run_with_a_lower_level_lowers_that_of_the_logger_and_a_higher_one_does_not_raise_it() -> None:
     for level, expected in (("ERROR", logging.INFO), ("DEBUG", logging.DEBUG), ("WARNING", logging.DEBUG)):
         install(level)
         assert LIBRARY.level == expected

@@ -1,4 +1,4 @@
-"""A tail gives whole lines of a growing file, and never more than fits a screen."""
+"""Tails give whole lines of a growing file, and never more than fits a screen."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_of_a_progress_bar_the_last_state_counts(tmp_path: Path) -> None:
     assert list(tail.lines()) == ["100%", "windows"]
 
 
-def test_too_much_is_cut_and_said_so(tmp_path: Path) -> None:
+def test_output_beyond_the_limit_is_cut_with_a_note(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "rank-0.out"
     log.parent.mkdir()
     tail = Tail(log)
@@ -63,7 +63,7 @@ def test_a_line_without_end_stays_bounded(tmp_path: Path) -> None:
     assert len(tail.partial) <= SHOW_BYTES
 
 
-def test_the_whole_traceback_is_for_the_log_alone(tmp_path: Path) -> None:
+def test_the_full_traceback_is_only_in_the_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     tail = Tail(log)
     log.write_text(f"before\n{TRACEBACK_FOLLOWS}\nTraceback\nafter")

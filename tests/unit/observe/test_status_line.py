@@ -1,4 +1,4 @@
-"""Lines that several threads print above the live lines: none is lost, however many live lines there are meanwhile."""
+"""Lines that several threads print above live lines are not lost while the number of live lines changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headway.observe.terminal import live_screens, write_line
 
 
 class SlowTerminal(io.StringIO):
-    """Threads take turns where one of them writes."""
+    """Switches threads during each write."""
 
     def write(self, text: str) -> int:
         time.sleep(0.0005)

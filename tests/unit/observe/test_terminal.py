@@ -1,4 +1,4 @@
-"""Text that cannot do anything to a terminal but appear on it."""
+"""Text for a terminal has no control characters."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ TRICKS = {
 
 
 @pytest.mark.parametrize("trick", TRICKS.values(), ids=TRICKS.keys())
-def test_nothing_but_text_is_left(trick: str) -> None:
+def test_control_characters_are_escaped(trick: str) -> None:
     for shown in (plain(trick), colored(trick)):
         assert shown.replace("\x1b[0m", "").isprintable()
         shown.encode()
 
 
 @pytest.mark.parametrize("text", ["loss=0.5", "Größe 3 µm — ✓", "日本語", "👩‍🚀 family", "tab\there", "naïve\xa0space"])
-def test_what_is_harmless_is_as_it_was(text: str) -> None:
+def test_harmless_text_is_unchanged(text: str) -> None:
     assert plain(text) == colored(text) == text
 
 
-def test_a_sentence_has_one_line_unless_it_may_have_more() -> None:
+def test_line_breaks_are_escaped_unless_lines_are_allowed() -> None:
     assert plain("a\nb") == r"a\nb"
     assert plain("a\n\x1bb", lines=True) == "a\n\\x1bb"
 

@@ -1,4 +1,4 @@
-"""Tracebacks for people: the user's frames, all others folded."""
+"""Tracebacks show the user's frames in full and fold all others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_library_frames_are_folded_and_causes_kept() -> None:
     assert len(text.splitlines()) < len(full(caught.value).splitlines())
 
 
-def test_an_error_that_no_line_of_the_users_led_to_is_shown_whole() -> None:
+def test_an_error_without_a_frame_of_the_user_is_shown_in_full() -> None:
     from headway.core.wire import WireError, decode
 
     with pytest.raises(WireError) as caught:

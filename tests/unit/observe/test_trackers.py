@@ -1,4 +1,4 @@
-"""Places that metrics go to besides."""
+"""Trackers of metrics: CSV, TensorBoard, MLflow, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Remembers:
         self.heard.append(failed)
 
 
-def test_a_tracker_that_could_not_be_started_says_so_once_and_is_silent_from_then_on() -> None:
+def test_a_tracker_that_could_not_be_started_says_so_once_and_does_nothing_afterwards() -> None:
     inner = Remembers()
     tracker = TrackerGuard(inner)
     with pytest.raises(ConnectionError):

@@ -40,7 +40,7 @@ def settings_of(name: str) -> LoggerSettings:
 
 
 def as_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> tuple[io.StringIO, io.StringIO]:
-    """The configuration travels; streams and handlers are new there."""
+    """Apply the configuration as a worker does, with streams and handlers of its own."""
     settings = pickle.loads(pickle.dumps(current_settings()))
     logging.root.handlers.clear()
     out, err = io.StringIO(), io.StringIO()
@@ -50,7 +50,7 @@ def as_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> tuple[io.StringIO, io.Str
     return out, err
 
 
-def test_a_console_handler_travels_with_level_format_and_filters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_console_handler_is_copied_with_level_format_and_filters(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet()
     handler = logging.StreamHandler(sys.stdout)
     handler.setLevel(logging.WARNING)
@@ -64,7 +64,7 @@ def test_a_console_handler_travels_with_level_format_and_filters(monkeypatch: py
     assert (out.getvalue(), err.getvalue()) == ("WARNING: yes\n", "")
 
 
-def test_files_are_not_written_by_every_rank_but_nothing_is_lost(
+def test_file_handlers_are_not_copied_but_their_records_are_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     quiet()
@@ -77,20 +77,20 @@ def test_files_are_not_written_by_every_rank_but_nothing_is_lost(
     assert (tmp_path / "driver.log").read_text() == ""
 
 
-def test_a_file_beside_a_console_adds_nothing(tmp_path: Path) -> None:
+def test_a_file_handler_beside_a_console_handler_is_not_copied(tmp_path: Path) -> None:
     quiet()
     logging.basicConfig(handlers=[logging.StreamHandler(), file := logging.FileHandler(tmp_path / "driver.log")])
     file.close()
     assert len(settings_of("").handlers) == 1
 
 
-def test_a_handler_for_nobody_is_no_handler() -> None:
+def test_a_null_handler_is_not_copied() -> None:
     quiet()
     logging.root.addHandler(logging.NullHandler())
     assert settings_of("").handlers == ()
 
 
-def test_levels_and_switches_of_loggers_travel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_levels_and_switches_of_loggers_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     logging.addLevelName(15, "CHATTY")
@@ -117,7 +117,7 @@ def test_a_formatter_that_does_not_pickle_is_replaced(monkeypatch: pytest.Monkey
 
 
 def test_a_console_handler_of_the_workers_own_code_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library adds one as it is imported: in the driver before the run, in the worker after it has begun."""
+    """A library adds one on import: in the driver before the run, in the worker after it has started."""
     quiet()
     logger = logging.getLogger(NAME)
     logger.addHandler(driver := logging.StreamHandler())
@@ -157,7 +157,7 @@ def test_basic_config_in_a_worker_replaces_what_was_inherited(monkeypatch: pytes
     assert not any(isinstance(each, RankHandler) for each in logging.root.handlers)
 
 
-def test_a_large_formatter_stays_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_formatter_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet()
     monkeypatch.setattr(worker_logging, "MAX_PICKLED_BYTES", 10)
     logging.basicConfig(level=logging.INFO, format="large %(message)s")

@@ -1,4 +1,4 @@
-"""Temporary directories: what may be swept is proven, never guessed."""
+"""Temporary directories are removed only if their process has provably ended."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def age(path: Path) -> None:
     os.utime(path, (time.time() - 3600,) * 2)
 
 
-def test_what_a_killed_process_left_is_swept(left_by_a_killed_process: Path) -> None:
+def test_directories_of_a_killed_process_are_removed(left_by_a_killed_process: Path) -> None:
     sweep()
     assert not left_by_a_killed_process.exists()
 
 
-def test_what_a_living_process_holds_stays_however_old_it_is(base: Path) -> None:
+def test_directories_of_a_live_process_stay_at_any_age(base: Path) -> None:
     held = OwnedDirectory("test", str(base))
     age(held.path)
     sweep()
@@ -64,7 +64,7 @@ def test_what_a_living_process_holds_stays_however_old_it_is(base: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["headway-experiments", "headway-x7g2abcd", "headway-nursery-abc"])
-def test_a_directory_without_our_marker_is_never_touched(base: Path, name: str) -> None:
+def test_a_directory_without_a_marker_is_never_removed(base: Path, name: str) -> None:
     users = base / name
     (users / "run").mkdir(parents=True)
     age(users)
@@ -83,9 +83,7 @@ def test_a_directory_without_our_marker_is_never_touched(base: Path, name: str) 
     ],
     ids=["another user's", "of another container", "of a process that lives", "of another machine", "of another place"],
 )
-def test_a_marker_that_does_not_prove_it_saves_the_directory(
-    left_by_a_killed_process: Path, change: dict[str, object]
-) -> None:
+def test_a_marker_without_proof_keeps_the_directory(left_by_a_killed_process: Path, change: dict[str, object]) -> None:
     marker = left_by_a_killed_process / MARKER
     owner = json.loads(marker.read_text())
     started = {"started": Owner.current().started} if "pid" in change else {}
@@ -95,13 +93,13 @@ def test_a_marker_that_does_not_prove_it_saves_the_directory(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", '{"format": 1}', "[" * 100_000, '{"format": 2}', "\xff"])
-def test_a_marker_that_is_nonsense_saves_the_directory(left_by_a_killed_process: Path, text: str) -> None:
+def test_an_invalid_marker_keeps_the_directory(left_by_a_killed_process: Path, text: str) -> None:
     (left_by_a_killed_process / MARKER).write_bytes(text.encode("latin-1"))
     sweep()
     assert left_by_a_killed_process.is_dir()
 
 
-def test_a_marker_that_is_a_pipe_or_a_link_does_not_hold_up_the_sweep(left_by_a_killed_process: Path) -> None:
+def test_a_marker_that_is_a_pipe_or_a_link_does_not_block_the_sweep(left_by_a_killed_process: Path) -> None:
     marker = left_by_a_killed_process / MARKER
     kept = marker.rename(left_by_a_killed_process / "copy")
     os.mkfifo(marker)
@@ -120,7 +118,7 @@ def test_a_link_to_a_directory_of_ours_is_not_followed(left_by_a_killed_process:
     assert (elsewhere / "file").exists()
 
 
-def test_what_was_left_before_the_machine_was_started_again_is_swept(left_by_a_killed_process: Path) -> None:
+def test_directories_from_before_a_reboot_are_removed(left_by_a_killed_process: Path) -> None:
     marker = left_by_a_killed_process / MARKER
     owner = json.loads(marker.read_text())
     marker.write_text(json.dumps({**owner, "boot": "another", "pid": os.getpid()}))
@@ -129,9 +127,7 @@ def test_what_was_left_before_the_machine_was_started_again_is_swept(left_by_a_k
 
 
 @pytest.mark.parametrize("kept", ["copied", "renamed"])
-def test_what_somebody_has_copied_or_renamed_to_keep_it_stays(
-    kept: str, left_by_a_killed_process: Path, base: Path
-) -> None:
+def test_copied_and_renamed_directories_stay(kept: str, left_by_a_killed_process: Path, base: Path) -> None:
     rescued = base / "headway-rescued"
     if kept == "copied":
         shutil.copytree(left_by_a_killed_process, rescued)
@@ -141,7 +137,7 @@ def test_what_somebody_has_copied_or_renamed_to_keep_it_stays(
     assert (rescued / "file").read_text() == "left"
 
 
-def test_half_a_marker_saves_the_directory(left_by_a_killed_process: Path) -> None:
+def test_an_incomplete_marker_keeps_the_directory(left_by_a_killed_process: Path) -> None:
     marker = left_by_a_killed_process / MARKER
     marker.write_bytes(marker.read_bytes()[:-10])
     sweep()
@@ -168,7 +164,7 @@ def test_the_clock_does_not_matter(left_by_a_killed_process: Path, base: Path) -
     held.remove()
 
 
-def test_a_place_that_is_full_is_named_and_nothing_is_left_there(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_directory_is_named_and_nothing_is_left_in_it(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, text: str) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -180,12 +176,12 @@ def test_a_place_that_is_full_is_named_and_nothing_is_left_there(base: Path, mon
     assert len(os.listdir("/proc/self/fd")) == fds
 
 
-def test_a_place_that_is_missing_is_named() -> None:
+def test_a_missing_directory_is_named() -> None:
     with pytest.raises(OSError, match=r"in /nowhere \(No such file or directory\): "):
         OwnedDirectory("test", "/nowhere")
 
 
-def test_a_number_that_another_process_has_by_now_does_not_keep_it_alive() -> None:
+def test_a_reused_process_id_does_not_keep_a_directory() -> None:
     assert Owner.current().is_alive
     assert not replace(Owner.current(), started="0").is_alive
     assert not replace(Owner.current(), boot="another").is_alive

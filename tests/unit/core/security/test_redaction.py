@@ -1,4 +1,4 @@
-"""Passwords, tokens and keys are left out of what is written down and shown; nothing else is."""
+"""Passwords, tokens and keys are masked; nothing else is."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ HARMLESS = """
 
 
 @pytest.mark.parametrize("name", SECRET)
-def test_what_goes_by_such_a_name_is_not_shown(name: str) -> None:
+def test_values_of_secret_names_are_masked(name: str) -> None:
     assert is_secret(name)
 
 
 @pytest.mark.parametrize("name", [name for name in HARMLESS if not name.startswith("secret")])
-def test_names_of_the_trade_are_left_alone(name: str) -> None:
+def test_similar_names_of_machine_learning_are_not_masked(name: str) -> None:
     assert not is_secret(name)
 
 
@@ -72,7 +72,7 @@ def test_numbers_and_switches_are_no_secrets_unless_they_are_passwords() -> None
         ("mail me@example.org at 10:30", "mail me@example.org at 10:30"),
     ],
 )
-def test_secrets_are_known_by_their_form(text: str, shown: str) -> None:
+def test_secrets_are_recognized_by_form(text: str, shown: str) -> None:
     assert redact_text(text) == shown
 
 
@@ -91,7 +91,7 @@ def test_a_text_may_hold_a_command_line(text: str, shown: str) -> None:
     assert redact_assignments(text) == shown
 
 
-def test_what_lies_below_the_name_of_a_secret_is_one() -> None:
+def test_values_below_a_secret_name_are_secrets() -> None:
     asked = {
         "credentials": {"me": "hunter2", "on": True},
         "api_keys": {"hub": ["abcdef", {"x": "ghijkl"}]},
@@ -121,7 +121,7 @@ def test_nested_values_and_command_lines() -> None:
     ["x", "a.", "a--", "-a", "eyJ-", "eyJaaaaaaaa.", "a://", "a://b", "?a", "-----BEGIN ", "a='", "--a '", "--a "],
 )
 def test_masking_a_long_text_takes_time_in_proportion(part: str) -> None:
-    """Whoever chooses a text must not choose how long we look at it: compared with one of a tenth of its length."""
+    """No text makes masking slow: the time is compared with that for a tenth of its length."""
 
     def seconds(length: int) -> float:
         text, began = part * (length // len(part)), time.thread_time()
@@ -132,7 +132,7 @@ def test_masking_a_long_text_takes_time_in_proportion(part: str) -> None:
     assert seconds(200_000) < 40 * short + 0.05
 
 
-def test_what_is_missing_from_a_redacted_value_can_be_named() -> None:
+def test_masked_fields_can_be_named() -> None:
     assert list(masked(redact({"lr": 0.1, "db": [{"password": "hunter2"}], "run": "--token=abcdefgh"}))) == [
         "db[0].password",
         "run",

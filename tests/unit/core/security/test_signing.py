@@ -1,4 +1,4 @@
-"""Proof of origin: what was signed by this user's key, and nothing else."""
+"""Signatures prove that data was signed with this user's key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def key_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_what_we_signed_is_ours_and_nothing_else_is(key_file: Path) -> None:
+def test_only_data_signed_with_the_key_is_verified(key_file: Path) -> None:
     key = user_key()
     signature = key.sign("task", b"data")
     assert key.verify("task", b"data", signature)
@@ -51,7 +51,7 @@ def test_processes_that_make_it_at_the_same_time_agree(key_file: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["readable by others", "too short", "a pipe", "a directory"])
-def test_a_key_that_proves_nothing_is_not_used(key_file: Path, wrong: str) -> None:
+def test_a_key_that_others_could_read_is_not_used(key_file: Path, wrong: str) -> None:
     key_file.parent.mkdir()
     match wrong:
         case "a pipe":
