@@ -67,9 +67,9 @@ COVERED_BY = {
     "storage/object_store/upload.py": "tests/process/test_object_store.py",
     "storage/object_store/verify.py": "tests/process/test_object_store.py",
     "testing/contracts/data_source.py": "tests/contract/test_data_sources.py",
+    "testing/contracts/engine.py": "tests/contract/test_engines.py",
     "testing/contracts/framework.py": "tests/contract/test_frameworks.py",
     "testing/contracts/tracker.py": "tests/contract/test_trackers.py",
-    "testing/contracts/engine.py": "tests/contract/test_engines.py",
     "testing/fake.py": "tests/contract/test_engines.py",
     "train/context.py": "tests/process/test_run.py",
     "train/datasets.py": "tests/process/test_datasets.py",
@@ -91,9 +91,9 @@ COVERED_BY = {
     "worker/checkpoint/local.py": "tests/process/test_upload_modes.py",
     "worker/checkpoint/object_store.py": "tests/process/test_object_store.py",
     "worker/connection.py": "tests/process/test_worker_threads.py",
-    "worker/process/vital_threads.py": "tests/process/test_worker_threads.py",
     "worker/heartbeat.py": "tests/process/test_hangs.py",
     "worker/main.py": "tests/process/test_run.py",
+    "worker/process/vital_threads.py": "tests/process/test_worker_threads.py",
     "worker/session.py": "tests/process/test_reports.py",
     "worker/validation_main.py": "tests/process/test_validation.py",
 }
@@ -121,12 +121,6 @@ MISSING: set[str] = {
     "storage/run/reader.py",
     "storage/run/removal.py",
     "storage/run/run_directory.py",
-    "worker/checkpoint/committed.py",
-    "worker/checkpoint/saves.py",
-    "worker/data_client.py",
-    "worker/process_setup.py",
-    "worker/reports.py",
-    "worker/requests.py",
 }
 
 # Test files of several modules together.
