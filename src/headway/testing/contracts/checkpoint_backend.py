@@ -63,15 +63,18 @@ class CheckpointBackendContract(ABC):
     def backend(self, tmp_path: Path) -> CheckpointBackend:
         return self.make(tmp_path / "run")
 
-    def commit(self, backend: CheckpointBackend, seq: int = 0, attempt: int = 1, **files: bytes) -> SavedCheckpoint:
+    def commit(
+        self, backend: CheckpointBackend, seq: int = 0, files: Mapping[str, bytes] | None = None
+    ) -> SavedCheckpoint:
         """Stage files of rank 0 and commit them."""
-        request = self.request(seq, attempt)
-        self.stage(backend, attempt, seq, 0, files or {"weights": b"%d" % seq}, request.folder)
+        request = self.request(seq)
+        self.stage(backend, 1, seq, 0, files or {"weights": b"%d" % seq}, request.folder)
         return backend.commit(request)
 
-    def request(self, seq: int, attempt: int = 1, ranks: tuple[int, ...] = (0,)) -> CommitRequest:
+    def request(self, seq: int, ranks: tuple[int, ...] = (0,)) -> CommitRequest:
+        """The commit of a report of two workers."""
         return CommitRequest(
-            number=seq, seq=seq, attempt=attempt, world_size=2, ranks=ranks, metrics={"loss": 0.5, "step": seq}
+            number=seq, seq=seq, attempt=1, world_size=2, ranks=ranks, metrics={"loss": 0.5, "step": seq}
         )
 
     def test_a_new_run_has_no_checkpoint(self, backend: CheckpointBackend) -> None:
@@ -83,7 +86,7 @@ class CheckpointBackendContract(ABC):
         assert list(backend.survey().kept) == []
 
     def test_a_commit_makes_a_checkpoint_of_staged_files(self, backend: CheckpointBackend, tmp_path: Path) -> None:
-        saved = self.commit(backend, 3, weights=b"w", **{"sub/bias": b"b"})
+        saved = self.commit(backend, 3, {"weights": b"w", "sub/bias": b"b"})
         [kept] = backend.survey().kept
         assert (kept.path, kept.seq, kept.metrics) == (saved.path, 3, {"loss": 0.5, "step": 3})
         assert {name: stored.size for name, stored in kept.manifest.files.items()} == {"sub/bias": 1, "weights": 1}
@@ -92,7 +95,7 @@ class CheckpointBackendContract(ABC):
         assert (target / "sub/bias").read_bytes() == b"b"
 
     def test_every_file_of_a_manifest_has_a_checksum(self, backend: CheckpointBackend) -> None:
-        manifest = self.commit(backend, weights=b"w").manifest
+        manifest = self.commit(backend, 0, {"weights": b"w"}).manifest
         assert manifest.files
         assert all(len(stored.sha256) == 64 for stored in manifest.files.values())
 
@@ -105,7 +108,7 @@ class CheckpointBackendContract(ABC):
         assert saved.manifest.ranks == [0, 1]
 
     def test_late_files_extend_a_checkpoint(self, backend: CheckpointBackend) -> None:
-        first = self.commit(backend, **{"rank-0": b"x"})
+        first = self.commit(backend, 0, {"rank-0": b"x"})
         self.stage(backend, 1, 0, 1, {"rank-1": b"y"}, first.manifest.name)
         backend.extend(first.path, 1, 0, 1)
         [kept] = backend.survey().kept
@@ -139,14 +142,14 @@ class CheckpointBackendContract(ABC):
         assert backend.folders() == [second.manifest.name]
 
     def test_changed_contents_are_found(self, backend: CheckpointBackend) -> None:
-        saved = self.commit(backend, weights=b"0123")
+        saved = self.commit(backend, 0, {"weights": b"0123"})
         manifest, wrong = backend.verify(saved.manifest.name)
         assert (manifest.name, wrong) == (saved.manifest.name, [])
         self.damage(backend, saved, "weights", b"0124")
         assert "weights" in "; ".join(backend.verify(saved.manifest.name)[1])
 
     def test_a_truncated_file_makes_a_checkpoint_damaged(self, backend: CheckpointBackend) -> None:
-        saved = self.commit(backend, weights=b"0123")
+        saved = self.commit(backend, 0, {"weights": b"0123"})
         self.damage(backend, saved, "weights", b"01")
         found = backend.survey()
         assert list(found.kept) == []
@@ -192,7 +195,7 @@ class CheckpointBackendContract(ABC):
 
     def test_recovery_after_a_crash_offers_no_damaged_checkpoint(self, backend: CheckpointBackend) -> None:
         self.commit(backend, 0)
-        self.damage(backend, self.commit(backend, 1, weights=b"0123"), "weights", b"0124")
+        self.damage(backend, self.commit(backend, 1, {"weights": b"0123"}), "weights", b"0124")
         recovered = backend.recover(crashed=True)
         assert [saved.seq for saved in recovered.kept] == [0]
 
