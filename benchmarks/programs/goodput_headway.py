@@ -1,4 +1,4 @@
-"""A training on real images whose state saves itself: two workers, DDP, steps of about 20 ms."""
+"""A training on real images whose state is tracked: two workers, DDP, steps of about 20 ms."""
 # ruff: noqa: I001 - we come before torch
 
 import sys

@@ -1,4 +1,4 @@
-"""The loop under TorchTrainer: its state saves itself."""
+"""The loop under TorchTrainer: its state is tracked."""
 # ruff: noqa: I001 - we come before torch
 
 import sys

@@ -86,7 +86,7 @@ class Limits:
     stops: int = 0
     answers: bool = False  # whether processes say what they were doing, when another has failed
     validations: bool = False  # whether every checkpoint is to be validated
-    tracked: bool = False  # whether state saves itself, in reports that all ranks agree on
+    tracked: bool = False  # whether state is tracked, in reports that all ranks agree on
     dues: int = 0  # how often it is due
     asyncs: bool = False  # whether files may arrive after their report
     num_to_keep: int | None = 1  # checkpoints
@@ -588,7 +588,7 @@ def _check_end(run: MachineState, world: World, state: RunState, kinds: set[str]
     expect(not any(p.owes for p in world.processes), "files of reports that have returned are not forgotten")
     expect(not world.validating, "an end is entered only after the last validation")
     expect("program" not in kinds or _crossed(world), "ranks are said to contradict each other only where they do")
-    expect("program" not in kinds or not world.left.tracked, "where state saves itself, all save in the same reports")
+    expect("program" not in kinds or not world.left.tracked, "where state is tracked, all save in the same reports")
     expect((state is RunState.ABORTED) == world.aborted, "a run is ABORTED if and only if somebody aborted it")
     _check_nothing_was_lost(world)
     if world.aborted:

@@ -66,7 +66,7 @@ EXPLORATIONS = {
     "workers must leave, and save themselves": Limits(notices=1, tracked=True, reports=3, max_failures=0),
     "more must leave than may": Limits(notices=2, tracked=True, max_preemptions=1, reports=1),
     "the driver must leave": Limits(terminates=2, deaths=1, reports=1),
-    "the driver must leave, and state saves itself": Limits(terminates=1, tracked=True, raises=1, reports=2),
+    "the driver must leave, and state is tracked": Limits(terminates=1, tracked=True, raises=1, reports=2),
     "a stop, a notice and the driver": Limits(stops=1, notices=1, terminates=1, tracked=True, reports=1),
     "fewer and more": Limits(min_workers=1, changes=2, tracked=True, reports=2, max_failures=0),
     "fewer and more, saved by hand": Limits(min_workers=1, changes=2, reports=2, max_failures=0),

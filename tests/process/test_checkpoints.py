@@ -260,7 +260,7 @@ def test_resuming_reports_what_changed(capfd: pytest.CaptureFixture[str]) -> Non
     assert "what differs" not in capfd.readouterr().err
     fit(second, 2, config={"rate": 0.2, "same": 1}, name="run")
     err = capfd.readouterr().err
-    assert "run run goes on with 2 workers from checkpoint_000000 (report 0)" in err
+    assert "run run resumes with 2 workers from checkpoint_000000 (report 0)" in err
     assert "what differs from last time: train_loop_config: rate 0.1 → 0.2; scaling_config: num_workers 1 → 2" in err
     assert "the code of" in err
 

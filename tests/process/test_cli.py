@@ -161,7 +161,7 @@ def test_a_preempted_script_exits_with_code_75(tmp_path: Path) -> None:
         process.terminate()
         _, told = process.communicate(timeout=30)
     assert process.returncode == 75
-    assert "the same run again goes on from checkpoint_" in told
+    assert "run it again to resume from checkpoint_" in told
     assert "Traceback" not in told
 
 

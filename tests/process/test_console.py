@@ -27,7 +27,7 @@ def test_without_a_terminal_lines_are_plain(capfd: pytest.CaptureFixture[str]) -
     out, err = capfd.readouterr()
     assert sorted(out.splitlines()) == ["[r0] hello", "[r1] hello"]
     lines = err.splitlines()
-    assert lines[0] == f"headway: run plain begins with 2 workers; its files: {result.path}"
+    assert lines[0] == f"headway: run plain starts with 2 workers; its files: {result.path}"
     assert sorted(lines[1:-1]) == ["[r0] to stderr", "[r1] to stderr"]
     assert lines[-1].startswith("headway: finished after ")
     assert lines[-1].endswith("(loss=0.5, no checkpoint)")

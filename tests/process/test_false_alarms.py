@@ -237,7 +237,7 @@ def test_what_goes_on_by_itself_is_said_too(tmp_path: Path) -> None:
 
     first, *_, last = stalls_of(train_func, tmp_path, 1)
     assert "rank 0 is asleep in train_func" in first
-    assert last.startswith("rank 0 got on after ")
+    assert last.startswith("rank 0 resumed after ")
 
 
 def test_no_alarm_where_training_is_bursty_but_gets_on(tmp_path: Path) -> None:

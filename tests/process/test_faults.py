@@ -429,14 +429,14 @@ def test_slow_reads_from_storage_delay_commits_and_nothing_else(tmp_path: Path) 
 # --- the fork server ---
 
 
-@pytest.mark.parametrize("moment", ["before it starts", "while they come up", "while they run", "while it stops"])
+@pytest.mark.parametrize("moment", ["before it starts", "while they start", "while they run", "while it stops"])
 def test_a_crash_of_the_fork_server_is_an_ordinary_failure(moment: str, tmp_path: Path) -> None:
     fit(lambda: None, name="warm-up", storage_path=tmp_path)
     if moment == "before it starts":
         for pid in fork_server_pids():
             os.kill(pid, signal.SIGKILL)
     run = plain_trainer(counting(20, 0.05), 2, name="run", storage_path=tmp_path, max_failures=1).start()
-    if moment == "while they come up":
+    if moment == "while they start":
         for pid in fork_server_pids():
             os.kill(pid, signal.SIGKILL)
     if moment in ("while they run", "while it stops"):
@@ -466,7 +466,7 @@ def test_a_suspended_fork_server_is_replaced_after_the_start_timeout(
     assert steps(Path(result.path)) == list(range(5))
     retries = [event["cause"] for event in events(Path(result.path)) if event["event"] == "retry"]
     assert retries, "on a busy machine the next one may take as long, too"
-    assert all("ranks 0 and 1 did not come up" in cause for cause in retries)
+    assert all("ranks 0 and 1 did not start" in cause for cause in retries)
     assert not alive(stopped)
 
 

@@ -106,7 +106,7 @@ def test_ctrl_c_again_and_again_ends_at_once(tmp_path: Path, presses: int) -> No
 
 def test_ctrl_c_while_workers_start(tmp_path: Path) -> None:
     with Driver(write_script(tmp_path, TRAINING)) as driver:
-        driver.wait_for("begins with 2 workers")
+        driver.wait_for("starts with 2 workers")
         processes = driver.descendants()
         driver.press_ctrl_c()
         wait_until(lambda: driver.process.poll() is not None, 60)
@@ -131,11 +131,11 @@ def test_a_driver_that_is_told_to_leave_twice_leaves_nothing_behind(tmp_path: Pa
         driver.wait_for("[r1] ready")
         processes = driver.descendants()
         driver.process.send_signal(signal.SIGTERM)
-        driver.wait_for("going on until the next checkpoint")
+        driver.wait_for("continuing until the next checkpoint")
         driver.process.send_signal(signal.SIGTERM)
         assert driver.process.wait(60) == 75
         gone(processes)
-        assert "PreemptionError: this program was told to leave" in driver.output
+        assert "PreemptionError: this program received SIGTERM" in driver.output
     assert record().state == "PREEMPTED"
 
 
@@ -170,7 +170,7 @@ def test_a_run_whose_driver_was_killed_goes_on_by_name(tmp_path: Path) -> None:
         driver.process.wait()
     with Driver(script) as driver:
         driver.process.wait(30)
-        assert "run run goes on with 1 worker from checkpoint_0000" in driver.output
+        assert "run run resumes with 1 worker from checkpoint_0000" in driver.output
         assert "and has 30" in driver.output
         start = int(driver.output.split("began at ")[1].split()[0])
     assert start == 21

@@ -191,15 +191,15 @@ def test_the_library_prints_nothing_to_stdout(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("configure", "first", "last"),
     [
-        ("", "headway: run first begins with 1 worker", "headway: finished"),
+        ("", "headway: run first starts with 1 worker", "headway: finished"),
         (
             "logging.basicConfig(format='%(levelname)s|%(run)s|%(message)s')",
-            "INFO|first|run first begins with 1 worker",
+            "INFO|first|run first starts with 1 worker",
             "INFO|first|finished",
         ),
         (
             "logging.basicConfig(filename=sys.argv[1] + '.log')",
-            "headway: run first begins with 1 worker",
+            "headway: run first starts with 1 worker",
             "headway: finished",
         ),
         ("logging.getLogger('headway').setLevel(logging.WARNING)", None, None),

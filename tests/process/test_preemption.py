@@ -105,7 +105,7 @@ def test_preemptions_have_a_separate_budget(tmp_path: Path) -> None:
 
     run = trainer(train_func, tmp_path, max_failures=-1, max_preemption_failures=0).start()
     tell_worker(tmp_path, 0)
-    with pytest.raises(train.PreemptionError, match="rank 0 had to leave") as caught:
+    with pytest.raises(train.PreemptionError, match="rank 0 was preempted") as caught:
         run.result()
     error = caught.value
     assert error.preemption_info is not None
@@ -164,7 +164,7 @@ def test_a_preempted_program_exits_after_the_next_checkpoint(tmp_path: Path) -> 
         driver.wait_for("[r1] ready")
         driver.process.send_signal(signal.SIGTERM)
         assert driver.process.wait(60) == 75
-    assert "PreemptionError: this program was told to leave; the same run again goes on from" in driver.output
+    assert "PreemptionError: this program received SIGTERM; run it again to resume from" in driver.output
     assert record().state == "PREEMPTED"
     assert [saved.manifest.seq for saved in record().checkpoints()] == [39]
 
@@ -267,12 +267,12 @@ def test_a_second_sigterm_ends_the_program_at_once(tmp_path: Path) -> None:
     with Driver(write_script(tmp_path, patient + textwrap.dedent(LOOP.replace("SAVES", "False")))) as driver:
         driver.wait_for("[r1] ready")
         driver.process.send_signal(signal.SIGTERM)
-        driver.wait_for("going on until the next checkpoint, 600 s at most")
+        driver.wait_for("continuing until the next checkpoint, 600 s at most")
         reached = len(record().reports())
         wait_until(lambda: len(record().reports()) > reached + 3)
         driver.process.send_signal(signal.SIGTERM)
         assert driver.process.wait(60) == 75
-    assert "PreemptionError: this program was told to leave; the same run again goes on from the beginning" in (
+    assert "PreemptionError: this program received SIGTERM; run it again to resume from the beginning" in (
         driver.output
     )
     assert record().state == "PREEMPTED"

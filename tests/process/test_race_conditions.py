@@ -275,7 +275,7 @@ def test_a_program_that_ends_with_a_run_open_aborts_it(tmp_path: Path) -> None:
         time.sleep(0.5)
     """
     done = python(write_script(tmp_path, script))
-    assert "the program ended while run run was going on: aborting" in done.stderr
+    assert "the program ended while run run was running: aborting" in done.stderr
     assert RunReader.at(Path(os.environ["HEADWAY_RESULTS"], "run")).state == "ABORTED"
 
 
@@ -295,7 +295,7 @@ def test_ctrl_c_while_the_fork_server_still_imports_ends_at_once(tmp_path: Path)
         train.DataParallelTrainer(print, backend_config=Slow(), run_config=config).fit()
     """
     with Driver(write_script(tmp_path, script)) as driver:
-        driver.wait_for("begins with 1 worker")
+        driver.wait_for("starts with 1 worker")
         driver.press_ctrl_c()
         wait_until(lambda: driver.process.poll() is not None, 60)
     assert RunReader.at(Path(os.environ["HEADWAY_RESULTS"], "run")).state == "ABORTED"

@@ -406,7 +406,7 @@ def test_a_checkpoint_without_the_metric_to_rank_it_by_is_told_once(capfd: pytes
 def test_a_handle_can_be_waited_for_a_while() -> None:
     run = plain_trainer(lambda: time.sleep(0.5)).start()
     assert repr(run) == f"Run('{run.path}', running)"
-    with pytest.raises(TimeoutError, match="still going on after"):
+    with pytest.raises(TimeoutError, match="still running after"):
         run.result(timeout_s=0.1)
     run.result()
     assert repr(run) == f"Run('{run.path}', over)"

@@ -42,7 +42,7 @@ def test_files_of_a_rank_that_fell_far_behind_are_never_merged_with_those_of_oth
     for step in range(num_reports):
         times = int(step in dropped)
         assert told.count(f"the checkpoint of report {step} lacks the files of rank 1 and is dropped") == times
-        assert told.count(f"files of rank 1 for report {step} came too late: its checkpoint is gone") == times
+        assert told.count(f"files of rank 1 for report {step} came too late: its checkpoint was removed") == times
     kept = [
         [Path(checkpoint.path, f"rank-{rank}.txt").read_text() for rank in range(2)]
         for checkpoint, _ in result.best_checkpoints
@@ -80,7 +80,7 @@ def test_ranks_that_do_not_come_up_are_named(
 
     def is_said() -> bool:
         said.append(capfd.readouterr().err)
-        return "still waiting for ranks 0 and 1 to come up" in "".join(said)
+        return "still waiting for ranks 0 and 1 to start" in "".join(said)
 
     try:
         wait_until(is_said)

@@ -352,7 +352,7 @@ def test_a_run_that_goes_on_between_two_epochs_says_so(tmp_path: Path, capfd: py
     )
     for _ in range(2):
         TorchTrainer(train_func, run_config=config).fit()
-    assert "goes on with 1 worker from checkpoint_000001 (report 1, after epoch 1);" in capfd.readouterr().err
+    assert "resumes with 1 worker from checkpoint_000001 (report 1, after epoch 1);" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("every_reports", [None, 2])

@@ -20,7 +20,7 @@ from scenarios.training import METRICS, SEED, Hang, Training, Trouble, run_undis
 
 RANKS = (0, 1)
 Whom = Literal["a worker", "the program"]
-SAID = re.compile(r"PreemptionError: this program was told to leave; the same run again goes on from (\w+)")
+SAID = re.compile(r"PreemptionError: this program received SIGTERM; run it again to resume from (\w+)")
 
 
 @dataclass

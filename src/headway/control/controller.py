@@ -369,7 +369,7 @@ class Controller:
         """The watchdog has found that ranks make no progress; None: they do again."""
         before = self._watchdog.current
         if diagnosis is None:
-            return self._log.got_on(before.ranks if before is not None else None, silent_s)
+            return self._log.resumed(before.ranks if before is not None else None, silent_s)
         limits, attempt = self._plan.config.failure_config, self._run.attempt.number
         known = before is not None and (before.fault, before.ranks) == (diagnosis.fault, diagnosis.ranks)
         if limits.stall_warn_s is not None and not known:
@@ -406,7 +406,7 @@ class Controller:
         self._preemption = PreemptionInfo(deadline_ms, hosts)
         self._attempt.broadcast(PreemptionWarning(deadline_ms=deadline_ms, ranks=hosts))
         program = self._run.attempt.leaving == "terminate"
-        self._log.told_to_leave(ranks, within_s, program=program, at_once=can_save_anytime(self._run))
+        self._log.preempted(ranks, within_s, program=program, at_once=can_save_anytime(self._run))
 
     def _record_failures(self, attempt: int, failures: tuple[Failure, ...]) -> None:
         if failures:
@@ -420,7 +420,7 @@ class Controller:
         self._callbacks.on_run_end(exception(ordered(action.failures)[0]) if action.failures else None)
         cause = sentence(action.failures) if action.failures else ""
         if action.state is events.RunState.PREEMPTED:
-            cause = "this program was told to leave"
+            cause = "received SIGTERM"
         self._rundir.note(EndEntry(state=action.state, attempt=self._run.attempt.number, cause=cause))
 
 

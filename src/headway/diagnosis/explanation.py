@@ -50,17 +50,17 @@ def state(name: str, state: str, events: Sequence[JournalEntry]) -> str:
         case "FINISHED":
             said = f"has finished{attempt}"
         case "STOPPED":
-            said = f"was stopped{attempt}; the same run again continues from its newest checkpoint"
+            said = f"was stopped{attempt}; run it again to resume from its newest checkpoint"
         case "FAILED":
             said = f"has failed{attempt}"
         case "ABORTED":
             said = f"was aborted{attempt}"
         case "PREEMPTED":
-            said = f"was told to leave, and left{attempt}; the same run again goes on from its newest checkpoint"
+            said = f"was stopped by SIGTERM{attempt}; run it again to resume from its newest checkpoint"
         case "INTERRUPTED":
-            said = f"was interrupted{attempt}: the program that ran it is gone; the same run again goes on"
+            said = f"was interrupted{attempt}: the program that ran it has ended; run it again to resume"
         case _:
-            said = f"is going on{attempt or ': its workers are not up yet'}"
+            said = f"is running{attempt or ': its workers have not started yet'}"
     return f"run {name} {said}"
 
 

@@ -21,7 +21,7 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     "start": ("headway doctor checks this machine; the logs say how far the workers came",),
     "storage": ("is there room left at the run's storage, and the right to write? headway doctor looks",),
     "lost": ("another program has taken over this run: let one of them go on, under one name",),
-    "preempted": ("the same run again goes on from its newest checkpoint",),
+    "preempted": ("run it again to resume from its newest checkpoint",),
     "stalled": ("the stacks say what every rank waited for; FailureConfig(stall_timeout_s=) is how long it may",),
     "uneven": (
         "let prepare_data_loader deal the rows: every rank gets as many batches; or drop_last=True",

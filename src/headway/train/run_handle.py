@@ -96,7 +96,7 @@ class Run:
     def _leave(self) -> None:
         """The program ends while we run: so do we, in order."""
         if self.running and self._owner == os.getpid():
-            _logger.warning(f"the program ended while run {self.path.name} was going on: aborting")
+            _logger.warning(f"the program ended while run {self.path.name} was running: aborting it")
             self._execution.abort()
             self._over.wait(LEAVE_S)
 
@@ -129,10 +129,10 @@ class Run:
     def stop(self) -> None:
         """End the run now and keep what it has reached; ``result()`` will return it as STOPPED.
 
-        The same run again (same name) continues from its newest checkpoint. If all functions have returned before the
+        A run of the same name resumes from its newest checkpoint. If all functions have returned before the
         stop reaches them, the run is FINISHED.
 
-        Validations that are still going on are waited for; said twice, they are not, and stay pending.
+        Waits for running validations; a second call does not, and they stay pending.
         """
         if self.running:
             self._execution.stop()
@@ -149,7 +149,7 @@ class Run:
             self._over.wait()
             raise
         if self.running:
-            raise TimeoutError(f"run {self.path.name} is still going on after {timeout_s:g} s")
+            raise TimeoutError(f"run {self.path.name} is still running after {timeout_s:g} s")
         if self._error is not None:
             raise self._error
         assert self._result is not None

@@ -91,8 +91,8 @@ def test_what_came_of_a_failure() -> None:
 
 def test_what_came_of_a_stall() -> None:
     told = event("stall", 1000.1, text="no progress", fault="loader")
-    over = event("stall", 1005.0, text="rank 1 got on after 5.0 s")
-    assert after_stall(STALL, [told, over]) == "rank 1 got on after 5.0 s"
+    over = event("stall", 1005.0, text="rank 1 resumed after 5.0 s")
+    assert after_stall(STALL, [told, over]) == "rank 1 resumed after 5.0 s"
     assert after_stall(
         STALL, [told, event("retry", attempt=2, cause="no progress for 9 s", checkpoint=None, after_s=0.0)]
     ) == ("the attempt ended: no progress for 9 s")
@@ -141,12 +141,12 @@ def test_the_remedy_for_a_death_is_about_that_death() -> None:
     ("name", "expected"),
     [
         ("FINISHED", "run a has finished (attempt 3)"),
-        ("STOPPED", "run a was stopped (attempt 3); the same run again continues from its newest checkpoint"),
+        ("STOPPED", "run a was stopped (attempt 3); run it again to resume from its newest checkpoint"),
         ("FAILED", "run a has failed (attempt 3)"),
-        ("RUNNING", "run a is going on (attempt 3)"),
+        ("RUNNING", "run a is running (attempt 3)"),
     ],
 )
 def test_the_state_is_one_sentence(name: str, expected: str) -> None:
     assert state("a", name, [event("launched", attempt=3, num_workers=1, first_seq=0)]) == expected
-    assert state("a", "STARTING", []) == "run a is going on: its workers are not up yet"
-    assert "the program that ran it is gone" in state("a", "INTERRUPTED", [])
+    assert state("a", "STARTING", []) == "run a is running: its workers have not started yet"
+    assert "the program that ran it has ended" in state("a", "INTERRUPTED", [])

@@ -373,7 +373,7 @@ def end_training(run: MachineState, actions: tuple[Action, ...] = ()) -> Step:
 
 def _after_preemption(run: MachineState, actions: tuple[Action, ...]) -> Step:
     ranks, stop = run.attempt.preempted, run.attempt.stop
-    notice = Failure("preempted", min(ranks), f"{phrases.ranks(ranks)} had to leave")
+    notice = Failure("preempted", min(ranks), f"{phrases.ranks(ranks)} {'were' if len(ranks) > 1 else 'was'} preempted")
     assert stop is not None
     return _retry_or_fail(in_attempt(run, stop=replace(stop, failures=(notice,))), "preempted", actions)
 

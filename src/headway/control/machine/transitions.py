@@ -195,7 +195,7 @@ def _on_deadline(run: MachineState) -> Step:
     match run.state:
         case RunState.STARTING:
             missing = [rank for rank, worker in run.attempt.present() if not worker.ready]
-            return fail(run, Failure("start", None, f"{phrases.ranks(missing)} did not come up"), Grace.KILLED)
+            return fail(run, Failure("start", None, f"{phrases.ranks(missing)} did not start"), Grace.KILLED)
         case RunState.RUNNING if (departure := run.attempt.departure) is not None:
             run = in_attempt(run, departure=replace(departure, timed_out=True))
             return leave_now(run, departure.why)

@@ -1,4 +1,4 @@
-"""What happens to a run, told: a line in the journal, and one sentence for the person who watches."""
+"""The event log: each event of a run becomes a line in the journal, and one sentence for the user."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ class EventLog:
         self._disk_trouble = False  # whether we have said that the journal cannot be written
 
     def tell(self, event: str, text: str, level: str = "INFO") -> None:
-        """Write down an event that is no more than its text, and say the text."""
+        """Record an event that is no more than its text, and say the text."""
         self.record(NoticeEntry(event=event, text=text), level)
 
     def record(self, entry: TextEntry, level: str = "INFO") -> None:
-        """Write down an entry, and say its text."""
+        """Record an entry, and say its text."""
         self._rundir.note(entry)
         self._watcher.say(entry.text, level=level)
 
@@ -90,49 +90,51 @@ class EventLog:
         if before is None:
             self._watcher.say(self._greeting(num_workers, newest, inline=inline))
         elif before != num_workers:
-            text = f"going on with {phrases.count(num_workers, 'worker')} (there were {before})"
+            text = f"continuing with {phrases.count(num_workers, 'worker')} (there were {before})"
             self.record(ResizeEntry(text=text, attempt=attempt, num_workers=num_workers))
 
     def _greeting(self, num_workers: int, newest: SavedCheckpoint | None, *, inline: bool) -> str:
         rundir = self._rundir
         where = "in this process" if inline else f"with {phrases.count(num_workers, 'worker')}"
-        begins = "goes on" if rundir.resumed else "begins"
+        verb = "resumes" if rundir.resumed else "starts"
         source = f" from {newest.path.name} (report {_position(newest.manifest)})" if newest else ""
-        return f"run {rundir.path.name} {begins} {where}{source}; its files: {rundir.url}"
+        return f"run {rundir.path.name} {verb} {where}{source}; its files: {rundir.url}"
 
     def tracking(self) -> None:
-        """State that saves itself is followed; by default nobody has said how often it is saved."""
+        """State is tracked, and no setting says how often it is saved."""
         if not self._saves_regularly:
             text = "tracked state is saved before a stop only: CheckpointConfig(every_reports=...) or (every_s=...)"
             self.tell("tracking", f"{text} saves it regularly, so that a crash costs little")
 
     def untracked(self, seq: int) -> None:
-        """Rank 0 has reported so often, and nothing saves itself, although it was said how often it should."""
+        """Settings say how often tracked state is saved, and rank 0 has reported without tracking any."""
         first = self._every["every_reports"] or 2
         if self._saves_regularly and not self._told_untracked and seq + 1 >= first:
             self._told_untracked = True
             asked = ", ".join(f"{name}={value:g}" for name, value in self._every.items() if value)
-            text = (
-                f"CheckpointConfig({asked}) saves nothing: it says how often what train.track() follows is saved, and"
-            )
+            text = f"CheckpointConfig({asked}) saves nothing: it says how often state in train.track() is saved, and"
             self.tell("tracking", f"{text} the function has not called it", "WARNING")
 
     def slow_start(self, attempt: int, missing: Collection[int]) -> None:
-        text = f"still waiting for {phrases.ranks(missing)} to come up" if missing else "still waiting for a launch"
+        text = (
+            f"still waiting for {phrases.ranks(missing)} to start"
+            if missing
+            else "still waiting for the workers to be launched"
+        )
         self.record(NoticeEntry(event="starting", text=text, attempt=attempt), "WARNING")
 
-    def told_to_leave(self, ranks: Collection[int], within_s: float, *, program: bool, at_once: bool) -> None:
-        """``program``: the driver was. ``at_once``: state saves itself, and nobody waits for a checkpoint."""
-        who = "this program was" if program else f"{phrases.ranks(ranks)} {'were' if len(ranks) > 1 else 'was'}"
-        then = "" if at_once else f"; going on until the next checkpoint, {within_s:.0f} s at most"
-        text = f"{who} told to leave{then}"
+    def preempted(self, ranks: Collection[int], within_s: float, *, program: bool, at_once: bool) -> None:
+        """``program``: the driver received SIGTERM. ``at_once``: state is saved in the next report."""
+        what = "received SIGTERM" if program else f"{phrases.ranks_are(ranks)} preempted"
+        then = "" if at_once else f"; continuing until the next checkpoint, {within_s:.0f} s at most"
+        text = f"{what}{then}"
         self.record(PreemptionEntry(text=text, ranks=tuple(sorted(ranks)), within_s=within_s), "WARNING")
 
     def departing(self, leaving: Leaving | None, seq: int | None) -> None:
         """All ranks have agreed on the report in which they leave."""
         why = {
-            "terminate": "this program is told to leave: ",
-            "preempt": "workers are told to leave: ",
+            "terminate": "received SIGTERM: ",
+            "preempt": "workers are preempted: ",
             "resize": "the number of workers changes: ",
         }.get(leaving or "", "")
         self.tell("stopping", f"{why}stopping after report {seq}")
@@ -143,7 +145,7 @@ class EventLog:
         source = f"from {checkpoint.path.name}" if checkpoint else "from the beginning: there is no checkpoint yet"
         where = f"after report {newest.seq}" if newest else "before the first report"
         if retried.why == "resize":
-            text = f"attempt {attempt} left {where}; going on {source}"
+            text = f"attempt {attempt} stopped {where}; resuming {source}"
             return self.record(NoticeEntry(event="resize", text=text, attempt=attempt))
         cause = sentence(retried.failures)
         pause = f" in {phrases.duration(retried.after_s)}" if retried.after_s else ""
@@ -173,9 +175,9 @@ class EventLog:
         )
         self.record(entry, "WARNING")
 
-    def got_on(self, ranks: Collection[int] | None, silent_s: float) -> None:
+    def resumed(self, ranks: Collection[int] | None, silent_s: float) -> None:
         who = "the run" if ranks is None else phrases.ranks(ranks)
-        text = f"{who} got on after {phrases.duration(silent_s)}"
+        text = f"{who} resumed after {phrases.duration(silent_s)}"
         self.record(StallEntry(text=text, ranks=None if ranks is None else tuple(sorted(ranks))))
 
     def lasts(self, phase: str, ranks: Collection[int], seconds: float) -> None:
@@ -201,7 +203,7 @@ class EventLog:
                 text += (
                     f". All saved into {conflict.shared}, each while another may have copied it: let one rank save, "
                 )
-                text += "or give each rank a folder of its own"
+                text += "or give each rank a directory of its own"
             self.record(FileConflictEntry(text=text, file=conflict.file, ranks=conflict.ranks), "WARNING")
         if not saved.awaits_validation:
             self._look_for_score(saved)
@@ -219,9 +221,7 @@ class EventLog:
                 text = f"the checkpoint of report {seq} is withdrawn: {reason}"
                 self.record(WithdrawnEntry(text=text, seq=seq), "WARNING")
             case RecoverFiles(rank=rank, seq=seq):
-                text = (
-                    f"rank {rank} has gone while its files for report {seq} were on their way: bringing them to storage"
-                )
+                text = f"rank {rank} has exited before its files for report {seq} were staged: bringing them to storage"
                 self.record(RecoveringFilesEntry(text=text, rank=rank, seq=seq))
             case DropFiles(closed=closed):
                 self._dropped(closed)
@@ -241,15 +241,15 @@ class EventLog:
         self.record(PartialCheckpointEntry(text=text, seq=closed.round.seq, missing=tuple(sorted(missing))), "WARNING")
 
     def too_late(self, late: ReportRound) -> None:
-        text = f"files of {phrases.ranks(late.givers)} for report {late.seq} came too late: its checkpoint is gone"
+        text = f"files of {phrases.ranks(late.givers)} for report {late.seq} came too late: its checkpoint was removed"
         self.record(LateFilesEntry(text=text, seq=late.seq), "WARNING")
 
     # --- validations ---
 
     def awaits_validation(self, name: str, *, in_vain: bool) -> None:
-        """An earlier opening of the run has left it pending; ``in_vain``: there is no function for it any more."""
+        """An earlier opening of the run has left it pending; ``in_vain``: the trainer has no function for it."""
         if in_vain:
-            text = f"{name} awaits a validation and stays: this trainer has no validation_config"
+            text = f"{name} awaits its validation and is kept: this trainer has no validation_config"
             self.record(ValidationPendingEntry(text=text, path=name), "WARNING")
         else:
             self.record(ValidationPendingEntry(text=f"{name} still awaits its validation", path=name))
@@ -273,7 +273,7 @@ class EventLog:
             self._look_for_score(saved)
 
     def _look_for_score(self, saved: SavedCheckpoint) -> None:
-        """Say it once where a checkpoint lacks what it should be ranked by."""
+        """Say once that a checkpoint lacks the metric that it should be ranked by."""
         if self._score is not None and value_of(saved, self._score) is None and not self._missed_score:
             self._missed_score = True
             known = ", ".join(phrases.flat(saved.metrics)) or "none at all"
@@ -282,7 +282,7 @@ class EventLog:
 
 
 def _lost(checkpoint: SavedCheckpoint | None, newest: Report | None) -> str:
-    """How much work must be done again: the time since the newest checkpoint."""
+    """The time since the newest checkpoint: work that must be repeated."""
     if checkpoint is None or newest is None or newest.seq <= checkpoint.seq:
         return ""
     return f", {phrases.duration(max(0.0, time.time() - checkpoint.manifest.time))} of work lost"
@@ -293,7 +293,7 @@ def stillness(diagnosis: Diagnosis, silent_s: float) -> str:
 
 
 def _position(manifest: Manifest) -> str:
-    """``5``, or where in the data that was: ``5, epoch 1, 7 batches of loader``, or ``5, after epoch 1``."""
+    """``5``, or with the position in the data: ``5, epoch 1, 7 batches of loader``, or ``5, after epoch 1``."""
     cursor = manifest.cursor
     epoch = [f"{'after ' if cursor.over else ''}epoch {cursor.epoch}"] if cursor.epoch is not None else []
     batches = [f"{phrases.count(n, 'batch', 'batches')} of {name}" for name, n in (cursor.batches or {}).items()]

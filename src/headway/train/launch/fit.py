@@ -308,7 +308,7 @@ def _farewell(outcome: RunOutcome, result: Result, seconds: float) -> str:
         RunState.ABORTED: "was aborted",
         RunState.FAILED: "failed",
     }
-    verb = verbs.get(outcome.state, "was told to leave, and left")
+    verb = verbs.get(outcome.state, "stopped by SIGTERM")
     cause = f": {sentence(outcome.failures)}" if outcome.state is RunState.FAILED else ""
     return f"{verb} after {phrases.duration(seconds)}{cause} ({', '.join(filter(None, reached))})"
 
@@ -329,7 +329,7 @@ def _result(record: RunReader, outcome: RunOutcome) -> Result:
 
 def _preempted(outcome: RunOutcome, result: Result) -> PreemptionError:
     kept = Path(result.checkpoint.path).name if result.checkpoint else "the beginning"
-    text = f"this program was told to leave; the same run again goes on from {kept} ({result.path})"
+    text = f"this program received SIGTERM; run it again to resume from {kept} ({result.path})"
     return PreemptionError(text, outcome.preemption, outcome.drain_timed_out, result)
 
 
