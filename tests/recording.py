@@ -23,7 +23,7 @@ class RecordingConnection:
         self.receive: Callable[[Any], None] = lambda message: None
         self.waits: list[float | None] = []
 
-    def send(self, message: ToController, *, ring: bool = True) -> None:
+    def send(self, message: ToController, *, wake: bool = True) -> None:
         self.sent.append(message)
         for each in self.answer(message):
             self.receive(each)

@@ -188,7 +188,7 @@ class _Link:
     def __init__(self, engine: InlineEngine) -> None:
         self._engine = engine
 
-    def send(self, message: ToController, *, ring: bool = True) -> None:
+    def send(self, message: ToController, *, wake: bool = True) -> None:
         with self._engine.our_code():
             self._engine.say(message)
             self._engine.deliver_posted(0)

@@ -27,10 +27,10 @@ class WorkerSocket:
         self._wake_up = wake_up
         self._frames = Frames()
 
-    def send(self, message: ToController, *, ring: bool = True) -> None:
-        """Send a message; ``ring=False``: the controller need not read it at once."""
+    def send(self, message: ToController, *, wake: bool = True) -> None:
+        """Send a message; ``wake=False``: the controller need not read it at once."""
         self._socket.sendall(encode(message))
-        if ring:
+        if wake:
             os.eventfd_write(self._wake_up, 1)
 
     def report(self, seq: int, time: float, metrics: bytes, staged: bool, pending: bool, cursor: bytes = b"") -> None:

@@ -363,7 +363,7 @@ class _Alone:
     def listen(self, receive: Callable[[ToWorker], None]) -> None:
         self._receive = receive
 
-    def send(self, message: ToController, *, ring: bool = True) -> None:
+    def send(self, message: ToController, *, wake: bool = True) -> None:
         match message:
             case BarrierArrival(kind=kind) if kind == BROADCAST and self._rank != 0:
                 raise AloneError(f"replay has one rank only, and the function waits for what rank 0 has in {kind}")

@@ -17,10 +17,10 @@ class Connection(Protocol):
 
     alone: bool  # whether the controller runs in the caller's thread
 
-    def send(self, message: ToController, *, ring: bool = True) -> None:
+    def send(self, message: ToController, *, wake: bool = True) -> None:
         """Send a message. Returns at once unless the buffer is full. It must not be interrupted.
 
-        ``ring=False``: the controller need not read it at once.
+        ``wake=False``: the controller need not read it at once.
         """
 
     def report(self, seq: int, time: float, metrics: bytes, staged: bool, pending: bool, cursor: bytes = b"") -> None:
@@ -36,7 +36,7 @@ class Connection(Protocol):
 class Transport(Protocol):
     """A worker's end of what its engine connects it by. One thread receives; senders hold ``speaking``."""
 
-    def send(self, message: ToController, *, ring: bool = True) -> None:
+    def send(self, message: ToController, *, wake: bool = True) -> None:
         """See :meth:`Connection.send`."""
 
     def report(self, seq: int, time: float, metrics: bytes, staged: bool, pending: bool, cursor: bytes = b"") -> None:
@@ -58,9 +58,9 @@ class ThreadedConnection:
         self._next: Start | None = None  # of the next run, for a persistent worker
         self._is_closed = False
 
-    def send(self, message: ToController, *, ring: bool = True) -> None:
+    def send(self, message: ToController, *, wake: bool = True) -> None:
         with speaking:
-            self._transport.send(message, ring=ring)
+            self._transport.send(message, wake=wake)
 
     def report(self, seq: int, time: float, metrics: bytes, staged: bool, pending: bool, cursor: bytes = b"") -> None:
         with speaking:

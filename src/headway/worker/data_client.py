@@ -41,7 +41,7 @@ class DataClient:
     def send_stats(self) -> None:
         """Send the statistics of all pipelines. Called by the heartbeat's thread."""
         if stats := {name: found.to_json() for name, shard in list(self._shards.items()) if (found := shard.stats())}:
-            self._requests.tell(DataStats(text=json.dumps(stats).encode()), ring=False)
+            self._requests.tell(DataStats(text=json.dumps(stats).encode()), wake=False)
 
     def announce_batches(self, dataset: str, epoch: int, count: int, *, ended: bool) -> None:
         """Tell the other ranks how many batches of an epoch this rank has, as far as it knows.

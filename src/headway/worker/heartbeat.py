@@ -102,7 +102,7 @@ def start_heartbeat(
             try:
                 if news != last or time.monotonic() - sent_at >= MAX_INTERVAL_S:
                     last, sent_at = news, time.monotonic()
-                    connection.send(beat, ring=False)
+                    connection.send(beat, wake=False)
                 if time.monotonic() - stats_at >= MAX_INTERVAL_S:
                     stats_at = time.monotonic()
                     send_stats()

@@ -92,7 +92,7 @@ def _take_part(
         start, session, lambda: unpack_task(start.task), rendezvous=rendezvous
     )
     if isinstance(outcome, FunctionFailed):
-        connection.send(session.progress.heartbeat(), ring=False)  # the failure record names the last progress
+        connection.send(session.progress.heartbeat(), wake=False)  # the failure record names the last progress
         connection.send(outcome)
         exit_process(1)
     connection.send(outcome)

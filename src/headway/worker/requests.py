@@ -31,9 +31,9 @@ class PendingRequests:
         self._numbers: dict[type[Answer], Iterator[int]] = defaultdict(itertools.count)
         self._answers: dict[tuple[type[Answer], int], Answer | None] = {}  # None: not answered yet
 
-    def tell(self, message: ToController, *, ring: bool = True) -> None:
-        """Send a message that needs no answer; ``ring=False``: the controller need not read it at once."""
-        self._connection.send(message, ring=ring)
+    def tell(self, message: ToController, *, wake: bool = True) -> None:
+        """Send a message that needs no answer; ``wake=False``: the controller need not read it at once."""
+        self._connection.send(message, wake=wake)
         raise_pending_interrupt()
 
     def ask(

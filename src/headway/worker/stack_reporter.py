@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 
 from headway.core.messages import Frame, Heartbeat, StackDump
@@ -56,4 +57,9 @@ class StackReporter:
             main, text, doing = main_thread(), all_threads(), phase()
         except Exception as error:  # the user's objects: without a text, the main thread's calls are what counts
             text = f"(the stacks could not be read: {type(error).__name__})\n"
-        return StackDump(index=index, heartbeat=self._heartbeat(), main=main, text=text, phase=doing)
+        heartbeat = self._heartbeat()
+        if (wait := heartbeat.wait) is not None:
+            since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(wait.since))
+            awaited = "other ranks" if wait.is_for_ranks else "the run"
+            text = f"waits for {awaited} ({wait.operation}) since {since} UTC\n\n{text}"
+        return StackDump(index=index, heartbeat=heartbeat, main=main, text=text, phase=doing)
