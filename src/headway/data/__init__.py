@@ -1,4 +1,4 @@
-"""From files to batches: at the speed of the disk, in an order that is exact.
+"""Datasets: from files to batches, at the speed of the disk and in an exact order.
 
     train = headway.data.read_parquet("images/").map_batches(normalise).random_shuffle()
     TorchTrainer(train_func, datasets={"train": train}, …)
@@ -76,7 +76,7 @@ _ELSEWHERE = {
     "Dataset": "headway.data.dataset",
     "GroupedData": "headway.data.dataset",
     "DataIterator": "headway.data.iterator",
-}  # where a name lives that is not in headway.data.read_api
+}  # modules of names that are not in headway.data.read_api
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Collate functions that say in which form they want a batch."""
+"""Base classes of collate functions that get a batch as an Arrow table, NumPy arrays or a pandas frame."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headway.data.blocks.chunk import Chunk, arrays_of, frame_of, table_of
 
 
 class Collate:
-    """Make your own by a subclass of one of those below: ``__call__(batch)`` gives what the loop gets."""
+    """Subclass one of those below: ``__call__(batch)`` returns what the loop gets."""
 
     def prepared(self, chunk: Chunk) -> Any:
         raise NotImplementedError

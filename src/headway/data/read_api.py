@@ -1,4 +1,4 @@
-"""How datasets begin: files, frames, arrays, numbers."""
+"""Creates datasets: from files, tables, frames, arrays, lists and numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headway.data.operations.filter_expression import expression_of
 from headway.data.plan import Plan, Shuffling
 from headway.engine.fork_server_client import also_warm
 
-# Whoever begins a dataset will have workers that need these.
+# A program that creates a dataset starts workers that need these modules.
 also_warm(
     [
         "headway.data.read_api",
@@ -44,6 +44,11 @@ def _dataset(source: DataSource, num_blocks: int | None = None, shuffle: Any = N
 def range(n: int, *, override_num_blocks: int | None = None, **options: Any) -> Dataset:
     """The numbers below n, in a column ``id``.
 
+    Args:
+        n: how many rows.
+        override_num_blocks: so many blocks of equal size, instead of those of the source.
+        options: options of Ray's scheduler, without effect here.
+
     >>> import headway.data
     >>> headway.data.range(2).take_all()
     [{'id': 0}, {'id': 1}]
@@ -57,7 +62,14 @@ def range(n: int, *, override_num_blocks: int | None = None, **options: Any) -> 
 def range_tensor(
     n: int, *, shape: Sequence[int] = (1,), override_num_blocks: int | None = None, **options: Any
 ) -> Dataset:
-    """Tensors that are filled with the numbers below n, in a column ``data``."""
+    """Tensors that are filled with the numbers below n, in a column ``data``.
+
+    Args:
+        n: how many rows.
+        shape: of each tensor.
+        override_num_blocks: so many blocks of equal size, instead of those of the source.
+        options: options of Ray's scheduler, without effect here.
+    """
     refuse_unknown(options)
     if n < 0:
         raise DataError(f"range_tensor needs a number that is not negative, got {n}")
@@ -65,7 +77,13 @@ def range_tensor(
 
 
 def from_items(items: Iterable[Any], *, override_num_blocks: int | None = None, **options: Any) -> Dataset:
-    """Dicts as rows; anything else in a column ``item``."""
+    """Dicts as rows; anything else in a column ``item``.
+
+    Args:
+        items: a list or another iterable; it is copied.
+        override_num_blocks: so many blocks of equal size, instead of those of the source.
+        options: options of Ray's scheduler, without effect here.
+    """
     refuse_unknown(options)
     listed = list(items)
     if not listed:
@@ -129,10 +147,17 @@ def read_parquet(
     override_num_blocks: int | None = None,
     **options: Any,
 ) -> Dataset:
-    """Parquet files, folders or patterns of them, here or in an object store.
+    """Parquet files. Directories named ``key=value`` become a column.
 
-    ``columns`` are all that is read; ``filter`` is an Arrow expression or a text like ``"age >= 18"``. Folders named
-    ``key=value`` give a column. With ``on_error="skip"`` what is damaged is left out.
+    Args:
+        paths: a file, a directory, a pattern, a URI of an object store, or a list of them.
+        filesystem: one of pyarrow or fsspec; None: this machine's, or the object store that a URI names.
+        columns: all that is read; None: every column.
+        filter: an Arrow expression, or a text such as ``"age >= 18"``.
+        on_error: "raise", or "skip" to leave out what is damaged.
+        shuffle: "files" or an object with a seed: read blocks in a random order, another one in every epoch.
+        override_num_blocks: so many blocks of equal size, instead of those of the source.
+        options: options of Ray's scheduler, without effect here.
     """
     refuse_unknown(options)
     files = find(paths, filesystem, (".parquet", ".pq", ".parq"))
@@ -150,7 +175,16 @@ def read_csv(
     override_num_blocks: int | None = None,
     **arrow_csv_args: Any,
 ) -> Dataset:
-    """CSV files. Their lines are counted once; ``parse_options`` and the like are Arrow's."""
+    """CSV files. Their lines are counted once.
+
+    Args:
+        paths: a file, a directory, a pattern, a URI of an object store, or a list of them.
+        filesystem: one of pyarrow or fsspec; None: this machine's, or the object store that a URI names.
+        on_error: "raise", or "skip" to leave out what is damaged.
+        shuffle: "files" or an object with a seed: read blocks in a random order, another one in every epoch.
+        override_num_blocks: so many blocks of equal size, instead of those of the source.
+        arrow_csv_args: ``parse_options``, ``convert_options`` and ``read_options`` of ``pyarrow.csv``.
+    """
     refuse_unknown(arrow_csv_args, "parse_options", "convert_options", "read_options")
     files = find(paths, filesystem, None)
     options = {
@@ -170,7 +204,16 @@ def read_json(
     override_num_blocks: int | None = None,
     **options: Any,
 ) -> Dataset:
-    """Files with a JSON object in each line."""
+    """Files with a JSON object in each line.
+
+    Args:
+        paths: a file, a directory, a pattern, a URI of an object store, or a list of them.
+        filesystem: one of pyarrow or fsspec; None: this machine's, or the object store that a URI names.
+        on_error: "raise", or "skip" to leave out what is damaged.
+        shuffle: "files" or an object with a seed: read blocks in a random order, another one in every epoch.
+        override_num_blocks: so many blocks of equal size, instead of those of the source.
+        options: options of Ray's scheduler, without effect here.
+    """
     refuse_unknown(options)
     files = find(paths, filesystem, (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz"))
     return _dataset(LineFiles(files, "json", {}, _skips(on_error)), override_num_blocks, shuffle)
@@ -185,7 +228,16 @@ def read_text(
     override_num_blocks: int | None = None,
     **options: Any,
 ) -> Dataset:
-    """A row per line, in a column ``text``. Empty lines are left out."""
+    """A row per line, in a column ``text``. Empty lines are left out.
+
+    Args:
+        paths: a file, a directory, a pattern, a URI of an object store, or a list of them.
+        filesystem: one of pyarrow or fsspec; None: this machine's, or the object store that a URI names.
+        encoding: of the files.
+        shuffle: "files" or an object with a seed: read blocks in a random order, another one in every epoch.
+        override_num_blocks: so many blocks of equal size, instead of those of the source.
+        options: options of Ray's scheduler, without effect here.
+    """
     refuse_unknown(options)
     files = find(paths, filesystem, None)
     return _dataset(LineFiles(files, "text", {"encoding": encoding}), override_num_blocks, shuffle)
@@ -203,7 +255,19 @@ def read_images(
     override_num_blocks: int | None = None,
     **options: Any,
 ) -> Dataset:
-    """A row per image, in a column ``image``; ``size`` is (height, width), ``mode`` one of Pillow's."""
+    """A row per image, in a column ``image``.
+
+    Args:
+        paths: a file, a directory, a pattern, a URI of an object store, or a list of them.
+        filesystem: one of pyarrow or fsspec; None: this machine's, or the object store that a URI names.
+        size: resize to (height, width).
+        mode: convert to one of Pillow's modes, such as "RGB".
+        include_paths: add a column ``path``.
+        on_error: "raise", or "skip" to leave out what is damaged.
+        shuffle: "files" or an object with a seed: read blocks in a random order, another one in every epoch.
+        override_num_blocks: so many blocks of equal size, instead of those of the source.
+        options: options of Ray's scheduler, without effect here.
+    """
     refuse_unknown(options)
     files = find(paths, filesystem, IMAGES)
     source = FilePerRow(files, "image", include_paths, size, mode, _skips(on_error))
@@ -219,7 +283,16 @@ def read_binary_files(
     override_num_blocks: int | None = None,
     **options: Any,
 ) -> Dataset:
-    """A row per file, in a column ``bytes``."""
+    """A row per file, in a column ``bytes``.
+
+    Args:
+        paths: a file, a directory, a pattern, a URI of an object store, or a list of them.
+        filesystem: one of pyarrow or fsspec; None: this machine's, or the object store that a URI names.
+        include_paths: add a column ``path``.
+        shuffle: "files" or an object with a seed: read blocks in a random order, another one in every epoch.
+        override_num_blocks: so many blocks of equal size, instead of those of the source.
+        options: options of Ray's scheduler, without effect here.
+    """
     refuse_unknown(options)
     return _dataset(FilePerRow(find(paths, filesystem), "bytes", include_paths), override_num_blocks, shuffle)
 
@@ -227,7 +300,15 @@ def read_binary_files(
 def read_numpy(
     paths: Paths, *, filesystem: Any = None, shuffle: Any = None, override_num_blocks: int | None = None, **options: Any
 ) -> Dataset:
-    """``.npy`` files, whose first axis counts the rows, in a column ``data``."""
+    """``.npy`` files, whose first axis counts the rows, in a column ``data``.
+
+    Args:
+        paths: a file, a directory, a pattern, a URI of an object store, or a list of them.
+        filesystem: one of pyarrow or fsspec; None: this machine's, or the object store that a URI names.
+        shuffle: "files" or an object with a seed: read blocks in a random order, another one in every epoch.
+        override_num_blocks: so many blocks of equal size, instead of those of the source.
+        options: options of Ray's scheduler, without effect here.
+    """
     refuse_unknown(options)
     return _dataset(NumpyFiles(find(paths, filesystem, (".npy",))), override_num_blocks, shuffle)
 
@@ -241,7 +322,16 @@ def read_webdataset(
     override_num_blocks: int | None = None,
     **options: Any,
 ) -> Dataset:
-    """Tar files of samples: ``17.jpg`` and ``17.cls`` are two columns of the row ``17``."""
+    """Tar files of samples: ``17.jpg`` and ``17.cls`` are two columns of the row ``17``.
+
+    Args:
+        paths: a file, a directory, a pattern, a URI of an object store, or a list of them.
+        filesystem: one of pyarrow or fsspec; None: this machine's, or the object store that a URI names.
+        decoder: True: decode by suffix; False or None: bytes; or a function of column and bytes.
+        shuffle: "files" or an object with a seed: read blocks in a random order, another one in every epoch.
+        override_num_blocks: so many blocks of equal size, instead of those of the source.
+        options: options of Ray's scheduler, without effect here.
+    """
     refuse_unknown(options)
     files = find(paths, filesystem, (".tar",))
     decode: Any = False if decoder is None else decoder

@@ -230,7 +230,7 @@ def test_an_empty_dataset_says_so() -> None:
         (lambda: rows().random_shuffle(window_rows=0), r"window_rows must be positive"),
         (lambda: rows().repartition(0), r"repartition needs a positive number"),
         (lambda: rows().split(0), r"split needs a positive number"),
-        (lambda: rows().split_at_indices([5, 2]), r"must not fall"),
+        (lambda: rows().split_at_indices([5, 2]), r"must be in ascending order"),
         (lambda: rows().split_proportionately([0.5, 0.5]), r"proportions must"),
         (lambda: rows().sort("id", descending=[True, False]), r"descending needs one value or 1"),
         (lambda: headway.data.range(-1), r"not negative, got -1"),

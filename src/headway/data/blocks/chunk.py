@@ -1,8 +1,8 @@
-"""Some rows on their way through a pipeline: a dict of columns, each a NumPy array or an Arrow one.
+"""Chunks: some rows in a pipeline, as a dict of columns, each a NumPy or an Arrow array.
 
-Blocks, as they are read and kept, are Arrow tables. What is taken out of them is a chunk: its arrays are copies, so
-whatever is done to them in place is done to nobody else. Numbers and tensors are NumPy arrays from then on; strings,
-lists and what has nulls stay Arrow until somebody asks for NumPy.
+Blocks, as they are read and kept, are Arrow tables. A chunk is taken out of them: its arrays are copies, so they may
+be changed in place. Numbers and tensors are NumPy arrays from then on; strings, lists and columns with nulls stay
+Arrow arrays until NumPy is asked for.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def num_bytes(chunk: Mapping[str, Any]) -> int:
 
 
 def chunk_of(table: pa.Table) -> Chunk:
-    """A table as it is; arrays that look into it must not be written to."""
+    """A table without copies: its arrays must not be written to."""
     chunk = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         whole = one_array(column)
@@ -77,7 +77,7 @@ def arrays_of(chunk: Chunk) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def frame_of(chunk: Chunk) -> Any:
-    """All of it as a pandas frame; a tensor is one object per row."""
+    """All columns as a pandas frame; a tensor is one object per row."""
     import pandas as pd
 
     columns = {}
@@ -118,7 +118,7 @@ def sliced(chunk: Chunk, start: int, stop: int) -> Chunk:
 
 
 def padded(chunk: Chunk, rows: int) -> Chunk:
-    """So many rows at least: those that there are, again and again."""
+    """At least so many rows, by repeating those that there are."""
     have = num_rows(chunk)
     return chunk if have >= rows or not have else sliced(joined([chunk] * -(-rows // have)), 0, rows)
 
@@ -132,8 +132,8 @@ def kept(chunk: Chunk, mask: np.ndarray[Any, Any]) -> Chunk:
 
 
 def joined(chunks: Sequence[Chunk]) -> Chunk:
-    """One below the other. Their columns must be the same."""
-    chunks = [chunk for chunk in chunks if num_rows(chunk)] or list(chunks[:1])  # what is empty may not know its types
+    """All rows, one chunk after the other. Their columns must be the same."""
+    chunks = [chunk for chunk in chunks if num_rows(chunk)] or list(chunks[:1])  # an empty chunk may have other types
     if len(chunks) == 1:
         return chunks[0]
     names = list(chunks[0])
@@ -207,7 +207,7 @@ def chunk_of_rows(rows: Sequence[Mapping[str, Any]]) -> Chunk:
 
 
 def chunk_of_result(result: Any) -> Chunk:
-    """What a function on batches has returned: a dict of arrays, a frame, a table."""
+    """What a function on batches returned: a dict of arrays, a frame or a table."""
     if isinstance(result, pa.Table):
         return chunk_of(result)
     if isinstance(result, pa.RecordBatch):
@@ -314,5 +314,5 @@ def _gathered_views(views: list[Any], parts: list[np.ndarray[Any, Any]], rows: n
 
 
 def copied(table: pa.Table) -> Chunk:
-    """All rows of a table; what is done to them in place is not done to the table."""
+    """Copies of all rows of a table, which may be changed in place."""
     return gathered([table], np.zeros(0), np.arange(table.num_rows))

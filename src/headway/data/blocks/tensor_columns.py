@@ -1,4 +1,4 @@
-"""Arrays as columns of tables: Arrow's own tensors where all have one shape, a type of ours where they do not.
+"""Tensors as columns of Arrow tables: Arrow's own type where all have one shape, and one for other shapes.
 
 A column of images of one size is Arrow's ``fixed_shape_tensor``: other programs read it, and NumPy sees it without a
 copy. Arrow has nothing for arrays of different shapes, so there is ``RaggedTensor``: flat values and a shape per row.
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headway.core.errors import DataError
 
-RAY_TENSOR = b"ray.data.arrow_tensor"  # what the peer calls its own, in files that it has written
+RAY_TENSOR = b"ray.data.arrow_tensor"  # Ray's type of tensors, in files that Ray has written
 
 
 class RaggedScalar(pa.ExtensionScalar):  # type: ignore[misc]
@@ -50,7 +50,7 @@ class RaggedTensor(pa.ExtensionType):  # type: ignore[misc]
 
 
 class PyObjects(pa.ExtensionType):  # type: ignore[misc]
-    """Any Python objects, pickled. It is not registered: where a file says that it holds some, they stay bytes."""
+    """Any Python objects, pickled. It is not registered with Arrow: in files such columns stay bytes."""
 
     def __init__(self) -> None:
         super().__init__(pa.large_binary(), "headway.objects")
@@ -85,7 +85,7 @@ def column_of(array: np.ndarray[Any, Any]) -> pa.Array:
 
 
 def _numbers(array: np.ndarray[Any, Any]) -> pa.Array:
-    """Without a copy. ``pa.array`` would import pandas first, to see whether it is one of its objects."""
+    """Numbers without a copy. ``pa.array`` would import pandas, to check for its objects."""
     if not array.dtype.isnative or array.dtype.itemsize > 8:
         return pa.array(array)
     return pa.Array.from_buffers(
@@ -94,7 +94,7 @@ def _numbers(array: np.ndarray[Any, Any]) -> pa.Array:
 
 
 def _fixed(array: np.ndarray[Any, Any]) -> pa.Array:
-    """The same for what Arrow's own function does not take: empty arrays, and bits."""
+    """A tensor column for what Arrow's own function does not take: empty arrays and booleans."""
     kind = pa.fixed_shape_tensor(pa.from_numpy_dtype(array.dtype), array.shape[1:])
     size = int(np.prod(array.shape[1:]))
     storage = pa.FixedSizeListArray.from_arrays(pa.array(array.reshape(-1)), size)
@@ -106,7 +106,7 @@ def _objects(values: Any) -> pa.Array:
         return ragged(values)
     try:
         return pa.array(values)
-    except (pa.ArrowException, OverflowError, UnicodeEncodeError):  # no column of Arrow's can hold them
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError):  # Arrow has no type for them
         return _pickled(values)
 
 
@@ -138,7 +138,7 @@ def ragged(values: Sequence[Any]) -> pa.Array:
 
 
 def view_of(column: pa.Array) -> np.ndarray[Any, Any] | None:
-    """The column as an array without a copy of its own, where it has one: numbers and tensors of one shape."""
+    """The column as an array without a copy, which numbers and tensors of one shape have; else None."""
     if column.null_count:
         return None
     kind = column.type
@@ -148,7 +148,7 @@ def view_of(column: pa.Array) -> np.ndarray[Any, Any] | None:
 
 
 def _plain_view(column: pa.Array) -> np.ndarray[Any, Any]:
-    """Of numbers without nulls. ``to_numpy`` would import pandas first, which takes longer than many an epoch."""
+    """Numbers without nulls. ``to_numpy`` would import pandas, which takes longer than many epochs."""
     data = column.buffers()[1]
     dtype = np.dtype(column.type.to_pandas_dtype())
     if data is None:
@@ -168,7 +168,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def array_of(column: pa.Array) -> np.ndarray[Any, Any]:
-    """The column as an array, whatever it takes. Lists of one length become one array; others one per row."""
+    """The column as an array, copied if necessary. Lists of one length become one array, others one per row."""
     view = view_of(column)
     if view is not None:
         return view
@@ -230,7 +230,7 @@ def stacked(values: Sequence[Any]) -> np.ndarray[Any, Any]:
 
 
 def _stacked_arrays(values: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """Row by row into one array: half the time of ``np.stack``, which makes a list of them first."""
+    """Copy row by row into one array: half the time of ``np.stack``, which makes a list first."""
     first = np.asarray(values[0])
     stacked = np.empty((len(values), *first.shape), first.dtype)
     for number, value in enumerate(values):
@@ -242,7 +242,7 @@ def _stacked_arrays(values: Sequence[Any]) -> np.ndarray[Any, Any]:
 
 
 def without_foreign_types(table: pa.Table) -> pa.Table:
-    """Tensors that the peer wrote, as ours: they are lists with a shape in the column's metadata."""
+    """Convert tensors that Ray wrote: lists with a shape in the column's metadata."""
     for number, field in enumerate(table.schema):
         metadata = field.metadata or {}
         if metadata.get(b"ARROW:extension:name", b"").startswith(RAY_TENSOR):

@@ -1,8 +1,8 @@
-"""CSV, JSON lines and text: rows that nobody has counted yet.
+"""CSV, JSON lines and text files, whose rows have to be counted first.
 
-Their lines are counted once, as fast as the disk gives them, and each file is cut between lines into pieces that can
-be read by themselves. Where a row may span lines (quoted line breaks, which have to be asked for), or where a file is
-compressed, the whole file is a piece.
+Lines are counted once, at the speed of the disk, and each file is cut between lines into pieces that can be read on
+their own. Where a row may span lines (quoted line breaks, which have to be asked for), or a file is compressed, the
+whole file is one piece.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Kind = Literal["csv", "json", "text"]
 
 
 class Part(NamedTuple):
-    """Bytes of a file; ``stop`` is None for all of it."""
+    """Bytes of a file; ``stop`` None: all of it."""
 
     file: int
     first: int
@@ -43,7 +43,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class LineFiles(DataSource):
-    """``options`` go to Arrow's reader."""
+    """Files of lines. ``options`` are passed to Arrow's reader; ``skip``: leave out what is damaged."""
 
     files: Files
     kind: Kind
@@ -76,7 +76,7 @@ class LineFiles(DataSource):
         return DataError(f"{where} cannot be read: {error}{hint}")
 
     def _is_whole(self, number: int) -> bool:
-        """Whether it cannot be cut between lines."""
+        """Whether a file cannot be cut between lines."""
         options = self.options or {}
         if (
             getattr(options.get("parse_options"), "newlines_in_values", False)
@@ -115,7 +115,7 @@ class LineFiles(DataSource):
                     return parts
 
     def _num_rows(self, data: bytes) -> int:
-        """Lines that are rows: those that have something in them."""
+        """How many lines are rows: those that are not empty."""
         if self.kind == "text":
             return len(self._lines(data))
         if self.kind == "csv":
@@ -139,7 +139,7 @@ class LineFiles(DataSource):
 
     @functools.cached_property
     def schema(self) -> pa.Schema | None:
-        """From the first piece, as Arrow sees it: later pieces must fit."""
+        """As Arrow infers it from the first piece. Later pieces must fit."""
         if self.kind == "text":
             return pa.schema([("text", pa.string())])
         for number, part in enumerate(self.parts):
@@ -226,7 +226,7 @@ class LineFiles(DataSource):
 
 
 def _header_size(data: bytes) -> int:
-    """The bytes up to the end of the first line that has something in it."""
+    """The bytes up to the end of the first line that is not empty."""
     at = 0
     while at < len(data):
         end = data.find(b"\n", at)
@@ -238,7 +238,7 @@ def _header_size(data: bytes) -> int:
 
 
 def _cast(table: pa.Table, schema: pa.Schema, *, nulls: bool) -> pa.Table:
-    """``nulls``: what is missing here is null, as it is where an object in a line lacks a key."""
+    """``nulls``: missing columns are null, as for objects of JSON that lack a key."""
     if nulls:
         for field in schema:
             if field.name not in table.column_names:

@@ -1,4 +1,4 @@
-"""From what the user names (files, folders, patterns, URIs) to a list of files, in an order that does not change."""
+"""Lists the files that a user means by paths, directories, patterns and URIs, in an order that does not change."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 class File:
     path: str
     size: int
-    below: str  # the path as seen from what the user named: what it is known by on another machine, too
+    below: str  # the path relative to what the user named: the same on another machine
 
 
 @dataclass(frozen=True)
 class Files:
-    """Files of one filesystem; ``filesystem`` is of pyarrow, None for this machine's own."""
+    """Files of one filesystem of pyarrow; ``filesystem`` None: that of this machine."""
 
     files: tuple[File, ...]
     filesystem: Any = None
 
     def open(self, number: int) -> Any:
-        """To be read anywhere in it."""
+        """Open a file for random access."""
         file = self.files[number]
         try:
             if self.filesystem is None and not is_utf8(file.path):
@@ -45,7 +45,7 @@ class Files:
             raise gone(file.path) from error
 
     def open_decompressed(self, number: int) -> Any:
-        """To be read from the beginning, decompressed as its suffix says."""
+        """Open a file to read it from the beginning, decompressed according to its suffix."""
         path = self.files[number].path
         if self.filesystem is not None or is_utf8(path):
             return self.fs.open_input_stream(path)
@@ -74,7 +74,7 @@ class Files:
 
 
 def is_utf8(path: str) -> bool:
-    """Whether Arrow can be given this name; names of files are bytes, and may be in any encoding."""
+    """Whether Arrow can open a file of this name. Names are bytes, and may be in any encoding."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -89,11 +89,11 @@ def _python_file(path: str) -> Any:
 
 
 def gone(path: str) -> DataError:
-    return DataError(f"{path} is gone: it was there when the dataset was made")
+    return DataError(f"{path} is gone: it existed when the dataset was created")
 
 
 def find(paths: Paths, filesystem: Any = None, suffixes: Iterable[str] | None = None) -> Files:
-    """The files that are meant. In folders only those with one of these suffixes, and none that are hidden."""
+    """The files that are meant; in directories only those with one of these suffixes, and no hidden ones."""
     wanted = tuple(suffixes) if suffixes is not None else None
     named = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not named:
@@ -110,7 +110,7 @@ def _local(text: str, suffixes: tuple[str, ...] | None) -> list[File]:
     if os.path.isdir(path):
         if os.path.exists(os.path.join(path, MOVING)):
             raise DataError(
-                f"{path} holds files of two datasets: a write is under way there, or was cut off: write it again"
+                f"{path} holds files of two datasets: a write is in progress there, or was interrupted: write it again"
             )
         found = [
             os.path.join(root, name)
@@ -125,7 +125,7 @@ def _local(text: str, suffixes: tuple[str, ...] | None) -> list[File]:
         found = sorted(each for each in glob.glob(path, recursive=True) if os.path.isfile(each))
         fixed = path[: min(path.index(each) for each in "*?[" if each in path)].rpartition("/")[0]
         return [_file(each, os.path.relpath(each, fixed or ".")) for each in _some(found, text)]
-    raise DataError(f"there is no file or folder {text}")
+    raise DataError(f"there is no file or directory {text}")
 
 
 def _file(path: str, below: str) -> File:
@@ -133,13 +133,13 @@ def _file(path: str, below: str) -> File:
         status = os.stat(path)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
-    if not stat.S_ISREG(status.st_mode):  # to open a pipe could take forever
+    if not stat.S_ISREG(status.st_mode):  # opening a pipe could block indefinitely
         raise DataError(f"{path} is not a file: remove it, or name the files to read")
     return File(os.path.abspath(path), status.st_size, below)
 
 
 def _unreadable(error: OSError) -> NoReturn:
-    """To leave a directory out would be to train on other data."""
+    """Raise: skipping a directory would mean training on other data."""
     raise DataError(f"{error.filename} cannot be read: {error.strerror}") from error
 
 
@@ -150,7 +150,7 @@ def _some(found: list[str], text: str) -> list[str]:
 
 
 def _is_data(below: str, suffixes: tuple[str, ...] | None) -> bool:
-    """Names with a dot or an underscore in front are for programs, as everywhere in this field."""
+    """Names that begin with a dot or an underscore are not data, as is usual in this field."""
     if any(part.startswith((".", "_")) for part in below.split(os.sep)):
         return False
     return suffixes is None or below.lower().endswith(suffixes)

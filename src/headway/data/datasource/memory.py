@@ -1,4 +1,4 @@
-"""Rows that are there already: tables, arrays, frames, lists, numbers, a torch dataset."""
+"""Rows in memory: numbers, Arrow tables, tables computed on demand, and torch datasets."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Numbers(DataSource):
 
 @dataclass(frozen=True)
 class Tables(DataSource):
-    """Arrow tables in memory, a piece each."""
+    """Arrow tables, each of them a piece."""
 
     tables: tuple[pa.Table, ...]
     title: str = "tables"
@@ -85,7 +85,7 @@ class Tables(DataSource):
         return self.title
 
     def fingerprint(self) -> str:
-        """Of all bytes: what is in memory has no name to be known by."""
+        """A checksum of all bytes, as there is no file name to identify them."""
         return self._checksum
 
     @functools.cached_property
@@ -103,9 +103,9 @@ class Tables(DataSource):
 
 
 class LazyTables(DataSource):
-    """Tables that are made when somebody asks for them, and then kept: what a sort, a group or a filter has left.
+    """Tables that are computed when they are needed first, and then kept: the results of a sort or a groupby.
 
-    What travels to another process are the tables, not what makes them.
+    Pickling computes them: another process gets the tables, not the function.
     """
 
     def __init__(self, make: Callable[[], Sequence[pa.Table]], title: str) -> None:
@@ -152,7 +152,7 @@ class LazyTables(DataSource):
 
 @dataclass(frozen=True)
 class Items(DataSource):
-    """Whatever can be indexed: a torch dataset, say. Its items are fetched when they are read."""
+    """Anything that can be indexed, such as a torch dataset. Items are fetched when their piece is read."""
 
     items: Any
     rows: int = 256
@@ -181,7 +181,7 @@ def cut(total: int, most: int) -> tuple[int, ...]:
 
 
 def tables_of(table: pa.Table, num_pieces: int | None = None) -> tuple[pa.Table, ...]:
-    """Pieces of a table that are small enough to be dealt out and shuffled."""
+    """Pieces of a table that are small enough to share out and shuffle."""
     rows = table.num_rows
     if num_pieces is None:
         num_pieces = max(-(-rows // ROWS), -(-int(table.nbytes) // BYTES), min(rows, 8), 1)

@@ -1,4 +1,4 @@
-"""Parquet files. A piece is a row group; what is in it is known from the footers, which are read once."""
+"""Parquet files. A piece is a row group; footers, which are read once, tell its rows and columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class Found:
-    """What the footers have told."""
+    """What the footers of all files say."""
 
     groups: tuple[Group, ...]
     schema: pa.Schema
@@ -42,7 +42,7 @@ class Found:
 
 @dataclass(frozen=True)
 class ParquetFiles(DataSource):
-    """``filter`` is an Arrow expression. ``skip``: what is damaged is left out."""
+    """``filter`` is an Arrow expression. ``skip``: leave out what is damaged."""
 
     files: Files
     columns: tuple[str, ...] | None = None
@@ -134,7 +134,7 @@ class ParquetFiles(DataSource):
         return self._as_one_schema(table, names)
 
     def _read_group(self, group: Group, names: list[str], file: File) -> pa.Table:
-        """With all columns where there is a filter, which may speak of any of them."""
+        """Reads all columns if there is a filter, which may refer to any of them."""
         partitions = _partitions(file)
         with self.files.open(group.file) as opened:
             away = self.files.filesystem is not None
@@ -199,7 +199,7 @@ def _group(file: int, footer: Any, number: int, schema: pa.Schema) -> Group:
 
 
 def _fixed_size(kind: pa.DataType) -> int:
-    """The bytes of one value, where all have as many."""
+    """The bytes of one value; 0: they differ."""
     if isinstance(kind, pa.FixedShapeTensorType):
         return int(np.prod(kind.shape)) * _fixed_size(kind.value_type)
     try:
@@ -209,7 +209,7 @@ def _fixed_size(kind: pa.DataType) -> int:
 
 
 def _statistics(footer: Any) -> str:
-    """Changes with the contents, mostly: where the pages lie, and what they say of themselves."""
+    """Offsets and statistics of all pages, which change when the contents do, in nearly all cases."""
     return digest([str(footer.row_group(number).to_dict()) for number in range(footer.num_row_groups)])
 
 
@@ -228,7 +228,7 @@ def _common(schema: pa.Schema, other: pa.Schema, first: File | None, file: File)
         raise DataError(f"{file.path} has other types than {path}: {error}") from error
 
 
-# --- folders named key=value ---
+# --- directories named key=value ---
 
 
 def _partitions(file: File) -> dict[str, str]:
@@ -237,7 +237,7 @@ def _partitions(file: File) -> dict[str, str]:
 
 
 def _partition_types(files: Sequence[File]) -> dict[str, pa.DataType]:
-    """Numbers, if they are numbers in every folder."""
+    """Integers, if they are integers in every directory; else strings."""
     values: dict[str, list[str]] = {}
     for file in files:
         for name, value in _partitions(file).items():

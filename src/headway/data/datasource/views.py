@@ -1,4 +1,4 @@
-"""Sources made of sources: some of their rows, several of them in a row or side by side, in another order, mapped."""
+"""Views: sources made of other sources: parts, unions, columns side by side, shuffled or mapped rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headway.data.sharding.row_order import Lane, Order, Picks, permutation
 
 
 def read_picks(source: DataSource, picks: Picks, columns: Columns = None) -> pa.Table:
-    """These rows of a source, each of its pieces read once."""
+    """These rows of a source; each piece is read once."""
     pieces, where = np.unique(picks.pieces, return_inverse=True)
     if not len(pieces):
         return source.read(0, columns).slice(0, 0)
@@ -27,7 +27,7 @@ def read_picks(source: DataSource, picks: Picks, columns: Columns = None) -> pa.
 
 
 class View(DataSource):
-    """A source over another one: what it does not say itself, that says."""
+    """A source over another one, whose properties are its own unless it overrides them."""
 
     base: DataSource
 
@@ -54,7 +54,7 @@ class View(DataSource):
 
 @dataclass(frozen=True)
 class RowRanges(View):
-    """Rows ``bounds[i]`` to ``bounds[i + 1]`` of a source are the i-th piece."""
+    """Its i-th piece has the rows ``bounds[i]`` to ``bounds[i + 1]`` of a source."""
 
     base: DataSource
     bounds: tuple[int, ...]
@@ -156,7 +156,7 @@ class RandomPart(View):
 
 @dataclass(frozen=True)
 class UnionView(DataSource):
-    """One source behind the other."""
+    """The rows of several sources, one after the other."""
 
     parts: tuple[DataSource, ...]
 
@@ -211,7 +211,7 @@ class UnionView(DataSource):
 
 @dataclass(frozen=True)
 class ZipView(DataSource):
-    """Columns of two sources with as many rows, side by side; equal names get a number."""
+    """The columns of two sources of equally many rows, side by side; equal names get a number."""
 
     left: DataSource
     right: DataSource
@@ -294,10 +294,10 @@ class ShuffledView(View):
 
 @dataclass(frozen=True)
 class MappedView(View):
-    """A source whose rows have gone through functions, which keep their number."""
+    """The rows of a source after operations that keep their number."""
 
     base: DataSource
-    call: Callable[[Any, Any], Any]  # a chunk in, and what its rows are called; a chunk out
+    call: Callable[[Any, Any], Any]  # (chunk, names of its rows) -> chunk
     title: str
 
     @property

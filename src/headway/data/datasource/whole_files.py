@@ -1,4 +1,4 @@
-"""Files that are read as a whole: images, NumPy arrays, bytes, and tar files of samples (WebDataset)."""
+"""Images, binary files, NumPy arrays, and tar files of samples (WebDataset)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Kind = Literal["image", "bytes"]
 
 @dataclass(frozen=True)
 class FilePerRow(DataSource):
-    """A row per file. ``size_hw`` and ``mode`` are what images are made to be."""
+    """A row per file. Images are converted to ``size_hw`` (height, width) and ``mode``, if given."""
 
     files: Files
     kind: Kind
@@ -98,7 +98,7 @@ class FilePerRow(DataSource):
                 if self.size_hw is not None:
                     chosen = chosen.resize((self.size_hw[1], self.size_hw[0]))
                 return np.array(chosen)
-        except Exception as error:  # PIL has errors of many kinds, one for images too large to be meant
+        except Exception as error:  # PIL raises errors of many types, also for images that are suspiciously large
             raise DataError(f"{path} is not an image that can be read: {error}") from error
 
     def size(self, piece: int) -> int:
@@ -248,7 +248,7 @@ class TarSamples(DataSource):
             return data
         try:
             return _decoded(column.rsplit(".", 1)[-1].lower(), data)
-        except Exception as error:  # whatever damaged or enormous content does to its library
+        except Exception as error:  # libraries raise anything for damaged or huge content
             raise DataError(f"{where}.{column} cannot be read: {error}") from error
 
     def size(self, piece: int) -> int:
@@ -267,8 +267,8 @@ class TarSamples(DataSource):
 
 
 class _Member(tarfile.TarInfo):
-    """A header that is right, or an error. tarfile itself ends quietly at a damaged one, goes backwards by a negative
-    size, and reads names of any length.
+    """A header that is checked. ``tarfile`` silently stops at a damaged one, seeks backwards by a negative size, and
+    reads names of any length.
     """
 
     @classmethod
@@ -285,7 +285,7 @@ class _Member(tarfile.TarInfo):
         return found
 
     def _proc_gnusparse_10(self, *args: Any) -> NoReturn:
-        raise tarfile.ReadError("a sparse file")  # whose map tarfile may read forever
+        raise tarfile.ReadError("a sparse file")  # tarfile may read its map without end
 
 
 def _members(file: Any, path: str) -> Iterator[tuple[str, str, int, int]]:
@@ -303,7 +303,7 @@ def _members(file: Any, path: str) -> Iterator[tuple[str, str, int, int]]:
 
 
 def _decoded(suffix: str, data: bytes) -> Any:
-    """What a suffix says of the bytes. No pickle: nobody knows who has written this file."""
+    """Decode by suffix. No pickle, because the file may come from anybody."""
     if suffix in ("txt", "text", "transcript"):
         return data.decode()
     if suffix in ("cls", "cls2", "index", "count", "id"):

@@ -201,7 +201,7 @@ class BlockReader:
             if self._source.exact and table.num_rows != expected:
                 raise DataError(
                     f"{self._source.where(piece)} has {table.num_rows:,} rows now, and had {expected:,}: "
-                    "it has changed since the dataset was made"
+                    "it has changed since the dataset was created"
                 )
         except BaseException as caught:  # raised where the block is awaited
             error, table = caught, None

@@ -18,7 +18,6 @@ from headway.data.context import DataContext
 from headway.data.execution.batch_counter import LoaderProgress, NoObserver, PassObserver, counted
 from headway.data.execution.block_reader import Closed
 from headway.data.execution.pipeline import Batch, Pipeline, PipelineOptions, Position
-from headway.data.operations.base import UserOp
 from headway.data.plan import Plan
 from headway.data.sharding.row_order import Order
 from headway.data.sharding.step_schedule import Schedule, next_step
@@ -315,7 +314,7 @@ class EpochStream:
             if self.lasting:
                 running.close()
         num_local, context = self.place.local_world_size, self.context
-        asked = [op.num_threads for op in self.plan.ops if isinstance(op, UserOp) and op.num_threads is not None]
+        asked = [op.num_threads for op in self.plan.ops if op.num_threads is not None]
         self._pipeline_key = options.key
         self.pipeline = Pipeline(
             self.plan,

@@ -14,7 +14,7 @@ from typing import Literal
 from headway.data.blocks.chunk import Chunk, num_bytes, num_rows
 from headway.data.execution.block_reader import Closed
 from headway.data.execution.map_process import MapProcess
-from headway.data.operations.base import Chain, Op, OpTally, RowName, UserOp
+from headway.data.operations.base import Chain, Op, OpTally, RowName
 
 CONSIDER_S = 0.5  # of mapping in this thread, before a process is started
 WORTH_S = 10e-6  # a row: below that, transfer costs more than the work
@@ -29,8 +29,8 @@ class MapExecutor:
         self._tallies = tallies
         self._chain: Chain | None = None
         self._process: MapProcess | None = None
-        executors = {op.executor for op in ops if isinstance(op, UserOp)}
-        by_row = any(isinstance(op, UserOp) and op.by_row for op in ops)
+        executors = {op.executor for op in ops}
+        by_row = any(op.by_row for op in ops)
         self.where: Literal["thread", "process"] = "process" if "process" in executors else "thread"
         self._may_try = self.where == "thread" and by_row and "thread" not in executors and num_spare > 0
         self._in_thread = [0.0, 0]  # seconds, rows

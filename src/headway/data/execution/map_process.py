@@ -38,7 +38,7 @@ class SharedBuffer:
         self._map: mmap.mmap | None = None
 
     def lay(self, buffers: list[Any]) -> list[tuple[int, int]]:
-        """Copy these into the file, and say where they lie."""
+        """Copy these into the file; return their places."""
         places, end = [], 0
         for buffer in buffers:
             places.append((end, buffer.nbytes))
@@ -51,7 +51,7 @@ class SharedBuffer:
         return places
 
     def take(self, places: list[tuple[int, int]]) -> list[bytearray]:
-        """Copies of what the other side has laid there, which will lie there only until it lays something else."""
+        """Copies of what the other side has written, which it will overwrite next."""
         need = max((first + size for first, size in places), default=0)
         if need and (self._map is None or len(self._map) < need):
             self._map = mmap.mmap(self.fd, 0)
@@ -59,7 +59,7 @@ class SharedBuffer:
 
 
 class BufferChannel:
-    """One end of the conversation."""
+    """One end of the connection: objects over a socket, their buffers in memory files."""
 
     def __init__(self, wire: socket.socket, out: SharedBuffer, back: SharedBuffer) -> None:
         self.wire = wire
@@ -74,7 +74,7 @@ class BufferChannel:
         self.wire.sendall(_LENGTH.pack(len(message)) + message)
 
     def receive(self) -> Any:
-        """EOFError when the other side has gone."""
+        """EOFError when the other side has closed."""
         (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
         data, places = pickle.loads(self._exactly(length))
         return pickle.loads(data, buffers=self._in.take(places))
@@ -90,7 +90,7 @@ class BufferChannel:
 
 
 class MapProcess:
-    """Our end: the same as a Chain, in another process. Belongs to one thread."""
+    """A chain of operations in another process. Belongs to one thread."""
 
     def __init__(self, ops: tuple[Op, ...]) -> None:
         packed = _packed_ops(ops)
@@ -103,13 +103,13 @@ class MapProcess:
 
     @property
     def ready(self) -> bool:
-        """Whether it has imported all that it needs; it says so once."""
+        """Whether the process has imported all that it needs; it sends one message then."""
         if not self._ready and select.select([self._line.wire], [], [], 0)[0]:
             self._expect_ready()
         return self._ready
 
     def _expect_ready(self) -> None:
-        """Wait for it to import its modules: by the name of this function, the watch knows what a loop waits for."""
+        """Wait for it to import its modules. Hang diagnosis recognises this function by its name."""
         answer = self._received()
         if isinstance(answer, BaseException):
             raise answer
@@ -143,14 +143,14 @@ class MapProcess:
 def _packed_ops(ops: tuple[Op, ...]) -> bytes:
     try:
         data: bytes = cloudpickle.dumps(ops)
-    except Exception as error:  # the user's objects: they may do anything here
+    except Exception as error:  # pickling runs code of the user's objects
         names = ", ".join(op.title for op in ops)
         raise DataError(f"{names} cannot be sent to a process of its own: {error}") from error
     return data
 
 
 def _named(error: BaseException, row_name: RowName) -> BaseException:
-    """The helper knows rows by their number in the chunk; we know their names."""
+    """Replace numbers of rows in the chunk, which is all that the process knows, by their names."""
     notes, error.__notes__ = getattr(error, "__notes__", []), []
     for note in notes:
         if note.startswith(_RAISED):
@@ -173,7 +173,7 @@ def main(connection: socket.socket, fds: Sequence[int]) -> None:
             _answer(line, chain)
     except EOFError:
         return
-    except BaseException as error:  # the function cannot be unpickled here: whoever waits must hear why
+    except BaseException as error:  # the function cannot be unpickled here: the worker raises this
         with contextlib.suppress(OSError):
             line.send(_packed(error))
 
@@ -182,7 +182,7 @@ def _answer(line: BufferChannel, chain: Chain) -> None:
     chunk = line.receive()
     try:
         answer: Any = chain(chunk, lambda number: f"@row {number}@")
-    except Exception as error:  # the user's function: whatever it is, it is the answer
+    except Exception as error:  # from the user's function: the worker raises it
         answer = _packed(error)
     line.send(answer)
 
@@ -191,7 +191,7 @@ def _packed(error: BaseException) -> BaseException:
     text = "".join(traceback.format_exception(error))
     try:
         again: BaseException = pickle.loads(cloudpickle.dumps(error))
-    except Exception:  # a class of the user's that does not pickle
+    except Exception:  # a class of the user's that cannot be pickled
         again = DataError(f"{type(error).__name__}: {error}")
         again.__notes__ = list(getattr(error, "__notes__", []))
     again.add_note(f"{_RAISED}:\n{text}")

@@ -1,7 +1,7 @@
-"""Memory that is used again and again need not be given back in between.
+"""Tells the C library to keep freed memory, because batches use it again at once.
 
-A batch is a few megabytes, made and dropped some hundred times a second. By default the C library gives such memory
-back to the system each time, and every page of it is zeroed and mapped anew.
+A batch has a few megabytes and is allocated and freed some hundred times per second. By default the C library returns
+such memory to the system each time, and every page is zeroed and mapped again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LARGEST_MMAP_THRESHOLD = 32 << 20
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """For this process, from now on; where the C library is another one than glibc, nothing happens."""
+    """In this process, from now on. No effect where the C library is not glibc."""
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)

@@ -1,4 +1,4 @@
-"""What a pipeline has done, in numbers and in words."""
+"""Statistics of a pipeline: rows and bytes by operation, waiting times, memory."""
 
 from __future__ import annotations
 

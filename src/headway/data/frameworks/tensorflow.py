@@ -1,4 +1,4 @@
-"""Batches for TensorFlow."""
+"""Batches as TensorFlow tensors, and as a ``tf.data.Dataset``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _dtype(dtypes: Any, name: str) -> Any:
 
 
 def tf_dataset(batches: Batches, features: Any, labels: Any, additional: Any) -> Any:
-    """What Keras takes: each iteration of it is the next epoch."""
+    """A ``tf.data.Dataset`` as Keras takes it; each iteration is the next epoch."""
     names = [features, labels] if additional is None else [features, labels, additional]
     plan = batches.stream.plan
     with contextlib.closing(EpochStream(plan, plan.order(1))) as peek:  # the position of the loop stays

@@ -1,4 +1,4 @@
-"""Batches as torch tensors, on the device where they are needed."""
+"""Batches as torch tensors, on the device of the worker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Dtypes = torch.dtype | Mapping[str, torch.dtype] | None
 
 @dataclass(frozen=True)
 class ToTensors:
-    """A chunk as a dict of tensors, or as what the user's own function makes of it."""
+    """Makes a dict of tensors of a chunk, or calls the user's collate function."""
 
     dtypes: Any = None
     collate_fn: Any = None
@@ -111,7 +111,7 @@ def torch_batches(
 
 
 class Pairs(IterableDataset[Any]):
-    """What ``to_torch`` gives: (features, label) in each batch, as torch's own loops like it."""
+    """What ``to_torch`` returns: (features, label) for each batch."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Pairs(IterableDataset[Any]):
         return len(self._batches)
 
     def _label_in(self, batch: dict[str, torch.Tensor]) -> str | None:
-        """The column that was named, else the last one, unless features were chosen or there is no other."""
+        """The named column; else the last one, unless features were chosen or it is the only one."""
         if self._label is not None or self._features is not None or len(batch) < 2:
             return self._label
         return list(batch)[-1]

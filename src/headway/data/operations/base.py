@@ -7,6 +7,7 @@ rows than declared is refused, and the error names the option that allows it.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import functools
 import inspect
@@ -74,7 +75,7 @@ def user_function(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Op:
+class Op(abc.ABC):
     """One operation. ``runner`` makes the function that applies it; that may hold state and belongs to one thread."""
 
     @property
@@ -100,8 +101,24 @@ class Op:
         """Whether its rows have the columns that they had before, whatever a user's function does."""
         return False
 
+    @property
+    def num_threads(self) -> int | None:
+        """How many threads run it at most; None: as many as the worker has."""
+        return None
+
+    @property
+    def executor(self) -> str | None:
+        """Where it runs: "thread" or "process"; None: whichever is faster."""
+        return None
+
+    @property
+    def by_row(self) -> bool:
+        """Whether it calls a user's function with each row."""
+        return False
+
+    @abc.abstractmethod
     def runner(self) -> Runner:
-        raise NotImplementedError
+        """A function that applies it to a chunk."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +140,6 @@ class UserOp(Op):
 
     @property
     def num_threads(self) -> int | None:
-        """How many threads run it at most; None: as many as the worker has."""
         if isinstance(self.concurrency, tuple) and self.concurrency:
             return self.concurrency[-1]
         return self.concurrency  # type: ignore[return-value]  # an empty tuple is refused

@@ -35,7 +35,7 @@ def expression_of(condition: Any) -> pc.Expression:
     try:
         return _expression(ast.parse(condition, mode="eval").body)
     except (SyntaxError, TypeError, ValueError) as error:
-        raise DataError(f"{condition!r} is not a condition that we understand: {error}") from error
+        raise DataError(f"{condition!r} is not a valid condition: {error}") from error
 
 
 def _expression(node: ast.expr) -> Any:

@@ -121,5 +121,5 @@ def parts_at(source: DataSource, indices: Sequence[int], num_rows: int) -> list[
     """The first ``num_rows`` rows, cut before each index."""
     bounds = [0, *(min(max(0, index), num_rows) for index in indices), num_rows]
     if bounds != sorted(bounds):
-        raise DataError(f"indices must not fall: {list(indices)}")
+        raise DataError(f"indices must be in ascending order, got {list(indices)}")
     return [Plan(some_rows(source, low, high)) for low, high in itertools.pairwise(bounds)]
