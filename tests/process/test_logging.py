@@ -246,7 +246,7 @@ def test_the_users_configuration_decides_where_events_go(
         assert begins.startswith(first.replace("with 1 worker", "in this process"))
         assert finished.startswith(last)
     if "FileHandler" in configure or "filename" in configure:
-        assert (tmp_path / "runs.log").read_text().count("run first begins") == 1
+        assert (tmp_path / "runs.log").read_text().count("run first starts") == 1
 
 
 def test_the_level_of_the_environment_holds_for_runs_without_a_logging_config(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_the_level_of_the_environment_holds_for_runs_without_a_logging_config(tm
     script = write_script(tmp_path, code)
     done = python(script, tmp_path / "runs", env={**os.environ, "HEADWAY_LOG_LEVEL": "warning"})
     assert done.returncode == 0, done.stderr
-    assert "run loud begins" in done.stderr
+    assert "run loud starts" in done.stderr
     assert "run quiet" not in done.stderr
     refused = python(script, tmp_path / "runs", env={**os.environ, "HEADWAY_LOG_LEVEL": "LOUD"})
     assert "ConfigError: HEADWAY_LOG_LEVEL must be one of DEBUG, INFO, WARNING, ERROR, got 'LOUD'" in refused.stderr
