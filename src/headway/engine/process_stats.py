@@ -1,10 +1,10 @@
-"""A process seen from outside: what the kernel says of it and of all that it has started, and its stacks.
+"""Statistics of a process and its descendants from ``/proc``, and stacks of a process that does not answer.
 
-    /proc/*/stat ──▶ ProcessTable ──▶ ProcessTree(pid): children and theirs, its session, orphans ──▶ Vital
+    /proc/*/stat ──▶ ProcessTable ──▶ ProcessTree(pid): descendants, its session, orphans ──▶ ProcessStats
 
-CPU time alone does not tell work from standing still: on a crowded machine a thread that computes without a pause gets
-a few percent of a core. So the time is counted for which threads *could run*: that they ran, and that they waited for
-a CPU (the run delay in ``schedstat``).
+CPU time alone does not tell work from a standstill: on a crowded machine a thread that computes all the time gets a few
+percent of a core. So the time is counted in which threads *could run*: in which they ran, or waited for a CPU (the run
+delay in ``schedstat``).
 """
 
 from __future__ import annotations
@@ -22,25 +22,24 @@ from pathlib import Path
 from typing import IO
 
 STACKS_SIGNAL = signal.SIGRTMIN + 12  # on it a worker's faulthandler writes all stacks, even if Python is stuck
-OWN_THREADS = "hw-"  # how the kernel's names of our own threads in a worker begin: they are no sign of life
-TABLE_LASTS_S = 0.2  # for as long as the ranks are looked at one after the other
+OWN_THREADS = "hw-"  # prefix of the kernel's names of our own threads in a worker, which are not counted as work
+TABLE_LASTS_S = 0.2  # long enough to look at all ranks, one after the other
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
 class ProcessStats:
-    """``state``: as in /proc (R runs, S sleeps, D waits for a disk, T is stopped, Z is dead); "" where it is not known.
-
-    All times are in seconds since some moment; only their growth means something.
+    """Statistics of one process and its descendants. Times start at an arbitrary moment; only their growth matters.
 
     Args:
-        state: Of its main thread.
-        cpu_s: What its main thread has used.
-        delay_s: For how long its main thread has waited for a CPU.
-        all_s: For how long its threads ran or waited for a CPU, our own ones left out.
-        tree_s: The same of all its processes.
-        waits_in: The kernel function that it sleeps in, where the kernel tells.
-        moved_bytes: What all its processes have read from files and pipes, and written to them.
+        state: Of its main thread, as in /proc: R running, S sleeping, D waiting for a disk, T stopped, Z ended; ""
+            if unknown.
+        cpu_s: CPU time of its main thread.
+        delay_s: How long its main thread has waited for a CPU.
+        all_s: How long its threads ran or waited for a CPU, without our own threads.
+        tree_s: The same for the process and its descendants.
+        waits_in: The kernel function that it sleeps in; "" if unknown.
+        moved_bytes: What the process and its descendants have read from files and pipes, and written to them.
     """
 
     state: str = ""
@@ -66,7 +65,7 @@ class Entry:
 
 
 class ProcessTable:
-    """All processes of this machine, read again when the last reading is too old."""
+    """All processes of this machine, read again after ``TABLE_LASTS_S``."""
 
     def __init__(self) -> None:
         self._entries: dict[int, Entry] = {}
@@ -101,8 +100,7 @@ def _read(path: str) -> str:
 def members(root: int, entries: Mapping[int, Entry], known: Mapping[int, int] | None = None) -> set[int]:
     """The processes that come from ``root``: its descendants, its session, and those of ``known`` (pid -> start).
 
-    A process whose parent has ended belongs to somebody else by then; its session, or that we have seen it before, says
-    where it comes from.
+    A process whose parent has ended has another parent; its session tells where it comes from, or that it was known.
     """
     children: dict[int, list[int]] = {}
     for entry in entries.values():
@@ -120,8 +118,8 @@ def members(root: int, entries: Mapping[int, Entry], known: Mapping[int, int] | 
 
 
 @dataclass
-class _Seen:
-    """What was known of a process at the last look."""
+class _Usage:
+    """What a process has used until one moment."""
 
     runnable_s: float
     reaped_s: float
@@ -130,29 +128,29 @@ class _Seen:
 
 @dataclass
 class ProcessTree:
-    """A worker's process with all that it has started, looked at again and again."""
+    """A worker's process and its descendants; each look adds what they have used since the last one."""
 
     pid: int
     _known: dict[int, int] = field(default_factory=dict)
-    _seen: dict[int, _Seen] = field(default_factory=dict)
+    _last: dict[int, _Usage] = field(default_factory=dict)
     _all_s: float = 0.0
     _tree_s: float = 0.0
     _moved_bytes: int = 0
 
     def look(self, table: ProcessTable) -> ProcessStats | None:
-        """None where there is no such process."""
+        """The statistics; None if the process has ended."""
         entries = table.entries()
         if self.pid not in entries:
             return None
-        first = not self._seen
-        now = {pid: _seen(entries[pid]) for pid in members(self.pid, entries, self._known)}
+        first = not self._last
+        now = {pid: _usage(entries[pid]) for pid in members(self.pid, entries, self._known)}
         for pid, seen in now.items():
-            before = self._seen.get(pid) or (seen if first else _Seen(0.0, seen.reaped_s))
+            before = self._last.get(pid) or (seen if first else _Usage(0.0, seen.reaped_s))
             grown = max(0.0, seen.runnable_s - before.runnable_s)
             self._tree_s += grown + max(0.0, seen.reaped_s - before.reaped_s)
             self._all_s += grown if pid == self.pid else 0.0
             self._moved_bytes += max(0, seen.moved_bytes - before.moved_bytes)
-        self._seen = now
+        self._last = now
         self._known = {pid: entries[pid].started for pid in now}
         try:
             state = _entry(self.pid).state
@@ -166,24 +164,24 @@ class ProcessTree:
 def _waits_in(pid: int) -> str:
     try:
         return _read(f"/proc/{pid}/wchan").strip("0\n")
-    except OSError:  # the kernel does not tell everybody
+    except OSError:  # not every user may read it
         return ""
 
 
-def _seen(entry: Entry) -> _Seen:
-    """For how long its threads, those that have ended included, ran or waited for a CPU; our own are left out."""
+def _usage(entry: Entry) -> _Usage:
+    """How long its threads, ended ones included, ran or waited for a CPU, without our own threads."""
     runnable_s = entry.cpu_s
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{entry.pid}/task"):
             with contextlib.suppress(OSError, IndexError, ValueError):
-                folder = f"/proc/{entry.pid}/task/{thread}"
-                cpu_s, delay_s = _times(folder)
-                runnable_s += -cpu_s if _read(f"{folder}/comm").startswith(OWN_THREADS) else delay_s
-    return _Seen(runnable_s, entry.reaped_s, _moved_bytes(entry.pid))
+                directory = f"/proc/{entry.pid}/task/{thread}"
+                cpu_s, delay_s = _times(directory)
+                runnable_s += -cpu_s if _read(f"{directory}/comm").startswith(OWN_THREADS) else delay_s
+    return _Usage(runnable_s, entry.reaped_s, _moved_bytes(entry.pid))
 
 
 def _moved_bytes(pid: int) -> int:
-    """Without what goes through sockets, which the kernel does not count."""
+    """Bytes read and written, without sockets, which the kernel does not count."""
     try:
         counts = dict(line.split(": ") for line in _read(f"/proc/{pid}/io").splitlines())
         return int(counts["rchar"]) + int(counts["wchar"])
@@ -191,31 +189,36 @@ def _moved_bytes(pid: int) -> int:
         return 0
 
 
-def _times(folder: str) -> tuple[float, float]:
-    """For how long a thread ran, and waited for a CPU; without the scheduler's figures the latter is not known."""
+def _times(directory: str) -> tuple[float, float]:
+    """How long a thread ran, and waited for a CPU (0 where the kernel keeps no ``schedstat``)."""
     try:
-        ran, waited, *_ = _read(f"{folder}/schedstat").split()
+        ran, waited, *_ = _read(f"{directory}/schedstat").split()
         return int(ran) / 1e9, int(waited) / 1e9
     except FileNotFoundError:
-        fields = _read(f"{folder}/stat").rpartition(")")[2].split()
+        fields = _read(f"{directory}/stat").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS, 0.0
 
 
 def name_this_thread(name: str) -> None:
-    """So that the kernel, ``top`` and ``py-spy`` know a thread of ours; of the name 15 characters are kept."""
+    """Give this thread a name for the kernel, ``top`` and ``py-spy``; 15 characters are kept."""
     with contextlib.suppress(OSError):
         Path("/proc/thread-self/comm").write_text(name)
 
 
 class OutsideStacks:
-    """The stacks of a process that does not answer: asked for now, read a moment later."""
+    """The stacks of a process that does not answer: requested now, read a moment later.
+
+    Args:
+        pid: The process.
+        file: Where its faulthandler writes on ``STACKS_SIGNAL``; "" if it does not.
+    """
 
     def __init__(self, pid: int, file: str) -> None:
         self._file = Path(file) if file else None
         self._before = self._size()
         self._spy: subprocess.Popen[bytes] | None = None
         self._output: IO[bytes] | None = None
-        if self._file is not None and self._file.exists():  # else it is not prepared, and would die of the signal
+        if self._file is not None and self._file.exists():  # else it has no handler, and the signal would end it
             with contextlib.suppress(OSError):
                 os.kill(pid, STACKS_SIGNAL)
         if py_spy := shutil.which("py-spy"):
@@ -234,14 +237,14 @@ class OutsideStacks:
             return 0
 
     def read(self) -> tuple[str, str]:
-        """What faulthandler wrote since, and what py-spy saw; empty where there is nothing."""
-        return self._faulthandlers(), self._py_spys()
+        """The output of faulthandler since the request, and that of py-spy; either may be empty."""
+        return self._faulthandler_output(), self._py_spy_output()
 
     def close(self) -> None:
-        """Nobody wants to know any more."""
-        self._py_spys()
+        """End py-spy if it still runs."""
+        self._py_spy_output()
 
-    def _faulthandlers(self) -> str:
+    def _faulthandler_output(self) -> str:
         if self._file is None:
             return ""
         try:
@@ -249,7 +252,7 @@ class OutsideStacks:
         except OSError:
             return ""
 
-    def _py_spys(self) -> str:
+    def _py_spy_output(self) -> str:
         spy, self._spy = self._spy, None
         if spy is None or self._output is None:
             return ""

@@ -1,9 +1,9 @@
-"""An engine without processes: workers are scripts of what they will say, interleaved by chance, in no time at all.
+"""The fake engine: workers are scripts of messages, interleaved at random, without processes and without waiting.
 
     engine = FakeEngine(Path(run), [[Script([Say(), Say(files=True), FINISH]), Script([DIE])]], seed=7)
 
-One list of scripts per attempt (the last one serves all further attempts). It delivers what a real engine would, in
-some order that a real one could, and raises :class:`Hung` where a real run would wait for ever.
+There is one list of scripts per attempt; the last one serves all further attempts. The engine delivers what a real one
+would, in an order that a real one could, and raises :class:`Hung` where a real run would hang.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SLOW_S = 5.0
 
 
 class Hung(AssertionError):
-    """Nothing can happen any more, and the run has not ended."""
+    """No event can follow, and the run has not ended."""
 
 
 @dataclass(frozen=True)
@@ -49,21 +49,21 @@ class Say:
     files: bool = False
 
 
-class Ending(Enum):
+class ScriptEnd(Enum):
     FINISH = auto()
     RAISE = auto()
     DIE = auto()
 
 
-FINISH, RAISE, DIE = Ending.FINISH, Ending.RAISE, Ending.DIE
+FINISH, RAISE, DIE = ScriptEnd.FINISH, ScriptEnd.RAISE, ScriptEnd.DIE
 
 
 @dataclass(frozen=True)
 class Script:
-    """What one worker does: it says things and ends somehow."""
+    """What one worker does: its reports, and how it ends."""
 
     says: tuple[Say, ...] = ()
-    ending: Ending = FINISH
+    ending: ScriptEnd = FINISH
 
 
 @dataclass
@@ -71,12 +71,12 @@ class _Worker:
     script: Script
     seq: int = 0
     said: int = 0
-    phase: str = "born"  # ready, running, saving, finished, leaving, gone
+    phase: str = "new"  # ready, running, saving, returned, exiting, exited
     code: int = 0
 
 
 class FakeResources:
-    """Everything that is asked for is free."""
+    """Resources that are always free."""
 
     def __init__(self, num_workers: int, post: Callable[[object], None]) -> None:
         self._num_workers = num_workers
@@ -130,16 +130,16 @@ class FakeEngine:
         worker = self._workers[index]
         if isinstance(message, Start):
             worker.seq, worker.phase = message.first_seq, "running"
-        elif isinstance(message, ExitAllowed) and worker.phase == "finished":
-            worker.phase = "leaving"
+        elif isinstance(message, ExitAllowed) and worker.phase == "returned":
+            worker.phase = "exiting"
 
     def interrupt(self) -> None:
         self.kill()
 
     def kill(self) -> None:
         for worker in self._workers:
-            if worker.phase not in ("leaving", "gone"):
-                worker.phase, worker.code = "leaving", -9
+            if worker.phase not in ("exiting", "exited"):
+                worker.phase, worker.code = "exiting", -9
 
     def process_stats(self, index: int) -> ProcessStats | None:
         return None
@@ -157,9 +157,9 @@ class FakeEngine:
         pass
 
     def pump(self, timeout_s: float | None) -> None:
-        """One thing happens, to somebody."""
+        """Let one event happen, to one worker."""
         able = [
-            index for index, worker in enumerate(self._workers) if worker.phase not in ("ready", "finished", "gone")
+            index for index, worker in enumerate(self._workers) if worker.phase not in ("ready", "returned", "exited")
         ]
         posted = self._random.random() < 0.5
         if able and (self._posted.empty() or not posted):
@@ -172,11 +172,11 @@ class FakeEngine:
 
     def _act(self, index: int) -> None:
         worker = self._workers[index]
-        if worker.phase == "born":
+        if worker.phase == "new":
             worker.phase = "ready"
             self._say(index, Ready(host="fake", pid=index))
-        elif worker.phase == "leaving":
-            worker.phase = "gone"
+        elif worker.phase == "exiting":
+            worker.phase = "exited"
             self._say(index, WorkerExited(code=worker.code))
         elif worker.said < len(worker.script.says):
             if worker.script.says[worker.said].files and worker.phase == "running":
@@ -202,14 +202,14 @@ class FakeEngine:
 
     def _end(self, index: int, worker: _Worker) -> None:
         match worker.script.ending:
-            case Ending.FINISH:
-                worker.phase = "finished"
+            case ScriptEnd.FINISH:
+                worker.phase = "returned"
                 self._say(index, FunctionReturned(value=b""))
-            case Ending.RAISE:
-                worker.phase, worker.code = "leaving", 1
+            case ScriptEnd.RAISE:
+                worker.phase, worker.code = "exiting", 1
                 self._say(index, FunctionFailed(kind="ValueError", message="as scripted", traceback=""))
-            case Ending.DIE:
-                worker.phase = "gone"
+            case ScriptEnd.DIE:
+                worker.phase = "exited"
                 self._say(index, WorkerExited(code=-9))
 
     def _say(self, index: int, message: ToController) -> None:
