@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from headway.core.config import ScalingConfig
-from headway.core.environment import logical_resources, outer_ranks, shares_gpus
+from headway.core.environment import in_worker, logical_resources, outer_ranks, shares_gpus
 from headway.core.errors import ConfigError, EngineError
 from headway.core.messages import CapacityEvent, ResourcesAwaitedEvent, ResourcesGrantedEvent
 from headway.engine.resources import allocation, hardware
@@ -173,7 +173,7 @@ class RunResources:
         self._limit = math.inf  # set by limit()
         self._could_launch = math.inf  # the last launch brought up no more than this
         self.look_at: float | None = None  # when look() is due
-        self._waits = ""
+        self._is_wait_announced = False
 
     # --- the contract ---
 
@@ -193,6 +193,13 @@ class RunResources:
             return
         self._request = Request(self._gang(owner), self._on_grant)
         BROKER.request(self._request)
+        if self._request.lease is None and in_worker():
+            line = BROKER.waits_for(self._request)
+            self.release()
+            raise EngineError(
+                f"a run inside a worker cannot wait for GPUs, since the outer run may hold them ({line}): "
+                "ask for fewer GPUs in the outer run, or set HEADWAY_SHARE_GPUS=1 to use GPUs that are in use"
+            )
         if self._request.lease is None:
             self.look(time.monotonic())
 
@@ -244,11 +251,9 @@ class RunResources:
         if request.gang.gpus_per_worker:
             self.look_at = now + LOOK_S
             BROKER.look()
-        if request.lease is None:
-            line = BROKER.waits_for(request)
-            if not self._waits:
-                self._post(ResourcesAwaitedEvent(line))
-            self._waits = line
+        if request.lease is None and not self._is_wait_announced:
+            self._is_wait_announced = True
+            self._post(ResourcesAwaitedEvent(BROKER.waits_for(request)))
 
     def _on_grant(self) -> None:
         self.look_at = None

@@ -160,6 +160,15 @@ def test_gpus_of_another_program_are_waited_for() -> None:
     assert asker.gpus == ["0", "1"]
 
 
+def test_a_run_inside_a_worker_does_not_wait_for_what_the_outer_run_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    outer = OtherProgram(4)
+    monkeypatch.setenv("HEADWAY_WORKER", "1")
+    with pytest.raises(EngineError, match=r"a run inside a worker cannot wait .*waiting for 1 GPU: 0 of 4 free"):
+        Asker(1, GPU=1)
+    outer.end()
+    assert Asker(1, GPU=1).granted
+
+
 def test_parts_of_gpus_of_another_program_come_last() -> None:
     other = OtherProgram(0.5)
     parts = [Asker(1, GPU=0.5) for _ in range(4)]
