@@ -121,7 +121,7 @@ def test_twenty_runs_of_one_program_take_turns(tmp_path: Path) -> None:
 def test_sigterm_ends_running_and_waiting_runs_alike_and_all_of_them_resume(tmp_path: Path) -> None:
     script = write_script(tmp_path, PROGRAM)
     with Driver(script, args=("start", str(tmp_path), "1000")) as driver:
-        wait_until(lambda: driver.output.count("waiting for ") >= 10, 60, lambda: driver.output)
+        wait_until(lambda: driver.output.count("waiting for ") == NUM_RUNS - 2, 60, lambda: driver.output)
         wait_until(lambda: list(tmp_path.glob("run-*/checkpoints/checkpoint_*")) != [], 60, lambda: driver.output)
         driver.process.send_signal(signal.SIGTERM)
         driver.process.wait(60)
