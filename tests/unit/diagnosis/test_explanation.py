@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
-from headway.control.machine.retry_policy import FailureKind
 from headway.core.schema.failure_summary import FailureSummary
 from headway.core.schema.journal_entries import JournalEntry, entry_from_json
 from headway.diagnosis.explanation import (
@@ -20,8 +19,6 @@ from headway.diagnosis.explanation import (
     state,
     whereabouts,
 )
-from headway.diagnosis.remedies import REMEDIES, remedies
-from headway.diagnosis.verdict import Fault
 
 CONTENT: dict[str, Any] = {
     "time": 1000.0,
@@ -115,26 +112,6 @@ def test_a_failure_for_a_stall_is_explained_by_what_was_found_then() -> None:
 
 def test_without_a_function_nobody_is_sent_to_replay_it() -> None:
     assert "replay" not in explained(Case(SUMMARY, "/f"), [])
-
-
-def test_every_class_of_fault_has_a_remedy() -> None:
-    kinds = set(get_args(FailureKind)) - {"raised", "died"}
-    assert REMEDIES.keys() >= {*get_args(Fault), *kinds, "exception", "out of memory"}
-    assert REMEDIES.keys() <= {*get_args(Fault), *kinds, "exception", "out of memory"}
-
-
-def test_who_may_have_died_of_memory_hears_of_it() -> None:
-    died = changed(fault="dead", cause="rank 0 was killed (SIGKILL, out of memory?)")
-    assert any("smaller batches" in remedy for remedy in remedies(died))
-    assert not any("smaller batches" in remedy for remedy in remedies(replace(died, cause="rank 0 left")))
-
-
-def test_the_remedy_for_a_death_is_about_that_death() -> None:
-    killed = remedies(changed(fault="dead", cause="rank 1 was killed (SIGKILL); then rank 0 lost its connection"))
-    left = remedies(changed(fault="dead", cause="rank 1 left with exit code 0 before its function returned"))
-    assert killed[0].startswith("SIGKILL comes from outside")
-    assert not any("os._exit()" in remedy for remedy in killed)
-    assert left[0].startswith("os._exit() and sys.exit()")
 
 
 @pytest.mark.parametrize(
