@@ -6,26 +6,24 @@ renames, so a checkpoint that is not whole is a folder without a manifest, which
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
-from headway.core.checkpoints import Manifest, SavedCheckpoint, StoredFile, ValidationRecord
+from headway.core.checkpoints import Manifest, SavedCheckpoint, ValidationRecord
 from headway.core.errors import StorageError
 from headway.storage.checkpoint import background_handoff
 from headway.storage.checkpoint.background_handoff import Handoff
 from headway.storage.checkpoint.checkpoint import Checkpoint
-from headway.storage.checkpoint.commit import CommitRequest, Signer, check_adopted_files
-from headway.storage.checkpoint.manifest import manifest_bytes, parse_manifest, versions
+from headway.storage.checkpoint.commit import CommitRequest, Signer
+from headway.storage.checkpoint.manifest import parse_manifest
 from headway.storage.checkpoint.recovery import Recovered, Survey, finish_or_undo, restore_reports
-from headway.storage.checkpoint.staging import Note
-from headway.storage.checkpoint.validation_record import validation_bytes, wanted
+from headway.storage.checkpoint.validation_record import validation_bytes
 from headway.storage.object_store import download_cache, recovery
 from headway.storage.object_store.base import ObjectStore
-from headway.storage.object_store.upload import Parcel, begun_key, differing, folder_key, get_note, note_key, send
-from headway.storage.object_store.verify import SET_ASIDE, damage, summed
+from headway.storage.object_store.commit import StoreCommit
+from headway.storage.object_store.upload import Parcel, begun_key, folder_key, note_key, send
+from headway.storage.object_store.verify import SET_ASIDE, damage
 from headway.storage.run import layout
 
 SERIES = 1000  # numbers that a new owner begins with are a multiple of it
@@ -49,93 +47,15 @@ class ObjectStoreCheckpointBackend:
         if self.check_lease is not None:
             self.check_lease()
 
-    @contextlib.contextmanager
-    def _as_owner(self) -> Iterator[None]:
-        """LeaseLost for whatever fails because the run is in other hands: files that its new owner has swept, say."""
-        try:
-            yield
-        except (OSError, StorageError):
-            self.fence()
-            raise
-
     @property
     def url(self) -> str:
         return self.store.url
 
     def commit(self, what: CommitRequest) -> SavedCheckpoint:
-        with self._as_owner():
-            return self._commit(what)
-
-    def _commit(self, what: CommitRequest) -> SavedCheckpoint:
-        notes = [(rank, get_note(self.store, what.attempt, what.seq, rank)) for rank in what.ranks]
-        given = {name: stored for _, note in notes for name, stored in note.files.items()}
-        files = {name: stored for name, stored in given.items() if name not in layout.BESIDE}  # which may change
-        first = notes[0][1]
-        if first.adopted:
-            files = self._adopted(first.adopted)
-        manifest = what.manifest(first, dict(sorted(files.items())))
-        if first.adopted:
-            check_adopted_files(manifest, (note for _, note in notes))
-        if self.signer is not None:
-            manifest = self.signer.sign(manifest, dict(notes))
-        wish = next((note.validation for _, note in notes if note.validation is not None), None)
-        return self._written(manifest, notes, wanted(wish) if wish is not None else None)
-
-    def _written(
-        self, manifest: Manifest, notes: list[tuple[int, Note]], validation: ValidationRecord | None
-    ) -> SavedCheckpoint:
-        """The one step that makes it a checkpoint; what was said on the way is of no use afterwards."""
-        folder = self.store.at(folder_key(manifest.name))
-        self._check_files(folder, manifest, notes)
-        self.fence()
-        if validation is not None:
-            folder.put(layout.VALIDATION, validation_bytes(validation))
-        folder.put(layout.MANIFEST, manifest_bytes(manifest))
-        with contextlib.suppress(StorageError):  # it is committed all the same; a sweep will find them
-            ranks = [rank for rank, _ in notes]
-            self.store.delete(
-                [key(manifest.attempt, manifest.seq, rank) for key in (note_key, begun_key) for rank in ranks]
-            )
-        conflicts = tuple(differing(notes))
-        seconds = max(note.seconds for _, note in notes)
-        return replace(recovery.saved(self.store, manifest, validation), conflicts=conflicts, seconds=seconds)
-
-    def _check_files(self, folder: ObjectStore, manifest: Manifest, notes: list[tuple[int, Note]]) -> None:
-        """What is promised must be there, whoever was to put it there."""
-        wrong = list(damage(folder, manifest, folder.sizes(), contents=False))
-        wrong += [
-            f"{name} of rank {rank} is missing: another rank was to put it there, and did not"
-            for rank, note in notes
-            for name in note.left
-            if name not in (*manifest.files, *layout.BESIDE)
-        ]
-        if wrong:
-            raise StorageError(f"{folder.url} is not whole: {'; '.join(wrong)}")
-
-    def _adopted(self, name: str) -> dict[str, StoredFile]:
-        """Files that other hands have put there: we must read them to know what they hold."""
-        folder = self.store.at(folder_key(name))
-        return summed(folder, {file: size for file, size in folder.sizes().items() if file not in layout.BESIDE})
+        return StoreCommit(self.store, self.fence, self.signer).commit(what)
 
     def extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> SavedCheckpoint:
-        """A larger manifest takes the place of the smaller one; no file that this one names was touched."""
-        with self._as_owner():
-            return self._extend(path, attempt, seq, rank)
-
-    def _extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> SavedCheckpoint:
-        folder = self.store.at(folder_key(path.name))
-        manifest = parse_manifest(folder.url, folder.read(layout.MANIFEST))
-        note = get_note(self.store, attempt, seq, rank)
-        known = Note(manifest.world_size, {}, files=manifest.files)
-        late = {name: stored for name, stored in note.files.items() if name not in layout.BESIDE}
-        files = dict(sorted({**late, **manifest.files}.items()))
-        ranks = sorted([*manifest.ranks, rank])
-        larger = replace(manifest, ranks=ranks, files=files, time=time.time(), versions=versions())
-        if self.signer is not None:
-            larger = self.signer.extend(manifest, larger, rank, note)
-        wish = wanted(note.validation) if note.validation is not None else None
-        validation = recovery.validation_of(folder) or wish
-        return self._written(larger, [(manifest.ranks[0], known), (rank, note)], validation)
+        return StoreCommit(self.store, self.fence, self.signer).extend(path, attempt, seq, rank)
 
     def discard(self, path: PurePath) -> None:
         """Its manifest first, so that it is never half there."""
@@ -187,13 +107,10 @@ class ObjectStoreCheckpointBackend:
 
     def sweep(self, attempt: int, names: Collection[str], keep: Collection[int] = ()) -> None:
         self.fence()
-        self._undo(self._handoffs(attempt))
-        recovery.sweep(self.store, attempt, names, keep)
-
-    def _undo(self, handoffs: Iterable[Handoff]) -> None:
-        for left in handoffs:
+        for left in self._handoffs(attempt):
             assert self.home is not None
             background_handoff.undo(self.home, left)
+        recovery.sweep(self.store, attempt, names, keep)
 
     def survey(self) -> Survey:
         return recovery.survey(self.store)
