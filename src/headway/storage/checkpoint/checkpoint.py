@@ -1,4 +1,4 @@
-"""What users hold in their hands: a folder of files, or a dict that will become one."""
+"""The checkpoint that users handle: a reference to a directory of files, or a dict that becomes one."""
 
 from __future__ import annotations
 
@@ -6,24 +6,40 @@ import contextlib
 import copy
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from headway.core.checkpoints import Manifest
-from headway.core.config import local_path, scheme_of
 from headway.core.errors import ConfigError, StorageError
 from headway.core.security.signing import Key
-from headway.storage import durable_fs
-from headway.storage.checkpoint.dict_files import foreign_pickles, read_dict, write_dict
-from headway.storage.checkpoint.manifest import parse_manifest, read_manifest
+from headway.storage.checkpoint.dict_files import foreign_pickles, read_dict
+from headway.storage.checkpoint.locations import (
+    CheckpointLocation,
+    DirectoryLocation,
+    StoreLocation,
+    location_of,
+    location_of_dict,
+)
 from headway.storage.checkpoint.signatures import Proof, proof_of, trusted
-from headway.storage.fs_ops import copy_tree, json_bytes, parse_json, read_json, write_json
 from headway.storage.object_store.base import ObjectStore
-from headway.storage.object_store.download_cache import copy_of, held
-from headway.storage.object_store.uri import is_remote, open_store
-from headway.storage.object_store.verify import contents_of, fetch
-from headway.storage.run import layout
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Who hands a checkpoint out.
+
+    Args:
+        trusted: Whether its pickles may be opened, whoever wrote them.
+        key: Key of the run, if that is not this user's own. It does not travel to other processes.
+    """
+
+    trusted: bool = False
+    key: Key | None = None
+
+    def __reduce__(self) -> tuple[type[_Origin], tuple[bool]]:
+        return _Origin, (self.trusted,)
 
 
 class Checkpoint:
@@ -38,19 +54,12 @@ class Checkpoint:
     {'epoch': 3, 'weights': (1.5, 2.5)}
     """
 
-    _data: dict[Any, Any] | None = None
-    _store: ObjectStore | None = None  # where its files are, if not in a folder here
-    _trusted = False  # whether its pickles may be opened whoever wrote them
-    _key: Key | None = None  # of the run that hands it out, if that is not this user's own
+    _origin = _Origin()
 
     def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:
-        """``path`` may be an address (``s3://bucket/runs/a/checkpoints/checkpoint_000003``), or on a filesystem."""
-        if is_remote(path, filesystem):
-            self._store = open_store(path, filesystem)
-            self.path = self._store.path
-        else:
-            named = local_path(path) if scheme_of(os.fspath(path)) else os.path.expanduser(os.fspath(path))
-            self.path = os.path.abspath(named)
+        """``path`` may be a URI (``s3://bucket/runs/a/checkpoints/checkpoint_000003``), or on ``filesystem``."""
+        self._location: CheckpointLocation = location_of(path, filesystem)
+        self.path = self._location.path
 
     @classmethod
     def of(cls, place: ObjectStore | str, *, trust: bool = False, key: Key | None = None) -> Self:
@@ -61,48 +70,42 @@ class Checkpoint:
             trust: Its pickles may be opened, whoever wrote them.
             key: The key of the run that hands it out.
         """
-        made = cls(place if isinstance(place, str) else "")
-        if not isinstance(place, str):
-            made.path, made._store = place.path, place
-        made._trusted, made._key = trust, key
+        made = cls._at(DirectoryLocation(os.path.abspath(place)) if isinstance(place, str) else StoreLocation(place))
+        made._origin = _Origin(trust, key)
+        return made
+
+    @classmethod
+    def _at(cls, location: CheckpointLocation) -> Self:
+        made = cls("")
+        made._location, made.path = location, location.path
         return made
 
     def proven_by(self, key: Key, *, trust: bool = False) -> Self:
-        """The same checkpoint in the hands of the run that has this key, which does not travel with it."""
-        self._key, self._trusted = key, self._trusted or trust
+        """The same checkpoint, handed out by the run with this key."""
+        self._origin = _Origin(self._origin.trusted or trust, key)
         return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_key"}
 
     @property
     def filesystem(self) -> Any:
         """A pyarrow filesystem on which ``path`` is where the files are."""
-        import pyarrow.fs
-
-        return pyarrow.fs.LocalFileSystem() if self._store is None else self._store.filesystem
+        return self._location.filesystem
 
     @classmethod
     def from_directory(cls, path: str | os.PathLike[str]) -> Self:
+        """A checkpoint of the files in a directory."""
         return cls(path)
 
     @classmethod
     def from_checkpoint(cls, other: Checkpoint) -> Self:
         """The same checkpoint as an object of this class."""
-        made = cls(other.path)
-        made.path, made._store, made._data = other.path, other._store, other._data
-        made._trusted, made._key = other._trusted, other._key
+        made = cls._at(other._location)
+        made._origin = other._origin
         return made
 
     @classmethod
     def from_dict(cls, data: Mapping[Any, Any]) -> Self:
         """A checkpoint of tensors, arrays and plain values. Kept in memory until it is reported or written."""
-        if not isinstance(data, Mapping):
-            raise ConfigError(f"Checkpoint.from_dict takes a dict, got {type(data).__name__}")
-        made = cls("")
-        made.path = ""
-        made._data = dict(data)
-        return made
+        return cls._at(location_of_dict(data))
 
     def to_dict(self, trust: bool = False) -> dict[Any, Any]:
         """The dict that this was made of; its tensors are on the CPU.
@@ -110,14 +113,17 @@ class Checkpoint:
         What only pickle can hold is opened if it is proven that your own runs wrote it, or on ``trust``: pickles run
         code.
         """
-        if self._data is not None:
-            return copy.copy(self._data)
+        kind, data = self._location.representation
+        if kind == "data_dict":
+            return copy.copy(data)
         with self.as_directory() as folder:
             return read_dict(Path(folder), trusted(Path(folder)) if trust else self.proof(Path(folder)))
 
     def proof(self, folder: Path) -> Proof:
-        """What is proven of its files, which :meth:`as_directory` has laid into ``folder``."""
-        return trusted(folder) if self._trusted else proof_of(folder, self._manifest(), self._key)
+        """What is proven of its files, which :meth:`as_directory` has put into ``folder``."""
+        if self._origin.trusted:
+            return trusted(folder)
+        return proof_of(folder, self._location.manifest(), self._origin.key)
 
     def may_be_signed(self) -> bool:
         """Whether a run that is given these files may say that it has written them.
@@ -125,124 +131,63 @@ class Checkpoint:
         Not those of another user's checkpoint, nor a dict with pickles that this user's Headway has not written: a run
         that reports them would prove the origin of code that it has only copied.
         """
-        if self._data is not None or (self._store is None and not os.path.isdir(self.path)):
+        if not self._location.exists():
             return True
         with contextlib.suppress(StorageError), self.as_directory() as folder:
             proof = self.proof(Path(folder))
-            committed_by_others = bool(proof.doubt) and self._manifest() is not None
+            committed_by_others = bool(proof.doubt) and self._location.manifest() is not None
             return not committed_by_others and all(map(proof.covers_file, foreign_pickles(Path(folder))))
         return False
 
-    def _manifest(self) -> Manifest | None:
-        try:
-            if self._store is None:
-                return read_manifest(Path(self.path))
-            return parse_manifest(f"{self._store.url}/{layout.MANIFEST}", self._store.read(layout.MANIFEST))
-        except FileNotFoundError:
-            return None
+    def as_directory(self) -> AbstractContextManager[str]:
+        """The files, to read: the directory itself, not a copy. They stay until the context ends.
 
-    @contextlib.contextmanager
-    def as_directory(self) -> Iterator[str]:
-        """The files, to read: the folder itself, not a copy. As long as you are in here, nobody takes them away.
-
-        What is in an object store is downloaded, once for all processes of this machine that read it now, and every
-        byte of it compared with what was committed.
+        Files in an object store are downloaded, once for all processes of this machine that read them now, and every
+        byte is compared with what was committed.
         """
-        if self._store is not None:
-            with copy_of(self._store) as copied:
-                yield str(copied)
-        elif self._data is None:
-            with self._held():
-                yield self.path
-        else:
-            with tempfile.TemporaryDirectory(prefix="checkpoint_") as folder:
-                write_dict(Path(folder), self._data)
-                yield folder
+        return self._location.directory()
 
-    @contextlib.contextmanager
-    def kept_here(self) -> Iterator[None]:
-        """Until then, who downloads it has done so for everybody on this machine, those who come later too."""
-        if self._store is None:
-            yield
-        else:
-            with held(self._store):
-                yield
+    def kept_here(self) -> AbstractContextManager[None]:
+        """Within this, files that were downloaded stay on this machine, for processes that come later, too."""
+        return self._location.kept_here()
 
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Copy the files to ``path``, or to a new temporary folder, and say where they are."""
+        """Copy the files to ``path``, or to a new temporary directory, and return its path."""
         target = Path(path).expanduser() if path is not None else Path(tempfile.mkdtemp(prefix="checkpoint_"))
-        if self._data is not None:
-            target.mkdir(parents=True, exist_ok=True)
-            write_dict(target, self._data)
-        elif self._store is not None:
-            fetch(self._store, contents_of(self._store), target)
-        else:
-            with self._held():
-                copy_tree(Path(self.path), target, leave_out=(layout.MANIFEST, layout.VALIDATION))
+        self._location.copy_to(target)
         return str(target)
 
     def get_internal_representation(self) -> tuple[str, Any]:
         """``("local_path", path)``, ``("uri", url)``, or ``("data_dict", data)`` for one that was not written yet."""
-        if self._store is not None:
-            return ("uri", self._store.url)
-        return ("local_path", self.path) if self._data is None else ("data_dict", self._data)
+        return self._location.representation
 
     # --- what is known about it: beside its files, and never in its manifest ---
 
     def get_metadata(self) -> dict[str, Any]:
-        path = Path(self.path, layout.METADATA)
-        found: dict[str, Any] = {}
-        if self._store is not None:
-            with contextlib.suppress(FileNotFoundError):
-                found = parse_json(f"{self._store.url}/{layout.METADATA}", self._store.read(layout.METADATA))
-        elif self._data is None and path.is_file():
-            found = read_json(path)
-        return found
+        """What was noted with :meth:`set_metadata`."""
+        return self._location.metadata()
 
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Replace what is known about it; anything that JSON can hold."""
-        if self._data is not None:
-            raise StorageError("a dict that was not written yet has no place for metadata: put it into the dict")
-        self._check()
         try:
-            if self._store is not None:
-                self._store.put(layout.METADATA, json_bytes(dict(metadata)))
-            else:
-                write_json(Path(self.path, layout.METADATA), dict(metadata))
+            self._location.write_metadata(metadata)
         except TypeError as error:
             raise ConfigError(f"metadata must be something that JSON can hold: {error}") from None
 
     def update_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Add to what is known about it."""
         self.set_metadata({**self.get_metadata(), **metadata})
 
-    @contextlib.contextmanager
-    def _held(self) -> Iterator[None]:
-        self._check()
-        with contextlib.ExitStack() as held:
-            try:
-                held.enter_context(durable_fs.shared(Path(self.path)))
-            except FileNotFoundError:  # it was taken away at this moment
-                self._check()
-                raise
-            yield
-
-    def _check(self) -> None:
-        if self._store is None and not os.path.isdir(self.path):
-            raise StorageError(f"checkpoint {self.path} is not there (deleted, or a path of another machine?)")
-
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Checkpoint) or self._data is not None or other._data is not None:
+        if not isinstance(other, Checkpoint) or not self._location.name or not other._location.name:
             return self is other
-        return other._where == self._where
+        return other._location.name == self._location.name
 
     def __hash__(self) -> int:
-        return hash(self._where)
-
-    @property
-    def _where(self) -> str:
-        return self.path if self._store is None else self._store.url
+        return hash(self._location.name)
 
     def __repr__(self) -> str:
-        if self._data is not None:
-            return f"Checkpoint.from_dict(<{len(self._data)} keys>)"
-        return f"Checkpoint({self._where!r})"
+        kind, data = self._location.representation
+        if kind == "data_dict":
+            return f"Checkpoint.from_dict(<{len(data)} keys>)"
+        return f"Checkpoint({self._location.name!r})"
