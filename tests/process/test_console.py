@@ -157,7 +157,7 @@ def test_a_program_without_standard_streams_runs_and_its_files_stay_clean(tmp_pa
 class Terminal:
     """A pseudo-terminal and the text on its screen."""
 
-    def __init__(self, script: Path, columns: int = 100, lines: int = 60) -> None:
+    def __init__(self, script: Path, columns: int = 100, lines: int = 60, cwd: Path | None = None) -> None:
         self.screen = pyte.HistoryScreen(columns, lines, history=10_000)
         self._stream = pyte.ByteStream(self.screen)
         self.raw = b""
@@ -167,7 +167,7 @@ class Terminal:
         env = {**os.environ, "TERM": "xterm-256color"}
         env.pop("NO_COLOR", None)
         self.process = subprocess.Popen(
-            [sys.executable, script], stdin=follower, stdout=follower, stderr=follower, env=env
+            [sys.executable, script], stdin=follower, stdout=follower, stderr=follower, env=env, cwd=cwd
         )
         os.close(follower)
         self._leader = leader
@@ -289,3 +289,35 @@ def test_a_run_in_a_thread_draws_no_second_line(tmp_path: Path) -> None:
             said = f"run {n} step {step} " + "z" * 30
             lines = {f"[r0] {said}", f"[run-{n} r0] {said}"}  # while both are active, a line says which it is of
             assert lines & set(terminal.text), "\n".join(terminal.text)
+
+
+def test_events_in_the_users_format_and_the_live_line_leave_each_other_intact(tmp_path: Path) -> None:
+    script = write_script(
+        tmp_path,
+        """
+        import logging, os, time
+        from headway import train
+        logging.basicConfig(format="LOG %(levelname)s %(message)s")
+
+        def train_func():
+            for step in range(10):
+                print(f"step {step} " + "x" * 40)
+                train.report({"step": step})
+                time.sleep(0.05)
+                if step == 5 and not os.path.exists("once"):
+                    open("once", "w").close()
+                    os._exit(1)
+
+        config = train.RunConfig(name="run", failure_config=train.FailureConfig(1))
+        train.DataParallelTrainer(train_func, run_config=config).fit()
+        """,
+    )
+    terminal = Terminal(script, columns=300, cwd=tmp_path)
+    terminal.run()
+    text = terminal.text
+    for said in ("LOG INFO run run begins", "LOG WARNING attempt 1 ended after report 5", "LOG INFO finished after"):
+        assert sum(line.startswith(said) for line in text) == 1, "\n".join(text)
+    for step in range(10):
+        assert f"[r0] step {step} " + "x" * 40 in text, "\n".join(text)
+    assert "RUNNING · 1 worker" in terminal.raw.decode(errors="replace")
+    assert not any("RUNNING" in line for line in text), "\n".join(text)

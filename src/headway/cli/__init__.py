@@ -78,19 +78,38 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
     parser = commands.add_parser("run", help="run a script written for torchrun, or for Ray (--as-ray)")
     parser.add_argument("--as-ray", action="store_true", help="let ray.train, ray.data, … in the script mean Headway")
+    parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is the name of a module, as in python -m")
+    parser.add_argument("--name", help="name of the run; the name of an existing run resumes it")
+    parser.add_argument("--storage-path", help="directory or URI for the run directory (default: ~/headway_results)")
+    parser.add_argument(
+        "--resume",
+        choices=["auto", "must", "never"],
+        help="whether a run of this name may, must or must not exist (default: auto)",
+    )
+    parser.add_argument(
+        "--env", action="append", metavar="NAME=VALUE", help="set an environment variable in the processes"
+    )
+    _add_scaling_options(parser)
+    _add_failure_options(parser)
+    parser.add_argument("script", metavar="SCRIPT")
+    parser.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS")
+    parser.set_defaults(command=run)
+
+
+def _add_scaling_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-n",
         "--num-workers",
         metavar="N",
         help="number of processes (default: 1); MIN:MAX starts as many as resources allow and follows changes",
     )
-    parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is the name of a module, as in python -m")
-    parser.add_argument("--name", help="name of the run; the name of an existing run resumes it")
-    parser.add_argument("--storage-path", help="directory or URI for the run directory (default: ~/headway_results)")
     parser.add_argument(
         "--gpus-per-worker", type=float, metavar="X", help="GPUs of each process; 0.5 lets two share one (default: 0)"
     )
     parser.add_argument("--cpus-per-worker", type=float, metavar="X", help="CPU cores and threads of each process")
+
+
+def _add_failure_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-failures", type=int, metavar="N", help="maximum restarts after failures (default: 0, -1: unlimited)"
     )
@@ -103,17 +122,6 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--stall-timeout", metavar="SECONDS", help="time until a stalled run is restarted (default: off)"
     )
-    parser.add_argument(
-        "--resume",
-        choices=["auto", "must", "never"],
-        help="whether a run of this name may, must or must not exist (default: auto)",
-    )
-    parser.add_argument(
-        "--env", action="append", metavar="NAME=VALUE", help="set an environment variable in the processes"
-    )
-    parser.add_argument("script", metavar="SCRIPT")
-    parser.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS")
-    parser.set_defaults(command=run)
 
 
 def _add_ls(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -181,7 +181,7 @@ def _process(pid: int) -> str:
 
 
 class Repeating:
-    """A thread that does something again and again, whatever comes of it."""
+    """A thread that repeats work at an interval; errors do not end it."""
 
     def __init__(self, name: str, every_s: float, work: Callable[[], None]) -> None:
         self._every_s = every_s
@@ -194,8 +194,8 @@ class Repeating:
         while not self._stop.wait(self._every_s):
             try:
                 self._work()
-            except Exception:  # the store is not there right now; the next time, perhaps
-                continue
+            except Exception as error:  # at the top of a loop: the store may be reachable again the next time
+                _logger.debug("%s failed and is tried again: %r", self._thread.name, error)
 
     def stop(self) -> None:
         self._stop.set()
