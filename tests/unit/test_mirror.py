@@ -123,7 +123,6 @@ MISSING: set[str] = {
     "storage/run/reader.py",
     "storage/run/removal.py",
     "storage/run/run_directory.py",
-    "worker/checkpoint/options.py",
 }
 
 # Test files of several modules together.
