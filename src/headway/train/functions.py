@@ -60,12 +60,13 @@ def report(
     {'epoch': 2}
     """
     session = current("headway.train.report")
-    asked = _validation(session, checkpoint, validation)
+    asked = None if validation is False else _validation(session, checkpoint, validation)
     if checkpoint is None:
         return session.reports.report(metrics, validation=asked)
+    mode, name = _checked_mode_and_name(checkpoint_upload_mode, checkpoint_dir_name)
     options = SaveOptions(
-        mode=_checked_mode(checkpoint_upload_mode),
-        name=_checked_name(checkpoint_dir_name),
+        mode=mode,
+        name=name,
         delete_local=delete_local_checkpoint_after_upload,
         upload=checkpoint_upload_fn,
     )
@@ -91,26 +92,20 @@ def _warn_of_own_checkpoints(session: Session) -> None:
     warned.of_own_checkpoints = True
 
 
-def _checked_mode(mode: str) -> CheckpointUploadMode:
-    try:
-        return CheckpointUploadMode(mode)
-    except ValueError:
-        raise ConfigError(f"checkpoint_upload_mode must be SYNC, ASYNC or NO_UPLOAD, got {mode!r}") from None
-
-
-def _checked_name(name: str | None) -> str | None:
+def _checked_mode_and_name(mode: str, name: str | None) -> tuple[CheckpointUploadMode, str | None]:
     if name is not None and not layout.is_checkpoint_name(name):
         raise ConfigError(
             f"checkpoint_dir_name must be a plain folder name of at most {layout.LONGEST_CHECKPOINT_NAME} bytes that "
             f"does not end in {layout.DAMAGED}, got {name!r}"
         )
-    return name
+    try:
+        return CheckpointUploadMode(mode), name
+    except ValueError:
+        raise ConfigError(f"checkpoint_upload_mode must be SYNC, ASYNC or NO_UPLOAD, got {mode!r}") from None
 
 
-def _validation(session: Session, checkpoint: object, asked: object) -> dict[str, Any] | None:
-    """The wish that travels with the files; where tracked state saves itself, with those that it saves."""
-    if asked is False:
-        return None
+def _validation(session: Session, checkpoint: object, asked: object) -> dict[str, Any]:
+    """The arguments of a validation; where tracked state saves itself, of the checkpoint that it saves."""
     if asked is not True and not isinstance(asked, ValidationTaskConfig):
         raise ConfigError(f"validation must be True, False or a ValidationTaskConfig, got {asked!r}")
     if checkpoint is None and session.reports.autosave is None:

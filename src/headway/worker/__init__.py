@@ -1,1 +1,1 @@
-"""One training process: its entry point, its end of the wire, and the session that user code talks to."""
+"""A training process: its entry point, its connection to the controller, and the session that user code uses"""

@@ -40,6 +40,11 @@ class ReportGate:
         """Whether all ranks stop in this report."""
         return self._stop_at is not None and seq >= self._stop_at
 
+    def stop_if_agreed(self, seq: int) -> None:
+        """Raise AgreedStop where all ranks stop in this report."""
+        if self._stop_at is not None and seq >= self._stop_at:
+            raise AgreedStop(0)
+
     def on_request_next_report(self, message: RequestNextReport) -> None:
         with self._lock:
             following = self._entered + 1

@@ -19,7 +19,7 @@ from headway.worker.connection import Connection
 from headway.worker.data_client import DataClient
 from headway.worker.metrics_json import encode_metrics
 from headway.worker.process.interrupt_guard import raise_pending_interrupt, speaking
-from headway.worker.report_gate import AgreedStop, ReportGate
+from headway.worker.report_gate import ReportGate
 
 
 class SaveLater:
@@ -117,7 +117,7 @@ class ReportSender:
                     return
                 checkpoint, options = found or (None, None)
             self._send(PreparedReport(seq, time.time(), text), checkpoint, options, validation)
-        self._stop_if_agreed(seq)
+        self._gate.stop_if_agreed(seq)
 
     def _send(
         self,
@@ -143,10 +143,6 @@ class ReportSender:
             self._saves.on_report_sent(report.seq)
         raise_pending_interrupt()
 
-    def _stop_if_agreed(self, seq: int) -> None:
-        if self._gate.must_stop(seq):
-            raise AgreedStop(0)
-
     @property
     def is_holding(self) -> bool:
         """Whether a report waits for its files."""
@@ -161,7 +157,7 @@ class ReportSender:
             checkpoint, options = saved or (None, None)
             self._send(held, checkpoint, options, None)
         if saved is not None:
-            self._stop_if_agreed(held.seq)
+            self._gate.stop_if_agreed(held.seq)
 
     def save_held(self) -> None:
         """Send the report that is held, with files if training can be resumed from here."""

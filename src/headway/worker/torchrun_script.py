@@ -1,4 +1,4 @@
-"""A script that was written for torchrun, as a training function: its ``__main__`` is what runs."""
+"""Runs a script that was written for torchrun as a training function: as ``__main__``."""
 
 from __future__ import annotations
 
