@@ -1,4 +1,4 @@
-"""Datasets in training: every row once per epoch, and a run that was interrupted goes on at the very row."""
+"""Datasets in training: every row once per epoch, and an interrupted run resumes at exactly the next row."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def exact(run: Path, num_rows: int, num_epochs: int) -> bool:
 
 
 def train_on_numbers(config: dict[str, Any]) -> int:
-    """Saves by hand after every batch, as a careful user would; dies where it is told to."""
+    """Saves by hand after every batch, as a careful user would; exits at the batch that the config names."""
     checkpoint = train.get_checkpoint()
     first = checkpoint.to_dict()["epoch"] if checkpoint is not None else 0
     rank = train.get_context().get_world_rank()
@@ -100,7 +100,7 @@ def test_twenty_runs_that_are_killed_at_some_batch_lose_and_repeat_nothing(tmp_p
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 2)])
-def test_another_number_of_workers_goes_on_at_the_same_row(tmp_path: Path, before: int, after: int) -> None:
+def test_another_number_of_workers_resumes_at_the_same_row(tmp_path: Path, before: int, after: int) -> None:
     with pytest.raises(train.WorkerGroupError):
         fit(train_on_numbers, tmp_path, {"train": numbers()}, before, config={"die": (0, 6 // before + 1)})
     fit(train_on_numbers, tmp_path, {"train": numbers()}, after)
@@ -144,7 +144,7 @@ def train_with_torch(config: dict[str, Any]) -> None:
 
 
 def saves_every_epoch(config: dict[str, Any]) -> None:
-    """Nothing keeps these ranks in step: rank 0 has saved three epochs, and fails, before rank 1 has taken a batch."""
+    """Nothing synchronises these ranks: rank 0 has saved three epochs, and fails, before rank 1 has taken a batch."""
     checkpoint = train.get_checkpoint()
     first = checkpoint.to_dict()["epoch"] + 1 if checkpoint is not None else 0
     rank = train.get_context().get_world_rank()
@@ -166,7 +166,7 @@ def saves_every_epoch(config: dict[str, Any]) -> None:
     ("name", "fails_after_s"),
     [("train", 0), ("corpus", 0), ("corpus", 2.5)],  # files wait two seconds for ranks that never gave any
 )
-def test_rows_of_a_rank_that_does_not_come_are_not_passed_over(
+def test_rows_of_a_rank_that_is_behind_are_not_skipped(
     tmp_path: Path, name: str, fails_after_s: float, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(shutdown, "CATCH_UP_S", 0.5)
@@ -179,7 +179,7 @@ def test_rows_of_a_rank_that_does_not_come_are_not_passed_over(
 
 
 def only_rank_0_saves(config: dict[str, Any]) -> None:
-    """Rank 0 saves its whole epoch while rank 1, which reports nothing unless told to, is still in its third batch."""
+    """Rank 0 saves its whole epoch while rank 1, which reports only if the config says so, is in its third batch."""
     checkpoint = train.get_checkpoint()
     rank = train.get_context().get_world_rank()
     done = Path(config["folder"], "rank-0-is-done")
@@ -203,7 +203,7 @@ def only_rank_0_saves(config: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("wait_s", [0, 2])
 @pytest.mark.parametrize("reports", [False, True])
-def test_the_batch_in_which_a_rank_raises_is_not_passed_over(tmp_path: Path, reports: bool, wait_s: float) -> None:
+def test_the_batch_in_which_a_rank_raises_is_not_skipped(tmp_path: Path, reports: bool, wait_s: float) -> None:
     config = {"reports": reports, "wait_s": wait_s}
     fit(only_rank_0_saves, tmp_path, {"corpus": headway.data.range(60)}, max_failures=1, config=config)
     trained = [int(row) for rank in (0, 1) for row in (tmp_path / f"trained-{rank}").read_text().split()]
@@ -220,7 +220,7 @@ def test_a_rank_that_comes_late_completes_what_one_that_raised_has_saved(
     assert "dropped" not in told
 
 
-def test_tracked_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
+def test_tracked_training_resumes_bit_for_bit(tmp_path: Path) -> None:
     losses = []
     for name, die in (("quiet", None), ("killed", 9)):
         (tmp_path / name).mkdir()
@@ -244,7 +244,7 @@ def test_tracked_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_fewer_and_more_workers_again_see_every_row_once(tmp_path: Path) -> None:
-    """The elastic journey of prepared loaders, with a dataset."""
+    """As with prepared loaders in test_elastic_data.py, with a dataset."""
 
     def train_func(config: dict[str, Any]) -> None:
         import torch
@@ -299,11 +299,11 @@ def train_on_what_is_left(config: dict[str, Any]) -> int:
 
 
 def uneven() -> headway.data.Dataset:
-    """Of the first half nearly all is thrown away, of the second nothing: the ranks have very different numbers."""
+    """Nearly all of the first half is dropped, nothing of the second: the ranks have very different numbers of rows."""
     return headway.data.range(100).filter(lambda row: row["id"] > 50 or row["id"] % 10 == 0)
 
 
-def test_ranks_agree_on_the_last_step_where_nobody_could_know_it(tmp_path: Path) -> None:
+def test_ranks_agree_on_the_last_step_where_none_can_know_it(tmp_path: Path) -> None:
     result = fit(train_on_what_is_left, tmp_path, {"train": uneven()})
     assert result.return_value == 4, "as many steps in two epochs as the poorer rank has rows for"
     seen = rows_by_epoch(tmp_path / "run")
@@ -313,7 +313,7 @@ def test_ranks_agree_on_the_last_step_where_nobody_could_know_it(tmp_path: Path)
     assert "because another rank has no more rows" in logs
 
 
-def test_a_filtered_dataset_goes_on_with_as_many_workers_and_refuses_others(tmp_path: Path) -> None:
+def test_a_filtered_dataset_resumes_with_as_many_workers_and_refuses_others(tmp_path: Path) -> None:
     with pytest.raises(train.WorkerGroupError):
         fit(train_on_what_is_left, tmp_path, {"train": headway.data.range(80).filter(_odd)}, config={"die": (1, 3)})
     with pytest.raises(train.TrainingFailedError, match="only as many can go on from there, not 3"):
@@ -322,8 +322,8 @@ def test_a_filtered_dataset_goes_on_with_as_many_workers_and_refuses_others(tmp_
     assert rows_by_epoch(tmp_path / "run") == {epoch: Counter(range(1, 80, 2)) for epoch in range(2)}
 
 
-def test_why_a_filtered_dataset_refuses_other_workers_is_said_with_a_remedy(tmp_path: Path) -> None:
-    """The ranks have reported after the same batch, and have come to different places of their own."""
+def test_the_error_of_a_filtered_dataset_with_other_workers_names_a_remedy(tmp_path: Path) -> None:
+    """The ranks have reported after the same batch, and are at different positions."""
     thirds = headway.data.range(240).filter(_no_third)
     with pytest.raises(train.WorkerGroupError):
         fit(train_on_what_is_left, tmp_path, {"train": thirds}, config={"die": (1, 3)})
@@ -367,12 +367,12 @@ def test_an_empty_dataset_is_refused(tmp_path: Path) -> None:
         fit(train_on_numbers, tmp_path, {"train": headway.data.range(0)})
 
 
-def test_something_that_is_no_dataset_is_refused(tmp_path: Path) -> None:
+def test_an_object_that_is_not_a_dataset_is_refused(tmp_path: Path) -> None:
     with pytest.raises(train.ConfigError, match=r"datasets\['train'\] must be a headway.data.Dataset"):
         fit(train_on_numbers, tmp_path, {"train": [1, 2, 3]})
 
 
-def test_files_that_have_changed_are_refused_when_a_run_goes_on(tmp_path: Path) -> None:
+def test_files_that_have_changed_are_refused_when_a_run_resumes(tmp_path: Path) -> None:
     folder = tmp_path / "files"
     headway.data.range(50).write_parquet(folder)
     with pytest.raises(train.WorkerGroupError):
@@ -385,7 +385,7 @@ def test_files_that_have_changed_are_refused_when_a_run_goes_on(tmp_path: Path) 
     assert exact(tmp_path / "run", 50, 2)
 
 
-def test_a_file_that_goes_away_between_epochs_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_deleted_between_epochs_is_named(tmp_path: Path) -> None:
     def train_func(config: dict[str, Any]) -> None:
         shard = train.get_dataset_shard("train")
         for epoch in range(2):
@@ -480,7 +480,9 @@ def test_a_loop_that_is_left_early_begins_the_next_epoch(tmp_path: Path) -> None
 # --- seeing it ---
 
 
-def test_starving_is_said_and_figures_are_written_down(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_waiting_for_data_is_reported_and_statistics_are_written(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     def slow(batch: dict[str, Any]) -> dict[str, Any]:
         time.sleep(0.2)
         return batch
@@ -501,7 +503,7 @@ def test_starving_is_said_and_figures_are_written_down(tmp_path: Path, capfd: py
 
 
 def train_until_told(config: dict[str, Any]) -> None:
-    """Dies in this epoch after so many of its batches, whatever it had begun with."""
+    """Exits in this epoch after so many of its batches, wherever it was resumed."""
     checkpoint = train.get_checkpoint()
     first = checkpoint.to_dict()["epoch"] if checkpoint is not None else 0
     rank = train.get_context().get_world_rank()
@@ -516,7 +518,7 @@ def train_until_told(config: dict[str, Any]) -> None:
 
 
 def test_a_run_may_change_its_workers_and_be_killed_again_and_again(tmp_path: Path) -> None:
-    """The epoch after a change is dealt out anew; what was made ahead for it in the old order must not be used."""
+    """The epoch after a change is shared out again; batches made ahead in the old order must not be used."""
     for workers, die in ((2, [0, 2]), (3, [1, 1]), (1, [2, 5]), (3, [2, 1]), (2, None)):
         options: dict[str, Any] = {"config": {"die": die} if die else {}}
         if die:
@@ -537,7 +539,7 @@ def test_a_local_shuffle_is_finished_as_it_was_begun(tmp_path: Path) -> None:
     assert exact(tmp_path / "run", 50, 2)
 
 
-def test_places_in_very_many_datasets_fit_into_a_report(tmp_path: Path) -> None:
+def test_positions_in_very_many_datasets_fit_into_a_report(tmp_path: Path) -> None:
     names = [f"{'a rather long name ' * 400}{number}" for number in range(10)]
 
     def train_func(config: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Another number of workers goes on in the middle of an epoch, and every sample still comes once."""
+"""Another number of workers resumes in the middle of an epoch, and every sample still comes once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def train_func(config: dict[str, Any]) -> None:
 
 
 def die() -> None:
-    """With a step done that was never reported; the one before it is kept for sure."""
+    """A step is done that was never reported; the one before it is certainly kept."""
     train.get_all_reported_checkpoints(train.CheckpointConsistencyMode.COMMITTED, timeout_s=30)
     if train.get_context().get_world_rank() == train.get_context().get_world_size() - 1:
         os._exit(3)
@@ -71,7 +71,7 @@ def fit(folder: Path, num_workers: int | tuple[int, int], die_after: int | None 
 
 
 def steps_of(path: Path, most_workers: int) -> Iterator[Step]:
-    """The steps that count in the end."""
+    """The steps that were not repeated by a later attempt."""
     ranks = [{row.seq: row.metrics for row in RunReader.at(path).reports(rank)} for rank in range(most_workers)]
     for seq in ranks[0]:
         step = [rank[seq] for rank in ranks if seq in rank]
@@ -110,7 +110,7 @@ def check_every_sample_came_once(steps: list[Step]) -> None:
         assert sorted(seen) == list(range(ROWS)), f"epoch {number}"
 
 
-def test_a_kept_global_batch_is_shared_by_those_there_are(tmp_path: Path) -> None:
+def test_a_kept_global_batch_is_shared_by_the_workers_of_now(tmp_path: Path) -> None:
     keep = {"keep_global_batch": True}
     with pytest.raises(train.TrainingFailedError, match="rank 2"):
         fit(tmp_path, (1, 3), die_after=2, scaling=keep)

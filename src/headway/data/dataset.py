@@ -55,9 +55,9 @@ class Dataset:
         fn_kwargs: Mapping[str, Any] | None = None,
         fn_constructor_args: Sequence[Any] = (),
         fn_constructor_kwargs: Mapping[str, Any] | None = None,
-        concurrency: Any = None,
+        concurrency: int | tuple[int, int] | None = None,
         executor: str | None = None,
-        **resources: Any,
+        **resources: object,
     ) -> Dataset:
         """Call a function with each row, a dict; it returns a row.
 
@@ -89,10 +89,10 @@ class Dataset:
         fn_kwargs: Mapping[str, Any] | None = None,
         fn_constructor_args: Sequence[Any] = (),
         fn_constructor_kwargs: Mapping[str, Any] | None = None,
-        concurrency: Any = None,
+        concurrency: int | tuple[int, int] | None = None,
         executor: str | None = None,
         zero_copy_batch: bool = False,
-        **resources: Any,
+        **resources: object,
     ) -> Dataset:
         """Call a function with batches of rows; it returns a batch: a dict of arrays, a pandas frame or an Arrow table.
 
@@ -127,7 +127,9 @@ class Dataset:
             )
         )
 
-    def flat_map(self, fn: Any, *, concurrency: Any = None, executor: str | None = None, **options: Any) -> Dataset:
+    def flat_map(
+        self, fn: Any, *, concurrency: int | tuple[int, int] | None = None, executor: str | None = None, **options: Any
+    ) -> Dataset:
         """Call a function with each row; it returns a list of rows.
 
         Args:
@@ -147,7 +149,7 @@ class Dataset:
         fn: Callable[[dict[str, Any]], Any] | None = None,
         expr: Any = None,
         *,
-        concurrency: Any = None,
+        concurrency: int | tuple[int, int] | None = None,
         executor: str | None = None,
         **options: Any,
     ) -> Dataset:
@@ -172,7 +174,7 @@ class Dataset:
             return self._then(Rename(names={}))
         return self._then(Filter(function=user_function(fn, **options), concurrency=concurrency, executor=executor))
 
-    def select_columns(self, cols: str | Sequence[str], **options: Any) -> Dataset:
+    def select_columns(self, cols: str | Sequence[str], **options: object) -> Dataset:
         """Only these columns; of files, only these are read.
 
         >>> import headway.data
@@ -182,7 +184,7 @@ class Dataset:
         refuse_unknown(options)
         return self._then(Select(columns=_names(cols)))
 
-    def drop_columns(self, cols: str | Sequence[str], **options: Any) -> Dataset:
+    def drop_columns(self, cols: str | Sequence[str], **options: object) -> Dataset:
         """All columns but these.
 
         >>> import headway.data
@@ -192,7 +194,7 @@ class Dataset:
         refuse_unknown(options)
         return self._then(Drop(columns=_names(cols)))
 
-    def rename_columns(self, names: Mapping[str, str] | Sequence[str], **options: Any) -> Dataset:
+    def rename_columns(self, names: Mapping[str, str] | Sequence[str], **options: object) -> Dataset:
         """Other names: a dict from old to new, or a list for all columns.
 
         >>> import headway.data
@@ -202,7 +204,14 @@ class Dataset:
         refuse_unknown(options)
         return self._then(Rename(names=dict(names) if isinstance(names, Mapping) else tuple(names)))
 
-    def add_column(self, col: str, fn: Any, *, batch_format: str | None = "pandas", concurrency: Any = None) -> Dataset:
+    def add_column(
+        self,
+        col: str,
+        fn: Any,
+        *,
+        batch_format: str | None = "pandas",
+        concurrency: int | tuple[int, int] | None = None,
+    ) -> Dataset:
         """Add a column that a function makes of a batch.
 
         Args:
@@ -248,7 +257,7 @@ class Dataset:
         return _dataset(ordering.zipped([each._as_source("zip") for each in (self, *others)]))
 
     def random_shuffle(
-        self, *, seed: int | None = None, shuffle: str = "window", window_rows: int | None = None, **options: Any
+        self, *, seed: int | None = None, shuffle: str = "window", window_rows: int | None = None, **options: object
     ) -> Dataset:
         """The rows in a random order, another one in every epoch.
 
@@ -269,7 +278,7 @@ class Dataset:
         """The blocks of the source in a random order, the rows of each as they are. Another one in every epoch."""
         return _dataset(replace(self.plan, shuffling=Shuffling("blocks", seed)))
 
-    def repartition(self, num_blocks: int | None = None, **options: Any) -> Dataset:
+    def repartition(self, num_blocks: int | None = None, **options: object) -> Dataset:
         """The same rows in so many blocks of equal size: more blocks are shared out and shuffled more finely.
 
         >>> import headway.data
@@ -295,7 +304,7 @@ class Dataset:
     # --- parts ---
 
     def train_test_split(
-        self, test_size: int | float, *, shuffle: bool = False, seed: int | None = None, **options: Any
+        self, test_size: int | float, *, shuffle: bool = False, seed: int | None = None, **options: object
     ) -> tuple[Dataset, Dataset]:
         """Two datasets: one to train with, one to test with.
 
@@ -314,7 +323,7 @@ class Dataset:
         train, test = ordering.train_test_parts(self._as_source("train_test_split"), test_size, shuffle, seed)
         return _dataset(train), _dataset(test)
 
-    def split(self, n: int, *, equal: bool = False, locality_hints: Any = None) -> list[Dataset]:
+    def split(self, n: int, *, equal: bool = False, locality_hints: object = None) -> list[Dataset]:
         """So many datasets of neighbouring rows.
 
         Args:
@@ -337,7 +346,7 @@ class Dataset:
         """Parts with these fractions of the rows, and one with the rest."""
         return [_dataset(part) for part in ordering.proportional_parts(self._as_source("split"), proportions)]
 
-    def streaming_split(self, n: int, *, equal: bool = True, locality_hints: Any = None) -> list[DataIterator]:
+    def streaming_split(self, n: int, *, equal: bool = True, locality_hints: object = None) -> list[DataIterator]:
         """So many parts that are read at the same time, each by its own consumer, as a trainer does for its workers.
 
         Steps are equal in number, no row is dropped, and parts differ by one row at most.
@@ -591,7 +600,7 @@ class Dataset:
         *,
         row_group_rows: int | None = None,
         arrow_parquet_args: Mapping[str, Any] | None = None,
-        **options: Any,
+        **options: object,
     ) -> None:
         """Write a directory of Parquet files. They replace those of an earlier write when all of them are complete.
 
@@ -604,12 +613,12 @@ class Dataset:
         refuse_unknown(options)
         write.write_parquet(self._chunks("writing parquet"), path, row_group_rows, arrow_parquet_args or {})
 
-    def write_csv(self, path: Any, **options: Any) -> None:
+    def write_csv(self, path: Any, **options: object) -> None:
         """Write a directory of CSV files, which replace those of an earlier write."""
         refuse_unknown(options)
         write.write_csv(self._chunks("writing csv"), path)
 
-    def write_json(self, path: Any, **options: Any) -> None:
+    def write_json(self, path: Any, **options: object) -> None:
         """Write a directory of JSON lines, which replace those of an earlier write."""
         refuse_unknown(options)
         write.write_json(self._chunks("writing json"), path)

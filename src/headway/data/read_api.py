@@ -34,14 +34,14 @@ also_warm(
 )
 
 
-def _dataset(source: DataSource, num_blocks: int | None = None, shuffle: Any = None) -> Dataset:
+def _dataset(source: DataSource, num_blocks: int | None = None, shuffle: object = None) -> Dataset:
     if num_blocks is not None:
         source = in_pieces(source, num_blocks)
     how = Shuffling("blocks", getattr(shuffle, "seed", None)) if shuffle else Shuffling()
     return Dataset(Plan(source, (), how))
 
 
-def range(n: int, *, override_num_blocks: int | None = None, **options: Any) -> Dataset:
+def range(n: int, *, override_num_blocks: int | None = None, **options: object) -> Dataset:
     """The numbers below n, in a column ``id``.
 
     Args:
@@ -60,7 +60,7 @@ def range(n: int, *, override_num_blocks: int | None = None, **options: Any) -> 
 
 
 def range_tensor(
-    n: int, *, shape: Sequence[int] = (1,), override_num_blocks: int | None = None, **options: Any
+    n: int, *, shape: Sequence[int] = (1,), override_num_blocks: int | None = None, **options: object
 ) -> Dataset:
     """Tensors that are filled with the numbers below n, in a column ``data``.
 
@@ -76,7 +76,7 @@ def range_tensor(
     return _dataset(Numbers(n, "data", tuple(shape), max(1, min(1 << 12, -(-n // 8)))), override_num_blocks)
 
 
-def from_items(items: Iterable[Any], *, override_num_blocks: int | None = None, **options: Any) -> Dataset:
+def from_items(items: Iterable[Any], *, override_num_blocks: int | None = None, **options: object) -> Dataset:
     """Dicts as rows; anything else in a column ``item``.
 
     Args:
@@ -91,21 +91,21 @@ def from_items(items: Iterable[Any], *, override_num_blocks: int | None = None, 
     return Dataset(Plan(Tables(tables_of(table_of_items(listed), override_num_blocks), "from_items")))
 
 
-def from_arrow(tables: pa.Table | Sequence[pa.Table], **options: Any) -> Dataset:
+def from_arrow(tables: pa.Table | Sequence[pa.Table], **options: object) -> Dataset:
     """Arrow tables."""
     refuse_unknown(options)
     given = [tables] if isinstance(tables, pa.Table) else list(tables)
     return Dataset(Plan(Tables(tuple(piece for table in given for piece in tables_of(table)), "from_arrow")))
 
 
-def from_pandas(dfs: Any, **options: Any) -> Dataset:
+def from_pandas(dfs: Any, **options: object) -> Dataset:
     """A pandas frame, or several."""
     refuse_unknown(options)
     given = list(dfs) if isinstance(dfs, list | tuple) else [dfs]
     return from_arrow([pa.Table.from_pandas(frame, preserve_index=False) for frame in given])
 
 
-def from_numpy(ndarrays: Any, **options: Any) -> Dataset:
+def from_numpy(ndarrays: Any, **options: object) -> Dataset:
     """An array whose first axis counts the rows, or several, in a column ``data``; or a dict of columns."""
     refuse_unknown(options)
     if isinstance(ndarrays, dict):
@@ -114,7 +114,7 @@ def from_numpy(ndarrays: Any, **options: Any) -> Dataset:
     return from_arrow([table_of({"data": np.asarray(array)}) for array in given])
 
 
-def from_torch(dataset: Any, **options: Any) -> Dataset:
+def from_torch(dataset: Any, **options: object) -> Dataset:
     """A torch dataset with a length: each of its items is a row, fetched when it is read.
 
     An item that is a dict is a row; anything else stands in a column ``item``.
@@ -125,7 +125,7 @@ def from_torch(dataset: Any, **options: Any) -> Dataset:
     return _dataset(Items(dataset, max(1, min(256, -(-len(dataset) // 8)))))
 
 
-def from_huggingface(dataset: Any, **options: Any) -> Dataset:
+def from_huggingface(dataset: Any, **options: object) -> Dataset:
     """A dataset of Hugging Face's library. Its tables are used as they are."""
     refuse_unknown(options)
     if hasattr(dataset, "keys") and not hasattr(dataset, "with_format"):
@@ -143,9 +143,9 @@ def read_parquet(
     columns: Sequence[str] | None = None,
     filter: Any = None,
     on_error: str = "raise",
-    shuffle: Any = None,
+    shuffle: object = None,
     override_num_blocks: int | None = None,
-    **options: Any,
+    **options: object,
 ) -> Dataset:
     """Parquet files. Directories named ``key=value`` become a column.
 
@@ -171,7 +171,7 @@ def read_csv(
     *,
     filesystem: Any = None,
     on_error: str = "raise",
-    shuffle: Any = None,
+    shuffle: object = None,
     override_num_blocks: int | None = None,
     **arrow_csv_args: Any,
 ) -> Dataset:
@@ -200,9 +200,9 @@ def read_json(
     *,
     filesystem: Any = None,
     on_error: str = "raise",
-    shuffle: Any = None,
+    shuffle: object = None,
     override_num_blocks: int | None = None,
-    **options: Any,
+    **options: object,
 ) -> Dataset:
     """Files with a JSON object in each line.
 
@@ -224,9 +224,9 @@ def read_text(
     *,
     filesystem: Any = None,
     encoding: str = "utf-8",
-    shuffle: Any = None,
+    shuffle: object = None,
     override_num_blocks: int | None = None,
-    **options: Any,
+    **options: object,
 ) -> Dataset:
     """A row per line, in a column ``text``. Empty lines are left out.
 
@@ -251,9 +251,9 @@ def read_images(
     mode: str | None = None,
     include_paths: bool = False,
     on_error: str = "raise",
-    shuffle: Any = None,
+    shuffle: object = None,
     override_num_blocks: int | None = None,
-    **options: Any,
+    **options: object,
 ) -> Dataset:
     """A row per image, in a column ``image``.
 
@@ -279,9 +279,9 @@ def read_binary_files(
     *,
     filesystem: Any = None,
     include_paths: bool = False,
-    shuffle: Any = None,
+    shuffle: object = None,
     override_num_blocks: int | None = None,
-    **options: Any,
+    **options: object,
 ) -> Dataset:
     """A row per file, in a column ``bytes``.
 
@@ -298,7 +298,12 @@ def read_binary_files(
 
 
 def read_numpy(
-    paths: Paths, *, filesystem: Any = None, shuffle: Any = None, override_num_blocks: int | None = None, **options: Any
+    paths: Paths,
+    *,
+    filesystem: Any = None,
+    shuffle: object = None,
+    override_num_blocks: int | None = None,
+    **options: object,
 ) -> Dataset:
     """``.npy`` files, whose first axis counts the rows, in a column ``data``.
 
@@ -318,9 +323,9 @@ def read_webdataset(
     *,
     filesystem: Any = None,
     decoder: bool | Callable[[str, bytes], Any] | None = True,
-    shuffle: Any = None,
+    shuffle: object = None,
     override_num_blocks: int | None = None,
-    **options: Any,
+    **options: object,
 ) -> Dataset:
     """Tar files of samples: ``17.jpg`` and ``17.cls`` are two columns of the row ``17``.
 

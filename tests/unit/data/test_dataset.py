@@ -18,7 +18,7 @@ from data_examples import ids, of, rows, some
 from headway.data import DataError, Dataset
 
 
-def test_older_words_change_nothing() -> None:
+def test_older_names_change_nothing() -> None:
     rows = headway.data.range(5)
     assert ids(rows.pipeline(length=3)) == ids(rows.window(blocks_per_window=2)) == ids(rows.repeat(2)) == ids(rows)
 
@@ -107,7 +107,7 @@ def test_a_frame_of_all_rows() -> None:
     assert [value.tolist() for value in tensors["data"]] == [[0, 0], [1, 1], [2, 2]]
 
 
-def test_it_says_what_it_is_and_is_not_iterated_itself() -> None:
+def test_its_repr_describes_it_and_it_is_not_iterated_itself() -> None:
     rows = headway.data.range(1000).map(lambda row: row)
     assert repr(rows) == "Dataset(range(1,000) → map(<lambda>), 1,000 rows)"
     with pytest.raises(TypeError, match="iter_batches"):
@@ -239,7 +239,7 @@ def test_an_empty_dataset_says_so() -> None:
         (lambda: headway.data.read_parquet(__file__, on_error="ignore"), r'on_error must be "raise" or "skip"'),
     ],
 )
-def test_a_bad_question_is_refused_at_once(ask: Callable[[], Any], words: str) -> None:
+def test_a_bad_argument_is_refused_at_once(ask: Callable[[], Any], words: str) -> None:
     with pytest.raises(DataError, match=words):
         ask()
 
@@ -258,6 +258,6 @@ def test_a_bad_question_is_refused_at_once(ask: Callable[[], Any], words: str) -
     ],
     ids=["flat_map", "iter_batches", "random_shuffle", "repartition", "range", "parquet", "csv", "json"],
 )
-def test_an_option_that_we_do_not_have_is_not_passed_over(ask: Callable[[], Any]) -> None:
+def test_an_unknown_option_is_not_ignored(ask: Callable[[], Any]) -> None:
     with pytest.raises((DataError, TypeError), match=r"nonsense|delimiter"):
         ask()

@@ -132,7 +132,7 @@ def test_parts_of_what_is_filtered_are_disjoint_and_whole() -> None:
     assert sorted(itertools.chain(*found)) == list(range(0, 100, 3))
 
 
-def test_a_part_knows_the_whole() -> None:
+def test_a_part_knows_its_count_and_the_schema_of_the_whole() -> None:
     part, other = headway.data.range(11).streaming_split(2)
     assert (part.count(), other.count()) == (6, 5)
     assert part.schema() == pa.schema([("id", pa.int64())])

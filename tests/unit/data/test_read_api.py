@@ -38,7 +38,7 @@ def test_a_categorical_column_keeps_its_values() -> None:
     assert headway.data.from_pandas(frame).take_batch(20)["c"].tolist() == ["x", "y", "x", "z"] * 5
 
 
-def test_a_dataset_travels_to_another_process(tmp_path: Path) -> None:
+def test_a_dataset_can_be_pickled_to_another_process(tmp_path: Path) -> None:
     file = write(tmp_path / "a.parquet", x=list(range(7)))
     (tmp_path / "a.csv").write_text("x\n1\n2\n")
     (tmp_path / "a.json").write_text('{"x": 1}\n{"x": 2}\n')
@@ -56,7 +56,7 @@ def test_a_dataset_travels_to_another_process(tmp_path: Path) -> None:
         assert repr(pickle.loads(pickle.dumps(dataset)).take_all()) == repr(dataset.take_all())
 
 
-def test_a_dataset_of_hugging_face_is_one_of_ours() -> None:
+def test_a_dataset_of_hugging_face_becomes_a_dataset() -> None:
     from datasets import Dataset as HuggingFace
 
     theirs = HuggingFace.from_dict({"text": ["a", "b", "c"], "label": [0, 1, 0]})

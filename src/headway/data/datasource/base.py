@@ -99,7 +99,7 @@ def check_columns(names: Iterable[str], known: Sequence[str], where: str = "this
 _RAYS = {"parallelism", "concurrency", "num_cpus", "num_gpus", "memory", "resources", "ray_remote_args", "max_retries"}
 
 
-def refuse_unknown(options: Mapping[str, Any], *known: str) -> None:
+def refuse_unknown(options: Mapping[str, object], *known: str) -> None:
     """Raise DataError for options that do not exist, instead of ignoring what the user meant by them."""
     unknown = sorted(set(options) - _RAYS - set(known))
     if unknown:

@@ -243,32 +243,41 @@ class EpochStream:
     def iterate(self, options: BatchOptions) -> Generator[Any, None, None]:
         """The batches of the next epoch. Leaving the loop early ends the epoch."""
         self.check()
-        cursor, hooks = self.cursor, self.hooks
-        if cursor.num_to_skip:
-            cursor.num_to_skip -= 1
+        hooks = self.hooks
+        if self.cursor.num_to_skip:
+            self.cursor.num_to_skip -= 1
             hooks.observer.begin(self.key)
             hooks.observer.end(self.key)
             return
         begin = self._begin(options)
         schedule = self.schedule(options)
         pipeline = self._pipeline(options, schedule, begin)
-        cursor.position = begin
+        self.cursor.position = begin
         self.count_as_taken()
         batches = options.deliver(pipeline.epoch())
         if hooks.agreement is not None and not self.plan.keeps_rows:
             batches = _agreed(batches, begin.epoch, hooks.agreement, self.name)
         if not begin.rows and not begin.skip:
             hooks.before_first_batch()
+        if hooks.progress is not None:
+            batches = counted(batches, hooks.progress)
+        yield from self._loop(batches, pipeline, schedule, begin.epoch)
+
+    def _loop(
+        self, batches: Iterator[Batch], pipeline: Pipeline, schedule: Schedule, epoch: int
+    ) -> Generator[Any, None, None]:
+        """Hand over batches, and keep account of how far the loop is."""
+        cursor, hooks = self.cursor, self.hooks
         hooks.observer.begin(self.key)
         cursor.running = True
         try:
-            for number, batch in enumerate(batches if hooks.progress is None else counted(batches, hooks.progress), 1):
+            for number, batch in enumerate(batches, 1):
                 hooks.before_first_batch()
                 cursor.position = batch.after
                 yield batch.value
                 self.count_as_taken()
                 cursor.leave_boundary(crossed=True)
-                hooks.observer.ask(self.key, last=self._is_last(schedule, begin.epoch, number))
+                hooks.observer.ask(self.key, last=self._is_last(schedule, epoch, number))
             hooks.before_first_batch()  # if nothing was left, training is resumed after the loop
         except Closed:
             raise DataError(
@@ -283,9 +292,9 @@ class EpochStream:
         finally:
             cursor.running = False
             if not cursor.position.done:
-                cursor.position = Position(begin.epoch, done=True)
+                cursor.position = Position(epoch, done=True)
                 hooks.observer.end(self.key)
-            if pipeline.coming == begin.epoch:  # other ranks have no more rows, and this one has: they are left out
+            if pipeline.coming == epoch:  # other ranks have no more rows, and this one has: they are left out
                 pipeline.close()
         self.count_as_taken()
 

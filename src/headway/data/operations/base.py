@@ -59,7 +59,7 @@ def user_function(
     fn_kwargs: Mapping[str, Any] | None = None,
     fn_constructor_args: Sequence[Any] = (),
     fn_constructor_kwargs: Mapping[str, Any] | None = None,
-    **resources: Any,
+    **resources: object,
 ) -> Function:
     """Check what a user passed to ``map`` or one of its relatives. ``resources`` are for Ray's scheduler."""
     if not callable(fn):

@@ -26,7 +26,7 @@ from headway.data import DataError, Dataset
     ],
     ids=["select", "drop", "rename", "select later", "sort", "sort by two", "groupby", "sum of groups", "map_groups"],
 )
-def test_a_column_that_is_not_there_is_named_with_those_that_are(ask: Callable[[Dataset], Dataset]) -> None:
+def test_a_missing_column_is_named_with_those_that_exist(ask: Callable[[Dataset], Dataset]) -> None:
     with pytest.raises(DataError, match=r"no column 'nope'.*there are a, b"):
         ask(headway.data.from_items([{"a": 1, "b": 2}])).take_all()
 

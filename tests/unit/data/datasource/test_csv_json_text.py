@@ -164,7 +164,7 @@ def test_json_lines_are_read_however_they_end(
     assert dataset.count() == 5
 
 
-def test_json_lines_may_be_compressed_and_in_a_folder(tmp_path: Path) -> None:
+def test_json_lines_may_be_compressed_and_in_a_directory(tmp_path: Path) -> None:
     (tmp_path / "a.json.gz").write_bytes(gzip.compress(JSON.encode()))
     (tmp_path / "b.json").write_text(JSON)
     (tmp_path / "c.txt").write_text("no JSON")

@@ -18,7 +18,7 @@ from headway.data import DataError
 from s3 import S3
 
 
-def test_a_file_a_folder_a_pattern_and_a_list_are_read(tmp_path: Path) -> None:
+def test_a_file_a_directory_a_pattern_and_a_list_are_read(tmp_path: Path) -> None:
     files = [write(tmp_path / "data" / f"{n}.parquet", x=[n, n + 0.5, n + 0.75]) for n in range(3)]
     everything = [n + part for n in range(3) for part in (0, 0.5, 0.75)]
     assert values(headway.data.read_parquet(files[1]), "x") == [1, 1.5, 1.75]
@@ -28,7 +28,7 @@ def test_a_file_a_folder_a_pattern_and_a_list_are_read(tmp_path: Path) -> None:
     assert values(headway.data.read_parquet([files[2], str(files[0])]), "x") == everything[6:] + everything[:3]
 
 
-def test_only_data_files_of_a_folder_are_read(tmp_path: Path) -> None:
+def test_only_data_files_of_a_directory_are_read(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", x=[1])
     write(tmp_path / "deep" / "er" / "b.parquet", x=[2])
     write(tmp_path / "_temporary" / "c.parquet", x=[3])
@@ -63,7 +63,7 @@ def test_a_uri_of_this_machine_is_read(tmp_path: Path) -> None:
     assert values(headway.data.read_parquet(f"file://{tmp_path}"), "x") == [1, 2, 3]
 
 
-def test_lines_and_folders_named_key_value_are_read_from_an_object_store(s3: S3, tmp_path: Path) -> None:
+def test_lines_and_directories_named_key_value_are_read_from_an_object_store(s3: S3, tmp_path: Path) -> None:
     s3.put("lines/a.csv", b"a,b\n1,x\n2,y\n")
     s3.put("lines/b.csv", b"a,b\n3,z")
     assert values(headway.data.read_csv(f"{s3.url}/lines"), "a") == [1, 2, 3]
@@ -72,7 +72,7 @@ def test_lines_and_folders_named_key_value_are_read_from_an_object_store(s3: S3,
     assert pairs(headway.data.read_parquet(f"{s3.url}/hive"), "x", "n") == [(1, 1), (1, 1), (2, 2), (2, 2)]
 
 
-def test_what_is_not_in_an_object_store_is_missed_at_once(s3: S3) -> None:
+def test_files_missing_in_an_object_store_are_reported_at_once(s3: S3) -> None:
     with pytest.raises(DataError, match="nowhere"):
         headway.data.read_parquet(f"{s3.url}/nowhere")
 
@@ -93,7 +93,7 @@ def test_files_whose_names_are_not_utf8_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["missing", "missing/*.parquet", "none"])
-def test_files_that_are_not_there_are_missed_at_once(tmp_path: Path, path: str) -> None:
+def test_missing_files_are_reported_at_once(tmp_path: Path, path: str) -> None:
     (tmp_path / "none").mkdir()
     with pytest.raises(DataError, match=re.escape(path)):
         headway.data.read_parquet(tmp_path / path)

@@ -51,33 +51,33 @@ def partitioned(folder: Path, **keys: Any) -> Path:
     return folder
 
 
-def test_folders_named_key_value_give_columns(tmp_path: Path) -> None:
+def test_directories_named_key_value_give_columns(tmp_path: Path) -> None:
     folder = partitioned(tmp_path / "p", year=[2020, 2021, 2020], kind=["a", "b", "b"])
     dataset = headway.data.read_parquet(folder)
     assert pairs(dataset, "x", "year", "kind") == [(0, 2020, "a"), (1, 2021, "b"), (2, 2020, "b")]
     assert sorted(dataset.columns()) == ["kind", "x", "year"]
 
 
-def test_columns_from_folders_can_be_all_that_is_asked_for(tmp_path: Path) -> None:
+def test_columns_from_directories_can_be_all_that_is_asked_for(tmp_path: Path) -> None:
     folder = partitioned(tmp_path / "p", year=[2020, 2021, 2020])
     assert pairs(headway.data.read_parquet(folder, columns=["year"]), "year") == [(2020,), (2020,), (2021,)]
     assert pairs(headway.data.read_parquet(folder, columns=["year", "x"]), "x", "year")[0] == (0, 2020)
 
 
-def test_a_filter_may_speak_of_columns_from_folders(tmp_path: Path) -> None:
+def test_a_filter_may_speak_of_columns_from_directories(tmp_path: Path) -> None:
     folder = partitioned(tmp_path / "p", year=[2020, 2021, 2020])
     assert pairs(headway.data.read_parquet(folder, filter="year == 2020"), "x") == [(0,), (2,)]
     assert pairs(headway.data.read_parquet(folder, filter="year == 2020 and x > 0"), "x", "year") == [(2, 2020)]
 
 
-def test_a_pattern_over_folders_gives_their_columns(tmp_path: Path) -> None:
+def test_a_pattern_over_directories_gives_their_columns(tmp_path: Path) -> None:
     folder = partitioned(tmp_path / "p", year=[2020, 2021, 2020])
     dataset = headway.data.read_parquet(f"{folder}/year=*/*.parquet")
     assert pairs(dataset, "x", "year") == [(0, 2020), (1, 2021), (2, 2020)]
 
 
 @pytest.mark.parametrize("key", [[-1, 0, 1], ["a b", "c/d", "50%"], ["1", "x", "2"]], ids=str)
-def test_what_arrow_writes_as_folders_comes_back(tmp_path: Path, key: list[Any]) -> None:
+def test_what_arrow_writes_as_directories_comes_back(tmp_path: Path, key: list[Any]) -> None:
     folder = partitioned(tmp_path / "p", key=key)
     assert pairs(headway.data.read_parquet(folder), "x", "key") == list(enumerate(key))
 
@@ -206,7 +206,7 @@ def test_a_parquet_file_without_rows_is_no_trouble(tmp_path: Path) -> None:
     assert (empty.count(), empty.take_all(), empty.columns()) == (0, [], ["x"])
 
 
-def test_a_column_that_no_file_has_is_missed(tmp_path: Path) -> None:
+def test_a_column_that_no_file_has_is_refused(tmp_path: Path) -> None:
     write_groups(tmp_path / "a.parquet", x=[1], y=[2])
     with pytest.raises(DataError, match=r"no column 'nope' in .*a\.parquet; there are x, y"):
         headway.data.read_parquet(tmp_path, columns=["x", "nope"]).count()
@@ -215,7 +215,7 @@ def test_a_column_that_no_file_has_is_missed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
-def test_a_filter_on_a_column_that_is_not_there_is_no_damage(tmp_path: Path, on_error: str) -> None:
+def test_a_filter_on_a_missing_column_is_not_damage(tmp_path: Path, on_error: str) -> None:
     with pytest.raises(DataError, match="nope"):
         headway.data.read_parquet(
             write_groups(tmp_path / "a.parquet", x=[1]), filter="nope > 1", on_error=on_error

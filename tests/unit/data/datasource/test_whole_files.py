@@ -102,7 +102,7 @@ def test_images_of_different_sizes_are_an_array_each(
     assert [os.path.basename(path) for path in batch["path"]] == [f"{n}.png" for n in range(8)]
 
 
-def test_images_are_made_to_be_of_one_size_and_mode(tmp_path: Path) -> None:
+def test_images_are_converted_to_one_size_and_mode(tmp_path: Path) -> None:
     picture(tmp_path / "a.png", 4, 5)
     picture(tmp_path / "b.png", 6, 7, "L")
     dataset = headway.data.read_images(tmp_path, size=(8, 9), mode="RGB")

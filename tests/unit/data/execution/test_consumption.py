@@ -49,7 +49,7 @@ def test_the_first_rows_do_not_need_the_others() -> None:
     assert len(seen) < 1000
 
 
-def test_a_row_that_is_not_there_cannot_be_probed() -> None:
+def test_a_row_out_of_range_cannot_be_probed() -> None:
     with pytest.raises(DataError, match=r"no row 5.*3"):
         headway.data.range(3).probe(5)
     with pytest.raises(DataError, match="no row -1"):

@@ -59,7 +59,7 @@ def test_a_process_is_kept_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -
     assert not FakeProcess.closed
 
 
-def test_a_process_is_let_go_where_it_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_is_ended_where_it_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mapped(monkeypatch, row_s=0.01).where == "thread"
     assert FakeProcess.closed
 

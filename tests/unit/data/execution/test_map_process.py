@@ -109,13 +109,13 @@ def test_an_error_in_another_process_keeps_its_type_and_names_its_row(monkeypatc
     assert probed(dataset, error).args == error.args
 
 
-def test_a_function_that_ends_its_process_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_ends_its_process_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DataContext.get_current(), "num_threads", 1)
     with pytest.raises(DataError, match=r"died.*exit code 3"):
         headway.data.range(5).map(lambda row: os._exit(3), executor="process").take_all()
 
 
-def test_a_function_that_cannot_travel_is_named() -> None:
+def test_a_function_that_cannot_be_pickled_is_named() -> None:
     lock = threading.Lock()
 
     def locked(row: dict[str, Any]) -> dict[str, Any]:

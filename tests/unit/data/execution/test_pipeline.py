@@ -30,7 +30,7 @@ def test_batches_of_what_is_left_have_the_size_that_was_asked_for() -> None:
     assert of(odd.iter_batches(batch_size=8)) == list(range(1, 100, 2))
 
 
-def test_after_an_error_the_dataset_is_as_good_as_before() -> None:
+def test_after_an_error_the_dataset_can_be_used_again() -> None:
     broken = [True]
 
     def sometimes(row: dict[str, Any]) -> dict[str, Any]:

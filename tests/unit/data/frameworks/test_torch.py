@@ -161,7 +161,7 @@ def test_lists_of_different_lengths_are_no_tensor() -> None:
         list(headway.data.from_items([{"x": [1]}, {"x": [1, 2]}]).iter_torch_batches())
 
 
-def test_a_feature_that_is_not_there_is_named() -> None:
+def test_a_missing_feature_is_named() -> None:
     with pytest.raises(DataError, match="no column 'nope'"):
         list(headway.data.range(3).to_torch(feature_columns=["nope"]))
     with pytest.raises(DataError, match="no column 'nope'"):

@@ -37,7 +37,7 @@ def unlucky(row: dict[str, Any]) -> dict[str, Any]:
     ],
     ids=["map", "second", "shuffled", "shuffled later", "filter", "flat_map", "limit", "blocks", "union", "split"],
 )
-def test_an_error_of_a_function_keeps_its_type_names_its_row_and_can_be_had_again(
+def test_an_error_of_a_function_keeps_its_type_names_its_row_and_can_be_reproduced(
     made: Callable[[Dataset], Dataset],
 ) -> None:
     dataset = made(headway.data.range(2000))
@@ -106,7 +106,7 @@ def test_a_note_of_the_users_own_does_not_hide_ours() -> None:
     assert "probe(0)" in notes
 
 
-def test_a_stop_iteration_in_a_function_does_not_end_the_data_in_silence() -> None:
+def test_a_stop_iteration_in_a_function_does_not_end_the_data_silently() -> None:
     def ends(row: dict[str, Any]) -> dict[str, Any]:
         return {"id": next(iter([]))} if row["id"] == 50 else row
 

@@ -49,6 +49,6 @@ def test_renaming_loses_no_column() -> None:
         some().rename_columns(["x", "x", "y"]).take_all()
 
 
-def test_a_condition_on_a_column_that_is_not_there_names_it() -> None:
+def test_a_condition_on_a_missing_column_names_it() -> None:
     with pytest.raises(DataError, match="nope"):
         headway.data.range(3).filter(expr="nope > 1").take_all()

@@ -52,7 +52,7 @@ def test_union_widens_numbers() -> None:
     assert ids(narrow.union(headway.data.range(2))) == [1, 2, 0, 1]
 
 
-def test_union_of_different_columns_loses_none_in_silence() -> None:
+def test_union_of_different_columns_loses_none_silently() -> None:
     one, two = headway.data.range(2), headway.data.from_items([{"id": 1, "more": 5}])
     with pytest.raises(DataError, match="more"):
         one.union(two).take_all()

@@ -51,7 +51,7 @@ def test_what_is_written_as_csv_and_json_comes_back(tmp_path: Path) -> None:
     assert back[1]["t"] == [[6, 7, 8], [9, 10, 11]]
 
 
-def test_numbers_that_are_none_come_back_from_json(tmp_path: Path) -> None:
+def test_nan_comes_back_from_json(tmp_path: Path) -> None:
     headway.data.from_numpy({"n": np.arange(3), "x": np.array([1.0, np.nan, 2.0])}).write_json(tmp_path)
     back = [row["x"] for row in headway.data.read_json(tmp_path).take_all()]
     assert back[0::2] == [1.0, 2.0]
@@ -99,7 +99,7 @@ def test_a_shorter_dataset_takes_the_place_of_a_longer_one(
     assert [row["id"] for row in back.take_all()] == [0, 1, 2]
 
 
-def test_a_dataset_may_be_written_to_the_folder_that_it_is_read_from(
+def test_a_dataset_may_be_written_to_the_directory_that_it_is_read_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headway.data.operations.write.FILE_BYTES", 1)
@@ -117,7 +117,7 @@ def test_a_write_that_fails_leaves_what_was_there_as_it_was(tmp_path: Path, monk
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_two_writes_to_one_folder_are_never_mixed(tmp_path: Path) -> None:
+def test_two_writes_to_one_directory_are_never_mixed(tmp_path: Path) -> None:
     def write_there(row: dict[str, Any]) -> dict[str, Any]:
         with pytest.raises(DataError, match="is being written by another program, or by another worker"):
             headway.data.range(3).write_parquet(tmp_path)
@@ -164,7 +164,7 @@ def test_a_path_may_begin_with_a_tilde(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("scheme", ["file", "local"])
-def test_an_address_may_name_a_new_folder_of_this_machine(tmp_path: Path, scheme: str) -> None:
+def test_a_uri_may_name_a_new_directory_of_this_machine(tmp_path: Path, scheme: str) -> None:
     headway.data.range(3).write_parquet(f"{scheme}://{tmp_path}/new/rows")
     assert headway.data.read_parquet(tmp_path / "new" / "rows").count() == 3
     assert headway.data.read_parquet(f"{scheme}://{tmp_path}/new/rows").count() == 3
@@ -224,7 +224,7 @@ def test_a_shorter_dataset_takes_the_place_of_a_longer_one_in_an_object_store(
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv", "json"])
-def test_nothing_cannot_be_written(tmp_path: Path, form: str) -> None:
+def test_an_empty_dataset_cannot_be_written(tmp_path: Path, form: str) -> None:
     with pytest.raises(DataError, match="empty: there is nothing to write"):
         getattr(headway.data.range(0), f"write_{form}")(tmp_path / "out")
 

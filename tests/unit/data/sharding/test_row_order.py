@@ -1,4 +1,4 @@
-"""Every row once per epoch, in an order that nothing but seed and epoch decide; and equal steps, whoever goes on."""
+"""Every row once per epoch, in an order that only seed and epoch decide; equal steps with any number of workers."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_worker_reads_the_same_pieces_in_every_epoch() -> None:
     assert len(lanes[0]) == 4
 
 
-def test_with_as_many_workers_as_lanes_nobody_reads_what_another_does() -> None:
+def test_with_as_many_workers_as_lanes_no_piece_is_read_twice() -> None:
     order = Order((64,) * 10, 2, "window", 128, seed=1)
     pieces = [{need.piece for need in schedule.needs(0)} for schedule in world(order, 2, 16)]
     assert pieces[0].isdisjoint(pieces[1])

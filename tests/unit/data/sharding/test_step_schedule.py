@@ -1,4 +1,4 @@
-"""Dealing rows: every row once, the same number of steps, nobody empty-handed, and always from the front."""
+"""Sharing out rows: every row once, equally many steps for all ranks, none empty, always from the front."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_batches_of_one_step_differ_by_at_most_one_row_and_none_is_empty(deal: D
 
 
 @given(deals(), st.booleans())
-def test_rows_are_dealt_out_one_by_one(deal: Deal, drop_last: bool) -> None:
+def test_rows_are_shared_out_one_by_one(deal: Deal, drop_last: bool) -> None:
     first = deal.first
     for step, consumed in zip(
         deal.steps(drop_last=drop_last), deal.rows_after_each_step(drop_last=drop_last), strict=True
