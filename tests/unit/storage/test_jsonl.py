@@ -112,3 +112,33 @@ def test_a_value_that_a_reader_refuses_is_damage(tmp_path: Path) -> None:
     assert list(JsonLines(path, positive).lines()) == [1, 3]
     assert list(JsonLines(path, positive).backwards()) == [3, 1]
     assert list(JsonLines(path, positive).scan())[1] == DamagedLine("negative")
+
+
+def test_a_torn_line_is_not_there_and_is_cut_off_by_the_next_writer(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b'{"a": 1}\n{"b": ' + b"x" * 10_000)
+    assert list(JsonLines(path, json_object).lines()) == [{"a": 1}]
+    appender = Appender(path)
+    appender.write(b'{"c": 3}\n')
+    appender.close()
+    assert list(JsonLines(path, json_object).lines()) == [{"a": 1}, {"c": 3}]
+    assert list(JsonLines(tmp_path / "none", json_object).lines()) == []
+
+
+@pytest.mark.parametrize("torn", ["", '{"n": 1', "{"])
+@pytest.mark.parametrize("count", [0, 1, 2, 3000])
+def test_lines_come_backwards_as_they_come_forwards(tmp_path: Path, count: int, torn: str) -> None:
+    path = tmp_path / "lines"
+    path.write_text("".join(json.dumps({"n": n, "text": "x" * (n % 90)}) + "\n" for n in range(count)) + torn)
+    assert list(JsonLines(path, json_object).backwards()) == list(reversed(list(JsonLines(path, json_object).lines())))
+
+
+def test_a_sparse_file_of_a_terabyte_is_appended_to_at_once(tmp_path: Path) -> None:
+    """No line of ours is so long: it is ended, and what follows can be read."""
+    with (tmp_path / "lines").open("wb") as file:
+        file.write(b'{"a": 1}\n')
+        file.truncate(1 << 40)
+    appender = Appender(tmp_path / "lines")
+    appender.write(b'{"a": 2}\n')
+    appender.close()
+    assert list(JsonLines(tmp_path / "lines", json_object).lines()) == [{"a": 1}, {"a": 2}]

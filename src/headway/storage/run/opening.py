@@ -6,11 +6,9 @@ import contextlib
 import errno
 import fcntl
 import os
-import pwd
 import re
 import secrets
 import shutil
-import socket
 import stat
 import tempfile
 import time
@@ -25,23 +23,22 @@ from headway.core.schema.journal_entries import ENDED, state_of
 from headway.core.schema.run_description import RunDescription
 from headway.core.security.signing import user_key
 from headway.storage import durable_fs
-from headway.storage.checkpoint import staging
 from headway.storage.checkpoint.backend import CheckpointBackend, LocalCheckpointBackend
 from headway.storage.checkpoint.commit import Signer
 from headway.storage.checkpoint.recovery import Recovered
 from headway.storage.fs_ops import open_regular, write_json
 from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
-from headway.storage.object_store.lease import Lease, LeaseLost
+from headway.storage.object_store.lease import Lease
 from headway.storage.object_store.log_mirror import Mirror, fetch_logs, fetch_record, forget, home_of, tidy
 from headway.storage.run import layout
 from headway.storage.run.description import read_description
 from headway.storage.run.journal import journal
+from headway.storage.run.lock import check_in_place, lock_run
+from headway.storage.run.ownership import CHOOSE, is_foreign, own_directory, user_name
 from headway.storage.run.run_directory import RunDirectory
 
 UNFINISHED = ".headway-new-"  # a run's directory, until it is one
-_CHOOSE = "choose another name, or give RunConfig(trust=True) to continue it"
-_OWNER_LENGTH = 120  # of the text in a lock; another user may have written it
 _YOUNG_S = 60  # no program takes that long to make a directory
 _ATTEMPT = re.compile(r"attempt-(\d{1,9})\b")
 
@@ -54,7 +51,7 @@ def open_run(path: Path, resume: Resume, *, trust: bool = False) -> RunDirectory
         resume: Whether there may be a run, or must be one.
         trust: Continue a run although another user owns its directory.
     """
-    path, notes = _directory_of_ours(path, resume, trust=trust)
+    path, notes = own_directory(path, resume, trust=trust)
     try:
         exists = os.path.lexists(path / layout.DESCRIPTION)
         if not exists and os.path.lexists(path / layout.JOURNAL):
@@ -86,11 +83,11 @@ def _enter(path: Path, *, trust: bool) -> TextIO:
 
     The owner is checked again: another user may have made the directory since the first check.
     """
-    if not trust and _is_foreign(path):
-        raise StorageError(f"run {path} belongs to {_user_name(os.lstat(path).st_uid)}: {_CHOOSE}")
+    if not trust and is_foreign(path):
+        raise StorageError(f"run {path} belongs to {user_name(os.lstat(path).st_uid)}: {CHOOSE}")
     for folder in (layout.LOGS, layout.CHECKPOINTS):
         (path / folder).mkdir(mode=0o700, exist_ok=True)
-    lock = _lock(path)
+    lock = lock_run(path)
     try:
         if not os.path.lexists(path / layout.DESCRIPTION):
             write_json(path / layout.DESCRIPTION, _fresh(path.name).to_json())
@@ -102,7 +99,7 @@ def _enter(path: Path, *, trust: bool) -> TextIO:
 
 def _open_locked(path: Path, lock: TextIO, notes: Sequence[str] = ()) -> RunDirectory:
     def vault(signer: Signer) -> LocalCheckpointBackend:
-        return LocalCheckpointBackend(path, signer, lambda: _check_in_place(path, lock))
+        return LocalCheckpointBackend(path, signer, lambda: check_in_place(path, lock))
 
     try:
         with contextlib.ExitStack() as undo:
@@ -122,7 +119,7 @@ def _create(path: Path) -> TextIO | None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=path.parent))
-    lock = _lock(fresh)
+    lock = lock_run(fresh)
     _sweep_unfinished(fresh)
     try:
         for folder in (layout.LOGS, layout.CHECKPOINTS):
@@ -216,45 +213,6 @@ def check_layout(path: Path) -> None:
                 )
 
 
-def _directory_of_ours(path: Path, resume: Resume, *, trust: bool) -> tuple[Path, list[str]]:
-    """The directory to use, and what a person should hear of it: never one that another user owns, unless trusted.
-
-    Its owner could change whatever lies in it, at any time. Where everybody may write (``/tmp``), anybody may have
-    taken the name; then the run gets another one, so that nobody can keep it from running.
-    """
-    if trust or not _is_foreign(path):
-        return path, []
-    whose = _user_name(os.lstat(path).st_uid)
-    if resume == "auto" and os.stat(path.parent).st_mode & stat.S_IWOTH:
-        ours = path.with_name(f"{path.name}-{_user_name(os.geteuid())}")
-        if not _is_foreign(ours):
-            text = f"{path} belongs to {whose} and is not used; this run is kept in {ours.name}"
-            return ours, [f"{text} (RunConfig(trust=True) continues {path.name})"]
-    raise StorageError(f"run {path} belongs to {whose}: {_CHOOSE}")
-
-
-def _is_foreign(path: Path) -> bool:
-    """Whether another user owns it. Some filesystems say of all files that somebody else owns them."""
-    try:
-        owner = os.lstat(path).st_uid
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    if owner == os.geteuid():
-        return False
-    try:
-        with tempfile.TemporaryFile(dir=path.parent) as probe:
-            return owner != os.fstat(probe.fileno()).st_uid
-    except OSError:
-        return True
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid-{uid}"
-
-
 def _opened(
     path: Path,
     lock: TextIO,
@@ -307,7 +265,7 @@ def open_remote_run(store: ObjectStore, resume: Resume) -> RunDirectory:
     for folder in (layout.LOGS, layout.CHECKPOINTS):
         (home / folder).mkdir(mode=0o700, exist_ok=True)
     with contextlib.ExitStack() as undo:
-        lock = undo.enter_context(_lock(home))
+        lock = undo.enter_context(lock_run(home))
         lease = Lease(store)
         lease.take()
         undo.callback(lease.release)
@@ -379,70 +337,6 @@ def _check_resume(where: str | Path, exists: bool, occupied: bool, resume: Resum
         raise ConfigError(f'resume="must", but {where} holds no run: check storage_path and name')
     if not exists and occupied:
         raise ConfigError(f"{where} exists and is not a run of ours: choose another name")
-
-
-def lock_run(path: Path) -> TextIO:
-    """Take the lock of a run's directory; StorageError where somebody holds it."""
-    return _lock(path)
-
-
-def _lock(path: Path) -> TextIO:
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    while True:
-        fd = os.open(path / layout.LOCK, flags, 0o644)  # others may see that, and by whom, it is held
-        file = open(fd, "a+", encoding="utf-8", errors="replace")
-        if not _locked(file):
-            file.seek(0)
-            owner = file.read(_OWNER_LENGTH).strip() or "another process"
-            file.close()
-            raise StorageError(f"run {path} is open in {owner}: wait for it, or choose another name")
-        if _is_in_place(path, file):
-            break
-        file.close()  # the run was removed meanwhile, and the lock with it
-    if os.fstat(file.fileno()).st_nlink > 1:  # a copy made with hard links: whoever holds the other one is named there
-        return file
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {socket.gethostname()}")
-    file.flush()
-    return file
-
-
-def _is_in_place(path: Path, lock: TextIO) -> bool:
-    """Whether this is still the lock of the run's directory, and not that of one that was there before."""
-    try:
-        return os.path.samestat(os.stat(path / layout.LOCK), os.fstat(lock.fileno()))
-    except FileNotFoundError:
-        return False
-
-
-def _check_in_place(path: Path, lock: TextIO) -> None:
-    """LeaseLost where another run's directory has taken the place of ours."""
-    if os.path.lexists(path / layout.LOCK) and not _is_in_place(path, lock):
-        raise LeaseLost(staging.replaced(path))
-
-
-def _locked(file: TextIO) -> bool:
-    """Take the lock. Whoever only looks holds it for microseconds: that is worth a few tries."""
-    for _ in range(20):
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(0.005)
-        else:
-            return True
-    return False
-
-
-def is_open(path: Path) -> bool:
-    """Whether a controller holds this run right now; needs no right to write."""
-    try:
-        with open_regular(path / layout.LOCK) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # there is none, or the filesystem has no locks
-        return False
-    return False
 
 
 def _fresh(name: str) -> RunDescription:

@@ -16,7 +16,8 @@ from headway.storage.object_store import lease
 from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.object_store.log_mirror import fetch_failures, fetch_growing_logs
-from headway.storage.run.opening import is_open, open_remote_run, open_run
+from headway.storage.run.lock import is_open
+from headway.storage.run.opening import open_remote_run, open_run
 from headway.storage.run.removal import check_removable, foreign_entries, remove_remote_run, remove_run
 from headway.storage.run.run_directory import RunDirectory
 

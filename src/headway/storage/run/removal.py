@@ -15,7 +15,8 @@ from headway.storage.object_store.lease import Lease
 from headway.storage.object_store.log_mirror import home_of
 from headway.storage.run import layout
 from headway.storage.run.description import read_description
-from headway.storage.run.opening import UNFINISHED, lock_run, remove_unfinished
+from headway.storage.run.lock import lock_run
+from headway.storage.run.opening import UNFINISHED, remove_unfinished
 
 _OURS = (
     layout.DESCRIPTION,

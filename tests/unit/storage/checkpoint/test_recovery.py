@@ -30,7 +30,7 @@ from headway.storage.checkpoint.manifest import damage, read_manifest, write_man
 from headway.storage.checkpoint.recovery import committed, recover
 from headway.storage.checkpoint.staging import Note, Slot, is_kept, stage
 from headway.storage.fs_ops import write_json
-from headway.storage.run import layout, opening
+from headway.storage.run import layout, lock, opening
 from headway.storage.run.opening import open_run
 from headway.storage.run.removal import remove_run
 from headway.storage.run.run_directory import RunDirectory
@@ -367,26 +367,26 @@ def test_the_lock_of_a_removed_run_is_not_that_of_the_run_that_takes_its_place(
 ) -> None:
     path = tmp_path / "run"
     open_run(path, "auto").close()
-    take = opening._locked
+    take = lock._locked
     newer: list[RunDirectory] = []
 
     def removed_meanwhile(lock: TextIO) -> bool:
-        monkeypatch.setattr(opening, "_locked", take)
+        monkeypatch.setattr(lock, "_locked", take)
         remove_run(path)
         newer.append(open_run(path, "auto"))
         return take(lock)
 
-    monkeypatch.setattr(opening, "_locked", removed_meanwhile)
+    monkeypatch.setattr(lock, "_locked", removed_meanwhile)
     with pytest.raises(StorageError, match="is open in process"):
         open_run(path, "auto")
     newer[0].close()
 
     def removed(lock: TextIO) -> bool:
-        monkeypatch.setattr(opening, "_locked", take)
+        monkeypatch.setattr(lock, "_locked", take)
         remove_run(path)
         return take(lock)
 
-    monkeypatch.setattr(opening, "_locked", removed)
+    monkeypatch.setattr(lock, "_locked", removed)
     open_run(path, "auto").close()
     assert path.is_dir()
 

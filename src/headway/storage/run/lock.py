@@ -1,0 +1,78 @@
+"""The lock of a run's directory: who holds it may write to the run, and no second driver can."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import time
+from pathlib import Path
+from typing import TextIO
+
+from headway.core.errors import StorageError
+from headway.storage.checkpoint import staging
+from headway.storage.fs_ops import open_regular
+from headway.storage.object_store.lease import LeaseLost
+from headway.storage.run import layout
+
+_OWNER_LENGTH = 120  # of the text in a lock; another user may have written it
+
+
+def lock_run(path: Path) -> TextIO:
+    """Take the lock of a run's directory; StorageError where somebody holds it."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    while True:
+        fd = os.open(path / layout.LOCK, flags, 0o644)  # others may see that, and by whom, it is held
+        file = open(fd, "a+", encoding="utf-8", errors="replace")
+        if not _locked(file):
+            file.seek(0)
+            owner = file.read(_OWNER_LENGTH).strip() or "another process"
+            file.close()
+            raise StorageError(f"run {path} is open in {owner}: wait for it, or choose another name")
+        if _is_in_place(path, file):
+            break
+        file.close()  # the run was removed meanwhile, and the lock with it
+    if os.fstat(file.fileno()).st_nlink > 1:  # a copy made with hard links: whoever holds the other one is named there
+        return file
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()}")
+    file.flush()
+    return file
+
+
+def _is_in_place(path: Path, lock: TextIO) -> bool:
+    """Whether this is the lock of the directory that is there now, not of one that was there before."""
+    try:
+        return os.path.samestat(os.stat(path / layout.LOCK), os.fstat(lock.fileno()))
+    except FileNotFoundError:
+        return False
+
+
+def check_in_place(path: Path, lock: TextIO) -> None:
+    """LeaseLost where another run's directory has taken this place."""
+    if os.path.lexists(path / layout.LOCK) and not _is_in_place(path, lock):
+        raise LeaseLost(staging.replaced(path))
+
+
+def _locked(file: TextIO) -> bool:
+    """Try to take the lock, a few times: readers that look whether it is held hold it for microseconds."""
+    for _ in range(20):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.005)
+        else:
+            return True
+    return False
+
+
+def is_open(path: Path) -> bool:
+    """Whether a controller holds this run right now; needs no right to write."""
+    try:
+        with open_regular(path / layout.LOCK) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # there is none, or the filesystem has no locks
+        return False
+    return False
