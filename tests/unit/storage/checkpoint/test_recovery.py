@@ -370,21 +370,21 @@ def test_the_lock_of_a_removed_run_is_not_that_of_the_run_that_takes_its_place(
     take = lock._locked
     newer: list[RunDirectory] = []
 
-    def removed_meanwhile(lock: TextIO) -> bool:
+    def removed_meanwhile(file: TextIO) -> bool:
         monkeypatch.setattr(lock, "_locked", take)
         remove_run(path)
         newer.append(open_run(path, "auto"))
-        return take(lock)
+        return take(file)
 
     monkeypatch.setattr(lock, "_locked", removed_meanwhile)
     with pytest.raises(StorageError, match="is open in process"):
         open_run(path, "auto")
     newer[0].close()
 
-    def removed(lock: TextIO) -> bool:
+    def removed(file: TextIO) -> bool:
         monkeypatch.setattr(lock, "_locked", take)
         remove_run(path)
-        return take(lock)
+        return take(file)
 
     monkeypatch.setattr(lock, "_locked", removed)
     open_run(path, "auto").close()
