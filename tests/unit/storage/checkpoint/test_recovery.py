@@ -22,6 +22,7 @@ from headway.core.checkpoints import Manifest, SavedCheckpoint
 from headway.core.environment import memory_folder
 from headway.core.errors import StorageError
 from headway.core.schema.data_cursor import DataCursor
+from headway.observe import log_handler
 from headway.storage import durable_fs, fs_ops, jsonl
 from headway.storage.checkpoint import recovery
 from headway.storage.checkpoint.checkpoint import Checkpoint
@@ -261,6 +262,7 @@ def test_every_damage_to_every_file_is_found_and_the_newest_good_one_used(tmp_pa
 def test_reading_what_is_large_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    log_handler.install()  # as ``import headway.train`` does
     make(tmp_path / "run", 0)
     monkeypatch.setattr("headway.storage.checkpoint.recovery.LARGE", 0)
     recover(tmp_path / "run", crashed=True)
