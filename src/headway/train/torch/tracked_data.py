@@ -1,0 +1,150 @@
+"""Tracked data: the loaders named in ``train.track()`` and the datasets of the trainer, and how far each is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import DataLoader
+
+from headway.core.errors import ConfigError
+from headway.data.execution.batch_counter import Watcher
+from headway.train.datasets import DatasetShards
+from headway.train.torch.loader import USE, PreparedLoaders, Use
+from headway.train.torch.resumable_loader import Cursor, follow
+from headway.train.torch.resume_points import Passes
+from headway.worker.session import Session
+
+if TYPE_CHECKING:
+    from headway.data.execution.epochs import EpochStream
+
+
+class TrackedData:
+    """The loaders and datasets whose passes are followed.
+
+    Args:
+        loaders: By the names that the user gave them.
+        session: Of this worker.
+        passes: Is told which loaders and datasets there are.
+        watcher: Is told when a loop begins, asks for a batch, and ends.
+        before_first_batch: Called before a resumed loop is given its first batch.
+    """
+
+    def __init__(
+        self,
+        loaders: Mapping[str, DataLoader[Any]],
+        session: Session,
+        passes: Passes,
+        watcher: Watcher,
+        before_first_batch: Callable[[], None],
+    ) -> None:
+        self._prepared = session.helper(PreparedLoaders)
+        self._shards = session.helper(DatasetShards)
+        self._passes = passes
+        self._watcher = watcher
+        self._before_first_batch = before_first_batch
+        self._named_uses = [use for each in loaders.values() if (use := vars(each).get(USE)) is not None]
+        self._skipped: list[Hashable] = []  # passes that the epoch to be resumed has had
+        self._loaders: dict[str, Cursor] = {}
+        for name, loader in loaders.items():
+            cursor = follow(loader, session.run.seed, before_first_batch, name=name, watcher=watcher)
+            self._loaders[name] = cursor
+            passes.know(cursor.key)
+
+    def follow_datasets(self) -> None:
+        """Follow the datasets that this worker has asked for, and those that it will ask for."""
+        self._shards.follower = self._follow
+        for stream in self._streams:
+            self._follow(stream)
+
+    def _follow(self, stream: EpochStream) -> None:
+        stream.hooks.observer, stream.hooks.before_first_batch = self._watcher, self._before_first_batch
+        stream.cursor.num_to_skip = self._skipped.count(stream.key)
+        self._passes.know(stream.key)
+
+    @property
+    def _streams(self) -> list[EpochStream]:
+        """Where datasets are is part of every report."""
+        return self._shards.streams
+
+    def __bool__(self) -> bool:
+        """Whether anything tells how far an epoch is."""
+        return bool(self._loaders or self._streams)
+
+    def end_epoch(self) -> bool:
+        """Whether it is known of all that they are between two passes."""
+        known = [cursor.at_boundary() for cursor in self._loaders.values()]
+        known += [stream.cursor.end_epoch() for stream in self._streams]
+        return all(known)
+
+    @property
+    def undecided(self) -> list[str]:
+        """Those with a pass of the epoch before: this epoch may continue it, or begin another."""
+        loaders = [name for name, cursor in self._loaders.items() if cursor.undecided]
+        return loaders + [stream.name for stream in self._streams if stream.cursor.undecided]
+
+    @property
+    def overlapping(self) -> list[str]:
+        """Loaders that two loops iterate at once."""
+        return [name for name, cursor in self._loaders.items() if cursor.overlaps]
+
+    @property
+    def unnamed_uses(self) -> list[Use]:
+        """Prepared loaders that are used and not tracked."""
+        uses = self._prepared.uses
+        return [use for use in uses if not any(use is each for each in self._named_uses)]
+
+    def take_unnamed_shuffle(self) -> bool:
+        """Whether a shuffled loader is not tracked; True at most once."""
+        followed = [cursor.sampler for cursor in self._loaders.values()]
+        samplers = self._prepared.samplers
+        found = any(each.starts_over and each not in followed for each in samplers)
+        if found:
+            samplers.clear()
+        return found
+
+    @property
+    def num_batches(self) -> int:
+        """How many batches of this epoch its first loop has been given."""
+        if not self._loaders:
+            raise ConfigError("num_batches counts the batches of a prepared loader: name it in train.track(loader=...)")
+        cursors = list(self._loaders.values())
+        leading = next((cursor for cursor in cursors if cursor.key == self._passes.leading), cursors[0])
+        position: int = leading.state()["position"]
+        return position
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """By loader, how many batches it has handed out."""
+        return {name: cursor.state()["position"] for name, cursor in self._loaders.items()}
+
+    @property
+    def place(self) -> str:
+        """How far the first loop of this epoch is, in words; empty where there is none. It is the same on all ranks."""
+        for name, cursor in self._loaders.items():
+            if cursor.key == self._passes.leading:
+                state = cursor.state()
+                return f", batch {state['position']} of pass {state['epoch']} over {name}"
+        for stream in self._streams:
+            if stream.key == self._passes.leading and stream.plan.keeps_rows:
+                position = stream.cursor.resume_position
+                return f", row {position.rows:,} of pass {position.epoch} over {stream.name}"
+        return ""
+
+    def saved(self) -> dict[str, Any]:
+        """Where each loader is."""
+        return {name: cursor.saved() for name, cursor in self._loaders.items()}
+
+    def resume(self, saved: dict[str, Any], *, same_world: bool) -> None:
+        """Continue where each loader was; another number of workers continues at the same row.
+
+        Args:
+            saved: What a rank has saved of its own.
+            same_world: Whether as many ranks have saved it as there are now.
+        """
+        for name, cursor in self._loaders.items():
+            if name in saved["loaders"]:
+                cursor.go_on(saved["loaders"][name], same_world=same_world)
+        self._skipped = [(kind, name) for kind, name in saved.get("passes", [])]
+        for cursor in self._loaders.values():
+            cursor.num_to_skip = self._skipped.count(cursor.key)

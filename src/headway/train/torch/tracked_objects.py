@@ -1,0 +1,177 @@
+"""Tracked models, optimizers and other objects with a state: what is saved of them by which rank, and how it is loaded.
+
+Models, optimizers and schedulers are the same on all ranks, and rank 0 saves them. Anything else, such as a meter or a
+replay buffer, is each rank's own. A sharded model (FSDP) is saved by all ranks, together with its optimizers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
+
+from headway.core import phrases
+from headway.core.errors import ConfigError, StorageError
+from headway.train.torch import gradient_accumulation
+from headway.train.torch.amp import Acceleration
+from headway.train.torch.ddp_buckets import fix_buckets
+from headway.train.torch.fsdp_state import ShardedState, check_sharded, is_sharded
+from headway.train.torch.optimizer_state import load_optimizer
+from headway.train.torch.tracked_files import SavedState, StateWriter
+from headway.worker.session import Session
+
+_logger = logging.getLogger(__name__)
+
+# These are the same on all ranks; a meter, or a replay buffer, is each rank's own.
+COMMON = (nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
+
+
+class TrackedObjects:
+    """All that is tracked except data.
+
+    Args:
+        things: By the names that the user gave them.
+        session: Of this worker.
+    """
+
+    def __init__(self, things: Mapping[str, Any], session: Session) -> None:
+        self._session = session
+        self._whole = {name: _checked(name, thing) for name, thing in things.items()}
+        self._sharded = {name: ShardedState(t, self._whole) for name, t in self._whole.items() if is_sharded(t)}
+        for name, state in self._sharded.items():
+            for part in {name} | state.optimizers:
+                del self._whole[part]
+
+    def fix_buckets(self) -> None:
+        """The order in which gradients are added must not depend on when the process was started."""
+        for name, thing in self._whole.items():
+            reason = fix_buckets(thing) if isinstance(thing, nn.Module) else None
+            if reason and self._session.place.world_size > 2 and self._session.rank == 0:
+                _logger.warning(
+                    f"{name} may not resume bit for bit: its gradient buckets change after the first step of "
+                    f"each start ({reason}); wrap it with prepare_model(), and register hooks after that"
+                )
+
+    # --- saving ---
+
+    def save(self, writer: StateWriter) -> None:
+        """Write what all ranks have in common, and this rank's part of sharded models."""
+        if self._session.rank == 0:
+            writer.write_shared({name: _state_of(thing) for name, thing in self._whole.items()})
+        for name, sharded in self._sharded.items():
+            sharded.save(writer.sharded(name))
+
+    def of_rank(self) -> dict[str, Any]:
+        """What a rank has of its own in things that are otherwise the same on all ranks."""
+        own = {name: _state_of(thing) for name, thing in self._whole.items() if not isinstance(thing, COMMON)}
+        pending = {name: gradient_accumulation.saved(model) for name, model in self._models.items()}
+        return {
+            "gradients": {name: found for name, found in pending.items() if found},
+            "buffers": {name: _buffers(model) for name, model in self._models_with_own_buffers.items()},
+            "things": own if self._session.rank else {},
+            "scaler": self._scaler.state_dict() if self._scaler is not None else None,
+        }
+
+    def fingerprints(self) -> dict[str, str]:
+        """By model, a digest of a few of its weights: enough to tell models that were trained apart."""
+        return {name: _fingerprint(model) for name, model in self._models.items()}
+
+    # --- loading ---
+
+    def load(self, saved: SavedState) -> None:
+        """Take over what was saved.
+
+        Raises:
+            StorageError: It does not fit.
+        """
+        if saved.differing and self._session.rank == 0:
+            _logger.warning(
+                f"the ranks had other weights of {', '.join(saved.differing)} when {saved.path} was saved: now all "
+                "ranks take those of rank 0; prepare_model() has them train one model"
+            )
+        for name, sharded in self._sharded.items():
+            place = saved.sharded(name)
+            check_sharded(place, saved.proof)
+            sharded.load(place)
+        self._load_whole(saved.shared | (saved.own.get("things", {}) if saved.same_world else {}), saved.path)
+        self._load_of_rank(saved.ranks)
+
+    def _load_whole(self, states: dict[str, Any], path: str) -> None:
+        if missing := self._whole.keys() - states.keys():
+            raise StorageError(f"{path} does not hold {', '.join(sorted(missing))}: it holds {', '.join(states)}")
+        for name, thing in self._whole.items():
+            try:
+                if isinstance(thing, torch.optim.Optimizer):
+                    load_optimizer(thing, states[name])
+                else:
+                    _unwrapped(thing).load_state_dict(states[name])
+            except Exception as error:  # of torch, or of the user's own class
+                reason = phrases.shortened(" ".join(f"{type(error).__name__}: {error}".split()), 300)
+                raise StorageError(
+                    f"{name} cannot take on what {path} holds of it ({reason}): make it as it was when that was saved, "
+                    "or give the run a new name"
+                ) from error
+
+    def _load_of_rank(self, ranks: list[dict[str, Any]]) -> None:
+        """``ranks``: what was written by this rank, or by all where there was another number of them."""
+        for name, model in self._models.items():
+            gradient_accumulation.load(
+                model, gradient_accumulation.mean([own.get("gradients", {}).get(name, {}) for own in ranks])
+            )
+        for name, buffers in ranks[0].get("buffers", {}).items():
+            if (found := self._sharded[name].model if name in self._sharded else self._models.get(name)) is not None:
+                for part, value in buffers.items():
+                    found.get_buffer(part).copy_(value)
+        if self._scaler is not None and ranks[0].get("scaler"):
+            self._scaler.load_state_dict(ranks[0]["scaler"])
+
+    # --- which there are ---
+
+    @property
+    def _scaler(self) -> Any:
+        """The gradient scaler of ``accelerate()``, which users do not get to see."""
+        return getattr(self._session.helper(Acceleration).precision, "scaler", None)
+
+    @property
+    def _models(self) -> dict[str, nn.Module]:
+        found = {name: _unwrapped(thing) for name, thing in self._whole.items()}
+        return {name: thing for name, thing in found.items() if isinstance(thing, nn.Module)}
+
+    @property
+    def _models_with_own_buffers(self) -> dict[str, nn.Module]:
+        """Rank 0's buffers are with the rest of the model, unless it is sharded: then any rank's are."""
+        return {**(self._models if self._session.rank else {}), **{n: each.model for n, each in self._sharded.items()}}
+
+
+def _checked(name: str, thing: Any) -> Any:
+    if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
+        raise ConfigError(f"train.track({name}=...) must have state_dict() and load_state_dict(), got {thing!r}")
+    return thing
+
+
+def _fingerprint(model: nn.Module) -> str:
+    found = hashlib.sha256()
+    for parameter in model.parameters():
+        if parameter.layout is torch.strided and not isinstance(parameter, UninitializedParameter):
+            found.update(repr(parameter.detach().reshape(-1)[:4].tolist()).encode())
+    return found.hexdigest()[:16]
+
+
+def _unwrapped(thing: Any) -> Any:
+    """DDP's own model: the same names whether it is wrapped or not."""
+    return thing.module if isinstance(thing, nn.parallel.DistributedDataParallel) else thing
+
+
+def _buffers(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Those that belong to the state. Ranks may differ in them: DDP aligns them in the next step, or never."""
+    kept = model.state_dict()
+    return {name: buffer for name, buffer in model.named_buffers() if name in kept}
+
+
+def _state_of(thing: Any) -> Any:
+    return _unwrapped(thing).state_dict()
