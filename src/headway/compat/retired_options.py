@@ -24,7 +24,14 @@ def _refuse_wishes(kind: str, options: dict[str, Any], reasons: dict[str, str]) 
 
 
 class RunConfig(config.RunConfig):
-    """``local_dir`` is an older ``storage_path``; ``verbose=0`` says only what is wrong."""
+    """See :class:`headway.train.RunConfig` for the other options.
+
+    Args:
+        *args: As before, by position.
+        verbose: 0 logs warnings only.
+        local_dir: An older name for ``storage_path``.
+        **options: By name.
+    """
 
     def __init__(self, *args: Any, verbose: int | None = None, local_dir: Any = None, **options: Any) -> None:
         if local_dir is not None:

@@ -10,13 +10,23 @@ from headway.core.config import RunConfig, ScalingConfig
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRunContext:
-    """The run that a callback is called for: its identity and its configuration."""
+    """The run that a callback is called for: its identity and what was asked for.
+
+    Args:
+        run_id: The run's random id.
+        run_path: The run directory, on this machine.
+        run_config: As the trainer was given it.
+        scaling_config: As the trainer was given it.
+        train_loop_config: A dict, or the user's own object.
+        backend_config: How the workers form a group; None: they are plain processes.
+        dataset_config: Which datasets are split.
+    """
 
     run_id: str
-    run_path: str = ""  # the run directory, on this machine
+    run_path: str = ""
     run_config: RunConfig
     scaling_config: ScalingConfig
-    train_loop_config: Any = None  # a dict, or an object of the user's
+    train_loop_config: Any = None
     backend_config: Any = None
     dataset_config: Any = None
 

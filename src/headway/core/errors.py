@@ -95,7 +95,13 @@ class TrainingFailedError(HeadwayError, RuntimeError):
 
 
 class WorkerGroupError(TrainingFailedError):
-    """Workers raised, died or stalled. ``worker_failures``: the exception of each rank that failed."""
+    """Workers raised, exited or stalled.
+
+    Args:
+        message: What happened.
+        worker_failures: The exception of each rank that failed.
+        result: What the run has reached.
+    """
 
     def __init__(
         self, message: str, worker_failures: Mapping[int, BaseException] | None = None, result: Any = None
@@ -105,7 +111,13 @@ class WorkerGroupError(TrainingFailedError):
 
 
 class ControllerError(TrainingFailedError):
-    """A failure that no worker caused. ``controller_failure`` is the exception."""
+    """A failure that no worker caused.
+
+    Args:
+        message: What happened, or the exception itself.
+        controller_failure: The exception.
+        result: What the run has reached.
+    """
 
     def __init__(
         self, message: str | BaseException, controller_failure: BaseException | None = None, result: Any = None
@@ -118,8 +130,13 @@ class ControllerError(TrainingFailedError):
 class PreemptionError(TrainingFailedError):
     """Workers or this program received SIGTERM. The next ``fit()`` with the same storage path and name resumes the run.
 
-    Attributes:
+    Args:
+        message: What happened.
+        preemption_info: Which ranks were preempted, and until when they had to exit.
         drain_timed_out: Whether the grace period ended before all ranks had saved and exited.
+        result: What the run has reached.
+
+    Attributes:
         exit_code: The exit code of a program that does not catch this error: 75, EX_TEMPFAIL of sysexits.h. It tells a
             scheduler to start the program again; 1 means a failure, 130 Ctrl-C.
     """

@@ -54,11 +54,16 @@ class ValidationTaskConfig:
 @known_options_only
 @dataclass(frozen=True)
 class ValidationConfig:
-    """The function that looks at checkpoints while training goes on: ``fn(checkpoint, **kwargs) -> dict``.
+    """The function that validates checkpoints while training continues: ``fn(checkpoint, **kwargs) -> dict``.
 
-    It is called in a process of its own for each checkpoint that ``report(..., validation=True)`` hands over, for at
-    most ``max_concurrent`` of them at a time, the oldest first. The dict it returns joins the checkpoint's metrics and
-    ranks it. Of ``ray_remote_kwargs`` only ``{"runtime_env": {"env_vars": {...}}}`` has a meaning here.
+    It is called in a process of its own for each checkpoint that ``report(..., validation=True)`` hands over, the
+    oldest first. The dict it returns joins the checkpoint's metrics and ranks it.
+
+    Args:
+        fn: The function.
+        task_config: Its keywords and its time limit, where ``report()`` gives none.
+        ray_remote_kwargs: Only ``{"runtime_env": {"env_vars": {...}}}`` has an effect.
+        max_concurrent: How many validations run at a time at most.
 
     >>> def validate(checkpoint, split="valid"):
     ...     return {"accuracy": 0.9}

@@ -1,4 +1,4 @@
-"""Where a worker stands: its ranks, its run, its storage."""
+"""The context of a training function: its worker's ranks, its run, its storage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,13 @@ class Storage:
 
 @dataclass(frozen=True)
 class TrainContext:
-    """What ``get_context()`` gives.
+    """What ``get_context()`` returns: this worker's ranks, its run, and what the user told the trainer.
+
+    Args:
+        _place: The worker's ranks.
+        _run: The run.
+        _metadata: Of the trainer.
+        _store: The object store that the run is in, if it is in one.
 
     >>> import headway.train as train
     >>> def train_func():

@@ -33,7 +33,13 @@ TRAINING = "train"  # what the dataset is called that all ranks must make equal 
 
 
 class DataConfig:
-    """Which datasets are split among the workers; the others are whole on every worker."""
+    """Which datasets are split among the workers; the others are whole on every worker.
+
+    Args:
+        datasets_to_split: ``"all"``, or a list of names.
+        execution_options: For the pipelines of this trainer's datasets; None: those of ``DataContext``.
+        enable_shard_locality: Accepted for Ray's sake; it has no effect.
+    """
 
     def __init__(
         self,

@@ -37,20 +37,23 @@ def report(
     checkpoint_upload_fn: Callable[[Checkpoint, str], Checkpoint] | None = None,
     validation: bool | ValidationTaskConfig = False,
 ) -> None:
-    """Tell the run how it goes, and perhaps hand it a checkpoint.
+    """Report metrics to the run, and optionally a checkpoint.
 
     Never waits for another rank: any rank may report, as often as it likes. Without a checkpoint it returns in
     microseconds; with one it returns when the files have been copied to the run's storage, so that the caller's own
-    may go. Checkpoints that several ranks report under the same number (their n-th call) are merged into one.
+    may be deleted. Checkpoints that several ranks report under the same number (their n-th call) are merged into one.
 
-    ``checkpoint_upload_mode`` ASYNC returns at once: the files are moved out of the caller's folder and travel in the
-    background; NO_UPLOAD takes a folder that lies in the run's ``checkpoints`` folder already, as
-    ``get_context().get_storage()`` names it. ``checkpoint_dir_name`` is what the checkpoint shall be called.
-    ``delete_local_checkpoint_after_upload`` moves the files instead of copying them (the default for ASYNC).
-    ``checkpoint_upload_fn(checkpoint, name)`` brings the files to the run's storage in its own way.
-
-    ``validation=True`` has the checkpoint validated by the function of the trainer's ``validation_config``, in another
-    process while training goes on; a ``ValidationTaskConfig`` says with which keywords and for how long at most.
+    Args:
+        metrics: Numbers, text, lists and nested dicts of them.
+        checkpoint: Files to keep with the metrics.
+        checkpoint_dir_name: The name of the checkpoint; None: it is numbered.
+        checkpoint_upload_mode: SYNC returns when the files are on the run's storage. ASYNC returns at once: the files
+            are moved out of the caller's directory and are uploaded in the background. NO_UPLOAD takes a directory that
+            is already in the run's ``checkpoints`` directory, as ``get_context().get_storage()`` names it.
+        delete_local_checkpoint_after_upload: Whether to move the files instead of copying them; the default for ASYNC.
+        checkpoint_upload_fn: Called with the checkpoint and its name, to bring the files to the run's storage.
+        validation: Whether to validate the checkpoint with the function of the trainer's ``validation_config``, in
+            another process while training continues; a ``ValidationTaskConfig`` gives its keywords and its time limit.
 
     >>> import headway.train as train
     >>> def train_func():

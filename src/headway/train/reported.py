@@ -1,4 +1,4 @@
-"""A checkpoint as ``get_all_reported_checkpoints()`` gives it."""
+"""A checkpoint as ``get_all_reported_checkpoints()`` returns it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from headway.storage.checkpoint.checkpoint import Checkpoint
 
 @dataclass(frozen=True)
 class ReportedCheckpoint:
-    """``metrics`` are those it was reported with and, once it is validated, those of its validation."""
+    """A checkpoint that the run keeps.
+
+    Args:
+        checkpoint: The checkpoint.
+        metrics: What it was reported with and, once it is validated, what the validation returned.
+        status: Whether it is committed, waits for its validation, or how the validation ended.
+    """
 
     checkpoint: Checkpoint
     metrics: dict[str, Any]

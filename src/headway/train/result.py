@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 
 
 class Result:
-    """``metrics`` and ``checkpoint`` are the last ones of rank 0 and of the run; everything is read when asked for.
+    """What a run has reached. Everything is read from its directory when it is asked for.
+
+    ``metrics`` are the last ones of rank 0, ``checkpoint`` is the newest of the run.
+
+    Args:
+        record: The reader of the run.
+        returned: What the function has returned on each rank, pickled, in rank order.
+        error: Why the run failed, if it did.
 
     >>> import headway.train as train
     >>> def train_func():
@@ -36,7 +43,7 @@ class Result:
 
     def __init__(self, record: RunReader, returned: Sequence[bytes] = (), error: BaseException | None = None) -> None:
         self._record = record
-        self._returned = returned  # what the function has returned, pickled, in rank order
+        self._returned = returned
         self.return_value = _unpacked(returned[0]) if returned else None
         self.error = error
 

@@ -13,4 +13,11 @@ class ScalingConfig(retired_options.ScalingConfig):
 
 
 class RunConfig(retired_options.RunConfig):
-    """See :class:`headway.train.RunConfig`."""
+    """See :class:`headway.train.RunConfig` for the other options.
+
+    Args:
+        *args: As before, by position.
+        verbose: 0 logs warnings only.
+        local_dir: An older name for ``storage_path``.
+        **options: By name.
+    """

@@ -1,4 +1,4 @@
-"""What a run of that generation may be given to look at its rounds: the base class, and those that came with it."""
+"""Callbacks of RaySGD v2: the base class, which sees the rounds of a run, and those that came with it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,13 @@ class _Logger(SGDCallback):
 
 
 class JsonLoggerCallback(_Logger):
-    """All rounds as one JSON list, whole after every round: ``results.json``."""
+    """All rounds as one JSON list, complete after every round: ``results.json``.
+
+    Args:
+        logdir: Where to write; None: the run directory.
+        filename: Another name for the file.
+        workers_to_log: The rank, or the ranks, whose results are written; None: all.
+    """
 
     def __init__(
         self,
@@ -102,7 +108,13 @@ class JsonLoggerCallback(_Logger):
 
 
 class CSVCallback(_Logger):
-    """A line per round of one worker: ``results.csv``."""
+    """A line per round of one worker: ``results.csv``.
+
+    Args:
+        logdir: Where to write; None: the run directory.
+        filename: Another name for the file.
+        worker_to_log: The rank whose results are written.
+    """
 
     def __init__(self, logdir: str | None = None, filename: str | None = None, worker_to_log: int = 0) -> None:
         super().__init__(logdir, worker_to_log)
@@ -144,7 +156,16 @@ class TBXLoggerCallback(_Tracking):
 
 
 class MlflowCallback(_Tracking):
-    """One worker's numbers as an MLflow run."""
+    """One worker's numbers as an MLflow run.
+
+    Args:
+        tracking_uri: Of MLflow's tracking server.
+        registry_uri: Accepted for Ray's sake; it has no effect.
+        experiment_id: Of an experiment that exists.
+        experiment_name: Of an experiment that exists, or that is created.
+        tags: Of the MLflow run.
+        worker_to_log: The rank whose numbers are logged.
+    """
 
     def __init__(
         self,
@@ -159,7 +180,14 @@ class MlflowCallback(_Tracking):
 
 
 class WandbCallback(_Tracking):
-    """One worker's numbers as a run of Weights & Biases."""
+    """One worker's numbers as a run of Weights & Biases.
+
+    Args:
+        project: Its name.
+        group: Of runs.
+        worker_to_log: The rank whose numbers are logged.
+        **init: More keywords for ``wandb.init()``.
+    """
 
     def __init__(self, project: str, group: str | None = None, worker_to_log: int = 0, **init: Any) -> None:
         super().__init__(Wandb(project=project, group=group, **init), worker_to_log)

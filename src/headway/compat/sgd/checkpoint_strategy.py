@@ -1,4 +1,4 @@
-"""Which checkpoints of a run stay, in the words of that generation."""
+"""Which checkpoints of a run are kept, in the vocabulary of RaySGD v2."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ TIMESTAMP = "_timestamp"
 
 @dataclass(frozen=True)
 class CheckpointStrategy:
-    """``num_to_keep`` None keeps all on disk, 0 writes none; the best by a value of the saved dict, else the newest.
+    """Which checkpoints are kept.
+
+    Args:
+        num_to_keep: How many, the best ones; None keeps all on disk, 0 writes none.
+        checkpoint_score_attribute: The value of the saved dict that ranks them; by default the newest are the best.
+        checkpoint_score_order: ``"max"`` or ``"min"``.
 
     >>> CheckpointStrategy(num_to_keep=2, checkpoint_score_attribute="loss", checkpoint_score_order="min").num_to_keep
     2

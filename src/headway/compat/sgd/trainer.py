@@ -1,4 +1,4 @@
-"""The trainer of RaySGD v2: processes that stay between runs, and one run of ours for each ``run()``."""
+"""The trainer of RaySGD v2: worker processes that are kept between runs, and one Headway run for each ``run()``."""
 
 from __future__ import annotations
 
@@ -33,10 +33,17 @@ LATER = ("tensorflow", "horovod")
 
 
 class Trainer:
-    """``start()``, any number of ``run()``, ``shutdown()``; its attributes can be read afterwards, too.
+    """``start()``, any number of ``run()``, ``shutdown()``; its attributes can be read after that, too.
 
-    ``logdir`` is a path, or one below the folder that holds runs. ``max_retries`` is how often workers that die are
-    replaced (-1: always); what a function raises is raised by ``run()``, as it is, and never tried again.
+    What a function raises is raised by ``run()``, unchanged, and is not retried.
+
+    Args:
+        backend: ``"torch"``, or a config.
+        num_workers: A positive number.
+        use_gpu: Whether each worker needs a GPU.
+        resources_per_worker: What each worker needs, by name.
+        logdir: Where its runs are stored: a path, or one below the results directory.
+        max_retries: How often workers that exit are replaced; -1: always.
     """
 
     prefix = "sgd"

@@ -28,22 +28,30 @@ def prepare_data_loader(
     move_to_device: bool = True,
     auto_transfer: bool = True,
 ) -> DataLoader[Any]:
-    """Give each worker its own part of every epoch, and batches on its device.
+    """Give each worker its own shard of every epoch, and batches on its device.
 
     Everything else stays as you set it: shuffling, batch size (it counts per worker), loader processes, collate,
     generator, pinning, drop_last. Every row comes once per epoch over all workers, and all workers make the same number
-    of steps; a sampler of your own is drawn once for all and dealt out, and a few batches of a batch sampler of your
-    own are cut in two. Where that is impossible (fewer rows than workers), rank 0 says so. Shuffling differs from epoch
-    to epoch by itself, counting from the start of the process; call ``loader.sampler.set_epoch(n)`` to have it go on
-    after a restart where it was. The order is drawn from the seed of ``enable_reproducibility``, not from the loader's
-    own generator, whose state may differ between workers. Iterable datasets, and loaders that have a DistributedSampler
-    already, keep their own way of sharing.
+    of steps. A sampler of your own is drawn once and split among the workers; a few batches of a batch sampler of your
+    own are cut in two. Where that is impossible (fewer rows than workers), rank 0 says so. Iterable datasets, and
+    loaders that already have a DistributedSampler, keep their own sharding.
+
+    Shuffling differs from epoch to epoch by itself, counting from the start of the process; call
+    ``loader.sampler.set_epoch(n)`` to continue the order of before after a restart. The order is drawn from the seed of
+    ``enable_reproducibility``, not from the loader's own generator, whose state may differ between workers.
 
     With ``ScalingConfig(num_workers=(min, max), keep_global_batch=True)`` the batch size counts per worker of ``max``:
-    every step takes ``batch_size × max`` rows, dealt among the workers there are, whose batches differ by at most one
+    every step takes ``batch_size × max`` rows, split among the current workers, whose batches differ by at most one
     row. That needs a batch size; batches of your own are refused.
 
-    With ``auto_transfer`` batches are copied to a CUDA device on a side stream, one ahead.
+    Args:
+        data_loader: The user's loader; it is left unchanged.
+        add_dist_sampler: Whether to shard it.
+        move_to_device: Whether to move batches to the worker's device.
+        auto_transfer: Whether to copy batches to a CUDA device on a side stream, one ahead.
+
+    Returns:
+        The loader to train with.
     """
     session = current("headway.train.torch.prepare_data_loader")
     if not isinstance(data_loader, DataLoader):

@@ -24,10 +24,17 @@ def prepare_model(
     parallel_strategy: Strategy | None = "ddp",
     parallel_strategy_kwargs: dict[str, Any] | None = None,
 ) -> nn.Module:
-    """Move a model to this worker's device and tie it to the others'.
+    """Move a model to this worker's device and synchronize it with the models of the other workers.
 
-    ``"ddp"`` wraps it in DistributedDataParallel, ``"fsdp"`` shards it by ``fully_shard`` (on CPU, too), None leaves
-    it alone; so does a world of one worker. ``parallel_strategy_kwargs`` go to the wrapper as they are.
+    Args:
+        model: The user's model.
+        move_to_device: Whether to move it, or the device to move it to.
+        parallel_strategy: ``"ddp"`` wraps it in DistributedDataParallel, ``"fsdp"`` shards it with ``fully_shard`` (on
+            CPU too), None leaves it as it is. With one worker it is left as it is.
+        parallel_strategy_kwargs: For DistributedDataParallel or ``fully_shard``.
+
+    Returns:
+        The model to train with.
     """
     place = current("headway.train.torch.prepare_model").place
     if parallel_strategy not in ("ddp", "fsdp", None):
