@@ -84,6 +84,7 @@ COVERED_BY = {
     "train/launch/control_socket.py": "tests/process/test_cli_logs_stop_rm.py",
     "train/launch/driver_signals.py": "tests/process/test_preemption.py",
     "train/launch/fit.py": "tests/process/test_run.py",
+    "train/launch/outcome.py": "tests/process/test_run.py",
     "train/launch/packing.py": "tests/process/test_run.py",
     "train/result.py": "tests/process/test_checkpoints.py",
     "train/run_handle.py": "tests/process/test_run.py",

@@ -39,8 +39,8 @@ def bind(function: object, config: object) -> Callable[[], Any]:
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         raise ConfigError(f"{name} must be a plain function: called, this one would only give a generator or coroutine")
     _check_config(config)
-    required, _ = _parameters(function)
-    if (demanded := _only_by_keyword(function)) is not None:
+    required, _, demanded = _parameters(function)
+    if demanded is not None:
         raise ConfigError(f"{name} requires {demanded!r} by keyword: it is called with the config alone, by position")
     if required > 1:
         raise ConfigError(f"{name} must take no parameter or one (the config), it requires {required}")
@@ -51,7 +51,8 @@ def bind(function: object, config: object) -> Callable[[], Any]:
 
 def takes_config(function: Callable[..., Any]) -> bool:
     """Whether it can be called with a config."""
-    return sum(_parameters(function)) > 0
+    required, optional, _ = _parameters(function)
+    return required + optional > 0
 
 
 def _check_config(config: object) -> None:
@@ -63,27 +64,22 @@ def _check_config(config: object) -> None:
         )
 
 
-def _parameters(function: Callable[..., Any]) -> tuple[int, int]:
-    """How many arguments a call must give, and how many more it may give by position; ``*args`` count as one more."""
+def _parameters(function: Callable[..., Any]) -> tuple[int, int, str | None]:
+    """How many arguments a call must give by position, how many more it may give, and one that it must give by name.
+
+    ``*args`` count as one more.
+    """
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # some builtins have no signature
-        return 0, 0
+        return 0, 0, None
     empty = inspect.Parameter.empty
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     required = sum(p.default is empty and p.kind in positional for p in parameters)
     optional = sum(p.default is not empty and p.kind in positional for p in parameters)
-    return required, optional + any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
-
-
-def _only_by_keyword(function: Callable[..., Any]) -> str | None:
-    """A parameter that must be given by its name, which nobody will do."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    demanded = (p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY and p.default is p.empty)
-    return next(demanded, None)
+    optional += any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
+    demanded = (p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY and p.default is empty)
+    return required, optional, next(demanded, None)
 
 
 def _name(function: Any) -> str:
