@@ -64,4 +64,4 @@ def test_the_fingerprint_is_that_of_the_function_behind_a_partial() -> None:
     plain = opening_of(request(), {}).to_json()["code"]
     assert plain is not None
     assert opening_of(request(task=Task(functools.partial(train_func))), {}).to_json()["code"] == plain
-    assert opening_of(request(task=Task(print)), {}).to_json()["code"] is None
+    assert opening_of(request(task=Task(print)), {}).code is None
