@@ -156,7 +156,7 @@ def test_without_ray_a_script_that_only_calls_init_runs_too(tmp_path: Path) -> N
         ("import ray.train.xgboost", "Headway has no ray.train.xgboost"),
         ("from ray.data.preprocessors import StandardScaler", "Headway has no ray.data.preprocessors"),
         ("ray.data.read_delta", "Headway has no ray.data.read_delta: the nearest thing is ray.data.read_"),
-        ("from ray import tune; tune.run", "Headway has no ray.tune.run yet: tuning is not there"),
+        ("from ray import tune; tune.run", "Headway has no ray.tune.run yet: tuning is not supported"),
         ("from ray.tune.schedulers import ASHAScheduler", "Headway has no ray.tune.schedulers yet"),
         ("from ray.train.tensorflow import TensorflowTrainer", "Headway has no ray.train.tensorflow yet"),
         ("from ray.train.lightning import RayDDPStrategy", "Headway has no ray.train.lightning yet"),
@@ -274,9 +274,9 @@ def test_a_cluster_that_is_not_there_is_missed_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "sentence"),
     [
-        ("RunConfig(stop={'x': 1})", "RunConfig(stop=...) is not there: let the function return"),
-        ("CheckpointConfig(checkpoint_frequency=2)", "CheckpointConfig(checkpoint_frequency=...) is not there"),
-        ("FailureConfig(fail_fast=True)", "FailureConfig(fail_fast=...) is not there: max_failures=0"),
+        ("RunConfig(stop={'x': 1})", "RunConfig(stop=...) is not supported: let the function return"),
+        ("CheckpointConfig(checkpoint_frequency=2)", "CheckpointConfig(checkpoint_frequency=...) is not supported"),
+        ("FailureConfig(fail_fast=True)", "FailureConfig(fail_fast=...) is not supported: max_failures=0"),
     ],
 )
 def test_options_that_have_gone_are_understood_or_refused_with_a_reason(code: str, sentence: str) -> None:

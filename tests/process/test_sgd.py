@@ -98,9 +98,9 @@ def test_what_cannot_be_is_refused() -> None:
         sgd.Trainer("troch")
     with pytest.raises(TypeError, match="backend must be a name or a BackendConfig"):
         sgd.Trainer(3)  # type: ignore[arg-type]
-    with pytest.raises(NotImplementedError, match="'horovod' is not there yet"):
+    with pytest.raises(NotImplementedError, match="'horovod' is not supported yet"):
         sgd.Trainer("horovod")
-    with pytest.raises(NotImplementedError, match="tuning is not there"):
+    with pytest.raises(NotImplementedError, match="tuning is not supported"):
         sgd.Trainer("torch").to_tune_trainable(lambda: None)
     with pytest.raises(ValueError, match="num_workers must be a positive number, got 0"):
         sgd.Trainer("torch", num_workers=0)
@@ -429,7 +429,7 @@ def test_after_shutdown_all_can_still_be_read() -> None:
 # --- data ---
 
 
-def test_a_dataset_is_dealt_out(trainer: sgd.Trainer) -> None:
+def test_a_dataset_is_split(trainer: sgd.Trainer) -> None:
     def train_func() -> Any:
         assert sgd.get_data_shard is sgd.get_dataset_shard
         rows = [row["id"] for row in sgd.get_dataset_shard().iter_rows()]

@@ -226,7 +226,7 @@ def test_a_sampler_without_end_is_refused_in_a_sentence() -> None:
     def train_func() -> None:
         prepare_data_loader(DataLoader(range(8), sampler=Endless()))
 
-    with pytest.raises(train.TrainingFailedError, match="a Endless has no length, so its rows cannot be dealt out"):
+    with pytest.raises(train.TrainingFailedError, match="a Endless has no length, so its rows cannot be split"):
         TorchTrainer(train_func, scaling_config=train.ScalingConfig(2)).fit()
 
 
@@ -274,7 +274,7 @@ def test_settings_are_kept() -> None:
     assert both[0]["again"] == both[0]["rows"]
 
 
-def test_a_sampler_of_ones_own_is_drawn_once_and_dealt_out() -> None:
+def test_a_sampler_of_ones_own_is_drawn_once_and_split() -> None:
     """A split made with SubsetRandomSampler must not leak: the peers replace the sampler and train on everything."""
     [ranks] = epochs_of(lambda: DataLoader(numbers(100), batch_size=4, sampler=SubsetRandomSampler(range(0, 100, 5))))
     assert sorted(together(ranks)) == list(range(0, 100, 5))
@@ -290,7 +290,7 @@ def test_a_weighted_sampler_keeps_its_weights() -> None:
     assert min(together(ranks)) >= 50
 
 
-def test_batches_of_ones_own_are_dealt_out_whole() -> None:
+def test_batches_of_ones_own_are_split_whole() -> None:
     def make() -> Any:
         return DataLoader(numbers(20), batch_sampler=BatchSampler(RandomSampler(range(20)), 4, drop_last=False))
 

@@ -75,7 +75,7 @@ SHOWN = {
     "S51": SGD + "test_dead_workers_are_replaced_and_go_on_from_the_newest_checkpoint",
     "S52": SGD + "test_dead_workers_are_replaced_and_go_on_from_the_newest_checkpoint",
     "S53": SGD + "test_dead_workers_are_replaced_and_go_on_from_the_newest_checkpoint",
-    "S55": SGD + "test_a_dataset_is_dealt_out",
+    "S55": SGD + "test_a_dataset_is_split",
     "S56": PROGRAMS + "test_seed_003_trains_on_a_dataset",
     "S57": PROGRAMS + "test_seed_003_trains_on_a_dataset",
     "S58": PROGRAMS + "test_seed_003_trains_on_a_dataset",

@@ -1,1 +1,1 @@
-"""Older vocabularies as thin faces over the same core."""
+"""Adapters from older vocabularies of Ray to the same core."""

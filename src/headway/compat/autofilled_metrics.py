@@ -1,4 +1,4 @@
-"""What older generations filled into reports by themselves: counted per worker and attempt, kept by its session."""
+"""Metrics that older generations of Ray filled into every report, counted per worker and attempt."""
 
 from __future__ import annotations
 

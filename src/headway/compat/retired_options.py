@@ -1,6 +1,6 @@
-"""The configs as older scripts fill them in: options that have gone since are understood, or refused with a reason.
+"""Configs with options that Ray has removed since: they are understood, or refused with a reason.
 
-What an option would not have changed anyway (None, False, 0) is accepted. Nothing is ignored that was really asked for.
+A value without effect (None, False, 0) is accepted. Anything else that is not supported is refused, never ignored.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from headway.core import config
 from headway.core.config import LoggingConfig
 from headway.core.errors import ConfigError
 
-# Options that meant the scheduler of a cluster, and nothing on one machine.
+# Options for the scheduler of a cluster; without effect on one machine.
 _SCHEDULING = ("trainer_resources", "_max_cpu_fraction_per_node")
 
 
@@ -19,7 +19,7 @@ def _refuse_wishes(kind: str, options: dict[str, Any], reasons: dict[str, str]) 
     """The options without those that have gone; ConfigError where one of them really asks for something."""
     for name, reason in reasons.items():
         if options.pop(name, None):
-            raise ConfigError(f"{kind}({name}=...) is not there: {reason}")
+            raise ConfigError(f"{kind}({name}=...) is not supported: {reason}")
     return options
 
 
@@ -39,16 +39,16 @@ class RunConfig(config.RunConfig):
         if verbose == 0:
             options.setdefault("logging_config", LoggingConfig(log_level="WARNING"))
         reasons = {
-            "stop": "let the function return, or call stop() of what trainer.start() gives",
-            "sync_config": "storage_path may be an address, and checkpoints go there by themselves",
+            "stop": "let the function return, or call stop() on the handle that trainer.start() returns",
+            "sync_config": "storage_path may be a URI, and checkpoints are written there directly",
             "progress_reporter": "a callback sees every report",
-            "log_to_file": "every rank's output is in the run's logs folder anyway",
+            "log_to_file": "every rank's output is in the run's logs directory anyway",
         }
         super().__init__(*args, **_refuse_wishes("RunConfig", options, reasons))
 
 
 class ScalingConfig(config.ScalingConfig):
-    """What the driver was to have, on a cluster, changes nothing on one machine."""
+    """Resources of the driver had a meaning on a cluster; on one machine they are ignored."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         known = {name: value for name, value in options.items() if name not in _SCHEDULING}

@@ -1,4 +1,4 @@
-"""What torch's profiler has seen in a worker, as values that can be reported."""
+"""Traces of torch's profiler in a worker, as values that can be reported."""
 
 from __future__ import annotations
 

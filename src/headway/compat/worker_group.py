@@ -1,11 +1,11 @@
-"""An object on every worker, whose methods the driver calls: for code that wants actors and not a training loop.
+"""A worker group: an object on every worker whose methods the driver calls, for code without a training loop.
 
     driver                                  worker
       listens on a socket of its own  ◀──── connects, says its rank, makes the object
       (call number, method, args) ────────▶ calls it
       future.set_result ◀────────────────── (call number, value or exception)
 
-The socket lies in a folder of this user alone, and whoever connects must know a key that only the workers are told.
+The socket is in a private directory of this user, and a client must know a key that only the workers are given.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _packed(number: int, fine: bool, value: object) -> bytes:
 
 
 class Member:
-    """The object on one worker: ``member.method.remote(...)`` gives a future at once."""
+    """The object on one worker: ``member.method.remote(...)`` returns a future at once."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -127,12 +127,12 @@ class Method:
         self._name = name
 
     def remote(self, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Call it there; ``.result()`` of what this gives waits for the answer."""
+        """Call it there; ``.result()`` of the future waits for the answer."""
         return self._member._call(self._name, args, kwargs)
 
 
 class Crew(UserCallback):
-    """One object per worker, by rank. It is also told of the end of the run that it lives in."""
+    """One object per worker, by rank. As a callback it also hears of the end of its run."""
 
     def __init__(self, kind: type, args: tuple[Any, ...], kwargs: dict[str, Any], *, num_workers: int) -> None:
         self._directory = OwnedDirectory("crew")
@@ -166,7 +166,7 @@ class Crew(UserCallback):
         raise WorkerDied("a worker left before it had made its object")
 
     def after_run(self, run_context: TrainRunContext, error: BaseException | None) -> None:
-        """Wake whoever still waits at the door: nobody will come any more."""
+        """Wake the threads that wait for workers to connect: none will."""
         for member in self._members:
             member._leave()
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as knocking:

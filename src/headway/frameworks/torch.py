@@ -30,7 +30,7 @@ _kept: list[Any] = []
 
 @contextlib.contextmanager
 def joined(config: TorchConfig, place: RankAssignment, rendezvous: str | None, *, lasting: bool) -> Iterator[None]:
-    """The process group is there before the user's first line; in a worker that stays, it is still there."""
+    """Make the process group before the user's first line; a persistent worker keeps the one that it has."""
     backend = config.backend or default_backend(place)
     before, hook = _rendezvous_handlers["env"], sys.excepthook
     if again := bool(_kept):
@@ -63,7 +63,7 @@ def prepared(
 
 
 def _keep_groups() -> None:
-    """Hold on to the group that is there, and to whatever group the user's code makes in its place."""
+    """Keep the current group alive, and any group that the user's code makes in its place."""
     init = dist.init_process_group
 
     @functools.wraps(init)
@@ -77,7 +77,7 @@ def _keep_groups() -> None:
 
 
 def num_collectives() -> tuple[int, int]:
-    """Operations begun by all groups, and by the one of all ranks. Reading it disturbs nobody."""
+    """Operations begun by all groups, and by the one of all ranks. Reading has no side effect."""
     if not dist.is_initialized():
         return 0, 0
     with contextlib.suppress(RuntimeError):  # a backend that does not count
@@ -90,7 +90,7 @@ def num_collectives() -> tuple[int, int]:
 
 
 def default_backend(place: RankAssignment) -> str:
-    """nccl wants a card per rank; workers that share one speak gloo."""
+    """nccl needs a GPU per rank; workers that share one use gloo."""
     shared = len(place.visible_gpus) < place.local_world_size
     return "nccl" if place.gpus and not shared else "gloo"
 
@@ -104,7 +104,7 @@ def devices_of(place: RankAssignment) -> list[torch.device]:
 
 
 def prepare(place: RankAssignment, rendezvous: str | None) -> None:
-    """What must be so before a group is made, whoever makes it."""
+    """Set up this process for a group that is made next, by Headway or by the user's code."""
     _environment(place)
     if place.num_threads is not None:
         torch.set_num_threads(place.num_threads)
@@ -118,7 +118,7 @@ def prepare(place: RankAssignment, rendezvous: str | None) -> None:
 
 def _environment(place: RankAssignment) -> None:
     os.environ["ACCELERATE_TORCH_DEVICE"] = str(device_of(place))
-    # Lightning and friends take this as the sign that a launcher has dealt out the ranks.
+    # Lightning and others take this as the sign that a launcher has assigned the ranks.
     os.environ.setdefault("TORCHELASTIC_RUN_ID", "headway")
     if place.world_size > 1:
         for name, value in _lightning_defaults(place).items():
@@ -133,7 +133,7 @@ def _environment(place: RankAssignment) -> None:
 
 
 def _lightning_defaults(place: RankAssignment) -> dict[str, str]:
-    """What Lightning's ``Trainer()`` takes where nothing is said: by itself it sees one CPU, and trains alone."""
+    """Defaults for Lightning's ``Trainer()``, which would see one CPU otherwise, and train alone."""
     found = {"NUM_NODES": str(place.num_nodes)}
     if not place.gpus:
         return {**found, "ACCELERATOR": "cpu", "DEVICES": str(place.local_world_size)}

@@ -30,7 +30,7 @@ from headway.frameworks.torch_config import SingleProcessConfig
 NAME = "lonely"
 SHARDED = (
     "replay has one rank only, and a sharded model (FSDP, DTensor) needs the parts of all: "
-    "look at the stacks and logs in the failure's folder instead"
+    "look at the stacks and logs in the failure's directory instead"
 )
 
 Tensors = Sequence[torch.Tensor]
@@ -71,7 +71,7 @@ class SingleProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return NAME
 
     def getGroupName(self) -> NoReturn:  # noqa: N802
-        """Asked for by whatever spreads a tensor over a mesh of ranks, and by nobody else."""
+        """Used only to distribute a tensor over a mesh of ranks."""
         raise AloneError(SHARDED)
 
     # --- everybody gets everybody's ---

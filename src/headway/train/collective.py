@@ -1,7 +1,7 @@
 """Meeting points for all ranks, through the controller: they work with any framework, and on no device.
 
 A meeting that can never take place (a rank has returned, or waits in another one) fails the run and says who is
-missing; nobody waits for ever.
+missing; no rank waits forever.
 """
 
 from __future__ import annotations

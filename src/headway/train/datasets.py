@@ -1,10 +1,10 @@
-"""Datasets in training: what goes along to the workers, which part is whose, and where each goes on.
+"""Datasets in training: what travels to the workers, which shard is whose, and where each is resumed.
 
     driver                                   worker
     datasets ──▶ Feed: dataset, order ──▶ Stream: this rank's part, from its cursor on ──▶ get_dataset_shard()
 
 The order is settled here, once: lanes, window, seed. It is saved with the position, so that another machine, another
-memory or another number of workers goes on in the same order.
+memory or another number of workers continues in the same order.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def described(feeds: Mapping[str, Feed]) -> dict[str, DatasetDescription]:
 
 
 def check_unchanged(feeds: Mapping[str, Feed], rundir: RunDirectory) -> None:
-    """A run that goes on must find the rows that it had."""
+    """A resumed run must find the rows that it had before."""
     kept = rundir.recovered.kept
     if not kept:
         return

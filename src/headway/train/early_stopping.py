@@ -68,13 +68,13 @@ class EarlyStopping:
         return self.num_waited >= self._patience
 
     def update(self, metrics: Mapping[str, Any] | None = None) -> bool:
-        """Look at new metrics; gives ``stopped``. Waits for all ranks.
+        """Look at new metrics and return ``stopped``. Waits for all ranks.
 
         Args:
             metrics: As for ``report()``. Rank 0's count; other ranks may leave them out. NaN is no improvement.
 
         Raises:
-            MetricsError: The metric is not there, or not a number.
+            MetricsError: The metric is missing, or not a number.
         """
         session = current("headway.train.EarlyStopping.update")
         if session.rank == 0 or metrics is not None:

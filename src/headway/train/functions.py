@@ -123,18 +123,19 @@ def _validation(session: Session, checkpoint: object, asked: object) -> dict[str
 def track(**things: Any) -> Tracked:
     """Follow a model, an optimizer, a scheduler, prepared loaders, anything that has ``state_dict``.
 
-    What is followed is restored from the newest checkpoint where there is one, and saved by itself every
+    What is followed is restored from the newest checkpoint if there is one. It is saved every
     ``CheckpointConfig(every_reports=n)`` reports, every ``every_s`` seconds and before a stop, with all random states
-    and the place of every loader; so a loop over ``state.epochs(n)`` needs no line of saving or loading to go on, bit
-    for bit, after a restart. All ranks must report alike. A sharded model (FSDP) is saved by all of them. Gradients
-    that are accumulated for a later optimizer step are saved too; ``state.num_batches`` counts the batches of an epoch.
-    Models, optimizers and schedulers are taken from rank 0; of anything else each rank has its own state, which another
-    number of workers takes from rank 0, too.
+    and the position of every loader. So a loop over ``state.epochs(n)`` needs no code for saving or loading to
+    continue, bit for bit, after a restart. All ranks must report in the same steps.
 
-    What a report is to save is taken when the first loop of the epoch asks for its next batch, or the epoch is over:
-    from there training can be resumed exactly. Inside other loops nothing is saved, unless all ranks have to leave.
+    A sharded model (FSDP) is saved by all ranks. Gradients that are accumulated for a later optimizer step are saved
+    too; ``state.num_batches`` counts the batches of an epoch. Models, optimizers and schedulers are taken from rank 0;
+    of anything else each rank has its own state, which another number of workers takes from rank 0.
 
-    Another number of workers can go on too, in the middle of an epoch: the rows that are left are dealt out among those
+    A report's state is taken when the first loop of the epoch requests its next batch, or the epoch is over: from there
+    training can be resumed exactly. Inside other loops nothing is saved, unless all ranks have to stop.
+
+    Another number of workers can continue too, in the middle of an epoch: the rows that are left are split among those
     there are now, so that each comes once per epoch however often the number changes. Only random states are new then.
     """
     tracked: Tracked = tracking_of(list(things.values())).track(**things)
@@ -142,9 +143,9 @@ def track(**things: Any) -> Tracked:
 
 
 def get_checkpoint() -> Checkpoint | None:
-    """Where to go on: the checkpoint that this attempt began with, or the newest since that this rank had a part in.
+    """The checkpoint to resume from; None at the very beginning of a run.
 
-    None at the very beginning of a run.
+    It is the one that this attempt began with, or a newer one that this rank contributed to.
     """
     return current("headway.train.get_checkpoint").newest_checkpoint()
 
@@ -152,7 +153,7 @@ def get_checkpoint() -> Checkpoint | None:
 def get_dataset_shard(name: str | None = None) -> DataIterator:
     """This worker's part of a dataset that was given to the trainer.
 
-    Every iteration of it is an epoch. Where it is rides in every report: after a restart, it goes on there.
+    Every iteration of it is an epoch. Its position is part of every report: after a restart, it continues there.
 
     >>> import headway.data, headway.train as train
     >>> def train_func():
@@ -171,7 +172,7 @@ def get_dataset_shard(name: str | None = None) -> DataIterator:
 
 @contextlib.contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Say that silence is to be expected: no report, no batch, no step, and nothing is wrong.
+    """Announce silence: no report, no batch and no step, although nothing is wrong.
 
     >>> import headway.train as train
     >>> def train_func():
@@ -187,9 +188,10 @@ def phase(name: str) -> Iterator[None]:
 
 
 def get_preemption_info() -> PreemptionInfo | None:
-    """Whether workers are told to leave: which, and until when. All ranks must ask, and get the same answer.
+    """Which workers are preempted, and until when they must exit; None if none is.
 
-    State that ``train.track()`` follows is saved by itself then; this is for code that saves its own.
+    All ranks must call it, and get the same answer. State that ``train.track()`` follows is saved without this; it is
+    for code that saves its own state.
     """
     session = current("headway.train.get_preemption_info")
     told = session.preemption
@@ -212,7 +214,7 @@ def get_all_reported_checkpoints(
     """The checkpoints that the run keeps, the oldest first, with all that is known of them.
 
     COMMITTED waits until this rank's last one is there, VALIDATED until all validations are over too. When
-    ``timeout_s`` is over it gives what there is.
+    ``timeout_s`` is over it returns those there are.
 
     >>> import headway.train as train
     >>> def train_func():

@@ -49,7 +49,7 @@ class Result:
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> Result:
-        """The result of a run that ended some time ago, or is still going on. Only reads.
+        """The result of a run that ended some time ago, or is still running. Only reads.
 
         ``path`` may be an address (``s3://bucket/runs/mine``), or on a filesystem that is given with it.
         """
@@ -124,7 +124,7 @@ class Result:
 
     @property
     def filesystem(self) -> Any:
-        """The pyarrow filesystem that ``path`` lies on."""
+        """The pyarrow filesystem that ``path`` is on."""
         return self._record.place.filesystem
 
     @property

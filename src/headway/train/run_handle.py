@@ -1,4 +1,4 @@
-"""A run in the background, and what its owner can do with it."""
+"""A handle on a run in the background: read its reports, wait for its result, stop it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Reported(NamedTuple):
 
 
 class _Bell:
-    """A watcher that wakes those who wait for news."""
+    """An observer that wakes the threads that wait for news."""
 
     def __init__(self) -> None:
         self.news = threading.Condition()
@@ -56,7 +56,7 @@ class _Bell:
 
 
 class Run:
-    """What ``trainer.start()`` gives. What is wrong with the request is raised there, not later.
+    """A run in the background, as ``trainer.start()`` returns it. Errors in the request are raised there, not later.
 
     >>> from headway import train
     >>> def train_func():
@@ -127,7 +127,7 @@ class Run:
         return f"Run({str(self.path)!r}, {'running' if self.running else 'over'})"
 
     def stop(self) -> None:
-        """End the run now and keep what it has reached; ``result()`` will return it as STOPPED.
+        """End the run and keep what it has reached; ``result()`` returns it as STOPPED.
 
         A run of the same name resumes from its newest checkpoint. If all functions have returned before the
         stop reaches them, the run is FINISHED.

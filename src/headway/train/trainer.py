@@ -133,7 +133,7 @@ class DataParallelTrainer:
 
     @classmethod
     def can_restore(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> bool:
-        """Whether a run lies there that ``restore`` would go on with."""
+        """Whether there is a run that ``restore`` can resume."""
         try:
             return bool(RunReader.at(path, storage_filesystem).description)
         except (StorageError, OSError):
@@ -151,9 +151,9 @@ class DataParallelTrainer:
         storage_filesystem: Any = None,
         **options: Any,
     ) -> Self:
-        """The trainer of a run that was interrupted or failed; ``fit()`` goes on with it.
+        """The trainer of a run that was interrupted or failed; ``fit()`` resumes it.
 
-        Configs that are not given are those of last time. The function is: code is not kept in run directories. Nor are
+        Configs that are not given are those of the last opening. Code is not kept in run directories, nor are
         secrets and objects, only their fields as text: a ``train_loop_config`` with some in it must be given again.
         """
         record = RunReader.at(path, storage_filesystem)
@@ -170,13 +170,13 @@ class DataParallelTrainer:
         return cls(train_loop_per_worker, train_loop_config=config, scaling_config=scaling, run_config=run, **options)
 
     def fit(self) -> Result:
-        """Run to the end. A failed run raises TrainingFailedError; Ctrl-C ends it in order, as ABORTED."""
+        """Run to the end. A failed run raises TrainingFailedError; Ctrl-C ends the run in good order, as ABORTED."""
         from headway.train.launch.fit import prepare
 
         return prepare(self._request).run()
 
     def start(self) -> Run:
-        """Run in the background; the handle gives its reports as they come, and its result."""
+        """Run in the background; the handle yields reports as they come, and waits for the result."""
         return Run(self._request)
 
 

@@ -1,4 +1,4 @@
-"""The vocabulary of Ray AIR: what is reported through its session gets the keys of that generation.
+"""The vocabulary of Ray AIR: reports through its session get the metrics that AIR filled in.
 
 >>> from headway.compat import air
 >>> def train_func():

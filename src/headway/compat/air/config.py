@@ -1,4 +1,4 @@
-"""The configs of that generation: by them a trainer knows that its runs are trials."""
+"""The configs of Ray AIR: a trainer that gets one of them makes trials of its runs."""
 
 from __future__ import annotations
 

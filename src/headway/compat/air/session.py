@@ -1,4 +1,4 @@
-"""``from ray.air import session``: what a training function of that generation calls."""
+"""``from ray.air import session``: the functions that a training function of Ray AIR calls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def report(metrics: Mapping[str, Any], *, checkpoint: Checkpoint | None = None) 
 
 
 def get_checkpoint() -> Checkpoint | None:
-    """The newest one, of this run or of the one that it goes on with."""
+    """The newest checkpoint, of this run or of the one that it resumes."""
     return iterations("air.session.get_checkpoint").reported or functions.get_checkpoint()
 
 
@@ -64,7 +64,7 @@ def get_node_rank() -> int:
 
 
 def get_experiment_name() -> str:
-    """Of a run that is a trial, the name of the folder that it lies in."""
+    """If the run is a trial, the name of its parent directory."""
     run = current("air.session.get_experiment_name").run
     return PurePath(run.path).parent.name if is_trial(run.name) else run.name
 
@@ -88,13 +88,13 @@ def get_trial_resources() -> dict[str, float]:
 
 
 def _loaded_id() -> int:
-    """Counting goes on from the id that was loaded, without adding one: that is how it was."""
+    """Counting continues at the id that was loaded, without adding one, as in Ray AIR."""
     checkpoint = functions.get_checkpoint()
     if checkpoint is None:
         return 0
     try:
         return int(checkpoint.to_dict().get(_ID, 0))
-    except StorageError:  # a folder: it has no such key
+    except StorageError:  # a directory: it has no such key
         return 0
 
 

@@ -1,4 +1,4 @@
-"""Trainers of that generation: their runs are trials, named and nested as they were, and done when they are over.
+"""The trainer of Ray AIR: its runs are trials, named and nested as AIR did, with ``done`` in their last result.
 
 ``TorchTrainer_2022-07-14_20-05-20/TorchTrainer_4913f_00000_0_2022-07-14_20-05-20/checkpoints/checkpoint_000003``
 """

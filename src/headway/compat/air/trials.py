@@ -1,4 +1,4 @@
-"""What the trial layer of that generation knew of a run, and filled into its reports."""
+"""Trials of Ray AIR: their names, and the metrics that they filled into reports."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def filled_in(count: Iterations, run_id: str, run_name: str) -> dict[str, Any]:
 
 
 class Trial:
-    """The run, as callbacks of that generation see it. ``last_result`` is that of the round before."""
+    """The run, as callbacks of Ray AIR see it. ``last_result`` is that of the previous round."""
 
     experiment_tag = "0"
 

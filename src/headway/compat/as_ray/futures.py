@@ -1,4 +1,4 @@
-"""What the methods of a worker group of ours give, for ``ray.get`` and ``ray.wait``."""
+"""Futures of a Headway worker group's methods, for ``ray.get`` and ``ray.wait``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def first_of(refs: Any, num_returns: int = 1, timeout: float | None = None, **op
 
 
 def all_ours(refs: Any) -> bool:
-    """Futures of a worker group of ours, one or a list of them."""
+    """Futures of a Headway worker group, one or a list of them."""
     found = refs if isinstance(refs, list | tuple) else [refs]
     return bool(found) and all(isinstance(ref, concurrent.futures.Future) for ref in found)
 

@@ -1,4 +1,4 @@
-"""How ``import ray.train`` finds us: a finder that comes before all others, and modules that look names up lazily.
+"""The import finder by which ``import ray.train`` means Headway, and modules that look their names up lazily.
 
 A name that we do not have is refused in one sentence wherever it is asked for: ``ray.train.foo``, ``from ray.train
 import foo``, ``import ray.train.foo``.
@@ -19,7 +19,7 @@ from headway.compat.as_ray.ray_core import Core
 
 
 class Face(ModuleType):
-    """A module by a name of Ray's; each of its names is ``module:attribute`` of ours, imported when it is asked for."""
+    """A module with a name of Ray's; each of its names is a ``module:attribute`` of Headway, imported on first use."""
 
     def __init__(self, name: str, names: Mapping[str, str]) -> None:
         super().__init__(name, f"{name}, as Headway has it.")
@@ -46,7 +46,7 @@ class Face(ModuleType):
 
 
 class Shared(Face):
-    """One of which only a part is ours: for the rest it stands in until Ray is needed."""
+    """A module of which Headway replaces only a part; for the rest it is a placeholder until Ray is needed."""
 
     def __init__(self, name: str, names: Mapping[str, str], core: Core) -> None:
         super().__init__(name, names)

@@ -1,4 +1,4 @@
-"""The map: which name of Ray's is which of ours."""
+"""The map from names of Ray to names of Headway."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import headway.data
 import headway.train
 from headway.compat import air, sgd
 
-# Everything below these is ours, or refused; everything else below ``ray`` is Ray's.
+# Everything below these is Headway's, or refused; everything else below ``ray`` is Ray's.
 REPLACED = ("ray.train", "ray.air", "ray.tune", "ray.data", "ray.sgd", "ray.util.sgd")
 
 LATER = {
-    "ray.tune": "tuning is not there",
+    "ray.tune": "tuning is not supported",
     "ray.train.tensorflow": "there is headway.train.torch",
     "ray.train.horovod": "there is headway.train.torch",
     "ray.train.lightning": "prepare the model with ray.train.torch, or run the script with headway run",

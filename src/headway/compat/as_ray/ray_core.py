@@ -34,7 +34,7 @@ OURS = ("train", "air", "tune", "data", "sgd")
 
 
 class Core(ModuleType):
-    """The module ``ray``. It becomes the real one, in place: whoever has imported it has the real one then."""
+    """The module ``ray``. It becomes the real one, in place, for all that have imported it."""
 
     def __init__(self, real: ModuleType | None = None) -> None:
         super().__init__("ray", "Ray, as Headway has it.")
@@ -47,7 +47,7 @@ class Core(ModuleType):
         self._installed = spec is not None
         self._is_real = False
         self._lock = threading.RLock()
-        self._noted: dict[str, Any] | None = None  # what ray.init() was told
+        self._noted: dict[str, Any] | None = None  # the arguments of ray.init()
         self._context: Any = None  # and what it gave, when it was done
         if real is not None:
             vars(self).update({name: value for name, value in vars(real).items() if name not in OURS})
@@ -140,7 +140,7 @@ class Core(ModuleType):
         self._teach_pickle()
 
     def _do_without_session(self) -> None:
-        """Where there is none to join, nobody starts one of its own in a worker: each would have another."""
+        """A worker never starts a Ray session of its own: each worker would have another one."""
         os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
         vars(self).update({name: _refusal(name) for name in NEED_SESSION})
 
@@ -154,7 +154,7 @@ class Core(ModuleType):
     def _load(self) -> None:
         loader = self.__spec__.loader
         assert loader is not None
-        sys.modules.pop("ray.util", None)  # our stand-in for it
+        sys.modules.pop("ray.util", None)  # the placeholder
         vars(self).pop("util", None)
         self._is_real = True  # what it imports of itself is real from now on
         try:
@@ -177,7 +177,7 @@ class Core(ModuleType):
     def _init_and_tell(self, *args: Any, **kwargs: Any) -> Any:
         """Workers find the session by what we tell them in the environment."""
         done = self._real_init(*args, **kwargs)
-        if self._noted is None:  # else that was told when it was noted
+        if self._noted is None:  # else it was logged when the call was noted
             _tell_environment(kwargs.get("runtime_env"))
         self._tell_session(kwargs.get("runtime_env"))
         return done
@@ -206,7 +206,7 @@ class Core(ModuleType):
 
 
 class _Noted:
-    """What ``ray.init()`` gives before Ray is needed. Whoever asks it for anything, an address say, needs Ray."""
+    """The result of ``ray.init()`` before Ray is needed. Reading an attribute, such as the address, needs Ray."""
 
     def __init__(self, core: Core) -> None:
         self._core = core

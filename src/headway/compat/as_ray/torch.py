@@ -1,4 +1,4 @@
-"""The TorchTrainer of every generation: the configs that it is given decide whether its runs are trials."""
+"""The TorchTrainer of all generations of Ray: its configs decide whether its runs are trials."""
 
 from __future__ import annotations
 

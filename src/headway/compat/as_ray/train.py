@@ -1,4 +1,4 @@
-"""What ``ray.train`` says in more than one generation at once."""
+"""Names of ``ray.train`` that several generations of Ray share with different meanings."""
 
 from __future__ import annotations
 

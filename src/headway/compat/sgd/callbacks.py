@@ -25,7 +25,7 @@ class SGDCallback(UserCallback):
     """
 
     def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
-        """A run begins; ``logdir`` is its own folder."""
+        """A run begins; ``logdir`` is its directory."""
 
     def handle_result(self, results: Round, **info: Any) -> None:
         """A round is over: a dict per rank."""
@@ -52,7 +52,7 @@ class PrintCallback(SGDCallback):
 
 
 class _Logger(SGDCallback):
-    """One that writes below the run's folder, or where it was told to, what some workers report."""
+    """Writes what some workers report, into the run directory or another one."""
 
     def __init__(self, logdir: str | None = None, workers_to_log: int | Sequence[int] | None = 0) -> None:
         self._logdir = logdir

@@ -11,7 +11,7 @@ from headway.core.callback import TrainRunContext, UserCallback
 
 
 class Stream(UserCallback):
-    """Puts rounds aside for whoever iterates; None is the end."""
+    """Queues rounds for the iterator; None is the end."""
 
     def __init__(self) -> None:
         self.rounds: queue.SimpleQueue[Round | None] = queue.SimpleQueue()
@@ -27,7 +27,7 @@ class Stream(UserCallback):
 
 
 class SGDIterator:
-    """What ``Trainer.run_iterator`` gives. The run goes on in the background, whether anybody iterates or not.
+    """What ``Trainer.run_iterator`` returns. The run continues in the background, with or without iteration.
 
     ``results`` waits for the end of the run: what the functions have returned, or what they have raised.
     """

@@ -1,4 +1,4 @@
-"""From one report per rank to the rounds of that generation: a list of dicts, in which all ranks did the same."""
+"""Rounds of RaySGD v2, from one report per rank: a list of dicts, in which all ranks did the same."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a training function of that generation calls.
+"""The functions that a training function of RaySGD v2 and Ray Train 1.x calls.
 
-One call is one round, in lock-step: nobody reports or saves before all have come to the same call. Ranks that make
-different ones are told so, instead of waiting for each other.
+One call is one round, in lock-step: no rank reports or saves before all have come to the same call. Ranks that make
+different calls get an error, instead of waiting for each other.
 """
 
 from __future__ import annotations

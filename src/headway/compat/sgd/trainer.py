@@ -129,7 +129,7 @@ class Trainer:
         return crew
 
     def to_tune_trainable(self, train_func: Callable[..., Any], dataset: Any = None) -> NoReturn:
-        raise NotImplementedError("Headway has no to_tune_trainable yet: tuning is not there")
+        raise NotImplementedError("Headway has no to_tune_trainable yet: tuning is not supported")
 
     def shutdown(self) -> None:
         """End the workers. What the runs have reached can still be asked for."""
@@ -194,12 +194,12 @@ class Trainer:
 
     @property
     def logdir(self) -> Path:
-        """The trainer's own folder."""
+        """The trainer's own directory."""
         return self._logdir
 
     @property
     def latest_run_dir(self) -> Path | None:
-        """The folder of the newest run; None before the first."""
+        """The directory of the newest run; None before the first."""
         return self._run.path if self._run is not None else None
 
     @property
@@ -215,7 +215,7 @@ class Trainer:
 
     @property
     def latest_checkpoint_path(self) -> Path | None:
-        """Where the newest one lies; None where none was written to disk."""
+        """The path of the newest checkpoint; None if none was written to disk."""
         return self._on_disk(self._reached.checkpoint if self._reached is not None else None)
 
     @property
@@ -239,7 +239,7 @@ class Trainer:
 
     @property
     def _reached(self) -> Result | None:
-        """The newest run's result; while it goes on, what it has reached so far."""
+        """The newest run's result; while it runs, what it has reached so far."""
         if self._result is not None or self._run is None:
             return self._result
         return Result(RunReader.at(self._run.path))
@@ -278,14 +278,14 @@ def _backend(backend: object) -> BackendConfig:
     if not isinstance(backend, str):
         raise TypeError(f"backend must be a name or a BackendConfig, got {backend!r}")
     if backend in LATER:
-        raise NotImplementedError(f"the backend {backend!r} is not there yet: there is 'torch'")
+        raise NotImplementedError(f"the backend {backend!r} is not supported yet: use 'torch'")
     if backend not in BACKENDS:
         raise ConfigError(f"there is no backend {backend!r}: there is {', '.join(map(repr, BACKENDS))}")
     return BACKENDS[backend]()
 
 
 def _new_folder(prefix: str) -> Path:
-    """``<results>/<prefix>_<date>``, of this trainer alone."""
+    """``<results>/<prefix>_<date>``, for this trainer alone."""
     first = results_folder() / f"{prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
     for number in range(1, 1000):
         folder = first if number == 1 else first.with_name(f"{first.name}_{number}")
@@ -298,7 +298,7 @@ def _new_folder(prefix: str) -> Path:
 
 
 def _next_run(logdir: Path) -> str:
-    """Counted from 1; a folder that holds runs of another trainer keeps them."""
+    """Counted from 1; runs of another trainer in the same directory are kept."""
     numbers = [int(path.name[4:]) for path in logdir.glob("run_*") if path.name[4:].isdigit()]
     return f"run_{max(numbers, default=0) + 1:03d}"
 

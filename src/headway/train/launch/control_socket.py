@@ -65,7 +65,7 @@ class ControlSocket:
         try:
             listener.bind(self._address)
             listener.listen()
-        except OSError:  # no such sockets here, or the name is taken: the run goes on without
+        except OSError:  # no such sockets here, or the name is taken: the run continues without
             listener.close()
             return self
         self._listener = listener
@@ -94,7 +94,7 @@ class ControlSocket:
                 return
             try:
                 self._answer(connection)
-            except (OSError, ValueError):  # it went away, or is no client of ours
+            except (OSError, ValueError):  # the client has disconnected, or is no client of this socket
                 connection.close()
 
     def _answer(self, connection: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""What signals mean to a program while it runs a ``fit()``. Only the main thread can be asked."""
+"""Signal handlers of a program while it runs a ``fit()``. Only the main thread can set them."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def sigterm(terminate: Callable[[], None]) -> Iterator[None]:
 
 
 def heed_sigterm() -> None:
-    """From now on SIGTERM is told to the runs that are open, if there are any. A handler of the user's stays.
+    """From now on SIGTERM is passed on to the open runs. A handler of the user's is kept.
 
-    Only the main thread can be asked; so a run that is to go on in another one calls this before.
+    Only the main thread can set handlers; so a run that is to continue in another thread calls this before.
     """
     main = threading.current_thread() is threading.main_thread()
     if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:

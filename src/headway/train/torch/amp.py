@@ -1,6 +1,6 @@
 """Mixed precision in three calls: ``accelerate(amp=True)`` first, then ``prepare_optimizer`` and ``backward``.
 
-On CUDA it is bfloat16 where the card has it, else float16 with a gradient scaler; on CPU it is bfloat16.
+On CUDA it is bfloat16 if the GPU supports it, else float16 with a gradient scaler; on CPU it is bfloat16.
 """
 
 from __future__ import annotations

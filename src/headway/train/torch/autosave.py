@@ -159,7 +159,7 @@ class AutosavedState:
         if leave and (undecided := self._data.undecided):
             self._warn(
                 f"stopping in epoch {self._epoch} while {', '.join(undecided)} has an iterator that the epoch "
-                "before has left with batches to give: the next iterator will go on with those batches"
+                "before has left with batches to give: the next iterator will continue with those batches"
             )
         if self._passes.expects_more and self._thread in (None, threading.get_ident()):
             return SaveLater()
@@ -225,7 +225,7 @@ class AutosavedState:
         if self._reports_of_epoch == 2 and not self._data:
             self._warn(
                 f"epoch {self._epoch} has several reports and train.track() follows no loader: a restart from "
-                "one of them goes on with the next epoch; name the prepared loader in train.track(...)"
+                "one of them continues with the next epoch; name the prepared loader in train.track(...)"
             )
         if self._data.take_unnamed_shuffle():
             self._warn(
@@ -237,7 +237,7 @@ class AutosavedState:
         if not self._warned_of_undecided:
             self._warn(
                 f"nothing is saved in epoch {self._epoch} until it uses {', '.join(undecided)}: the epoch before "
-                "has left an iterator with batches to give, and may go on with it or not; del the iterator to have "
+                "has left an iterator with batches to give, and may continue it or not; del the iterator to have "
                 "state saved meanwhile"
             )
         self._warned_of_undecided = True

@@ -1,6 +1,6 @@
 """Sharded models (FSDP) and their optimizers, saved by every rank and loadable by another number of them.
 
-torch.distributed.checkpoint does the work; each rank writes into a folder of its own, and the commit joins them.
+torch.distributed.checkpoint does the work; each rank writes into a directory of its own, and the commit merges them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def is_sharded(thing: Any) -> bool:
 
 
 def check_sharded(folder: Path, proof: Proof) -> None:
-    """StorageError unless our own run wrote what lies there: its metadata and its shards are pickles."""
+    """StorageError unless this user's own runs wrote these files: the metadata and the shards are pickles."""
     for path in sorted(Path(root, name) for root, names, files in os.walk(folder) for name in (*names, *files)):
         if path.is_dir() and not path.is_symlink():
             continue

@@ -128,7 +128,7 @@ def _deliver_to(loader: Any, device: torch.device, *, ahead: bool) -> None:
 
 
 def _iterate(loader: Any, through: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
-    """Have what this one loader gives go through a function: by a subclass of its own class, with one object in it."""
+    """Pass the batches of this one loader through a function: by a subclass of its own class, with one object in it."""
     base = type(loader)
     own = type(base.__name__, (base,), {"__iter__": lambda self: through(base.__iter__(self))})
     own.__module__, own.__qualname__ = base.__module__, base.__qualname__

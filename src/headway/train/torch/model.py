@@ -60,7 +60,7 @@ def _sharded(model: nn.Module, device: torch.device, options: dict[str, Any]) ->
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    # Left to itself, torch would take a card where there is one, whatever the model lives on.
+    # By default torch would use a GPU if there is one, whatever device the model is on.
     options.setdefault("mesh", init_device_mesh(device.type, (dist.get_world_size(),)))
     for tensor in (*model.parameters(), *model.buffers()):
         dist.broadcast(tensor.detach(), src=0)
@@ -71,7 +71,7 @@ def _sharded(model: nn.Module, device: torch.device, options: dict[str, Any]) ->
 
 
 def _blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """The layers that repeat: what lies in a ModuleList or Sequential, at any depth, and has parameters."""
+    """The layers that repeat: modules with parameters in a ModuleList or Sequential, at any depth."""
     for child in model.children():
         if isinstance(child, nn.ModuleList | nn.Sequential):
             yield from (layer for layer in child if any(True for _ in layer.parameters()))

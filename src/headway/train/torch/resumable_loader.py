@@ -1,10 +1,10 @@
-"""A prepared loader that knows where it is and can go on from there, without reading the batches before it.
+"""A prepared loader that knows its position and can resume there, without reading the batches before it.
 
-Where it is, is one number for all ranks: how many rows of the epoch's global order have been consumed. So another
-number of workers can go on from there, in the middle of an epoch.
+Its position is one number for all ranks: how many rows of the epoch's global order have been consumed. So another
+number of workers can continue there, in the middle of an epoch.
 
 Rows travel through the sampler with their epoch, so that each fetch, in whatever process, can be seeded by (seed,
-epoch, row): augmentation is the same whoever fetches the row, and whenever.
+epoch, row): augmentation is the same in whatever process and at whatever time the row is fetched.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def follow(
     name: str = "",
     watcher: PassObserver | None = None,
 ) -> Cursor:
-    """Make this loader, prepared by ``prepare_data_loader``, one that can go on."""
+    """Make a loader from ``prepare_data_loader`` resumable."""
     share_lone(loader)
     if not isinstance(loader.batch_sampler, DealtBatches):
         raise ConfigError(
@@ -63,9 +63,9 @@ class Cursor:
         self._watcher = watcher
         self.sampler: DealtSampler = loader.batch_sampler.sampler
         self._subset = subset_fingerprint(loader.dataset)
-        self._expected: str | None = None  # fingerprint of the order that an epoch to be gone on with has
+        self._expected: str | None = None  # fingerprint of the order of the epoch to be resumed
         self._at_boundary = False  # this pass was running when an epoch of the function ended
-        self._crosses: bool | None = None  # whether such a pass goes on in the next epoch, as far as is known
+        self._crosses: bool | None = None  # whether such a pass continues in the next epoch, as far as is known
         self._before_first_batch = before_first_batch
         self._epoch = -1  # none has begun
         self._position = 0
@@ -74,12 +74,12 @@ class Cursor:
         self._running = False  # in this process
         self.num_finished = 0  # epochs, in this process
         self.first = 0  # rows of the coming epoch that were handed out before
-        self.num_to_skip = 0  # passes that the resumed epoch has had already: they give nothing
+        self.num_to_skip = 0  # passes that the resumed epoch has had already: they are empty
         self._num_begun = 0  # passes, in this process
         self.overlaps = False  # two passes were running at once, and both were used
 
     def state(self) -> dict[str, Any]:
-        left = self._at_boundary and self._crosses is False  # whoever holds its iterator will drop it
+        left = self._at_boundary and self._crosses is False  # its iterator will not be used again
         return {
             "epoch": self._epoch,
             "position": 0 if left else self._position,
@@ -88,7 +88,7 @@ class Cursor:
         }
 
     def saved(self) -> dict[str, Any]:
-        """Where it is, and by what to know that the rows are the same when it goes on."""
+        """The position, and fingerprints to check on resuming that the rows are the same."""
         order = self._expected or self.sampler.fingerprint
         return {**self.state(), "crosses": self._crosses, "order": order, "subset": self._subset}
 
@@ -132,14 +132,14 @@ class Cursor:
             )
 
     def _reached(self, state: dict[str, Any], *, same_world: bool) -> tuple[int, int]:
-        """Batches and rows of the epoch. Older states tell no rows: other workers begin such an epoch anew."""
+        """Batches and rows of the epoch. Older states have no rows: other workers restart such an epoch."""
         position = state["position"]
         if "rows" in state:
             return position, state["rows"]
         return (position, self.sampler.rows_after(0, steps=position)) if same_world else (0, 0)
 
     def handed_out(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-        """The batches of an epoch, counted as the loop gets them; random states are set just before it goes on."""
+        """The batches of an epoch, counted as the loop gets them; random states are set just before the first one."""
         self._watcher.begin(self.key)
         if self.num_to_skip:
             self.num_to_skip -= 1
@@ -198,7 +198,7 @@ class _Tagged:
 
 
 class _Seeded(Dataset[Any]):
-    """Every row is fetched with randomness of its own; in the training process nobody else notices.
+    """Every row is fetched with a random state of its own; in the training process the state is put back.
 
     To the user's code it is the dataset that it wraps: it can be indexed, and its attributes can be read and set.
     """
@@ -241,7 +241,7 @@ class _Seeded(Dataset[Any]):
         delattr(self._dataset, name)
 
     def collated(self, collate: Callable[[], Any]) -> Any:
-        """What is drawn to make a batch of the rows that were fetched last (mixing them, say) depends on them alone."""
+        """Collate with random numbers (to mix rows, for example) that depend only on the rows fetched last."""
         return collate() if get_worker_info() is not None else self._seeded(self._last, "collate", collate)
 
     def _fetched(self, row: Row, fetch: Callable[[], Any]) -> Any:

@@ -4,7 +4,7 @@ A resumed function runs its code from the top, and every loader and dataset cont
 omits nothing at two kinds of places only:
 
     for epoch in state.epochs(9):
-        for batch in loader:        ◀ the epoch's first pass asks for its next batch, or finds that there is none
+        for batch in loader:        ◀ the epoch's first pass requests its next batch, or ends
             ...
         for batch in validation:      inside a later pass: the code between the passes would run twice
             ...
@@ -60,7 +60,7 @@ class Passes:
         return again
 
     def ask(self, name: Hashable, *, last: bool = False) -> bool:
-        """The next batch is asked for; ``last``: and there is none. True if training can be resumed from here."""
+        """The next batch is requested; ``last``: the pass has no more. True if training can be resumed from here."""
         self._left.discard(name)
         if self._leading is None:  # this pass began in the epoch before
             self._leading = name

@@ -1,4 +1,4 @@
-"""Whose rows: samplers that give this rank its share of what the user's own sampler would draw."""
+"""Samplers that give each rank its shard of what the user's own sampler would draw."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _deal_out(loader: Any, place: RankAssignment, seed: int, global_workers: int
     drawn = loader.batch_sampler if loader.batch_size is None and loader.batch_sampler is not None else loader.sampler
     if not hasattr(drawn, "__len__"):
         raise ConfigError(
-            f"a {type(drawn).__name__} has no length, so its rows cannot be dealt out evenly: give it a __len__, or "
+            f"a {type(drawn).__name__} has no length, so its rows cannot be split evenly: give it a __len__, or "
             "let it draw each worker's own rows and call prepare_data_loader(loader, add_dist_sampler=False)"
         )
     if loader.batch_sampler is not None and loader.batch_size is None:
@@ -229,7 +229,7 @@ class Evenness:
         missing = -len(items) % self._place.world_size
         kind = "batches of one row" if hasattr(items[0], "__len__") else "rows that are not batched"
         self._tell(
-            f"{len(items):,} {kind} cannot be dealt evenly, so {missing} are given out twice in each epoch; leave some "
+            f"{len(items):,} {kind} cannot be split evenly, so {missing} come twice in each epoch; leave some "
             "out, or use a number of workers that divides them"
         )
         return [*items, *itertools.islice(itertools.cycle(items), missing)]
@@ -246,7 +246,7 @@ class Evenness:
         elif num_rows and (steps := num_steps(num_rows, global_batch, size, drop_last=False)) * global_batch < num_rows:
             last = num_rows - (steps - 1) * global_batch
             self._tell(
-                f"{num_rows:,} rows cannot be dealt evenly in batches of {global_batch // size}: so that each comes "
+                f"{num_rows:,} rows cannot be split evenly in batches of {global_batch // size}: so that each comes "
                 f"once, the last step of an epoch has {last} rows; drop_last=True leaves out what is too much"
             )
 

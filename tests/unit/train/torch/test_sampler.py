@@ -128,14 +128,14 @@ def test_batches_that_are_fetched_at_once_are_cut_too() -> None:
     ("options", "said"),
     [
         ({"dataset": range(2)}, "2 rows are left for a step in which each rank needs one"),
-        ({"dataset": range(10), "batch_size": None}, "10 rows that are not batched cannot be dealt evenly, so 2 are"),
+        ({"dataset": range(10), "batch_size": None}, "10 rows that are not batched cannot be split evenly, so 2 are"),
         (
             {"dataset": range(5), "batch_sampler": [[0], [1], [2], [3], [4]]},
-            "5 batches of one row cannot be dealt evenly",
+            "5 batches of one row cannot be split evenly",
         ),
         (
             {"dataset": range(10)},
-            "10 rows cannot be dealt evenly in batches of 1: so that each comes once, the last",
+            "10 rows cannot be split evenly in batches of 1: so that each comes once, the last",
         ),
     ],
 )
