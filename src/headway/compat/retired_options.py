@@ -15,7 +15,7 @@ from headway.core.errors import ConfigError
 _SCHEDULING = ("trainer_resources", "_max_cpu_fraction_per_node")
 
 
-def _refuse_wishes(kind: str, options: dict[str, Any], reasons: dict[str, str]) -> dict[str, Any]:
+def _refuse_unsupported(kind: str, options: dict[str, Any], reasons: dict[str, str]) -> dict[str, Any]:
     """The options without those that have gone; ConfigError where one of them really asks for something."""
     for name, reason in reasons.items():
         if options.pop(name, None):
@@ -23,7 +23,7 @@ def _refuse_wishes(kind: str, options: dict[str, Any], reasons: dict[str, str]) 
     return options
 
 
-class RunConfig(config.RunConfig):
+class RayRunConfig(config.RunConfig):
     """See :class:`headway.train.RunConfig` for the other options.
 
     Args:
@@ -44,10 +44,10 @@ class RunConfig(config.RunConfig):
             "progress_reporter": "a callback sees every report",
             "log_to_file": "every rank's output is in the run's logs directory anyway",
         }
-        super().__init__(*args, **_refuse_wishes("RunConfig", options, reasons))
+        super().__init__(*args, **_refuse_unsupported("RunConfig", options, reasons))
 
 
-class ScalingConfig(config.ScalingConfig):
+class RayScalingConfig(config.ScalingConfig):
     """Resources of the driver had a meaning on a cluster; on one machine they are ignored."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -55,14 +55,25 @@ class ScalingConfig(config.ScalingConfig):
         super().__init__(*args, **known)
 
 
-class CheckpointConfig(config.CheckpointConfig):
+class RayCheckpointConfig(config.CheckpointConfig):
+    """Options that saved checkpoints by themselves are refused."""
+
     def __init__(self, *args: Any, **options: Any) -> None:
         reason = "the function reports its checkpoints, or train.track() saves what it follows"
         reasons = dict.fromkeys(("checkpoint_frequency", "checkpoint_at_end"), reason)
-        super().__init__(*args, **_refuse_wishes("CheckpointConfig", options, reasons))
+        super().__init__(*args, **_refuse_unsupported("CheckpointConfig", options, reasons))
 
 
-class FailureConfig(config.FailureConfig):
+class RayFailureConfig(config.FailureConfig):
+    """``fail_fast`` is refused."""
+
     def __init__(self, *args: Any, **options: Any) -> None:
         reasons = {"fail_fast": "max_failures=0 ends the run at the first failure"}
-        super().__init__(*args, **_refuse_wishes("FailureConfig", options, reasons))
+        super().__init__(*args, **_refuse_unsupported("FailureConfig", options, reasons))
+
+
+# Scripts know them by these names.
+RunConfig = RayRunConfig
+ScalingConfig = RayScalingConfig
+CheckpointConfig = RayCheckpointConfig
+FailureConfig = RayFailureConfig

@@ -62,12 +62,13 @@ ELSEWHERE = {
 def refuse_unknown_keywords(init: Init) -> Init:
     """Make ``__init__`` answer an unknown keyword with a sentence and the nearest name that it knows."""
     known = [name for name in inspect.signature(init).parameters if name != "self"]
+    owner = init.__qualname__.split(".")[-2:][0]  # the class, under the name that its documentation has
 
     @functools.wraps(init)
     def checked(self: Any, *args: Any, **kwargs: Any) -> None:
         for name in kwargs:
             if name not in known:
-                raise UnknownOption(_unknown(type(self).__name__, name, known))
+                raise UnknownOption(_unknown(owner, name, known))
         init(self, *args, **kwargs)
 
     return cast(Init, checked)

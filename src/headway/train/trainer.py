@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, TypedDict, TypeVar, Unpack, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Self, TypedDict, TypeVar, Unpack, get_args, get_origin, get_type_hints
 
 from headway.core.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, refuse_unknown_keywords
 from headway.core.errors import ConfigError, StorageError
@@ -99,6 +99,8 @@ class DataParallelTrainer:
     {'rate': 0.1}
     """
 
+    kind: ClassVar[str] = ""  # begins the names of runs that are given none; empty: the name of the class
+
     @trainer_options
     def __init__(
         self,
@@ -116,7 +118,7 @@ class DataParallelTrainer:
         checked("backend_config", backend_config, BackendConfig)
         _check_options(options)
         self._request = TrainRequest(
-            kind=type(self).__name__,
+            kind=self.kind or type(self).__name__,
             task=Task(
                 call=train_loop_per_worker,
                 backend=backend_config,

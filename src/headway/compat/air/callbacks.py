@@ -97,7 +97,7 @@ class LoggerCallback(Callback):
         self.log_trial_end(trial, failed=True)
 
 
-class JsonLoggerCallback(LoggerCallback):
+class TuneJsonLogger(LoggerCallback):
     """A line of JSON per report: ``result.json``; the config in ``params.json``."""
 
     def log_trial_start(self, trial: Trial) -> None:
@@ -119,7 +119,7 @@ class CSVLoggerCallback(LoggerCallback):
         self._csv.log(result)
 
 
-class _Tracking(LoggerCallback):
+class _TrackingLogger(LoggerCallback):
     """Reports go to a tracker."""
 
     def __init__(self, tracker: Tracker) -> None:
@@ -135,14 +135,14 @@ class _Tracking(LoggerCallback):
         self._tracker.end(failed=failed)
 
 
-class TBXLoggerCallback(_Tracking):
+class TuneTensorBoardLogger(_TrackingLogger):
     """Numbers as TensorBoard events in the run's directory, as ``ray/tune/<name>``."""
 
     def __init__(self) -> None:
         super().__init__(TensorBoard("ray/tune/"))
 
 
-class MLflowLoggerCallback(_Tracking):
+class MLflowLoggerCallback(_TrackingLogger):
     """A run of an MLflow experiment; ``save_artifact`` adds the run's directory at the end."""
 
     def __init__(
@@ -157,8 +157,13 @@ class MLflowLoggerCallback(_Tracking):
         super().__init__(MLflow(tracking_uri, registry_uri, None, experiment_name, tags, save_artifact))
 
 
-class WandbLoggerCallback(_Tracking):
+class WandbLoggerCallback(_TrackingLogger):
     """A run of a project of Weights & Biases."""
 
     def __init__(self, project: str | None = None, group: str | None = None, **init: Any) -> None:
         super().__init__(Wandb(project=project, group=group, **init))
+
+
+# Scripts know them by these names, which callbacks of RaySGD have too.
+JsonLoggerCallback = TuneJsonLogger
+TBXLoggerCallback = TuneTensorBoardLogger

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from headway.compat import retired_options
-from headway.compat.retired_options import CheckpointConfig, FailureConfig
+from headway.compat.retired_options import CheckpointConfig, FailureConfig, RayRunConfig, RayScalingConfig
 
 __all__ = ["CheckpointConfig", "FailureConfig", "RunConfig", "ScalingConfig"]
 
 
-class ScalingConfig(retired_options.ScalingConfig):
+class AirScalingConfig(RayScalingConfig):
     """See :class:`headway.train.ScalingConfig`."""
 
 
-class RunConfig(retired_options.RunConfig):
+class AirRunConfig(RayRunConfig):
     """See :class:`headway.train.RunConfig` for the other options.
 
     Args:
@@ -21,3 +20,8 @@ class RunConfig(retired_options.RunConfig):
         local_dir: An older name for ``storage_path``.
         **options: By name.
     """
+
+
+# Scripts know them by these names.
+RunConfig = AirRunConfig
+ScalingConfig = AirScalingConfig

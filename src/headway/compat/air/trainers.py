@@ -11,15 +11,15 @@ from dataclasses import replace
 
 from headway.compat.air.trials import nested_name
 from headway.core.config import RunConfig
+from headway.train import trainer as base
 from headway.train.result import Result
-from headway.train.trainer import DataParallelTrainer as _DataParallelTrainer
 
 
-def fit_as_trial(trainer: _DataParallelTrainer) -> Result:
+def fit_as_trial(trainer: base.DataParallelTrainer) -> Result:
     """``fit()``, with the directories and the last word of a trial."""
     trial = copy.copy(trainer)
     trial._request = replace(trainer._request, run=_nested(trainer._request.run, trainer._request.kind))
-    result = _DataParallelTrainer.fit(trial)
+    result = base.DataParallelTrainer.fit(trial)
     if result.metrics is not None and "done" in result.metrics:
         result.metrics["done"] = True
     return result
@@ -31,8 +31,14 @@ def _nested(config: RunConfig, kind: str) -> RunConfig:
     return replace(config, storage_path=f"{storage}/{config.name or experiment}", name=trial)
 
 
-class DataParallelTrainer(_DataParallelTrainer):
+class AirTrainer(base.DataParallelTrainer):
     """See :class:`headway.train.DataParallelTrainer`."""
+
+    kind = "DataParallelTrainer"
 
     def fit(self) -> Result:
         return fit_as_trial(self)
+
+
+# Scripts know it by this name.
+DataParallelTrainer = AirTrainer

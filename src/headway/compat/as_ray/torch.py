@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from headway.compat.air.config import RunConfig, ScalingConfig
+from headway.compat.air.config import AirRunConfig, AirScalingConfig
 from headway.compat.air.trainers import fit_as_trial
 from headway.core.errors import ConfigError
 from headway.frameworks.torch_config import TorchConfig
@@ -42,5 +42,5 @@ class TorchTrainer(_TorchTrainer):
 
     def fit(self) -> Result:
         request = self._request
-        trial = isinstance(request.scaling, ScalingConfig) or isinstance(request.run, RunConfig)
+        trial = isinstance(request.scaling, AirScalingConfig) or isinstance(request.run, AirRunConfig)
         return fit_as_trial(self) if trial else super().fit()

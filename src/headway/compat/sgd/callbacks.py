@@ -130,7 +130,7 @@ class CSVCallback(_Logger):
             self._csv.log(result)
 
 
-class _Tracking(SGDCallback):
+class _TrackingCallback(SGDCallback):
     """One worker's numbers go to a tracker."""
 
     def __init__(self, tracker: Tracker, worker_to_log: int) -> None:
@@ -148,14 +148,14 @@ class _Tracking(SGDCallback):
         self._tracker.end(failed=error)
 
 
-class TBXLoggerCallback(_Tracking):
+class TBXLoggerCallback(_TrackingCallback):
     """One worker's numbers as TensorBoard events, as ``ray/train/<name>``."""
 
     def __init__(self, logdir: str | None = None, worker_to_log: int = 0) -> None:
         super().__init__(TensorBoard("ray/train/", logdir), worker_to_log)
 
 
-class MlflowCallback(_Tracking):
+class MlflowCallback(_TrackingCallback):
     """One worker's numbers as an MLflow run.
 
     Args:
@@ -179,7 +179,7 @@ class MlflowCallback(_Tracking):
         super().__init__(MLflow(tracking_uri, registry_uri, experiment_id, experiment_name, tags), worker_to_log)
 
 
-class WandbCallback(_Tracking):
+class WandbCallback(_TrackingCallback):
     """One worker's numbers as a run of Weights & Biases.
 
     Args:
