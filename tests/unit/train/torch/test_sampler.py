@@ -128,7 +128,7 @@ def test_batches_that_are_fetched_at_once_are_cut_too() -> None:
     ("options", "said"),
     [
         ({"dataset": range(2)}, "2 rows are left for a step in which each rank needs one"),
-        ({"dataset": range(10), "batch_size": None}, "10 rows that are not batched cannot be split evenly, so 2 are"),
+        ({"dataset": range(10), "batch_size": None}, "10 rows that are not batched cannot be split evenly, so 2 come"),
         (
             {"dataset": range(5), "batch_sampler": [[0], [1], [2], [3], [4]]},
             "5 batches of one row cannot be split evenly",
