@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader
 
 from headway.core.errors import ConfigError
-from headway.data.execution.batch_counter import Watcher
+from headway.data.execution.batch_counter import PassObserver
 from headway.train.datasets import DatasetShards
 from headway.train.torch.loader import USE, PreparedLoaders, Use
 from headway.train.torch.resumable_loader import Cursor, follow
@@ -35,7 +35,7 @@ class TrackedData:
         loaders: Mapping[str, DataLoader[Any]],
         session: Session,
         passes: Passes,
-        watcher: Watcher,
+        watcher: PassObserver,
         before_first_batch: Callable[[], None],
     ) -> None:
         self._prepared = session.helper(PreparedLoaders)
