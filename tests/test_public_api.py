@@ -216,8 +216,6 @@ def documented_parameters(thing: Any) -> set[str]:
 
 # Public names whose parameters are yet to be documented. Only remove entries.
 UNDOCUMENTED = {
-    "headway.data.context.DataContext",
-    "headway.data.context.ExecutionOptions",
     "headway.data.read_api.from_items",
     "headway.data.read_api.range",
     "headway.data.read_api.range_tensor",
