@@ -214,27 +214,11 @@ def documented_parameters(thing: Any) -> set[str]:
     return {name for section in sections for name in re.findall(r"^    \*{0,2}(\w+): ", section, re.MULTILINE)}
 
 
-# Public names whose parameters are yet to be documented. Only remove entries.
-UNDOCUMENTED = {
-    "headway.data.read_api.from_items",
-    "headway.data.read_api.range",
-    "headway.data.read_api.range_tensor",
-    "headway.data.read_api.read_binary_files",
-    "headway.data.read_api.read_csv",
-    "headway.data.read_api.read_images",
-    "headway.data.read_api.read_json",
-    "headway.data.read_api.read_numpy",
-    "headway.data.read_api.read_parquet",
-    "headway.data.read_api.read_text",
-    "headway.data.read_api.read_webdataset",
-}
-
-
 @pytest.mark.parametrize("name", sorted(public_things()))
 def test_every_parameter_of_a_public_name_is_documented(name: str) -> None:
     thing = public_things()[name]
     missing = parameters(thing) - documented_parameters(thing)
-    assert bool(missing) == (name in UNDOCUMENTED), f"without documentation: {', '.join(sorted(missing)) or 'none'}"
+    assert not missing
 
 
 def test_every_public_name_explains_itself() -> None:
