@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import os
@@ -103,3 +104,41 @@ def test_every_word_of_the_glossary_is_used_in_the_source(word: str) -> None:
     spelled = re.compile(rf"\b{word.replace(' ', '[ _]?')}s?\b", re.I)
     texts = (path.read_text() for path in (ROOT / "src").rglob("*.py"))
     assert any(spelled.search(text) for text in texts)
+
+
+# --- the journeys of docs/architecture.md ---
+
+STEP = re.compile(r"^ *([a-z_/]+\.py):([\w.]+)(?:  |$)", re.M)
+
+
+def journeys() -> dict[str, list[tuple[str, str]]]:
+    """The steps of each journey: file and qualified name."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    titles = re.findall(r"^### Journey: (.*)$", page, re.M)
+    texts = re.split(r"^### Journey: .*$", page, flags=re.M)[1:]
+    return {title: STEP.findall(blocks(text, "")[0]) for title, text in zip(titles, texts, strict=True)}
+
+
+def functions_of(path: Path) -> set[str]:
+    """The qualified names of the functions and methods of a module."""
+    tree = ast.parse(path.read_text())
+    members = [
+        (f"{each.name}.", node) for each in ast.walk(tree) if isinstance(each, ast.ClassDef) for node in each.body
+    ]
+    return {
+        prefix + node.name
+        for prefix, node in [*members, *(("", node) for node in tree.body)]
+        if isinstance(node, ast.FunctionDef)
+    }
+
+
+@pytest.mark.parametrize("title", journeys())
+def test_every_step_of_a_journey_exists(title: str) -> None:
+    steps = journeys()[title]
+    assert len(steps) > 20, "a journey is written as file:function"
+    missing = [f"{file}:{name}" for file, name in steps if name not in functions_of(ROOT / "src/headway" / file)]
+    assert not missing
+
+
+def test_four_journeys_are_written_down() -> None:
+    assert len(journeys()) == 4
