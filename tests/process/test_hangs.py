@@ -1,4 +1,4 @@
-"""A hang is explained: who is to blame, and for what. Real processes, real faults, shortened clocks."""
+"""Hangs are explained: which rank is to blame, and for what. Real processes and faults, shortened clocks."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_stall_names_the_culprit_and_the_class_of_the_fault(name: str, tmp_pat
 
 
 @pytest.mark.parametrize("name", ["stopped", "busy loop", "deadlock on a lock", "different collectives", "loader"])
-def test_a_stall_is_named_while_another_rank_goes_on_reporting(name: str, tmp_path: Path) -> None:
+def test_a_stall_is_named_while_another_rank_continues_to_report(name: str, tmp_path: Path) -> None:
     run = trainer(name, tmp_path, reporter=60.0).start()
     wait_until(lambda: bool(events(run.path, "stall")), 60, lambda: "nobody has noticed")
     run.stop()
@@ -84,7 +84,7 @@ def test_the_page_about_faults_names_every_class() -> None:
     assert len(FAULTS) >= 12
 
 
-def test_a_stall_that_lasts_too_long_is_a_failure_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_a_stall_that_lasts_too_long_is_a_failure_and_the_run_restarts(tmp_path: Path) -> None:
     result = trainer("deadlock on a lock", tmp_path, max_failures=1, stall_timeout_s=2.5).fit()
     assert result.state == "FINISHED"
     [retry] = events(tmp_path / "run", "retry")

@@ -1,4 +1,4 @@
-"""Nothing is left behind: Ctrl-C in order, kill -9 of the driver, no port beyond loopback at any time."""
+"""Ctrl-C, SIGTERM and SIGKILL of the driver leave nothing behind; no port beyond loopback is ever open."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_ctrl_c_once_is_an_orderly_abort(tmp_path: Path) -> None:
     assert record().newest_metrics() is not None
 
 
-def test_ctrl_c_ends_those_who_will_not_listen(tmp_path: Path) -> None:
+def test_ctrl_c_kills_workers_that_ignore_it(tmp_path: Path) -> None:
     with Driver(write_script(tmp_path, STUBBORN)) as driver:
         driver.wait_for("[r1] ready")
         processes = driver.descendants()
@@ -92,7 +92,7 @@ def test_ctrl_c_ends_those_who_will_not_listen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("presses", [2, 3, 6])
-def test_ctrl_c_again_and_again_ends_at_once(tmp_path: Path, presses: int) -> None:
+def test_a_second_ctrl_c_kills_at_once(tmp_path: Path, presses: int) -> None:
     with Driver(write_script(tmp_path, LONG_GRACE + textwrap.dedent(STUBBORN))) as driver:
         driver.wait_for("[r1] ready")
         processes = driver.descendants()
@@ -126,7 +126,7 @@ def test_the_death_of_the_driver_ends_everything(tmp_path: Path, victim: int) ->
     assert record().state == "INTERRUPTED"
 
 
-def test_a_driver_that_is_told_to_leave_twice_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_driver_that_receives_sigterm_twice_leaves_nothing_behind(tmp_path: Path) -> None:
     with Driver(write_script(tmp_path, TRAINING)) as driver:
         driver.wait_for("[r1] ready")
         processes = driver.descendants()
@@ -139,7 +139,7 @@ def test_a_driver_that_is_told_to_leave_twice_leaves_nothing_behind(tmp_path: Pa
     assert record().state == "PREEMPTED"
 
 
-def test_a_run_whose_driver_was_killed_goes_on_by_name(tmp_path: Path) -> None:
+def test_a_run_whose_driver_was_killed_is_resumed_by_name(tmp_path: Path) -> None:
     script = write_script(
         tmp_path,
         """

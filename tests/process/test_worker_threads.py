@@ -1,4 +1,4 @@
-"""A worker without its own threads is deaf or dumb: it ends loudly, and the run goes on by a restart."""
+"""A worker that loses one of its vital threads says so and exits, and the run restarts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def break_heartbeat() -> None:
         (break_heartbeat, "headway-heartbeat of this worker failed with ZeroDivisionError"),
     ],
 )
-def test_a_thread_that_fails_ends_its_worker_and_the_run_goes_on(
+def test_a_vital_thread_that_fails_ends_its_worker_and_the_run_restarts(
     breaks: Callable[[], None], said: str, tmp_path: Path
 ) -> None:
     marker = tmp_path / "marker"
@@ -79,7 +79,7 @@ class Thing:
     pass
 
 
-def test_a_strange_object_in_a_silent_rank_does_not_make_it_deaf(
+def test_an_object_that_blocks_inspection_does_not_block_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watchdog, "BETWEEN_S", 0.2)

@@ -1,4 +1,4 @@
-"""Who is to blame, and for what: told from stacks, states and numbers alone."""
+"""Which rank is to blame, and for what: by stacks, process states and numbers alone."""
 
 from __future__ import annotations
 
@@ -81,14 +81,14 @@ BLAMED = {
 
 
 @pytest.mark.parametrize("fault", BLAMED)
-def test_whoever_does_not_wait_is_what_the_others_wait_for(fault: str) -> None:
+def test_the_rank_that_does_not_wait_is_blamed(fault: str) -> None:
     found = diagnose([rank(0, IN_BACKWARD, common=8), BLAMED[fault]])
     assert found is not None
     assert (found.fault, found.ranks) == (fault, (1,))
     assert "rank 0 waits in backward (all-reduce of gradients) (called in train_func (train.py:31))" in found.text
 
 
-def test_of_several_that_do_something_else_the_one_furthest_behind_is_to_blame() -> None:
+def test_of_several_ranks_that_do_not_wait_the_one_furthest_behind_is_blamed() -> None:
     waiting = rank(0, IN_ALL_REDUCE, common=9)
     found = diagnose([waiting, rank(1, at("load", "lock"), common=7), rank(2, at("nap", "sleep"), common=8)])
     assert found is not None
@@ -102,7 +102,7 @@ def test_a_rank_in_another_collective_than_the_majority_is_to_blame() -> None:
     assert "rank 1 in broadcast" in found.text
 
 
-def test_of_two_ranks_in_different_collectives_nobody_knows_who_is_right() -> None:
+def test_two_ranks_in_different_collectives_are_both_blamed() -> None:
     found = diagnose([rank(0, IN_ALL_REDUCE), rank(1, IN_BROADCAST)])
     assert found is not None
     assert (found.fault, found.ranks) == ("mismatch", (0, 1))
@@ -115,14 +115,14 @@ def test_the_same_collective_another_number_of_times_is_a_mismatch_too() -> None
     assert (found.fault, found.ranks) == ("mismatch", (1,))
 
 
-def test_who_has_finished_while_others_wait_had_fewer_batches() -> None:
+def test_a_rank_that_has_finished_while_others_wait_had_fewer_batches() -> None:
     found = diagnose([rank(0, IN_BACKWARD, batches=13), rank(1, over=True, batches=12)])
     assert found is not None
     assert (found.fault, found.ranks) == ("uneven", (1,))
     assert "batches taken: rank 0 13, rank 1 12" in found.text
 
 
-def test_who_waits_elsewhere_after_fewer_batches_is_uneven_not_mistaken() -> None:
+def test_a_rank_in_another_collective_after_fewer_batches_is_uneven_not_a_mismatch() -> None:
     found = diagnose([rank(0, IN_BACKWARD, batches=13, common=40), rank(1, IN_BROADCAST, batches=12, common=40)])
     assert found is not None
     assert (found.fault, found.ranks) == ("uneven", (1,))
@@ -193,7 +193,7 @@ def test_no_stall(name: str) -> None:
 
 @pytest.mark.parametrize("fault", BLAMED)
 @pytest.mark.parametrize("waiting", [0, 1])
-def test_who_stands_still_is_named_while_another_rank_goes_on_reporting(fault: str, waiting: int) -> None:
+def test_a_rank_that_stands_still_is_named_while_another_one_continues_to_report(fault: str, waiting: int) -> None:
     seen = [BLAMED[fault], rank(2, at("fit"), cpu=0.5, **REPORTS)]
     seen += [rank(0, IN_BACKWARD, common=8)] * waiting
     found = diagnose(seen)
@@ -204,7 +204,7 @@ def test_who_stands_still_is_named_while_another_rank_goes_on_reporting(fault: s
         assert (found.fault, found.ranks) == (fault, (1,))
 
 
-def test_what_cannot_come_right_is_said_while_another_rank_goes_on_reporting() -> None:
+def test_a_contradiction_is_named_while_another_rank_continues_to_report() -> None:
     other = rank(3, at("fit"), **REPORTS)
     found = diagnose([rank(0, IN_ALL_REDUCE), rank(1, IN_BROADCAST), rank(2, IN_ALL_REDUCE), other])
     assert found is not None
@@ -215,7 +215,7 @@ def test_what_cannot_come_right_is_said_while_another_rank_goes_on_reporting() -
     assert (found.fault, found.ranks) == ("uneven", (1,))
 
 
-def test_who_spins_in_one_place_is_named_when_those_go_on_with_whom_it_was_in_step() -> None:
+def test_a_rank_that_spins_is_named_when_ranks_in_step_with_it_continue() -> None:
     other = rank(0, at("fit"), **REPORTS)
     found = diagnose([other, rank(1, at("spin"), cpu=0.97, left_behind=True)])
     assert found is not None
@@ -232,14 +232,14 @@ def test_an_endless_loop_on_a_crowded_machine_is_busy_not_blocked() -> None:
         assert crowded.starved > 0.8
 
 
-def test_who_computes_does_not_wait_for_what_its_line_names() -> None:
+def test_a_rank_that_computes_does_not_wait_for_what_its_line_names() -> None:
     found = diagnose([rank(0, IN_BACKWARD), rank(1, at("spin", "io"), cpu=0.9)])
     assert found is not None
     assert found.fault == "busy"
 
 
 @pytest.mark.parametrize(("bytes_per_s", "fault"), [(1_000_000, None), (1_000, "io")])
-def test_who_fills_a_file_does_not_stand_still(bytes_per_s: int, fault: str | None) -> None:
+def test_a_rank_that_fills_a_file_does_not_stand_still(bytes_per_s: int, fault: str | None) -> None:
     """A download on rank 0, say, while the others wait in a barrier; a few lines of a log are none."""
     stuck = rank(0, at("recv_into", "io"))
     looks = tuple(replace(sample, moved_bytes=int(bytes_per_s * sample.time_s)) for sample in stuck.samples)
@@ -253,7 +253,7 @@ def test_a_module_that_stands_still_while_it_is_imported_is_named() -> None:
     assert (found.fault, found.ranks) == ("lock", (1,))
 
 
-def test_who_waits_for_the_batches_of_others_does_not_wait_for_its_own() -> None:
+def test_a_rank_that_waits_for_batches_of_others_does_not_wait_for_its_loader() -> None:
     held = rank(0, (TRAIN, INSIDE, LOCK), wait=FOR_BATCH, in_loader=True, batches=5)
     found = diagnose([held, rank(1, at("__next__"), in_loader=True, batches=3)])
     assert found is not None

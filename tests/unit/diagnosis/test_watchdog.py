@@ -1,4 +1,4 @@
-"""The watch, with a clock of our own: whose silence counts, and what ends it."""
+"""The watchdog with a virtual clock: which silence counts, and what ends a stall."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def reporter() -> Patient:
     return Patient(SPIN, cpu=0.5, reports_every_s=0.1)
 
 
-def test_a_rank_that_stands_still_is_named_in_time_whatever_the_others_say() -> None:
+def test_a_rank_that_stands_still_is_named_in_time_whatever_the_others_report() -> None:
     world = World([reporter(), Patient()])
     world.pass_s(10)
     assert set(world.faults) == {("lock", (1,))}
@@ -99,14 +99,14 @@ def test_a_rank_that_stands_still_is_named_in_time_whatever_the_others_say() -> 
     assert all(found is not None for found, _ in world.said), "that the other gets on does not end it"
 
 
-def test_it_is_over_when_that_rank_gets_on() -> None:
+def test_a_stall_is_over_when_that_rank_makes_progress() -> None:
     world = World([reporter(), Patient()])
     world.pass_s(10)
     world.report(1)
     assert world.said[-1][0] is None
 
 
-def test_a_rank_whose_children_compute_has_all_the_time_and_is_mentioned() -> None:
+def test_a_rank_whose_children_compute_is_mentioned_and_not_blamed() -> None:
     world = World([Patient(tree=1.7)])
     world.pass_s(200)
     assert world.faults == []
@@ -114,7 +114,7 @@ def test_a_rank_whose_children_compute_has_all_the_time_and_is_mentioned() -> No
 
 
 @pytest.mark.parametrize("computes_s", [0.0, 1.0, 4.0, 8.0, 20.0, 33.3])
-def test_it_is_named_in_time_when_they_have_stopped(computes_s: float) -> None:
+def test_it_is_blamed_in_time_when_they_have_stopped(computes_s: float) -> None:
     world = World([reporter(), Patient(tree=1.0)])
     world.pass_s(computes_s)
     assert world.faults == []
@@ -125,7 +125,7 @@ def test_it_is_named_in_time_when_they_have_stopped(computes_s: float) -> None:
     assert world.said[0][1] - stopped < 12
 
 
-def test_who_computes_now_and_then_is_not_called_standing_still() -> None:
+def test_a_rank_that_computes_now_and_then_does_not_stand_still() -> None:
     world = World([Patient()])
     for _ in range(20):
         world.patients[0].tree = 1.0
@@ -146,7 +146,7 @@ def test_time_without_a_cpu_is_not_counted() -> None:
     assert world.faults[0] == ("busy", (1,))
 
 
-def test_an_endless_loop_is_named_when_the_others_report_on() -> None:
+def test_an_endless_loop_is_named_when_the_others_continue_to_report() -> None:
     world = World([reporter(), Patient(SPIN, cpu=1.0)])
     world.report(0)
     world.report(1)
@@ -154,7 +154,7 @@ def test_an_endless_loop_is_named_when_the_others_report_on() -> None:
     assert world.faults[0] == ("busy", (1,))
 
 
-def test_a_long_computation_of_a_rank_that_never_kept_step_is_its_own_affair() -> None:
+def test_a_long_computation_of_a_rank_that_never_kept_step_is_no_stall() -> None:
     world = World([reporter(), Patient(SPIN, cpu=1.0)])
     world.pass_s(30)
     world.report(1)

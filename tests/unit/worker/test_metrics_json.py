@@ -1,4 +1,4 @@
-"""Metrics as JSON text: the quick way and the thorough way agree."""
+"""Metrics as JSON text: the fast path and the thorough one agree."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(st.text(), VALUES, max_size=5))
-def test_what_goes_in_comes_out(metrics: dict[str, Any]) -> None:
+def test_metrics_are_equal_when_read_back(metrics: dict[str, Any]) -> None:
     text = encode_metrics(metrics)
     assert json.loads(text) == metrics
     assert b"\n" not in text, "a report is a line"
 
 
 @given(st.dictionaries(st.text(), st.integers() | st.floats(), max_size=5))
-def test_the_quick_way_says_what_json_says(metrics: dict[str, Any]) -> None:
+def test_the_fast_path_writes_what_json_writes(metrics: dict[str, Any]) -> None:
     assert encode_metrics(metrics).decode() == json.dumps(metrics, separators=(",", ":"))
 
 
@@ -41,7 +41,7 @@ def test_not_a_number_and_infinities_survive() -> None:
     assert (found["b"], found["c"]) == (math.inf, -math.inf)
 
 
-def test_numpy_is_plain_data_in_another_coat() -> None:
+def test_numpy_values_are_written_as_plain_data() -> None:
     metrics = {"f": numpy.float32(0.5), "d": numpy.float64(0.1), "i": numpy.int8(3), "b": numpy.bool_(True)}
     assert json.loads(encode_metrics({**metrics, "a": numpy.eye(2)})) == {
         "f": 0.5,
@@ -52,7 +52,7 @@ def test_numpy_is_plain_data_in_another_coat() -> None:
     }
 
 
-def test_what_json_cannot_hold_is_named() -> None:
+def test_a_value_that_json_cannot_hold_is_named() -> None:
     with pytest.raises(MetricsError, match=r"metrics\['a/1'\] is a set"):
         encode_metrics({"a": [1, {2}]})
     with pytest.raises(MetricsError, match="dicts with string keys"):
@@ -98,7 +98,7 @@ def test_a_container_in_two_places_is_no_cycle() -> None:
     assert json.loads(encode_metrics({"a": shared, "b": [shared, shared]})) == {"a": shared, "b": [shared, shared]}
 
 
-def test_keys_that_json_would_mangle_are_named() -> None:
+def test_keys_that_json_would_change_are_named() -> None:
     with pytest.raises(MetricsError, match=r"metrics\['per class'\] has the key \(1, 2\), a tuple"):
         encode_metrics({"per class": {(1, 2): 3}})
     with pytest.raises(MetricsError, match=r"metrics has the key .*, a numpy.int64"):
@@ -125,7 +125,7 @@ def test_mappings_of_other_kinds_are_dicts() -> None:
     assert json.loads(encode_metrics({"a": types.MappingProxyType({"b": 1})})) == {"a": {"b": 1}}
 
 
-def test_metrics_that_a_reader_would_take_for_damage_are_refused_with_the_largest_key(
+def test_metrics_that_are_too_large_are_refused_with_the_largest_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("headway.worker.metrics_json.MAX_BYTES", 2 << 20)
