@@ -231,7 +231,7 @@ SHOWN = {
     "V94": PREEMPTION + "test_preemptions_have_a_separate_budget",
     "V92": "tests/process/test_worker_exits.py::test_equal_errors_of_several_ranks_are_merged",
     # data
-    "S80": DATASET + "test_older_words_change_nothing",
+    "S80": DATASET + "test_older_names_change_nothing",
     "S91": DATASETS + "test_datasets_that_are_not_split_are_whole_on_every_worker",
     "S114": PROGRAMS + "test_seed_004_splits_a_csv_file_and_deals_it_out",
     "S153": PROGRAMS + "test_seed_004_splits_a_csv_file_and_deals_it_out",
@@ -249,12 +249,12 @@ SHOWN = {
     "V126": "tests/unit/data/test_iterator.py::test_batches_come_in_every_form",
     "V127": "tests/unit/data/frameworks/test_torch.py::test_dtypes_are_one_for_all_or_one_by_column",
     "V129": "tests/unit/data/frameworks/test_torch.py::test_to_torch_may_leave_the_label_flat_and_take_dtypes",
-    "V130": "tests/unit/data/test_iterator.py::test_a_part_knows_the_whole",
+    "V130": "tests/unit/data/test_iterator.py::test_a_part_knows_its_count_and_the_schema_of_the_whole",
     "V131": DATASET + "test_a_materialized_dataset_does_not_call_its_functions_again",
     "V132": "tests/unit/data/test_iterator.py::test_parts_are_disjoint_whole_and_make_equal_steps",
     "V133": "tests/unit/data/execution/test_epochs.py::test_breaking_out_of_a_loop_leaves_no_thread",
     "V134": "tests/unit/data/execution/test_block_reader.py::test_options_travel_with_a_dataset",
-    "V135": SOURCES + "test_a_dataset_of_hugging_face_is_one_of_ours",  # and the others in that file
+    "V135": SOURCES + "test_a_dataset_of_hugging_face_becomes_a_dataset",  # and the others in that file
     "V128": "tests/unit/data/frameworks/test_tensorflow.py::test_batches_are_tensors_of_tensorflow",
 }
 
