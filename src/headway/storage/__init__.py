@@ -1,1 +1,1 @@
-"""Where files live: the run directory, checkpoints, and what can be read back from them."""
+"""Run directories and checkpoints, on disk and in object stores: writing, recovery and reading."""

@@ -1,4 +1,4 @@
-"""What we do to a filesystem, one small step at a time.
+"""Durable steps on a filesystem: write, flush, rename, exchange, lock.
 
 Everything that must survive a crash in the right order goes through here and nowhere else, so that a test can record
 the steps and replay every beginning of them.
@@ -130,7 +130,7 @@ def is_written(path: Path) -> bool:
 
 
 def flush(path: Path) -> None:
-    """A file's content, or a folder's list of names, on the disk itself before we go on."""
+    """Flush a file's content, or a directory's list of names, to the disk itself."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -1,4 +1,4 @@
-"""Where a run's checkpoints are made and kept: one set of words for folders and for object stores."""
+"""The protocol of checkpoint backends (commit, extend, discard, recover), and the backend in a directory."""
 
 from __future__ import annotations
 
@@ -23,62 +23,62 @@ from headway.storage.run import layout
 
 
 class CheckpointBackend(Protocol):
-    """Only the controller's committer calls what changes anything."""
+    """The checkpoints of one run. Only the controller's committer calls methods that change anything."""
 
     @property
     def url(self) -> str:
-        """Where the run is, for people."""
+        """The URI or path of the run, for messages."""
 
     def read_only(self) -> CheckpointBackend:
-        """The same place for those who only look: without a key and without a lock, so that it can be pickled."""
+        """The same checkpoints for readers: without a key and without a lock, so that it can be pickled."""
 
     def fence(self) -> None:
-        """StorageError where the run is not ours any more: then nothing may be written."""
+        """StorageError where another driver has taken the run: then nothing may be written."""
 
     def commit(self, what: CommitRequest) -> SavedCheckpoint:
-        """Make these ranks' files a checkpoint. Raises without leaving anything that looks like one."""
+        """Make a checkpoint of staged files. Raises without leaving anything that looks like one."""
 
     def extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> SavedCheckpoint:
         """Add a rank's files to a checkpoint."""
 
     def discard(self, path: PurePath) -> None:
-        """Take a checkpoint away; it is never half there."""
+        """Remove a checkpoint; readers see all of it or nothing."""
 
     def note_validation(self, path: PurePath, validation: ValidationRecord) -> None:
-        """Write down beside a checkpoint, if it is still there, what is known of it now."""
+        """Store the state of a validation beside a checkpoint, if the checkpoint still exists."""
 
     def checkpoint(self, path: PurePath) -> Checkpoint:
-        """The committed checkpoint at this path, as users get it."""
+        """The committed checkpoint at this path, as users handle it."""
 
     def is_read(self, path: PurePath) -> bool:
-        """Whether somebody reads it right now."""
+        """Whether a process reads it now."""
 
     def finish(self, attempt: int, seq: int, rank: int) -> bool:
-        """Bring the files here that a worker, which has died, was about to; False where they are gone."""
+        """Complete the save of a worker that has died during an upload; False where its files are gone."""
 
     def clear(self, attempt: int, seq: int, rank: int, folder: str | None) -> None:
-        """A rank's files will not become a checkpoint; ``folder`` is where they lie, if that was allotted."""
+        """Remove files of a rank that will not become a checkpoint; ``folder``: where they are, if it was allotted."""
 
     def sweep(self, attempt: int, names: Collection[str], keep: Collection[int] = ()) -> None:
-        """What this attempt has left is of no use any more.
+        """Remove what an attempt has left.
 
         Args:
-            attempt: Which is over.
-            names: Of checkpoints, that were allotted to it.
-            keep: The numbers of reports whose files stay, for the next opening.
+            attempt: Number of the attempt, which is over.
+            names: Names of checkpoints that were allotted to it.
+            keep: Numbers of reports whose files stay for the next opening.
         """
 
     def survey(self) -> Survey:
-        """Look, and change nothing."""
+        """List the checkpoints without changing anything."""
 
     def folders(self) -> list[str]:
-        """The names of all that is, or was, a checkpoint; without a manifest too, for it may have had one."""
+        """Names of all directories that are checkpoints or may have been, also without a manifest."""
 
     def verify(self, name: str) -> tuple[Manifest, list[str]]:
-        """Read every byte of a checkpoint, and say what is not as it was committed."""
+        """Read every byte of a checkpoint; its manifest, and what differs from the commit."""
 
     def recover(self, *, crashed: bool) -> Recovered:
-        """Put everything in order; we hold the run's lock."""
+        """Repair what a crash has left. The run's lock must be held."""
 
     def next_number(self) -> int:
         """One that no checkpoint has, whatever it holds."""

@@ -1,11 +1,11 @@
-"""Files that a worker has taken out of the user's directory, and that have not arrived at the run's storage yet.
+"""Hand-offs: records of files that a worker has moved out of the user's directory and has not stored yet.
 
     begin ──▶ files moved aside, beside the user's directory ──▶ report() returns ──▶ copied or uploaded ──▶ end
                   3.17.rank-0.handoff says where they are
 
-Once ``report()`` has returned, the save counts although its files are still travelling. Should the worker die now,
-whoever finds the hand-off finishes it: the controller, or the next opening of the run. A worker that dies before that
-has not reported: what it has moved is put back.
+Once ``report()`` has returned, the save counts although its files are still being copied. If the worker dies now, the
+controller or the next opening of the run completes the hand-off. A worker that dies before that has not reported: its
+files are put back.
 
 A copy of a run's directory holds copies of its hand-offs. What they tell of belongs to the original, which may be live:
 the copy takes a copy of it.

@@ -30,7 +30,7 @@ PATIENCE_S = 10.0  # with a file that changes whenever it is copied
 
 
 class Incomplete(OSError):
-    """A file that was reported is not there any more, or not as it was."""
+    """A file that was reported is missing or has changed."""
 
 
 def is_temporary(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a committed checkpoint says of itself, and whether that is true."""
+"""Manifests of committed checkpoints: writing, reading, and comparison with the files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of several ranks become those of one checkpoint. What if two of them give one name to two contents?
+"""Merges the files of several ranks into one checkpoint, and finds names that have several contents.
 
 The lowest rank's counts, and it is told. But ranks that save into one folder, a popular slip, write to the same file
 while the others copy it: there the last copy counts, because whoever copies last copies what all have written.

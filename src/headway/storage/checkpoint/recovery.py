@@ -1,4 +1,4 @@
-"""What is made of a run directory when it is opened: nothing that was whole is lost, nothing that is not is offered.
+"""Recovery of the checkpoints in a run directory: whole ones are kept, others are never offered.
 
 0. Files that a worker was about to bring here are brought (see :mod:`headway.storage.checkpoint.background_handoff`).
 1. A folder in staging that has a manifest was about to be renamed: it is.
@@ -266,14 +266,14 @@ def _set_damaged_aside(run: Path, *, crashed: bool) -> Iterator[str]:
 
 
 def say_reading(manifest: Manifest) -> None:
-    """Who waits for this should know what for."""
+    """Tell the user why opening the run takes long."""
     if manifest.size > LARGE:
         size = f"{manifest.size / 1e9:.1f} GB"
         _logger.warning(f"the run was cut off; reading every byte of {printable(manifest.name)} ({size})")
 
 
 def _refuse_newer(folder: Path) -> None:
-    """A run that a later version went on with is not ours to go on with."""
+    """StorageError for a run that a later version has continued."""
     try:
         read_manifest(folder)
     except NewerFormat:

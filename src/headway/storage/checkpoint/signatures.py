@@ -1,4 +1,4 @@
-"""Which files of a checkpoint are proven to be those that this user's Headway has committed.
+"""Proof of origin: which files of a checkpoint this user's Headway has committed.
 
 Only their pickles are opened. A manifest is signed by the key of its run, and holds the checksum of every file; so a
 file is proven by its bytes.

@@ -1,4 +1,4 @@
-"""A rank's files on their way into the run directory, where only the controller makes checkpoints of them.
+"""Staging of a rank's files in the run directory, where only the controller makes checkpoints of them.
 
 .staging/3.own-x7g2/           being written, by us: what saves itself
 .staging/3.17.rank-0.part/     being copied
@@ -149,9 +149,9 @@ def copied_from(note: Note, source: Path) -> Note:
 
 
 def check_present(run: Path, lock: tuple[int, int] | None = None) -> None:
-    """A run's folder that has gone away, with its disk say, must not be made anew in the place where that was.
+    """StorageError where the run directory has disappeared, with its disk, say: it must not be created again.
 
-    ``lock`` is what :func:`lock_of` has said before: it must not be the folder of another run either.
+    ``lock`` is an earlier result of :func:`lock_of`: the directory must not be that of another run either.
     """
     if not run.is_dir():
         raise StorageError(f"the run's folder {run} is not there any more: has its disk gone away?")

@@ -1,4 +1,4 @@
-"""What is learnt of a checkpoint after its commit: the wish to validate it, and how that went.
+"""Validation records beside checkpoints: the request to validate one, later the outcome.
 
 It lies beside the manifest, which never changes. The commit lays the wish down with the checkpoint's files, so that
 it survives whoever should have heard of it; the controller replaces it by what came of it.

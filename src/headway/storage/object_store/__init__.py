@@ -1,1 +1,1 @@
-"""Runs in an object store: the same promises without renames."""
+"""Runs in an object store: the same guarantees as on disk, without renames."""

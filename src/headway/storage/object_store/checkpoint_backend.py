@@ -1,4 +1,4 @@
-"""The checkpoints of a run in an object store.
+"""The checkpoint backend in an object store.
 
 Files go where they will stay from the start; a manifest among them, written last, makes them a checkpoint. There are no
 renames, so a checkpoint that is not whole is a folder without a manifest, which nobody ever takes for one.

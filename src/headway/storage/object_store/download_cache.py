@@ -1,4 +1,4 @@
-"""Copies of a store's checkpoints on this machine: one for all of its processes, as long as one of them reads it.
+"""Download cache: one copy of a checkpoint for all processes of this machine, as long as one of them reads it.
 
 <tmp>/headway-copies-<user>/<which>/held       whoever reads holds it shared; who holds it alone may take all away
 <tmp>/headway-copies-<user>/<which>/making     held by who downloads

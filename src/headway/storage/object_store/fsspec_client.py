@@ -1,4 +1,4 @@
-"""Any filesystem that fsspec or pyarrow can open. How its requests travel is its own business."""
+"""Client for any filesystem that fsspec or pyarrow can open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has a run in an object store open: an object that its owner renews, for there are no locks across machines.
+"""Leases of runs in an object store: an object that the owner renews, because there are no locks across machines.
 
 Who finds one that is not renewed for a while takes it over. So who has renewed its own lately is safe; who has not,
 because it slept, must look before it writes anything, and if the lease is not its own any more, never writes again.

@@ -1,4 +1,4 @@
-"""A run's journal, metrics and logs: written in a folder here, and copied to the store as they grow.
+"""Mirror of a run's journal, metrics and logs: written on this machine, copied to the store as they grow.
 
 An object store cannot append. So the files live in a *home* on this machine, and the store has a copy of them that is a
 few seconds old; what counts, the checkpoints, never passes through here. A home may be deleted when no run is open: the
@@ -35,7 +35,7 @@ def home_of(store: ObjectStore) -> Path:
 
 
 def fetch_record(store: ObjectStore, home: Path) -> None:
-    """Bring home what is known of a run. What is here and goes on where the store's copy ends is newer: it stays."""
+    """Fetch the files that grow, unless those on this machine begin with the store's copy: then they are newer."""
     for name in (layout.DESCRIPTION, *_GROWING):
         path = home / name
         try:
@@ -50,7 +50,7 @@ def fetch_record(store: ObjectStore, home: Path) -> None:
 
 
 def fetch_logs(store: ObjectStore, home: Path) -> None:
-    """Bring home the logs of former openings, so that ours go on where they end and the store's copy keeps them.
+    """Fetch the logs of former openings, so that new ones are appended and the store's copy keeps them.
 
     To be called before :func:`fetch_record`: as long as the journal here goes on where the store's copy ends, nobody
     else has written logs either, and those that are here are newer.

@@ -1,4 +1,4 @@
-"""S3, Google Cloud Storage and Azure, through obstore: parts travel side by side, outside of Python's lock."""
+"""Client for S3, Google Cloud Storage and Azure, through obstore: parts are transferred in parallel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made of a run in an object store when it is opened: as in a folder, but by listing instead of renaming.
+"""Recovery of the checkpoints in an object store: as in a directory, but by listing instead of renaming.
 
 1. Saves to which every rank has given that gives files at all, and of which nobody made a checkpoint, are made one.
 2. Folders without a manifest, and notes, are swept.

@@ -1,4 +1,4 @@
-"""A rank's files on their way into an object store: straight to where they will stay, and a note when all are there.
+"""Upload of a rank's files to their final keys in an object store, and of a note when all are there.
 
 checkpoints/checkpoint_000003/…                 where they will stay
 checkpoints/.staging/<attempt>.<seq>.rank-<r>.begun  that this rank will put something there

@@ -1,4 +1,4 @@
-"""Whether what lies in a store is what was committed; and how a checkpoint comes from there to a disk."""
+"""Comparison of a checkpoint in a store with its manifest, and its download."""
 
 from __future__ import annotations
 

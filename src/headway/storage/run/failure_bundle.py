@@ -1,4 +1,4 @@
-"""What is known of an attempt that failed, in one folder: anybody may read it, long afterwards and elsewhere.
+"""Failure bundles: one directory per failed attempt, readable long afterwards and on other machines.
 
 failures/attempt-001/
   failure.json         who failed first and how, where everybody was, versions, memory over time

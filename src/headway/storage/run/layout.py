@@ -1,4 +1,4 @@
-"""What lies where in a run directory. Pure names; format 1.
+"""Names of files and directories in a run directory.
 
 <storage>/<name>/
   run.json              what was asked for; one entry per opening

@@ -1,4 +1,4 @@
-"""From a storage path and a name to a run in our hands. All that can be wrong with them is found here."""
+"""Opening of runs: creates a run directory or continues one, after every check of path, owner and content."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def _opened(
 
 
 def _check_numbers(run: Path, past: int, recovered: Recovered) -> None:
-    """StorageError where no number is left to go on with: what has a larger one, no reader would accept."""
+    """StorageError where no number is left for another attempt or report: readers refuse larger ones."""
     reports = max((saved.manifest.seq for saved in recovered.kept), default=0)
     for number, what in ((past, "attempts"), (reports, "reports")):
         if number >= layout.MOST:

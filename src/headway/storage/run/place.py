@@ -1,4 +1,4 @@
-"""Places of runs: a directory, or a prefix of an object store, and everything that differs between the two for readers.
+"""Places of runs: a directory or a prefix of an object store, and everything that differs between the two.
 
 RunReader ──▶ RunPlace ◁── DirectoryPlace, StorePlace
 """

@@ -1,4 +1,4 @@
-"""What a run directory tells to those who only read: results, the command line, another machine."""
+"""Readers of runs: state, reports, checkpoints and failures, for results and the command line."""
 
 from __future__ import annotations
 

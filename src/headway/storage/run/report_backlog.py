@@ -1,4 +1,4 @@
-"""The backlog: each rank's newest reports, in case the driver is killed before it has read them.
+"""Backlogs: the newest reports of each rank, in case the driver is killed before it has read them.
 
     .staging/3.backlog-0.rank-1.jsonl    older reports of rank 1 in attempt 3
     .staging/3.backlog-1.rank-1.jsonl    newer ones; when it is full, the older file is replaced

@@ -1,4 +1,4 @@
-"""A run's folder in the hands of its controller: locked, and written by nobody else."""
+"""The run directory that a controller has open: locked, and written by no other process."""
 
 from __future__ import annotations
 
