@@ -1,4 +1,4 @@
-"""The contract of a checkpoint backend: what becomes a checkpoint, and when.
+"""The contract of a checkpoint backend, as tests: what becomes a checkpoint, and when.
 
     class TestMyBackend(CheckpointBackendContract):
         def make(self, directory):

@@ -1,4 +1,4 @@
-"""The contract of an object store client: what runs in a store rely on.
+"""The contract of an object store client, as tests: keys, conditional creation, listing, transfers.
 
     class TestMyStore(ObjectStoreContract):
         def make(self, directory):
