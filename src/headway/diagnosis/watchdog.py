@@ -208,7 +208,8 @@ class Watchdog:
 
     def _is_time(self, now: float) -> bool:
         """Whether a rank has been silent for long enough; half-way all ranks are sampled without stacks."""
-        silent_since = self._silent_since()
+        # Ranks in a phase count: they may be stopped.
+        silent_since = min((watched.since for watched in self._ranks if not watched.over), default=None)
         silent_s = 0.0 if silent_since is None else now - silent_since
         if self._begun and silent_s >= self._threshold_s:
             return True
@@ -236,10 +237,6 @@ class Watchdog:
             max(vital.tree_s, vital.all_s),
             moved_bytes=vital.moved_bytes,
         )
-
-    def _silent_since(self) -> float | None:
-        """Since when the most silent rank has been silent; ranks in a phase count, because they may be stopped."""
-        return min((watched.since for watched in self._ranks if not watched.over), default=None)
 
     def _take_samples(self, now: float) -> None:
         for rank, watched in enumerate(self._ranks):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from headway.core.messages import BatchCount, CommonBatchCount, DataStats
+from headway.core.schema.data_cursor import DatasetCursor
 from headway.core.schema.data_stats import DatasetStats
 from headway.worker.requests import PendingRequests
 
@@ -24,7 +25,7 @@ class DatasetShard(Protocol):
 class DataClient:
     """Created with the session; shards are added when the function asks for them."""
 
-    def __init__(self, requests: PendingRequests, cursors: dict[str, Any]) -> None:
+    def __init__(self, requests: PendingRequests, cursors: Mapping[str, DatasetCursor]) -> None:
         self._requests = requests
         self.cursors = cursors  # where each dataset resumes, as the checkpoint says
         self._shards: dict[str, DatasetShard] = {}
