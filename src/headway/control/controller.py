@@ -24,6 +24,7 @@ from headway.control.machine.shutdown import GRACE_S
 from headway.control.machine.state import AttemptState, MachineState, can_save_anytime
 from headway.control.machine.uploads import refusal
 from headway.control.narration.callback_runner import CallbackRunner
+from headway.control.narration.checkpoint_log import CheckpointLog
 from headway.control.narration.data_log import DataLog
 from headway.control.narration.event_log import EventLog, stillness
 from headway.control.narration.failure_recorder import FailureRecorder
@@ -74,6 +75,7 @@ class Controller:
         self._committer = CheckpointCommitter(rundir.vault, engine.post)
         self._metrics = MetricsLog(rundir)
         self._log = EventLog(rundir, observer, config.checkpoint_config)
+        self._checkpoint_log = CheckpointLog(self._log, rundir, config.checkpoint_config)
         self._data_log = DataLog(rundir, lambda text: self._log.tell("data", text, "WARNING"))
         self._failures = FailureRecorder(
             rundir.path, plan.task, rundir.key, lambda text: engine.post(WarningEvent(text, "failures"))
@@ -101,7 +103,7 @@ class Controller:
                 self._log.tell("recovered", note, "WARNING")
             for saved in self._run.checkpoints.kept.all:
                 if saved.awaits_validation:  # an earlier opening of the run has left it pending
-                    self._log.awaits_validation(saved.path.name, in_vain=self._plan.validator is None)
+                    self._checkpoint_log.awaits_validation(saved.path.name, in_vain=self._plan.validator is None)
                     self._validations.start(saved)
             self._callbacks.on_run_start()
             try:
@@ -216,7 +218,7 @@ class Controller:
         if state is not events.RunState.RUNNING:
             self._watchdog.end()
         if state is events.RunState.VALIDATING:
-            self._log.validating(len(self._run.validating))
+            self._checkpoint_log.validating(len(self._run.validating))
 
     def _on_message(self, event: FromWorker) -> FromWorker:
         """Note what only the controller needs; the engine's index becomes a rank."""
@@ -265,10 +267,10 @@ class Controller:
                 self._callbacks.on_round(round, commit=committing)
             case events.RecordCheckpoint(attempt=attempt, seq=seq, saved=saved):
                 self._schedule_save()
-                self._log.saved(seq, attempt, saved)
+                self._checkpoint_log.saved(seq, attempt, saved)
                 self._callbacks.on_checkpoint(saved)
             case events.RejectLateFiles(round=round):
-                self._log.too_late(round)
+                self._checkpoint_log.too_late(round)
             case events.GrantUpload():
                 self._grant_upload(action)
             case events.StartValidation(saved=saved):
@@ -276,7 +278,7 @@ class Controller:
             case events.RecordValidation(path=path, validation=validation, saved=saved):
                 if saved is not None:
                     self._committer.record_validation(path, validation)
-                self._log.validated(path.name, validation, saved)
+                self._checkpoint_log.validated(path.name, validation, saved)
             case events.CancelValidations():
                 self._validations.cancel()
             case events.LaunchWorkers(attempt=attempt, first_seq=first_seq):
@@ -287,7 +289,7 @@ class Controller:
                 self._attempt.release_checkpoint()
             case events.SetDeadline(after_s=after_s, awaited=awaited):
                 if awaited:
-                    self._log.awaiting(awaited, after_s)
+                    self._checkpoint_log.awaiting(awaited, after_s)
                 self._timers.set(after_s, events.DeadlineEvent(self._run.attempt.number))
             case events.InterruptWorkers():
                 self._log.tell("interrupt", "stopping" if self._engine.in_process else "stopping the workers")
@@ -304,7 +306,7 @@ class Controller:
             case events.EndRun():
                 self._end(action)
             case _:
-                self._log.storage_action(action)
+                self._checkpoint_log.storage_action(action)
                 self._committer.perform(action)
 
     def _grant_upload(self, action: events.GrantUpload) -> None:

@@ -4,62 +4,39 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 
 from headway.control.machine.events import (
-    Action,
-    DropFiles,
     RecordRetry,
-    RecoverFiles,
-    RetireCheckpoint,
-    WithdrawCheckpoint,
 )
-from headway.control.machine.report_rounds import ClosedRound, ReportRound
 from headway.control.machine.state import Leaving
 from headway.control.narration.failure_text import sentence, traceback_text
 from headway.core import phrases
-from headway.core.checkpoints import Manifest, SavedCheckpoint, ValidationRecord
+from headway.core.checkpoints import Manifest, SavedCheckpoint
 from headway.core.config import CheckpointConfig
 from headway.core.messages import Report
-from headway.core.retention import value_of
 from headway.core.schema.journal_entries import (
-    AwaitingFilesEntry,
-    CheckpointEntry,
-    FileConflictEntry,
-    LateFilesEntry,
     LaunchEntry,
     NoticeEntry,
-    PartialCheckpointEntry,
     PhaseEntry,
     PreemptionEntry,
-    RecoveringFilesEntry,
     ResizeEntry,
-    RetiredEntry,
     RetryEntry,
     StallEntry,
     TextEntry,
-    ValidatedEntry,
-    ValidationPendingEntry,
-    WithdrawnEntry,
 )
 from headway.diagnosis.verdict import Diagnosis
 from headway.observe.run_observer import RunObserver
-from headway.storage.run import layout
 from headway.storage.run.run_directory import RunDirectory
-
-SLOW_UPLOAD_S = 2.0  # from here on a person wants to know how fast files travel
 
 
 class EventLog:
     def __init__(self, rundir: RunDirectory, watcher: RunObserver, config: CheckpointConfig) -> None:
         self._rundir = rundir
         self._watcher = watcher
-        self._score = config.checkpoint_score_attribute
         self._every = {"every_reports": config.every_reports, "every_s": config.every_s}
         self._saves_regularly = any(self._every.values())
-        self._told_untracked = False
-        self._missed_score = False  # whether we have said that a checkpoint lacks the metric to rank it by
+        self._warned_untracked = False
         self._num_workers: int | None = None  # of the attempt before
         self._disk_trouble = False  # whether we have said that the journal cannot be written
 
@@ -109,8 +86,8 @@ class EventLog:
     def untracked(self, seq: int) -> None:
         """Settings say how often tracked state is saved, and rank 0 has reported without tracking any."""
         first = self._every["every_reports"] or 2
-        if self._saves_regularly and not self._told_untracked and seq + 1 >= first:
-            self._told_untracked = True
+        if self._saves_regularly and not self._warned_untracked and seq + 1 >= first:
+            self._warned_untracked = True
             asked = ", ".join(f"{name}={value:g}" for name, value in self._every.items() if value)
             text = f"CheckpointConfig({asked}) saves nothing: it says how often state in train.track() is saved, and"
             self.tell("tracking", f"{text} the function has not called it", "WARNING")
@@ -183,102 +160,6 @@ class EventLog:
     def lasts(self, phase: str, ranks: Collection[int], seconds: float) -> None:
         text = f"{phrases.ranks_are(ranks)} still in the phase “{phase}”, for {phrases.duration(seconds)}"
         self.record(PhaseEntry(text=text, ranks=tuple(sorted(ranks))))
-
-    # --- checkpoints ---
-
-    def saved(self, seq: int, attempt: int, saved: SavedCheckpoint) -> None:
-        entry = CheckpointEntry(attempt=attempt, path=saved.path.name, seq=seq)
-        if saved.seconds:
-            entry = replace(entry, seconds=round(saved.seconds, 3), bytes=saved.manifest.size)
-        self._rundir.note(entry)
-        if saved.seconds >= SLOW_UPLOAD_S:
-            size, took = phrases.size(saved.manifest.size), phrases.duration(saved.seconds)
-            text = f"{saved.path.name}: {size} in {took}, {phrases.size(saved.manifest.size / saved.seconds)}/s"
-            self.tell("upload", text)
-        for conflict in saved.conflicts:
-            kept = f"rank {conflict.ranks[0]}'s was kept"
-            who = phrases.ranks(conflict.ranks)
-            text = f"{saved.path.name}: {who} gave different contents for {conflict.file}; {kept}"
-            if conflict.shared:
-                text += (
-                    f". All saved into {conflict.shared}, each while another may have copied it: let one rank save, "
-                )
-                text += "or give each rank a directory of its own"
-            self.record(FileConflictEntry(text=text, file=conflict.file, ranks=conflict.ranks), "WARNING")
-        if not saved.awaits_validation:
-            self._look_for_score(saved)
-
-    def awaiting(self, ranks: Collection[int], within_s: float | None) -> None:
-        text = f"a rank has failed; waiting up to {within_s:g} s for {phrases.ranks(ranks)} to complete its checkpoint"
-        self.record(AwaitingFilesEntry(text=text, ranks=tuple(sorted(ranks))))
-
-    def storage_action(self, action: Action) -> None:
-        """Record what happens to checkpoints, other than that they are committed."""
-        match action:
-            case RetireCheckpoint(saved=saved, reason=reason):
-                self._rundir.note(RetiredEntry(path=saved.path.name, seq=saved.seq, why=reason))
-            case WithdrawCheckpoint(seq=seq, reason=reason):
-                text = f"the checkpoint of report {seq} is withdrawn: {reason}"
-                self.record(WithdrawnEntry(text=text, seq=seq), "WARNING")
-            case RecoverFiles(rank=rank, seq=seq):
-                text = f"rank {rank} has exited before its files for report {seq} were staged: bringing them to storage"
-                self.record(RecoveringFilesEntry(text=text, rank=rank, seq=seq))
-            case DropFiles(closed=closed):
-                self._dropped(closed)
-            case _:
-                pass
-
-    def _dropped(self, closed: ClosedRound) -> None:
-        missing = closed.partial or closed.behind
-        if not missing:
-            places = " and ".join(f"rank {rank}'s state at {place}" for rank, place in closed.apart)
-            why, remedy = f"would hold {places}", ": let all ranks report in the same steps, equally often"
-        elif closed.partial:
-            why, remedy = f"lacks the files of {phrases.ranks(missing)}", ""
-        else:
-            why, remedy = f"is ahead of the batches that {phrases.ranks(missing)} had taken", ""
-        text = f"the checkpoint of report {closed.round.seq} {why} and is dropped{remedy}"
-        self.record(PartialCheckpointEntry(text=text, seq=closed.round.seq, missing=tuple(sorted(missing))), "WARNING")
-
-    def too_late(self, late: ReportRound) -> None:
-        text = f"files of {phrases.ranks(late.givers)} for report {late.seq} came too late: its checkpoint was removed"
-        self.record(LateFilesEntry(text=text, seq=late.seq), "WARNING")
-
-    # --- validations ---
-
-    def awaits_validation(self, name: str, *, in_vain: bool) -> None:
-        """An earlier opening of the run has left it pending; ``in_vain``: the trainer has no function for it."""
-        if in_vain:
-            text = f"{name} awaits its validation and is kept: this trainer has no validation_config"
-            self.record(ValidationPendingEntry(text=text, path=name), "WARNING")
-        else:
-            self.record(ValidationPendingEntry(text=f"{name} still awaits its validation", path=name))
-
-    def validating(self, number: int) -> None:
-        self.tell("waiting", f"training is over; waiting for {phrases.count(number, 'validation')}")
-
-    def validated(self, name: str, validation: ValidationRecord, saved: SavedCheckpoint | None) -> None:
-        if validation.error:
-            log = layout.validation_log(self._rundir.path, name, "err")
-            text = f"the validation of {name} failed: {validation.error}; its output: {log}"
-            level = "WARNING"
-        else:
-            told = phrases.metrics(validation.metrics)
-            text, level = f"{name} is validated{f': {told}' if told else ''}", "INFO"
-        entry = ValidatedEntry(
-            text=text, path=name, status=validation.status, metrics=validation.metrics, error=validation.error or None
-        )
-        self.record(entry, level)
-        if saved is not None:
-            self._look_for_score(saved)
-
-    def _look_for_score(self, saved: SavedCheckpoint) -> None:
-        """Say once that a checkpoint lacks the metric that it should be ranked by."""
-        if self._score is not None and value_of(saved, self._score) is None and not self._missed_score:
-            self._missed_score = True
-            known = ", ".join(phrases.flat(saved.metrics)) or "none at all"
-            ranked = f"has no metric {self._score!r} to be ranked by: it counts as the worst (it has {known})"
-            self.tell("score", f"{saved.path.name} {ranked}", "WARNING")
 
 
 def _lost(checkpoint: SavedCheckpoint | None, newest: Report | None) -> str:
