@@ -463,7 +463,7 @@ def test_an_interval_of_saving_that_nothing_follows_is_told_of_once(
     config = train.RunConfig(name="run", storage_path=tmp_path, checkpoint_config=train.CheckpointConfig(**every))
     TorchTrainer(train_func, scaling_config=train.ScalingConfig(2), run_config=config).fit()
     [(name, value)] = every.items()
-    said = f"CheckpointConfig({name}={value}) saves nothing: it says how often what train.track() follows is saved"
+    said = f"CheckpointConfig({name}={value}) saves nothing: it says how often state in train.track() is saved"
     assert capfd.readouterr().err.count(said) == 1
 
 

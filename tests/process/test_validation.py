@@ -385,7 +385,7 @@ def test_without_a_function_pending_checkpoints_stay_and_a_warning_says_so(
     again = trainer(train_func, None, name="run", keep=train.CheckpointConfig(1)).fit()
     assert kept(again) == [0, 1]
     assert Path(pending).exists()
-    assert "checkpoint_000000 awaits a validation and stays: this trainer has no validation_config" in (
+    assert "checkpoint_000000 awaits its validation and is kept: this trainer has no validation_config" in (
         capfd.readouterr().err
     )
 
