@@ -1,4 +1,4 @@
-"""Meeting points for all ranks, through the controller: they work with any framework, and on no device.
+"""Collective operations through the controller: they work with any framework, and without a device.
 
 A meeting that can never take place (a rank has returned, or waits in another one) fails the run and says who is
 missing; no rank waits forever.
@@ -22,7 +22,7 @@ def barrier() -> None:
 
 
 def broadcast_from_rank_zero(data: T) -> T:
-    """Rank 0's ``data``, on every rank. For small things: names, numbers, seeds.
+    """Return rank 0's ``data`` on every rank. For small objects: names, numbers, seeds.
 
     >>> import headway.train as train
     >>> def train_func():

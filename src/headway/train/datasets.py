@@ -1,4 +1,4 @@
-"""Datasets in training: what travels to the workers, which shard is whose, and where each is resumed.
+"""Datasets in training: what travels to the workers, the shard of each worker, and where it is resumed.
 
     driver                                   worker
     datasets ──▶ Feed: dataset, order ──▶ Stream: this rank's part, from its cursor on ──▶ get_dataset_shard()

@@ -1,4 +1,4 @@
-"""One rank of an attempt that failed, once more: alone, in this process, from where it had begun.
+"""Replay of one rank of a failed attempt: alone, in this process, from where it had begun.
 
     failures/attempt-002/ ──▶ Replay ──▶ Start ──▶ worker ──▶ the function
                                                      ▲ │ reports, meetings
@@ -78,7 +78,7 @@ Examine = Callable[[BaseException], None]
 
 @dataclass(frozen=True)
 class Replay:
-    """What will be run again. ``remarks``: what is otherwise than it was then."""
+    """What is replayed. ``remarks``: differences between now and then."""
 
     record: RunReader
     folder: Path
@@ -95,13 +95,13 @@ class Replay:
 
     @property
     def cursors(self) -> dict[str, DatasetCursor]:
-        """Where its datasets were, as the checkpoint says that it begins with."""
+        """The positions of its datasets in the checkpoint that it begins with."""
         before = [saved for saved in self.record.checkpoints() if saved.manifest.seq < self.first_seq]
         return before[-1].manifest.cursor.of_datasets() if before else {}
 
     @property
     def last_seq(self) -> int:
-        """The last report before it is clear that it does not fail: a few after the last of whoever failed first."""
+        """The report at which a replay without failure stops: a few after the last of the rank that failed first."""
         reports, failed, none = self.summary.reports, self.summary.rank, (self.summary.first_seq or 0) - 1
         then = max(reports.values(), default=none) if failed is None else reports.get(str(failed), none)
         return then + MARGIN
@@ -114,7 +114,7 @@ class Replay:
 
 @dataclass(frozen=True)
 class Ending:
-    """How it went: it raised, or it was ended in report ``stopped_at`` because it got further than then, or neither."""
+    """How the replay ended: the function raised, was stopped in report ``stopped_at``, or neither."""
 
     failed: FunctionFailed | None = None
     stopped_at: int | None = None
@@ -123,7 +123,7 @@ class Ending:
         return sentence([Failure("raised", rank, self.failed)]) if self.failed is not None else ""
 
 
-# --- what is to be run again ---
+# --- what is replayed ---
 
 
 def find(record: RunReader, rank: int | None = None, attempt: int | None = None, *, trust: bool = False) -> Replay:
@@ -208,7 +208,7 @@ def _differences(summary: FailureSummary, scene: ReplayScene, then: RankAssignme
         if (then_version := summary.versions.get(name, now)) != now:
             yield f"{name} was {then_version} then, it is {now} now"
     if then.gpus and not hardware.gpus():
-        yield "this machine has no card: computing on the CPU"
+        yield "this machine has no GPU: computing on the CPU"
     cwd = scene.cwd
     if not os.path.isdir(cwd):
         yield f"the folder that it ran in is gone ({cwd}): running in {os.getcwd()}"
@@ -220,7 +220,7 @@ def _differences(summary: FailureSummary, scene: ReplayScene, then: RankAssignme
 
 
 def run(replay: Replay, *, trust: bool, tell: Tell, examine: Examine = lambda error: None) -> Ending:
-    """This process becomes that rank, as far as it can, and stays so. ``examine`` is shown what the function raises.
+    """This process becomes that rank, as far as possible. ``examine`` is called with what the function raises.
 
     ``trust``: open the packed function even if somebody else may have written it.
     """
@@ -242,7 +242,7 @@ def run(replay: Replay, *, trust: bool, tell: Tell, examine: Examine = lambda er
 
 @contextlib.contextmanager
 def _swept_folder() -> Iterator[Path]:
-    """A temporary folder that goes even if the function takes this process with it: a shell waits for our end."""
+    """A temporary directory that is removed even if the function kills this process: a shell waits for its end."""
     directory = OwnedDirectory("replay")
     command = ["sh", "-c", 'read _; exec rm -rf -- "$0"', str(directory.path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as sweeper:
@@ -254,7 +254,7 @@ def _swept_folder() -> Iterator[Path]:
 
 
 def _scratch(record: RunReader, folder: Path) -> Path:
-    """A run directory to throw away: it is called like the run, and says that it is the run."""
+    """A temporary run directory with the name and the description of the run."""
     scratch = folder / record.name
     (scratch / layout.CHECKPOINTS).mkdir(parents=True)
     shutil.copyfile(record.path / layout.DESCRIPTION, scratch / layout.DESCRIPTION)
@@ -278,7 +278,7 @@ def _start(replay: Replay, scratch: Path, key: Key, *, trust: bool) -> Start:
 
 
 def _on_this_machine(then: RankAssignment, cards: Sequence[str]) -> RankAssignment:
-    """The same cards where they are here; else others, as many as there are."""
+    """The same GPUs if this machine has them; else others, as many as there are."""
     if set(then.visible_gpus) <= set(cards):
         return then
     return replace(then, gpus=tuple(range(min(len(then.gpus), len(cards)))), visible_gpus=tuple(cards))
@@ -292,7 +292,7 @@ def _setup(scene: ReplayScene, here: RankAssignment) -> ProcessSetup:
 
 
 def _become(start: Start, preload: Sequence[str]) -> None:
-    """In the order in which a worker comes to be: only so its random states are the same."""
+    """Set up this process in the same order as a worker, so that its random states are the same."""
     faulthandler.enable()
     apply_setup(start.setup)
     for name in preload:
@@ -319,7 +319,7 @@ def _unpacked(data: bytes, replay: Replay, examine: Examine, obstacles: list[Hea
 
 
 def _watched(call: Callable[[], Any], examine: Examine, obstacles: list[HeadwayError]) -> Any:
-    """Shown while its process group and its session are there: a debugger wants to try things."""
+    """Call ``examine`` while the process group and the session exist: users want to try things in a debugger."""
     try:
         return call()
     except AloneError as error:
@@ -344,11 +344,11 @@ class _RenamedModules(pickle.Unpickler):
 
 
 class _Enough(AgreedStop):
-    """It got further than it had come then."""
+    """The replay got further than the attempt."""
 
 
 class _Alone:
-    """The worker's end of a wire that leads nowhere: what can be answered is answered at once."""
+    """A connection without a controller: what can be answered is answered at once."""
 
     alone = True
 
@@ -376,7 +376,7 @@ class _Alone:
             case FilesStaged():
                 self._drop()
             case _:
-                pass  # nobody listens
+                pass  # there is no controller
 
     def report(self, seq: int, time: float, metrics: bytes, staged: bool, pending: bool, cursor: bytes = b"") -> None:
         self._tell(f"report {seq}  {phrases.metrics(json.loads(metrics))}".rstrip())
@@ -390,7 +390,7 @@ class _Alone:
         shutil.rmtree(self._staging, ignore_errors=True)
 
     def wait(self, done: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """What was not answered at once never will be."""
+        """Nothing that was not answered at once will be answered later."""
         return done()
 
 

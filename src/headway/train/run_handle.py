@@ -90,11 +90,11 @@ class Run:
         except BaseException as error:  # it belongs to whoever asks for the result
             self._error = error
         finally:
-            self._over.set()  # before the bell: who is woken by it must not wait again
+            self._over.set()  # before the notification: a woken thread must not wait again
             self._bell.ring()
 
     def _leave(self) -> None:
-        """The program ends while we run: so do we, in order."""
+        """The program ends while the run does not: abort it in good order."""
         if self.running and self._owner == os.getpid():
             _logger.warning(f"the program ended while run {self.path.name} was running: aborting it")
             self._execution.abort()
@@ -138,9 +138,9 @@ class Run:
             self._execution.stop()
 
     def result(self, timeout_s: float | None = None) -> Result:
-        """Wait for the end; TimeoutError if it does not come in time. Raises what ``fit()`` would raise.
+        """Wait for the end of the run; raises TimeoutError if that takes longer, and what ``fit()`` would raise.
 
-        Ctrl-C in here aborts the run.
+        Ctrl-C during the wait aborts the run.
         """
         try:
             self._over.wait(timeout_s)

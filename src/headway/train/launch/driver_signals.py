@@ -18,9 +18,9 @@ from headway.engine.base import Engine
 
 @contextlib.contextmanager
 def ctrl_c(abort: Callable[[], None], engine: Engine) -> Iterator[None]:
-    """The first Ctrl-C asks for an orderly end, the second for a quick one, the third is Python's own.
+    """The first Ctrl-C ends the run in good order, the second at once, the third is Python's own.
 
-    A function that runs inline gets its KeyboardInterrupt, too; our own code never does.
+    A function that runs inline gets its KeyboardInterrupt too; Headway's own code never does.
     """
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None):
@@ -46,19 +46,19 @@ def ctrl_c(abort: Callable[[], None], engine: Engine) -> Iterator[None]:
 
 @dataclass
 class _OpenRun:
-    """A run that SIGTERM is passed on to, in whatever thread it runs; and how often it was."""
+    """A run that SIGTERM is passed on to, in whatever thread it runs, and how often that happened."""
 
     terminate: Callable[[], None]
     num_signals: int = 0
 
 
 _open: list[_OpenRun] = []
-_ENOUGH = 2  # signals to one run: the first asks it to save and leave, the second to hurry
+_ENOUGH = 2  # signals to one run: the first asks it to save and exit, the second to exit at once
 
 
 @contextlib.contextmanager
 def sigterm(terminate: Callable[[], None]) -> Iterator[None]:
-    """While this is open, the first SIGTERM asks all workers to save and leave, the second to hurry."""
+    """While this is open, the first SIGTERM asks all workers to save and exit, the second to exit at once."""
     heed_sigterm()
     run = _OpenRun(terminate)
     _open.append(run)
@@ -79,7 +79,9 @@ def heed_sigterm() -> None:
 
 
 def _asked(number: int, frame: Any) -> None:
-    if all(run.num_signals >= _ENOUGH for run in _open):  # no run, or none that reacts: die as programs do
+    if all(
+        run.num_signals >= _ENOUGH for run in _open
+    ):  # no run, or none that reacts: the default action ends the program
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)
     for run in tuple(_open):

@@ -1,4 +1,4 @@
-"""The user's function and its config, checked and packed for the journey to other processes."""
+"""The user's function and its config: checks, binding, and packing for other processes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from headway.core.task import Task
 
 
 class CannotTravel(ConfigError, TypeError):
-    """The function, or something that it needs, cannot be sent to another process."""
+    """The function, or an object that it uses, cannot be sent to another process."""
 
 
 def pack(task: Task, to: str = "the workers") -> bytes:
-    """The task as bytes, or a sentence that says what in it cannot travel."""
+    """The task as bytes; CannotTravel names the part that cannot be sent."""
     import cloudpickle
 
     try:
@@ -31,7 +31,7 @@ def pack(task: Task, to: str = "the workers") -> bytes:
 def bind(function: object, config: object) -> Callable[[], Any]:
     """The call to make: the function with its config, as its parameters ask for it."""
     if isinstance(function, functools._lru_cache_wrapper):
-        function = function.__wrapped__  # a cache does not travel, and would be of no use there
+        function = function.__wrapped__  # a cache cannot be sent, and would be of no use there
     if not callable(function):
         hint = ": did you call it?" if function is None else ""
         raise ConfigError(f"train_loop_per_worker must be a function, got {function!r}{hint}")
@@ -105,7 +105,7 @@ def _explanation(task: Task, error: Exception, to: str) -> str:
 
 
 def _culprits(value: object, path: str, depth: int = 0) -> Iterator[tuple[str, object]]:
-    """The innermost things, with the way to them, that do not pickle."""
+    """The innermost objects that do not pickle, with the path to each."""
     if depth > 6 or _pickles(value):
         return
     found = False
@@ -128,7 +128,7 @@ def _pickles(value: object) -> bool:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, object]]:
-    """What a thing is made of, by the names its author gave."""
+    """The parts of an object, by the names that the user knows."""
     if isinstance(value, functools.partial):
         if value.args:
             yield "train_loop_config", value.args[0]
