@@ -1,4 +1,4 @@
-"""Every GPU is given to one run at a time, whichever program it is of. No GPU is needed to see it."""
+"""GPUs of several runs and programs: each is given to one run at a time. The GPUs are logical; none is needed."""
 
 from __future__ import annotations
 

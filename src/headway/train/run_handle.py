@@ -21,7 +21,7 @@ from headway.train.result import Result
 _logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from headway.engine.persistent_workers import PersistentEngine
+    from headway.engine.base import Engine
 
 LEAVE_S = 5.0  # how long the end of the program waits for runs that it has left open
 
@@ -69,7 +69,7 @@ class Run:
     {'step': 2}
     """
 
-    def __init__(self, request: TrainRequest, workers: PersistentEngine | None = None) -> None:
+    def __init__(self, request: TrainRequest, workers: Engine | None = None) -> None:
         from headway.train.launch.fit import prepare
 
         self._bell = _Bell()

@@ -1,4 +1,4 @@
-"""When the process that forks workers imports what the next ones will need."""
+"""When a fork server imports modules, and what it does without a driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headway.engine import fork_server, fork_server_client
 
 
 def made(monkeypatch: pytest.MonkeyPatch, **state: Any) -> fork_server.ForkServer:
-    """One that has just imported, on a machine all of whose cores are busy."""
+    """A fork server that has just imported a module, on a machine without an idle core."""
     monkeypatch.setattr(fork_server, "_some_core_is_idle", lambda: False)
     found = fork_server.ForkServer.__new__(fork_server.ForkServer)
     vars(found).update({"_workers": {}, "_sparing": False, "_imported_at": time.monotonic(), **state})
@@ -31,20 +31,20 @@ def made(monkeypatch: pytest.MonkeyPatch, **state: Any) -> fork_server.ForkServe
         ({"_workers": {1: None}, "_sparing": True}, False),
         ({"_workers": {1: None}, "_sparing": True, "_imported_at": 0.0}, True),
     ],
-    ids=["nobody works", "workers without data", "data, nobody works", "workers with data", "they have had a second"],
+    ids=["no workers", "workers without data", "data, no workers", "workers with data", "after a second"],
 )
-def test_only_workers_with_data_are_left_their_cores(
+def test_imports_wait_only_while_workers_use_datasets(
     monkeypatch: pytest.MonkeyPatch, state: dict[str, Any], may: bool
 ) -> None:
     assert made(monkeypatch, **state)._may_import() is may
 
 
-def test_a_program_with_datasets_says_so() -> None:
+def test_fork_servers_spare_the_cores_of_programs_with_datasets() -> None:
     headway.data.range(1)
     assert "headway.data.iterator" in fork_server_client._also_warm, "so that fork servers are sparing"
 
 
-def test_a_fork_server_whose_driver_was_killed_before_it_came_up_says_nothing() -> None:
+def test_a_fork_server_without_a_driver_exits_silently() -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
     code = "import sys; from headway.engine.fork_server import main; main()"

@@ -1,4 +1,4 @@
-"""What is swept after a process has ended is its own."""
+"""Shared memory is removed only if it belonged to the process that has ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headway.engine import reaper
 
 @pytest.fixture
 def segment() -> Iterator[Path]:
-    """One that could be of a process with the number of this one, in a container that shares the memory."""
+    """A segment that may belong to a process with the same number in another container."""
     path = Path(f"/dev/shm/torch_{os.getpid()}_1_4711")
     path.touch()
     yield path
@@ -32,7 +32,7 @@ def test_a_segment_of_another_user_stays(segment: Path, monkeypatch: pytest.Monk
     assert segment.exists()
 
 
-def test_a_segment_of_a_child_goes(segment: Path) -> None:
+def test_a_segment_of_a_child_is_removed(segment: Path) -> None:
     reaper.sweep_shared_memory(os.getpid() + 1)
     assert segment.exists()
     reaper.sweep_shared_memory(os.getpid())

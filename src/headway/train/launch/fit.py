@@ -27,7 +27,6 @@ from headway.core.validation import ValidationConfig, ValidationTaskConfig
 from headway.engine.base import Engine
 from headway.engine.inline import InlineEngine
 from headway.engine.local import LocalEngine
-from headway.engine.persistent_workers import PersistentEngine
 from headway.frameworks.base import BackendConfig
 from headway.observe import log_handler
 from headway.observe.console import Console
@@ -93,7 +92,7 @@ class Execution:
         raise error from (result.error if error is not result.error else None)
 
 
-def prepare(request: TrainRequest, *watchers: RunObserver, workers: PersistentEngine | None = None) -> Execution:
+def prepare(request: TrainRequest, *watchers: RunObserver, workers: Engine | None = None) -> Execution:
     """Check everything, take the run directory, build the parts.
 
     Args:
