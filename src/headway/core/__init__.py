@@ -1,1 +1,1 @@
-"""The vocabulary: configs, errors, messages. Standard library only; imports nothing else of ours."""
+"""Configs, errors, messages and schemas that all other packages share. Imports no other package of Headway."""

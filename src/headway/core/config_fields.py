@@ -1,7 +1,6 @@
 """Fields of config objects (dicts, dataclasses and others) as JSON.
 
-The training function gets the user's own object. What is written down of it is for people, and for ``restore()``
-where nothing was lost on the way.
+The training function gets the user's own object. The JSON is for readers, and for ``restore()`` if it is complete.
 """
 
 from __future__ import annotations

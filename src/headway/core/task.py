@@ -1,4 +1,4 @@
-"""What a trainer asks of each of its workers: the user's objects, and the options that workers act on."""
+"""The task of each worker: the user's objects, and the options that workers use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway.core.config import RunConfig, ScalingConfig
 
 @dataclass(frozen=True)
 class Task:
-    """The user's objects. They travel to the workers as one cloudpickle, which a worker opens as late as possible.
+    """The user's objects, sent to the workers as one cloudpickle, which a worker opens as late as possible.
 
     Args:
         call: The training function; it is bound to its config before it travels.
@@ -30,7 +30,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerOptions:
-    """Plain values out of the trainer's configs that workers act on; they travel with every start of a worker.
+    """Values of the trainer's configs that workers use, sent with every start of a worker.
 
     Args:
         every_reports: How often tracked state is saved; None: only when asked for.

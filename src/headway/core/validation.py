@@ -1,4 +1,4 @@
-"""What a user says about validation beside training, and the words for what becomes of it."""
+"""Configs of validation during training, and the states of a validated checkpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headway.core.errors import ConfigError
 
 
 class ReportedCheckpointStatus(StrEnum):
-    """What is known of a checkpoint: it is there; it waits for its validation; how that has ended."""
+    """The state of a checkpoint: committed, waiting for its validation, or the outcome of that."""
 
     COMMITTED = "COMMITTED"
     PENDING_VALIDATION = "PENDING_VALIDATION"
@@ -23,7 +23,7 @@ class ReportedCheckpointStatus(StrEnum):
 
 
 class CheckpointConsistencyMode(StrEnum):
-    """What ``get_all_reported_checkpoints()`` waits for: this rank's last checkpoint, or all validations too."""
+    """What ``get_all_reported_checkpoints()`` waits for: this rank's last checkpoint, or also all validations."""
 
     COMMITTED = "COMMITTED"
     VALIDATED = "VALIDATED"
@@ -32,9 +32,13 @@ class CheckpointConsistencyMode(StrEnum):
 @known_options_only
 @dataclass(frozen=True)
 class ValidationTaskConfig:
-    """Keywords for the validation function, and the seconds it may take (``None``: as many as it likes).
+    """Keywords and time limit of a validation.
 
-    What ``report(validation=...)`` gives goes before what ``ValidationConfig`` gives, keyword by keyword.
+    Those of ``report(validation=...)`` override those of ``ValidationConfig``, keyword by keyword.
+
+    Args:
+        fn_kwargs: Keywords for the validation function.
+        timeout_s: Seconds that the function may take; None: no limit.
 
     >>> ValidationTaskConfig(fn_kwargs={"split": "test"}, timeout_s=60).timeout_s
     60
@@ -54,16 +58,16 @@ class ValidationTaskConfig:
 @known_options_only
 @dataclass(frozen=True)
 class ValidationConfig:
-    """The function that validates checkpoints while training continues: ``fn(checkpoint, **kwargs) -> dict``.
+    """The function that validates checkpoints during training.
 
-    It is called in a process of its own for each checkpoint that ``report(..., validation=True)`` hands over, the
-    oldest first. The dict it returns joins the checkpoint's metrics and ranks it.
+    It is called in a separate process for each checkpoint of a ``report(..., validation=True)``, the oldest first. The
+    returned dict is added to the checkpoint's metrics and ranks it.
 
     Args:
-        fn: The function.
-        task_config: Its keywords and its time limit, where ``report()`` gives none.
-        ray_remote_kwargs: Only ``{"runtime_env": {"env_vars": {...}}}`` has an effect.
-        max_concurrent: How many validations run at a time at most.
+        fn: The function: ``fn(checkpoint, **kwargs) -> dict``.
+        task_config: Default keywords and time limit.
+        ray_remote_kwargs: Only ``{"runtime_env": {"env_vars": {...}}}`` has an effect: environment variables.
+        max_concurrent: Maximum number of validations at a time.
 
     >>> def validate(checkpoint, split="valid"):
     ...     return {"accuracy": 0.9}

@@ -1,7 +1,6 @@
 """The identity of a process, by which another process can tell later whether it is still alive.
 
-A process number alone does not tell: numbers are used again, start over after a reboot, and mean something else in
-another container.
+A process id alone is not enough: ids are reused, restart after a reboot, and differ between containers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The file descriptors 0, 1 and 2, which are kept open so that no other file gets them.
 
-A program that begins with one of them closed (``2>&-``, a daemon) gets that number for the next file that it opens, and
-what a C library then writes to stderr lands in that file: in a journal, or on a socket.
+If one of them is closed at the start (``2>&-``, a daemon), the next file that the program opens gets its number, and
+output of C libraries to stderr ends up in that file: in a journal, or on a socket.
 """
 
 from __future__ import annotations

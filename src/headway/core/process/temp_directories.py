@@ -1,8 +1,8 @@
 """Temporary directories with a marker of the process that made them.
 
-A program that is killed cannot remove its temporary directories, so the next one does. What it may remove is proven,
-not guessed from a name: the directory holds a marker of ours, belongs to the user who sweeps, is not locked, and the
-process that the marker names is gone. The marker names the directory, too: a copy of it is the user's.
+A killed program cannot remove its temporary directories, so the next one does. It removes a directory only if that
+has a marker, belongs to the same user, is not locked, and the process named in the marker has ended. The marker also contains
+the name of the directory, so copies and renamed directories are kept.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MARKER_BYTES = 4096
 
 
 class OwnedDirectory:
-    """A temporary directory of this process. It is removed by :meth:`remove`, else by a later program's :func:`sweep`.
+    """A temporary directory of this process, removed by :meth:`remove` or by :func:`sweep` of a later program.
 
     Args:
         purpose: A word for its name, for the person who lists the directory above it.

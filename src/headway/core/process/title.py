@@ -1,8 +1,8 @@
 """The title of a process, as shown by ``ps``, ``top`` and ``nvidia-smi``.
 
-``ps`` shows the command line, which lies in the memory of the process, on its stack; it is overwritten in place, and
-never beyond its end. ``top`` shows a name of 15 bytes, which prctl(2) sets. Where either is not possible (another
-system, a sandbox without /proc), nothing happens.
+``ps`` shows the command line, which is stored on the stack of the process; it is overwritten in place, and never beyond
+its end. ``top`` shows a name of 15 bytes, set by prctl(2). If either is not possible (another system, a sandbox
+without /proc), nothing happens.
 """
 
 from __future__ import annotations
