@@ -1,8 +1,8 @@
 """Temporary directories with a marker of the process that made them.
 
 A killed program cannot remove its temporary directories, so the next one does. It removes a directory only if that
-has a marker, belongs to the same user, is not locked, and the process named in the marker has ended. The marker also contains
-the name of the directory, so copies and renamed directories are kept.
+has a marker, belongs to the same user, is not locked, and the process named in the marker has ended. The marker also
+contains the name of the directory, so copies and renamed directories are kept.
 """
 
 from __future__ import annotations
