@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from headway.core.errors import ConfigError, StorageError
 from headway.core.security.signing import Key
@@ -70,14 +70,8 @@ class Checkpoint:
             trust: Its pickles may be opened, whoever wrote them.
             key: The key of the run that hands it out.
         """
-        made = cls._at(DirectoryLocation(os.path.abspath(place)) if isinstance(place, str) else StoreLocation(place))
+        made = _at(cls, DirectoryLocation(os.path.abspath(place)) if isinstance(place, str) else StoreLocation(place))
         made._origin = _Origin(trust, key)
-        return made
-
-    @classmethod
-    def _at(cls, location: CheckpointLocation) -> Self:
-        made = cls("")
-        made._location, made.path = location, location.path
         return made
 
     def proven_by(self, key: Key, *, trust: bool = False) -> Self:
@@ -98,14 +92,14 @@ class Checkpoint:
     @classmethod
     def from_checkpoint(cls, other: Checkpoint) -> Self:
         """The same checkpoint as an object of this class."""
-        made = cls._at(other._location)
+        made = _at(cls, other._location)
         made._origin = other._origin
         return made
 
     @classmethod
     def from_dict(cls, data: Mapping[Any, Any]) -> Self:
         """A checkpoint of tensors, arrays and plain values. Kept in memory until it is reported or written."""
-        return cls._at(location_of_dict(data))
+        return _at(cls, location_of_dict(data))
 
     def to_dict(self, trust: bool = False) -> dict[Any, Any]:
         """The dict that this was made of; its tensors are on the CPU.
@@ -191,3 +185,13 @@ class Checkpoint:
         if kind == "data_dict":
             return f"Checkpoint.from_dict(<{len(data)} keys>)"
         return f"Checkpoint({self._location.name!r})"
+
+
+_Kind = TypeVar("_Kind", bound=Checkpoint)
+
+
+def _at(kind: type[_Kind], location: CheckpointLocation) -> _Kind:
+    """A checkpoint of this class, whose files are at this location."""
+    made = kind("")
+    made._location, made.path = location, location.path
+    return made
