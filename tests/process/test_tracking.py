@@ -702,3 +702,45 @@ def test_a_checkpoint_that_mixes_steps_is_refused(tmp_path: Path) -> None:
         shutil.copytree(older / "tracked" / part, mixed / "tracked" / part)
     with pytest.raises(train.TrainingFailedError, match="mixes the states of different steps"):
         fit("other", resume_from_checkpoint=train.Checkpoint.from_directory(mixed))
+
+
+def test_a_rank_that_raises_before_it_has_saved_leaves_no_checkpoint_without_its_state(tmp_path: Path) -> None:
+    """The others have saved in that report. Without the random states of the one that raised, losses would differ."""
+
+    def train_func(config: dict[str, Any]) -> None:
+        resumed = train.get_checkpoint() is not None
+        torch.manual_seed(7)
+        net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(), torch.nn.Linear(8, 1))
+        model = prepare_model(net)
+        optimizer = torch.optim.Adam(model.parameters())
+        rows = torch.linspace(-1, 1, 96).reshape(24, 4)
+        loader = prepare_data_loader(DataLoader(TensorDataset(rows), batch_size=2))
+        state = train.track(model=model, optimizer=optimizer, loader=loader)
+        for _ in state.epochs(2):
+            for (batch,) in loader:
+                loss = model(batch).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                train.report({"loss": loss.item()})
+                if state.num_batches == 3 and config["raises"] and not resumed:
+                    train.collective.barrier()
+                    if train.get_context().get_world_rank() == 1:
+                        raise ValueError("between a report and the next batch")
+
+    losses = []
+    for raises in (False, True):
+        result = TorchTrainer(
+            train_func,
+            train_loop_config={"raises": raises},
+            scaling_config=train.ScalingConfig(num_workers=2),
+            run_config=train.RunConfig(
+                name=f"raises-{raises}",
+                storage_path=tmp_path,
+                failure_config=train.FailureConfig(max_failures=1),
+                checkpoint_config=train.CheckpointConfig(every_reports=1),
+            ),
+        ).fit()
+        losses.append(list(result.metrics_dataframe["loss"]))
+    quiet, disturbed = losses
+    assert disturbed == quiet

@@ -47,6 +47,10 @@ class ReportRound:
     places: tuple[tuple[int, str], ...] = ()  # the step of tracked state, by rank
 
     @property
+    def reporters(self) -> tuple[int, ...]:
+        return tuple(rank for rank, report in enumerate(self.reports) if report is not None)
+
+    @property
     def givers(self) -> tuple[int, ...]:
         return tuple(rank for rank, report in enumerate(self.reports) if report is not None and report.staged)
 
@@ -107,6 +111,7 @@ class ReportRounds:
         taken: Rows of the datasets that each rank has read, as far as is known.
         places: Step of each rank's tracked state at its newest save; "" if unknown.
         excused: Ranks that are not waited for however few rows they read.
+        tracking: Ranks that have tracked state.
     """
 
     first: int
@@ -122,6 +127,7 @@ class ReportRounds:
     taken: tuple[RowsTaken, ...] = ()
     places: tuple[str, ...] = ()
     excused: frozenset[int] = frozenset()
+    tracking: frozenset[int] = frozenset()
 
     @classmethod
     def begin(cls, num_workers: int, first_seq: int = 0, habits: SaveHabits = UNKNOWN) -> ReportRounds:
@@ -161,7 +167,12 @@ class ReportRounds:
     def begin_tracking(self, rank: int) -> ReportRounds:
         """This rank has tracked state: it gives files, and so do all others, from the first save on."""
         everybody = frozenset(range(len(self.passed)))
-        return self._with(gave=self.gave | {rank}, missed=self.missed - {rank}, expected=self.expected | everybody)
+        return self._with(
+            gave=self.gave | {rank},
+            missed=self.missed - {rank},
+            expected=self.expected | everybody,
+            tracking=self.tracking | {rank},
+        )
 
     def has_taken(self, rank: int, taken: RowsTaken) -> tuple[ReportRounds, tuple[News, ...]]:
         """This rank has read so many rows of the datasets."""
@@ -193,6 +204,7 @@ class ReportRounds:
             self.taken,
             self.places,
             self.excused,
+            self.tracking,
         )
         if crossed is not None:
             return rounds, (crossed,)
@@ -291,6 +303,8 @@ class ReportRounds:
         missed = self.missed | (waiting - lagging - self.gave) if waiting else self.missed
         absent = {rank for rank in missed | waiting if oldest.reports[rank] is None} if holds_files else set()
         absent |= {rank for rank, number in self.owed if number == oldest.seq}
+        if oldest.places:  # tracked state is whole or worth nothing
+            absent |= self.tracking.intersection(oldest.reporters) - set(oldest.givers)
         rounds = ReportRounds(
             self.first + 1,
             self.passed,
@@ -305,6 +319,7 @@ class ReportRounds:
             self.taken,
             self.places,
             self.excused,
+            self.tracking,
         )
         partial = tuple(sorted((absent | lagging) & (self.gave | self.expected)))
         return rounds, ClosedRound(oldest, partial, tuple(sorted(lagging)), _apart(oldest.places))

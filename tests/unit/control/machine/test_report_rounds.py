@@ -326,3 +326,21 @@ def test_states_of_different_positions_are_not_merged_into_one_checkpoint() -> N
         rounds, _ = save(ReportRounds.begin(2), 0, "batch 2")
         _, news = save(rounds, 1, second)
         assert [item.apart for item in news if isinstance(item, ClosedRound)] == [apart]
+
+
+def test_a_round_of_tracked_state_is_partial_where_a_tracking_rank_reports_without_its_own() -> None:
+    rounds = ReportRounds.begin(2).begin_tracking(0).begin_tracking(1)
+    rounds, _ = say(rounds.begin_save(0, place="epoch 0"), 0, files=True)
+    _, news = say(rounds, 1)
+    (closing,) = news
+    assert isinstance(closing, ClosedRound)
+    assert closing.partial == (1,), "the state of rank 1 would be lost in silence: it has raised before it could save"
+
+
+def test_files_of_the_user_need_no_tracked_state_beside_them() -> None:
+    rounds = ReportRounds.begin(2).begin_tracking(0).begin_tracking(1)
+    rounds, _ = say(rounds.begin_save(0), 0, files=True)
+    _, news = say(rounds, 1)
+    (closing,) = news
+    assert isinstance(closing, ClosedRound)
+    assert closing.partial == ()
