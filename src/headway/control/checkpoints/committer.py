@@ -141,7 +141,7 @@ class CheckpointCommitter:
                 ranks=round.givers,
                 metrics=metrics_of(round),
                 name=request.name,
-                cursors=merged([report.cursor for report in round.reports if report is not None]),
+                cursors=merged([report.cursor if report is not None else b"" for report in round.reports]),
             )
         )
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import queue
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from headway.control.machine.events import (
 )
 from headway.control.machine.report_rounds import ReportRound
 from headway.core.messages import Report
+from headway.core.schema.data_cursor import DatasetPosition
 from headway.storage.checkpoint import backend
 from headway.storage.checkpoint.staging import Slot
 from headway.storage.run import layout
@@ -96,3 +99,25 @@ def test_a_checkpoint_is_withdrawn_although_its_commit_is_still_in_the_queue(tmp
         committer.perform(commit(run, 7))
         committer.perform(WithdrawCheckpoint(7, "crossed"))
     assert not layout.checkpoint(run, 7).exists()
+
+
+def test_positions_in_datasets_are_unknown_where_a_rank_has_not_reported(tmp_path: Path) -> None:
+    """Those of the others are not taken for the positions of fewer ranks."""
+    run = tmp_path / "run"
+    with committer_of(run) as (committer, posted):
+        request = commit(run, 0)
+        (staged,) = request.round.reports
+        assert staged is not None
+        first, third = (staged._replace(cursor=cursor(rows)) for rows in (8, 16))
+        reports = (first, None, third._replace(staged=False))
+        committer.perform(replace(request, round=ReportRound(0, reports)))
+        done = posted.get(timeout=30)
+    assert isinstance(done, CommitDoneEvent), done
+    assert done.saved.manifest.cursor.of_datasets()["train"].positions is None
+
+
+def cursor(rows: int) -> bytes:
+    position = DatasetPosition(
+        epoch=0, rows=rows, skip=0, done=False, lanes=2, window=0, local=None, files="abc", crosses=None
+    )
+    return json.dumps({"train": position.to_json()}).encode()
