@@ -45,7 +45,7 @@ OPTIONAL = {
     "psutil": {"cli.doctor"},
     "pandas": {"train.result", "data.blocks.chunk"},
     "pyarrow": {
-        "storage.run.place",
+        "storage.run.location",
         "train.context",
         "storage.checkpoint",
         "storage.object_store",

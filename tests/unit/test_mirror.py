@@ -69,7 +69,7 @@ COVERED_BY = {
     "storage/object_store/obstore_client.py": "tests/contract/test_object_stores.py",
     "storage/object_store/upload.py": "tests/process/test_object_store.py",
     "storage/object_store/verify.py": "tests/process/test_object_store.py",
-    "storage/run/place.py": "tests/process/test_cli_logs_stop_rm.py",
+    "storage/run/location.py": "tests/process/test_cli_logs_stop_rm.py",
     "testing/contracts/checkpoint_backend.py": "tests/contract/test_checkpoint_backends.py",
     "testing/contracts/data_source.py": "tests/contract/test_data_sources.py",
     "testing/contracts/engine.py": "tests/contract/test_engines.py",

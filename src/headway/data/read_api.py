@@ -28,7 +28,7 @@ also_warm(
         "headway.data.read_api",
         "headway.data.iterator",
         "headway.data.frameworks.torch",
-        "headway.data.execution.memory_reuse",
+        "headway.data.execution.malloc_settings",
         "pyarrow.fs",
     ]
 )

@@ -18,7 +18,7 @@ from typing import Any
 from headway.core.messages import Frame
 from headway.core.security.redaction import is_secret, redact_arguments, redact_assignments
 from headway.diagnosis import source_lines
-from headway.diagnosis.hints import hint
+from headway.diagnosis.awaited_objects import hint
 from headway.diagnosis.safe_inspection import is_a, loaded, local_variables, module_of, name_of
 from headway.observe.tracebacks import is_users
 

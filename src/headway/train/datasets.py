@@ -225,7 +225,7 @@ class DatasetShards:
 
 def _made(session: Session, name: str, feed: Feed) -> _Shard:
     from headway.data.execution.epochs import EpochStream, LoopHooks, ShardPlace
-    from headway.data.execution.memory_reuse import keep_freed_memory
+    from headway.data.execution.malloc_settings import keep_freed_memory
     from headway.data.iterator import DataIterator
 
     if not session.alone:

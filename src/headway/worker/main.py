@@ -33,7 +33,7 @@ from headway.core.task import Task
 from headway.diagnosis.stacks import all_threads, of_error
 from headway.engine.resources.hardware import free_port
 from headway.frameworks.base import join
-from headway.observe import worker_logging
+from headway.observe import inherited_logging
 from headway.observe.log_tail import TRACEBACK_FOLLOWS
 from headway.observe.tracebacks import folded, full
 from headway.storage.run import layout
@@ -107,7 +107,7 @@ def _become_rank(start: Start, before: ProcessSetup | None) -> FunctionFailed | 
         apply_setup(start.setup, before)
         redirect_output(*(layout.log(Path(start.run.path), start.rank, stream) for stream in ("out", "err")))
         if start.setup.logging is not None:
-            worker_logging.apply(start.setup.logging)  # its streams are the rank's own by now
+            inherited_logging.apply(start.setup.logging)  # its streams are the rank's own by now
         seed_random(start.run, start.place)
     except Exception as error:  # the user's preamble, no such directory, no room for logs: it is the outcome
         return failure_message(error)

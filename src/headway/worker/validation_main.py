@@ -18,7 +18,7 @@ from headway.core.messages import FunctionFailed, Ready, RunValidation, Validati
 from headway.core.process.title import set_title
 from headway.core.security.signing import Key
 from headway.core.wire import Frames, encode
-from headway.observe import worker_logging
+from headway.observe import inherited_logging
 from headway.storage.checkpoint.validation_record import unpack as unpack_kwargs
 from headway.worker.main import failure_message, unpack_task
 from headway.worker.metrics_json import encode_metrics
@@ -55,7 +55,7 @@ def _validate(request: RunValidation) -> ValidationReturned | FunctionFailed:
         apply_setup(request.setup)
         redirect_output(*map(Path, request.logs))
         if request.setup.logging is not None:
-            worker_logging.apply(request.setup.logging)
+            inherited_logging.apply(request.setup.logging)
         function: Callable[..., object] = unpack_task(request.task).call
         key = Key(request.key)
         checkpoint = cloudpickle.loads(request.checkpoint).proven_by(key, trust=request.trust)

@@ -13,7 +13,7 @@ from headway.control.workers import ranks
 from headway.core.environment import outer_ranks, working_directory
 from headway.core.messages import ProcessSetup, RankAssignment, Ready, RunInfo, Start
 from headway.core.schema.data_cursor import DatasetCursor
-from headway.observe.worker_logging import current_settings
+from headway.observe.inherited_logging import current_settings
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.run.run_directory import RunDirectory
 

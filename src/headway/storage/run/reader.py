@@ -25,7 +25,7 @@ from headway.storage.object_store.log_mirror import fetch_record
 from headway.storage.object_store.uri import is_remote, open_store
 from headway.storage.run import failure_bundle, journal, layout
 from headway.storage.run.description import checkpoint_config, read_description
-from headway.storage.run.place import DirectoryPlace, RunPlace, StorePlace
+from headway.storage.run.location import DirectoryRunLocation, RunLocation, StoreRunLocation
 
 
 class _Keeper:
@@ -42,7 +42,7 @@ class RunReader:
     """One run as its directory shows it now. Everything is read when it is asked for."""
 
     path: Path  # of its journal; checkpoints may lie elsewhere
-    place: RunPlace
+    place: RunLocation
     memory: CheckpointBackend | None = None  # checkpoints of this process that are not to outlive it
     keeper: _Keeper | None = None  # of the directory, if it is only a copy
 
@@ -56,7 +56,7 @@ class RunReader:
             if path.is_dir() and not os.access(path, os.X_OK):
                 raise StorageError(f"{path} cannot be read: Permission denied")
             raise StorageError(f"{path} is not a run directory: it has no {layout.DESCRIPTION}")
-        return cls(path, DirectoryPlace(path))
+        return cls(path, DirectoryRunLocation(path))
 
     @classmethod
     def _in_store(cls, store: ObjectStore) -> RunReader:
@@ -67,7 +67,7 @@ class RunReader:
         fetch_record(store, home)
         if not (home / layout.DESCRIPTION).stat().st_size:
             raise StorageError(f"{store.url} is not a run: it has no {layout.DESCRIPTION}")
-        return cls(home, StorePlace(store), keeper=keeper)
+        return cls(home, StoreRunLocation(store), keeper=keeper)
 
     @property
     def name(self) -> str:
@@ -181,7 +181,7 @@ def runs(storage: Path) -> Runs:
         paths = [path.parent for path in sorted(storage.glob(f"*/{layout.DESCRIPTION}"))]
     except OSError as error:  # too long a name, say
         raise StorageError(f"{storage} cannot be read: {error.strerror}") from None
-    return _sorted_out({path.name: functools.partial(RunReader, path, DirectoryPlace(path)) for path in paths})
+    return _sorted_out({path.name: functools.partial(RunReader, path, DirectoryRunLocation(path)) for path in paths})
 
 
 def _sorted_out(found: Mapping[str, Callable[[], RunReader]]) -> Runs:

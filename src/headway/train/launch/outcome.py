@@ -9,7 +9,7 @@ from headway.control.narration.failure_text import exception, ordered, sentence,
 from headway.control.run_plan import RunOutcome
 from headway.core import phrases
 from headway.core.errors import ControllerError, PreemptionError, TrainingFailedError, WorkerGroupError
-from headway.storage.run.place import DirectoryPlace, StorePlace
+from headway.storage.run.location import DirectoryRunLocation, StoreRunLocation
 from headway.storage.run.reader import RunReader
 from headway.storage.run.run_directory import RunDirectory
 from headway.train.result import Result
@@ -20,7 +20,7 @@ LONGEST_CAUSE = 1000
 def result_of(rundir: RunDirectory, outcome: RunOutcome) -> Result:
     """The result. It reads the run without what only its owner needs: the lock and the key."""
     memory = rundir.memory.read_only() if rundir.memory is not None else None
-    place = StorePlace(rundir.kept_store) if rundir.kept_store else DirectoryPlace(rundir.path)
+    place = StoreRunLocation(rundir.kept_store) if rundir.kept_store else DirectoryRunLocation(rundir.path)
     record = RunReader(rundir.path, place, memory)
     values = outcome.values if outcome.state in (RunState.FINISHED, RunState.STOPPED) else {}
     error = exception(ordered(outcome.failures)[0]) if outcome.state is RunState.FAILED else None

@@ -12,7 +12,7 @@ from headway.core.errors import StorageError
 from headway.core.schema.journal_entries import EndEntry, LaunchEntry
 from headway.storage.run import layout
 from headway.storage.run.opening import create_run, open_run
-from headway.storage.run.place import DirectoryPlace
+from headway.storage.run.location import DirectoryRunLocation
 from headway.storage.run.reader import RunReader, runs
 
 
@@ -26,19 +26,19 @@ def test_a_later_attempt_tells_its_reports_anew(tmp_path: Path) -> None:
     ]
     path = tmp_path / layout.METRICS
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    record = RunReader(tmp_path, DirectoryPlace(tmp_path))
+    record = RunReader(tmp_path, DirectoryRunLocation(tmp_path))
     assert [(row.seq, row.metrics["a"]) for row in record.reports()] == [(0, 1), (1, 1), (2, 2)]
     assert record.newest_metrics() == {"a": 2}
     path.write_text("".join(json.dumps(line) + "\n" for line in lines[:6]))
     assert record.newest_metrics() == {"a": 1}, "an attempt that has not reported yet"
-    assert RunReader(tmp_path / "none", DirectoryPlace(tmp_path)).newest_metrics() is None
+    assert RunReader(tmp_path / "none", DirectoryRunLocation(tmp_path)).newest_metrics() is None
 
 
 def test_the_newest_metrics_of_a_long_history(tmp_path: Path) -> None:
     line = '{{"rank": {}, "seq": {}, "attempt": 1, "metrics": {{"a": {}}}}}\n'
     text = "".join(line.format(rank, seq, seq) for seq in range(5000) for rank in (0, 1))
     (tmp_path / layout.METRICS).write_text('{"attempt": 1, "first_seq": 0}\n' + text)
-    assert RunReader(tmp_path, DirectoryPlace(tmp_path)).newest_metrics() == {"a": 4999}
+    assert RunReader(tmp_path, DirectoryRunLocation(tmp_path)).newest_metrics() == {"a": 4999}
 
 
 def test_foreign_and_damaged_folders_do_not_hide_runs(tmp_path: Path) -> None:

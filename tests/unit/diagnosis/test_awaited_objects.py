@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from headway.diagnosis import hints, stacks
+from headway.diagnosis import awaited_objects, stacks
 from hostile_objects import Holder, Liar, Strange, dead_proxy, guarded, waiting
 from support import wait_until
 
@@ -47,7 +47,7 @@ def test_a_line_is_known_by_what_it_names() -> None:
     seen = {}
     for work in (take_it, take_its, get, receive, read, nap):
         with waiting(work) as frame:
-            seen[work.__name__] = hints.hint(frame)
+            seen[work.__name__] = awaited_objects.hint(frame)
     lock.release()
     holder.mutex.release()
     nothing.put(1)
@@ -71,19 +71,19 @@ def test_looking_at_a_line_runs_nothing_of_the_users() -> None:
     with waiting(work) as frame:
         while frame.f_code.co_name != "work":
             frame = frame.f_back
-        assert hints.hint(frame) == "lock"
+        assert awaited_objects.hint(frame) == "lock"
     over.set()
 
 
 @pytest.mark.parametrize("line", ["strange.acquire()", "strange", "len(strange)", "strange[0]"])
 def test_no_object_that_a_line_names_can_raise_or_block(line: str) -> None:
     for make in (guarded, dead_proxy, Liar):
-        names: dict[str, Any] = {"strange": make(), "sys": sys, "hints": hints}
-        code = compile(f"found = hints.hint(sys._getframe()) if True else {line}", __file__, "exec")
+        names: dict[str, Any] = {"strange": make(), "sys": sys, "awaited_objects": awaited_objects}
+        code = compile(f"found = awaited_objects.hint(sys._getframe()) if True else {line}", __file__, "exec")
         exec(code, names)
         assert names["found"] == ""
-        assert hints._kinds(sys._getframe(), ["make", "x"]) == []
-        assert hints._kinds(named(names["strange"]), line.partition("(")[0].split(".")) == []
+        assert awaited_objects._kinds(sys._getframe(), ["make", "x"]) == []
+        assert awaited_objects._kinds(named(names["strange"]), line.partition("(")[0].split(".")) == []
 
 
 def named(strange: Any) -> Any:
@@ -98,14 +98,14 @@ def test_slots_and_instances_are_looked_up_and_properties_are_not() -> None:
             self.lock = threading.Lock()
 
     frame = named(Slotted())
-    assert hints._kinds(frame, ["strange", "lock"]) == ["lock"]
-    assert hints._kinds(named(Holder()), ["strange", "mutex", "acquire"]) == ["lock"]
-    assert hints._kinds(named(Strange()), ["strange", "lock"]) == []
+    assert awaited_objects._kinds(frame, ["strange", "lock"]) == ["lock"]
+    assert awaited_objects._kinds(named(Holder()), ["strange", "mutex", "acquire"]) == ["lock"]
+    assert awaited_objects._kinds(named(Strange()), ["strange", "lock"]) == []
 
 
 def test_a_pipe_or_a_device_that_calls_itself_a_source_file_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for file in (str(tmp_path / "pipe"), "/dev/zero", "<string>"):
-        names: dict[str, Any] = {"stacks": stacks, "hints": hints, "sys": sys}
-        exec(compile("told = hints.hint(sys._getframe()), stacks.all_threads()", file, "exec"), names)
+        names: dict[str, Any] = {"stacks": stacks, "awaited_objects": awaited_objects, "sys": sys}
+        exec(compile("told = awaited_objects.hint(sys._getframe()), stacks.all_threads()", file, "exec"), names)
         assert names["told"][0] == ""

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from headway.core.messages import LoggerSettings
-from headway.observe import worker_logging
-from headway.observe.worker_logging import RankHandler, apply, current_settings
+from headway.observe import inherited_logging
+from headway.observe.inherited_logging import RankHandler, apply, current_settings
 
-NAME = "test_worker_logging"
+NAME = "test_inherited_logging"
 
 
 @pytest.fixture(autouse=True)
@@ -159,7 +159,7 @@ def test_basic_config_in_a_worker_replaces_what_was_inherited(monkeypatch: pytes
 
 def test_a_large_formatter_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet()
-    monkeypatch.setattr(worker_logging, "MAX_PICKLED_BYTES", 10)
+    monkeypatch.setattr(inherited_logging, "MAX_PICKLED_BYTES", 10)
     logging.basicConfig(level=logging.INFO, format="large %(message)s")
     [handler] = settings_of("").handlers
     assert handler.style == b""

@@ -1,6 +1,6 @@
 """Places of runs: a directory or a prefix of an object store, and everything that differs between the two.
 
-RunReader ──▶ RunPlace ◁── DirectoryPlace, StorePlace
+RunReader ──▶ RunLocation ◁── DirectoryRunLocation, StoreRunLocation
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headway.storage.run.removal import check_removable, foreign_entries, remove
 from headway.storage.run.run_directory import RunDirectory
 
 
-class RunPlace(Protocol):
+class RunLocation(Protocol):
     """Where a run is kept. Values of this kind can be pickled."""
 
     @property
@@ -71,7 +71,7 @@ class RunPlace(Protocol):
 
 
 @dataclass(frozen=True)
-class DirectoryPlace:
+class DirectoryRunLocation:
     """A run in a directory of this machine."""
 
     directory: Path
@@ -125,7 +125,7 @@ class DirectoryPlace:
 
 
 @dataclass(frozen=True)
-class StorePlace:
+class StoreRunLocation:
     """A run in an object store; ``store`` begins at the run."""
 
     store: ObjectStore
