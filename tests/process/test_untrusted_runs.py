@@ -859,8 +859,8 @@ def test_a_checkpoint_that_is_a_link_is_not_written_through(good: Path, sandbox:
     opened = open_run(sandbox.run, "must")
     try:
         for saved in opened.recovered.kept:
-            opened.vault.note_validation(saved.path, ValidationRecord(status=Status.VALIDATED))
-            opened.vault.discard(saved.path)
+            opened.backend.note_validation(saved.path, ValidationRecord(status=Status.VALIDATED))
+            opened.backend.discard(saved.path)
     finally:
         opened.close()
     assert sandbox.state() == before

@@ -39,7 +39,7 @@ class Ground:
     """Where a run is stored, and how often it can be polled without disturbing it."""
 
     storage: str
-    vault: CheckpointBackend
+    backend: CheckpointBackend
     glance_s: float
     life_s: float  # how long at most it lives on after its first save
 
@@ -55,44 +55,44 @@ def life(folder: Path, ground: Ground, chance: random.Random, tally: Tally) -> N
             env={**os.environ, "TMPDIR": str(folder), "HEADWAY_RESULTS": str(folder / "results")},
         )
     begins = time.monotonic() + 30
-    while not _has_saved(ground.vault, tally.newest) and driver.poll() is None and time.monotonic() < begins:
+    while not _has_saved(ground.backend, tally.newest) and driver.poll() is None and time.monotonic() < begins:
         time.sleep(ground.glance_s)
-    if not _has_saved(ground.vault, tally.newest):
+    if not _has_saved(ground.backend, tally.newest):
         tally.did_not_go_on += 1
         print(f"DID NOT GO ON:\n{log.read_text()}", file=sys.stderr)
     time.sleep(chance.random() * ground.life_s)
     kill_all(tree(driver.pid))
     driver.wait()
     tally.kills += 1
-    look(ground.vault, tally)
+    look(ground.backend, tally)
 
 
-def _has_saved(vault: CheckpointBackend, newest: int) -> bool:
-    kept = vault.survey().kept
+def _has_saved(backend: CheckpointBackend, newest: int) -> bool:
+    kept = backend.survey().kept
     return bool(kept) and kept[-1].manifest.seq > newest
 
 
-def _unfinished(vault: CheckpointBackend) -> bool:
-    if isinstance(vault, LocalCheckpointBackend):
-        return any(layout.staging(vault.root).glob("*"))
-    assert isinstance(vault, ObjectStoreCheckpointBackend)
-    found = listing(vault.store)
+def _unfinished(backend: CheckpointBackend) -> bool:
+    if isinstance(backend, LocalCheckpointBackend):
+        return any(layout.staging(backend.root).glob("*"))
+    assert isinstance(backend, ObjectStoreCheckpointBackend)
+    found = listing(backend.store)
     return bool(found.notes) or any(layout.MANIFEST not in files for files in found.folders.values())
 
 
-def look(vault: CheckpointBackend, tally: Tally) -> None:
+def look(backend: CheckpointBackend, tally: Tally) -> None:
     """Read every offered checkpoint."""
-    tally.in_the_middle_of_a_save += _unfinished(vault)
-    found = vault.survey()
+    tally.in_the_middle_of_a_save += _unfinished(backend)
+    found = backend.survey()
     tally.wrong += len(found.damaged)
     for path, why in found.damaged.items():
         print(f"WRONG: {path.name}: {why}", file=sys.stderr)
     for saved in found.kept:
         tally.checkpoints_read += 1
         try:
-            with vault.checkpoint(saved.path).as_directory() as path:
+            with backend.checkpoint(saved.path).as_directory() as path:
                 assert check(path) == saved.manifest.metrics["step"]
-            assert not vault.verify(saved.path.name)[1]
+            assert not backend.verify(saved.path.name)[1]
         except (AssertionError, OSError, StorageError) as error:
             tally.wrong += 1
             print(

@@ -107,11 +107,11 @@ def _rm(record: RunReader, names: list[str], *, force: bool) -> int:
     chosen = [_known(record, known, name) for name in names]
     if kept and kept[-1].path.name in chosen and not force:
         raise ConfigError(f"{kept[-1].path.name} is the newest, from which the run would resume: --force removes it")
-    opened = record.place.open("must")
+    opened = record.location.open("must")
     try:
         for name in chosen:
             opened.note(RemovedEntry(path=name, seq=_seq(name, kept), why="removed by hand"))
-            opened.vault.discard(PurePath(record.url, layout.CHECKPOINTS, name))
+            opened.backend.discard(PurePath(record.url, layout.CHECKPOINTS, name))
             print(plain(f"{name} removed"), file=sys.stderr)
     finally:
         opened.close()

@@ -26,12 +26,12 @@ def logs(run: str, storage_path: str | None, *, rank: int | None, follow: bool) 
     alive = True
     while alive:
         alive = follow and record.is_open  # before reading: the last lines are read below
-        record.place.fetch_logs(record.path)
+        record.location.fetch_logs(record.path)
         for number, line in reader.lines(whole=not alive):
             print(f"[r{number}] {colored(line)}")
         sys.stdout.flush()
         if alive:
-            time.sleep(record.place.log_poll_s)
+            time.sleep(record.location.log_poll_s)
     if not reader.ranks:
         raise StorageError(_missing(record, rank))
     if follow:

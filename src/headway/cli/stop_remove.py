@@ -50,13 +50,13 @@ def rm(runs: list[str], storage_path: str | None, *, yes: bool) -> int:
     """Remove runs with their logs and checkpoints."""
     for run in runs:
         record = find(run, storage_path)
-        record.place.check_removable()
+        record.location.check_removable()
         if record.is_open:
             raise StorageError(f"run {record.name} is running and was not removed: headway stop {record.url} first")
         if not yes and not _confirmed(record):
             print("headway: nothing was removed", file=sys.stderr)
             return 1
-        record.place.remove()
+        record.location.remove()
         say(f"removed {record.url}")
     return 0
 
@@ -64,10 +64,10 @@ def rm(runs: list[str], storage_path: str | None, *, yes: bool) -> int:
 def _confirmed(record: RunReader) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise ConfigError(f"run {record.name} was not removed: stdin is no terminal to confirm on; give --yes")
-    others = record.place.foreign_entries()
+    others = record.location.foreign_entries()
     also = f", and files that do not belong to the run ({', '.join(others[:5])})" if others else ""
     kept = phrases.count(len(record.checkpoints()), "checkpoint")
-    what = f"{record.state}, {kept}, {phrases.size(record.place.num_bytes())}"
+    what = f"{record.state}, {kept}, {phrases.size(record.location.num_bytes())}"
     question = f"Remove run {record.name} ({what}){also} from {record.url}? [y/N] "
     print(plain(question), end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -72,7 +72,7 @@ class Controller:
         self._rundir = rundir
         self._observer = observer
         self._attempt = Attempt(engine)
-        self._committer = CheckpointCommitter(rundir.vault, engine.post)
+        self._committer = CheckpointCommitter(rundir.backend, engine.post)
         self._metrics = MetricsLog(rundir)
         self._log = EventLog(rundir, observer, config.checkpoint_config)
         self._checkpoint_log = CheckpointLog(self._log, rundir, config.checkpoint_config)
@@ -84,7 +84,7 @@ class Controller:
             config.callbacks,
             plan.context,
             lambda text: engine.post(WarningEvent(text, "callback")),
-            rundir.vault.checkpoint,
+            rundir.backend.checkpoint,
             inline=engine.in_process,
         )
         self._watchdog = Watchdog(config.failure_config, self._attempt, self._on_stillness, self._log.lasts)
@@ -312,7 +312,7 @@ class Controller:
     def _grant_upload(self, action: events.GrantUpload) -> None:
         grant = action.grant
         try:
-            self._rundir.vault.fence()
+            self._rundir.backend.fence()
         except StorageError as error:
             grant = refusal(action.request, str(error))
         self._attempt.send(action.rank, grant)
@@ -321,7 +321,7 @@ class Controller:
         self._attempt.begin()
         self._timers.set(SLOW_START_S, SlowStartEvent(attempt))
         try:
-            self._rundir.vault.fence()
+            self._rundir.backend.fence()
             num_workers = self._engine.resources.num_available_workers()
             self._metrics.begin_attempt(attempt, first_seq)
             self._observer.follow(num_workers)
@@ -339,7 +339,7 @@ class Controller:
 
     def _start_workers(self, action: events.AssignRanks) -> None:
         newest = action.newest
-        checkpoint = self._rundir.vault.checkpoint(newest.path) if newest else self._plan.checkpoint
+        checkpoint = self._rundir.backend.checkpoint(newest.path) if newest else self._plan.checkpoint
         ready = self._attempt.assign_ranks(checkpoint)
         messages = starts(
             self._plan,
@@ -436,7 +436,7 @@ def _initial_state(plan: RunPlan, rundir: RunDirectory) -> MachineState:
             plan.config.checkpoint_config,
             permanent=frozenset(on_disk),  # with checkpoints in memory, all that outlives this process
         ),
-        next_number=max(rundir.kept_vault.next_number(), rundir.vault.next_number()),
+        next_number=max(rundir.durable_backend.next_number(), rundir.backend.next_number()),
     )
     budgets = RetryBudgets(
         limits.max_failures,

@@ -61,7 +61,7 @@ class Result:
     @property
     def path(self) -> str:
         """The run directory; of a run in an object store, where it is on ``filesystem``."""
-        return self._record.place.path
+        return self._record.location.path
 
     @property
     def return_values(self) -> list[Any]:
@@ -125,7 +125,7 @@ class Result:
     @property
     def filesystem(self) -> Any:
         """The pyarrow filesystem that ``path`` is on."""
-        return self._record.place.filesystem
+        return self._record.location.filesystem
 
     @property
     def _kept(self) -> list[SavedCheckpoint]:

@@ -99,7 +99,7 @@ class ValidationRunner:
             setup=self._setup,
             logs=(out, err),
             task=validator.task,
-            checkpoint=cloudpickle.dumps(self._rundir.vault.checkpoint(saved.path)),
+            checkpoint=cloudpickle.dumps(self._rundir.backend.checkpoint(saved.path)),
             kwargs=asked.kwargs,
             key=self._rundir.key.secret,
             trust=self._plan.config.trust,

@@ -130,16 +130,16 @@ def next_number(store: ObjectStore) -> int:
     return layout.next_number(listing(store).folders)
 
 
-def recover(vault: Committer, *, crashed: bool) -> Recovered:
-    store = vault.store
-    notes = list(_commit_complete_saves(vault))
+def recover(backend: Committer, *, crashed: bool) -> Recovered:
+    store = backend.store
+    notes = list(_commit_complete_saves(backend))
     sweep(store)
     notes += _set_damaged_aside(store, crashed=crashed)
     return Recovered(survey(store).kept, notes)
 
 
-def _commit_complete_saves(vault: Committer) -> Iterator[str]:
-    store, known = vault.store, listing(vault.store)
+def _commit_complete_saves(backend: Committer) -> Iterator[str]:
+    store, known = backend.store, listing(backend.store)
     if not known.notes:
         return
     kept = [each.manifest for each in survey(store, known).kept]
@@ -169,7 +169,7 @@ def _commit_complete_saves(vault: Committer) -> Iterator[str]:
             name=name,
         )
         try:
-            vault.commit(what)
+            backend.commit(what)
         except LeaseLost:
             raise
         except StorageError as error:

@@ -98,13 +98,13 @@ def _enter(path: Path, *, trust: bool) -> TextIO:
 
 
 def _open_locked(path: Path, lock: TextIO, notes: Sequence[str] = ()) -> RunDirectory:
-    def vault(signer: Signer) -> LocalCheckpointBackend:
+    def backend(signer: Signer) -> LocalCheckpointBackend:
         return LocalCheckpointBackend(path, signer, lambda: check_in_place(path, lock))
 
     try:
         with contextlib.ExitStack() as undo:
             undo.enter_context(lock)
-            opened = _opened(path, lock, True, vault, notes=notes)
+            opened = _opened(path, lock, True, backend, notes=notes)
             undo.pop_all()
     except OSError as error:
         reason = f"{error.filename or path}: {error.strerror or error}"
@@ -217,7 +217,7 @@ def _opened(
     path: Path,
     lock: TextIO,
     exists: bool,
-    make_vault: Callable[[Signer], CheckpointBackend],
+    make_backend: Callable[[Signer], CheckpointBackend],
     mirror: Mirror | None = None,
     store: ObjectStore | None = None,
     notes: Sequence[str] = (),
@@ -226,16 +226,16 @@ def _opened(
     if not exists:
         write_json(path / layout.DESCRIPTION, description.to_json())
     signer = Signer(description.id, user_key().for_run(description.id))
-    vault = make_vault(signer)
+    backend = make_backend(signer)
     past, state = 0, ENDED[0]
     for entry in journal(path).lines():
         past, state = max(past, entry.attempt or 0), state_of(entry) or state
     damage = [text] if (text := journal(path).damage()) else []
-    recovered = vault.recover(crashed=state not in ENDED or bool(damage))
+    recovered = backend.recover(crashed=state not in ENDED or bool(damage))
     past = max(past, _known_attempts(path, recovered))
     _check_numbers(path, past, recovered)
     recovered = replace(recovered, notes=[*notes, *damage, *recovered.notes])
-    return RunDirectory(path, lock, description, past, recovered, vault, signer, mirror, store)
+    return RunDirectory(path, lock, description, past, recovered, backend, signer, mirror, store)
 
 
 def _check_numbers(run: Path, past: int, recovered: Recovered) -> None:
@@ -278,10 +278,10 @@ def open_remote_run(store: ObjectStore, resume: Resume) -> RunDirectory:
         mirror = Mirror(home, store, lease)
         undo.callback(mirror.close)
 
-        def vault(signer: Signer) -> ObjectStoreCheckpointBackend:
+        def backend(signer: Signer) -> ObjectStoreCheckpointBackend:
             return ObjectStoreCheckpointBackend(store, lease.check, lease.taken_over, signer, home)
 
-        opened = _opened(home, lock, exists, vault, mirror, store)
+        opened = _opened(home, lock, exists, backend, mirror, store)
         tidy(home)
         undo.pop_all()
     return opened

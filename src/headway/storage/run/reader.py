@@ -42,7 +42,7 @@ class RunReader:
     """One run as its directory shows it now. Everything is read when it is asked for."""
 
     path: Path  # of its journal; checkpoints may lie elsewhere
-    place: RunLocation
+    location: RunLocation
     memory: CheckpointBackend | None = None  # checkpoints of this process that are not to outlive it
     keeper: _Keeper | None = None  # of the directory, if it is only a copy
 
@@ -76,7 +76,7 @@ class RunReader:
     @property
     def url(self) -> str:
         """Where the run is, for people."""
-        return self.place.url
+        return self.location.url
 
     @property
     def is_copy(self) -> bool:
@@ -86,12 +86,12 @@ class RunReader:
     @property
     def checkpoint_backend(self) -> CheckpointBackend:
         """The checkpoints of the run, to read."""
-        return self.place.backend
+        return self.location.backend
 
     @property
     def is_open(self) -> bool:
         """Whether a controller holds it right now."""
-        return self.place.is_open()
+        return self.location.is_open()
 
     @property
     def description(self) -> RunDescription:
@@ -133,7 +133,7 @@ class RunReader:
 
     def failures(self) -> list[Path]:
         """The folders of what has failed or stood still, the oldest first; of a run in a store, what tells of it."""
-        self.place.fetch_failures(self.path)
+        self.location.fetch_failures(self.path)
         return failure_bundle.bundles(self.path)
 
     def reports(self, rank: int = 0) -> list[ReportLine]:

@@ -44,16 +44,16 @@ class RunDirectory:
         description: RunDescription,
         past_attempts: int,
         recovered: Recovered,
-        vault: CheckpointBackend,
+        backend: CheckpointBackend,
         signer: Signer,
         mirror: Mirror | None = None,
         store: ObjectStore | None = None,
     ) -> None:
         self.path = path
-        self.kept_vault = vault  # of the checkpoints that outlive this process
-        self.vault = vault  # where checkpoints are made
+        self.durable_backend = backend  # of the checkpoints that outlive this process
+        self.backend = backend  # where checkpoints are made
         self.memory: LocalCheckpointBackend | None = None  # the same, if they are not to outlive this process
-        self.kept_store = store
+        self.durable_store = store
         self.complaint: str | None = None  # what went wrong when it was closed
         self.recovered = recovered
         self.key = signer.key
@@ -76,12 +76,12 @@ class RunDirectory:
     @property
     def url(self) -> str:
         """Where the run is, for people."""
-        return self.kept_vault.url
+        return self.durable_backend.url
 
     @property
     def store(self) -> ObjectStore | None:
         """Where checkpoints are made, if that is not a directory."""
-        return self.kept_store if self.memory is None else None
+        return self.durable_store if self.memory is None else None
 
     @property
     def root(self) -> Path:
@@ -92,7 +92,7 @@ class RunDirectory:
         """From now on they are made in shared memory, and gone with this process."""
         directory = OwnedDirectory("checkpoints", memory_folder())
         (directory.path / layout.CHECKPOINTS).mkdir()
-        self.vault = self.memory = LocalCheckpointBackend(directory.path, self._signer)
+        self.backend = self.memory = LocalCheckpointBackend(directory.path, self._signer)
         atexit.register(directory.remove)
 
     def keep_first(self, given: Checkpoint) -> Checkpoint:

@@ -20,8 +20,8 @@ LONGEST_CAUSE = 1000
 def result_of(rundir: RunDirectory, outcome: RunOutcome) -> Result:
     """The result. It reads the run without what only its owner needs: the lock and the key."""
     memory = rundir.memory.read_only() if rundir.memory is not None else None
-    place = StoreRunLocation(rundir.kept_store) if rundir.kept_store else DirectoryRunLocation(rundir.path)
-    record = RunReader(rundir.path, place, memory)
+    location = StoreRunLocation(rundir.durable_store) if rundir.durable_store else DirectoryRunLocation(rundir.path)
+    record = RunReader(rundir.path, location, memory)
     values = outcome.values if outcome.state in (RunState.FINISHED, RunState.STOPPED) else {}
     error = exception(ordered(outcome.failures)[0]) if outcome.state is RunState.FAILED else None
     if error is not None and (text := traceback_text(outcome.failures)):

@@ -33,7 +33,7 @@ from headway.storage.run.opening import open_run
 def committer_of(run: Path) -> Iterator[tuple[CheckpointCommitter, queue.Queue[Any]]]:
     rundir = open_run(run, "auto")
     posted: queue.Queue[Any] = queue.Queue()
-    committer = CheckpointCommitter(rundir.vault, posted.put)
+    committer = CheckpointCommitter(rundir.backend, posted.put)
     committer.open()
     try:
         yield committer, posted

@@ -104,7 +104,7 @@ NAMES = ("model", "deep/er")
 
 def save(store: MemoryStore, folder: Path, seq: int, number: int, *, extends: bool) -> None:
     """Two ranks save, the second one perhaps too late; then the oldest checkpoint goes."""
-    vault = ObjectStoreCheckpointBackend(store)
+    backend = ObjectStoreCheckpointBackend(store)
     for rank in (0, 1):
         source = folder / f"{seq}-{rank}"
         for name in NAMES:
@@ -116,12 +116,12 @@ def save(store: MemoryStore, folder: Path, seq: int, number: int, *, extends: bo
     what = CommitRequest(number=number, seq=seq, attempt=1, world_size=2, ranks=ranks, metrics={"seq": seq}, name=name)
     for rank in ranks:
         send(parcel(store, folder, seq, rank, name), Note(2, {"seq": seq}))
-    saved = vault.commit(what)
+    saved = backend.commit(what)
     if extends:
         send(parcel(store, folder, seq, 1, name), Note(2, {"seq": seq}))
-        vault.extend(saved.path, 1, seq, 1)
-    for old in vault.survey().kept[:-2]:
-        vault.discard(old.path)
+        backend.extend(saved.path, 1, seq, 1)
+    for old in backend.survey().kept[:-2]:
+        backend.discard(old.path)
 
 
 def parcel(store: MemoryStore, folder: Path, seq: int, rank: int, name: str) -> Parcel:
@@ -234,9 +234,9 @@ def test_files_that_the_next_owner_has_swept_are_not_called_missing() -> None:
     def check_lease() -> None:
         raise LeaseLost("host has taken this run over")
 
-    vault = ObjectStoreCheckpointBackend(MemoryStore(Bucket()), check_lease)
+    backend = ObjectStoreCheckpointBackend(MemoryStore(Bucket()), check_lease)
     what = CommitRequest(number=0, seq=0, attempt=1, world_size=1, ranks=(0,), metrics={}, name="checkpoint_000000")
     with pytest.raises(LeaseLost, match="has taken this run over"):
-        vault.commit(what)
+        backend.commit(what)
     with pytest.raises(LeaseLost, match="has taken this run over"):
-        vault.extend(PurePath("checkpoint_000000"), 1, 0, 1)
+        backend.extend(PurePath("checkpoint_000000"), 1, 0, 1)

@@ -11,8 +11,8 @@ import pytest
 from headway.core.errors import StorageError
 from headway.core.schema.journal_entries import EndEntry, LaunchEntry
 from headway.storage.run import layout
-from headway.storage.run.opening import create_run, open_run
 from headway.storage.run.location import DirectoryRunLocation
+from headway.storage.run.opening import create_run, open_run
 from headway.storage.run.reader import RunReader, runs
 
 
