@@ -316,7 +316,7 @@ def test_ranks_agree_on_the_last_step_where_none_can_know_it(tmp_path: Path) -> 
 def test_a_filtered_dataset_resumes_with_as_many_workers_and_refuses_others(tmp_path: Path) -> None:
     with pytest.raises(train.WorkerGroupError):
         fit(train_on_what_is_left, tmp_path, {"train": headway.data.range(80).filter(_odd)}, config={"die": (1, 3)})
-    with pytest.raises(train.TrainingFailedError, match="only as many can go on from there, not 3"):
+    with pytest.raises(train.TrainingFailedError, match="only as many can resume there, not 3"):
         fit(train_on_what_is_left, tmp_path, {"train": headway.data.range(80).filter(_odd)}, 3)
     fit(train_on_what_is_left, tmp_path, {"train": headway.data.range(80).filter(_odd)})
     assert rows_by_epoch(tmp_path / "run") == {epoch: Counter(range(1, 80, 2)) for epoch in range(2)}

@@ -390,7 +390,7 @@ def test_state_that_does_not_fit_is_named_with_its_checkpoint(tmp_path: Path) ->
     ):
         with pytest.raises(train.TrainingFailedError, match=complaint) as caught:
             run(out, adam=adam)
-        assert "cannot take on what" in str(caught.value)
+        assert "cannot load its state from" in str(caught.value)
         assert "checkpoint_000000" in str(caught.value)
         assert "give the run a new name" in str(caught.value)
 

@@ -192,4 +192,4 @@ def test_weights_that_differ_between_ranks_are_reported_when_rank_0s_are_restore
                 name="run", storage_path=tmp_path, checkpoint_config=train.CheckpointConfig(every_reports=1)
             ),
         ).fit()
-    assert capfd.readouterr().err.count("the ranks had other weights of model") == (not together)
+    assert capfd.readouterr().err.count("the ranks had different weights of model") == (not together)

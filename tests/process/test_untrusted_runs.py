@@ -1391,4 +1391,4 @@ def test_a_stall_that_the_journal_says_nothing_of_is_explained(good: Path, sandb
     del summary["failures"]
     (sandbox.run / BUNDLE / "failure.json").write_text(json.dumps(summary))
     (sandbox.run / "events.jsonl").write_text(json.dumps({"event": "stall", "time": summary["time"] + 1}) + "\n")
-    assert "attempt 1 stood still" in command("why", "{run}")(sandbox)
+    assert "attempt 1 stalled" in command("why", "{run}")(sandbox)

@@ -410,7 +410,7 @@ def test_a_checkpoint_name_can_be_used_only_once(tmp_path: Path) -> None:
     with pytest.raises(train.TrainingFailedError, match="there is a folder same already") as caught:
         fit(train_func, storage_path=tmp_path / "runs")
     assert len(contents(caught.value.result)) == 1
-    with pytest.raises(train.TrainingFailedError, match="must be a plain folder name"):
+    with pytest.raises(train.TrainingFailedError, match="must be a plain directory name"):
         fit(
             lambda: train.report({}, save(tmp_path, a="1"), checkpoint_dir_name="../up"), storage_path=tmp_path / "runs"
         )

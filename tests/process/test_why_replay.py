@@ -111,7 +111,7 @@ def test_why_names_rank_place_and_remedy(failed: Path, capsys: pytest.CaptureFix
     assert "replayed with --debug, the debugger stops where it was raised" in text
     assert str(failed / "failures" / "attempt-002") in text
     command = shlex.join(["headway", "replay", str(failed), "--rank", "1", "--attempt", "2"])
-    assert f"rank 1 once more, alone, here: {command}\n" in text
+    assert f"to run rank 1 again, alone, here: {command}\n" in text
 
 
 def test_why_all_lists_every_failure_and_what_followed(failed: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,7 +155,7 @@ def test_why_reads_a_run_in_an_object_store(s3: S3, capsys: pytest.CaptureFixtur
     assert f"stacks and logs of every rank: {address}/failures/attempt-001" in text
     assert "headway replay" not in text
     assert main(["replay", address]) == 1
-    assert f"{address} is in an object store, and only runs in a folder can be replayed" in capsys.readouterr().err
+    assert f"{address} is in an object store, and only runs in a directory can be replayed" in capsys.readouterr().err
 
 
 def test_secrets_are_not_in_the_stacks(failed: Path) -> None:
@@ -276,12 +276,14 @@ def test_a_checkpoint_that_is_gone_is_replaced_by_an_older_one(
     run = tmp_path / "run"
     shutil.rmtree(run / "checkpoints" / "checkpoint_000003")
     done = headway("replay", run)
-    assert "checkpoint_000003 is gone: beginning with checkpoint_000002, which is older" in done.stdout, done.stderr
+    assert "checkpoint_000003 no longer exists: starting from checkpoint_000002, which is older" in done.stdout, (
+        done.stderr
+    )
     assert "reproduced: rank 0 raised ValueError: at the end" in done.stdout
     for number in range(3):
         shutil.rmtree(run / "checkpoints" / f"checkpoint_{number:06d}")
     assert main(["replay", str(run)]) == 1
-    assert "had begun with checkpoint_000003: it is gone, and none before it is left" in capsys.readouterr().err
+    assert "started from checkpoint_000003: it no longer exists, nor does an older one" in capsys.readouterr().err
 
 
 def test_impossible_replays_are_explained_in_one_line(

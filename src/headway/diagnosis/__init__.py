@@ -1,1 +1,1 @@
-"""Explains why ranks stand still or failed: stacks, what they wait for, who is to blame."""
+"""Explains why ranks stalled or failed: stacks, what they wait for, who is to blame."""

@@ -1,7 +1,7 @@
-"""Why a run failed or stood still, in words: what the folders of its failures and its journal say. Pure.
+"""Explains why a run failed or stalled, in words, from its failure bundles and its journal. Pure.
 
-For a person who was woken up: first what happened, then where everybody was, what came of it, what may help, and at the
-end where to look further.
+Written for a person on call: first what happened, then where each rank was, what followed, what may help, and finally
+where to look further.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from headway.core.schema.journal_entries import (
 )
 from headway.diagnosis.remedies import remedies
 
-CONSPICUOUS = 1.5  # so many times the memory of before …
-CONSPICUOUS_BYTES = 256e6  # … and so much more of it
-LONGEST_CAUSE = 120  # where it is said elsewhere, too
+CONSPICUOUS = 1.5  # times the earlier memory …
+CONSPICUOUS_BYTES = 256e6  # … and at least this much more
+LONGEST_CAUSE = 120  # where the full text is shown elsewhere
 _LABEL = 12
 
 
 @dataclass(frozen=True)
 class Case:
-    """One failure or stall. ``where``: its folder, for people; ``replay``: the command that runs it again, if any."""
+    """One failure or stall. ``where``: its directory, for people; ``replay``: the command that runs it again."""
 
     summary: FailureSummary
     where: str
@@ -43,32 +43,32 @@ class Case:
 
 
 def state(name: str, state: str, events: Sequence[JournalEntry]) -> str:
-    """How the run is, in one sentence."""
+    """The state of the run in one sentence."""
     attempts = [event.attempt for event in events if isinstance(event, LaunchEntry)]
     attempt = f" (attempt {attempts[-1]})" if attempts else ""
     match state:
         case "FINISHED":
-            said = f"has finished{attempt}"
+            text = f"has finished{attempt}"
         case "STOPPED":
-            said = f"was stopped{attempt}; run it again to resume from its newest checkpoint"
+            text = f"was stopped{attempt}; run it again to resume from its newest checkpoint"
         case "FAILED":
-            said = f"has failed{attempt}"
+            text = f"has failed{attempt}"
         case "ABORTED":
-            said = f"was aborted{attempt}"
+            text = f"was aborted{attempt}"
         case "PREEMPTED":
-            said = f"was stopped by SIGTERM{attempt}; run it again to resume from its newest checkpoint"
+            text = f"was stopped by SIGTERM{attempt}; run it again to resume from its newest checkpoint"
         case "INTERRUPTED":
-            said = f"was interrupted{attempt}: the program that ran it has ended; run it again to resume"
+            text = f"was interrupted{attempt}: the program that ran it has ended; run it again to resume"
         case _:
-            said = f"is running{attempt or ': its workers have not started yet'}"
-    return f"run {name} {said}"
+            text = f"is running{attempt or ': its workers have not started yet'}"
+    return f"run {name} {text}"
 
 
 def explained(case: Case, events: Sequence[JournalEntry], stall: FailureSummary | None = None) -> str:
-    """All that is known of one case. ``stall``: what was found when the attempt stood still, before it failed."""
+    """All that is known of one case. ``stall``: what was found when the attempt stalled, before it failed."""
     summary = case.summary
     found = stall if stall is not None and summary.fault == "stalled" else summary
-    verb = "stood still" if case.is_stall else "ended" if summary.kind == "preempted" else "failed"
+    verb = "stalled" if case.is_stall else "ended" if summary.kind == "preempted" else "failed"
     parts = [
         f"attempt {summary.attempt} {verb} at {phrases.clock(summary.time)}: {summary.cause}",
         _facts(case, found, events),
@@ -89,16 +89,16 @@ def _facts(case: Case, found: FailureSummary, events: Sequence[JournalEntry]) ->
 
 
 def begun(summary: FailureSummary) -> str:
-    """Where the attempt had begun."""
+    """Where the attempt started."""
     if summary.first_seq is None:
-        return "it never came up"
+        return "its workers did not start"
     checkpoint = summary.checkpoint
     source = f"from {PurePath(checkpoint).name}" if checkpoint else "from the beginning"
     return f"{source}, at report {summary.first_seq}, with {phrases.count(summary.num_workers, 'worker')}"
 
 
 def whereabouts(summary: FailureSummary) -> list[tuple[str, str]]:
-    """Where everybody was; ranks that were in the same place share a line."""
+    """Where each rank was; ranks that were in the same place share a line."""
     groups: dict[str, list[int]] = {}
     for rank in range(summary.num_workers):
         groups.setdefault(_whereabouts(summary, rank), []).append(rank)
@@ -116,12 +116,12 @@ def _whereabouts(summary: FailureSummary, rank: int) -> str:
         f"in the phase “{phase}”" if phase else "",
     ]
     to_blame = rank == summary.rank or rank in (summary.ranks or ())
-    blame = ("  ← it is this one" if summary.is_stall else "  ← failed first") if to_blame else ""
+    blame = ("  ← to blame" if summary.is_stall else "  ← failed first") if to_blame else ""
     return ", ".join(filter(None, parts)) + blame
 
 
 def grown_memory(summary: FailureSummary) -> list[str]:
-    """Of whom the memory grew conspicuously while we looked."""
+    """The ranks whose memory grew conspicuously during the recorded time."""
     found = []
     for rank, history in summary.memory.items():
         if not history:
@@ -134,23 +134,23 @@ def grown_memory(summary: FailureSummary) -> list[str]:
 
 
 def aftermath(summary: FailureSummary, events: Sequence[JournalEntry]) -> str:
-    """What came of a failure."""
+    """What followed a failure."""
     attempt = summary.attempt
     ending = next((e for e in events if isinstance(e, RetryEntry | EndEntry) and e.attempt == attempt), None)
     following = next((e for e in events if isinstance(e, LaunchEntry) and e.attempt > attempt), None)
     match ending:
         case None:
-            return "nothing more is written down: it is being dealt with right now, or the program ended in this moment"
+            return "nothing is recorded: the failure is being handled right now, or the program ended at that moment"
         case RetryEntry(checkpoint=checkpoint, after_s=after_s):
             source = f"from {checkpoint}" if checkpoint else "from the beginning"
             pause = f" after {phrases.duration(after_s)}" if after_s else ""
-            return f"restarted {source}{pause}{_went_on(following)}"
+            return f"restarted {source}{pause}{_continuation(following)}"
         case EndEntry(state=state):
-            again = f"; opened again later{_went_on(following)}" if following is not None else ""
+            again = f"; opened again later{_continuation(following)}" if following is not None else ""
             return f"the run ended as {state}{again}"
 
 
-def _went_on(launched: LaunchEntry | None) -> str:
+def _continuation(launched: LaunchEntry | None) -> str:
     if launched is None:
         return ""
     workers = phrases.count(launched.num_workers, "worker")
@@ -158,7 +158,7 @@ def _went_on(launched: LaunchEntry | None) -> str:
 
 
 def after_stall(summary: FailureSummary, events: Sequence[JournalEntry]) -> str:
-    """What came of a stall."""
+    """What followed a stall."""
     for event in (event for event in events if event.time > summary.time):
         match event:
             case StallEntry(fault=None, text=text):
@@ -166,7 +166,7 @@ def after_stall(summary: FailureSummary, events: Sequence[JournalEntry]) -> str:
             case RetryEntry() | EndEntry() if event.attempt == summary.attempt:
                 cause = event.cause or f"the run ended as {state_of(event)}"
                 return f"the attempt ended: {phrases.shortened(cause, LONGEST_CAUSE)}"
-    return "nothing yet: it stands still, or it was ended from outside"
+    return "nothing yet: it is still stalled, or it was killed from outside"
 
 
 def _traceback(summary: FailureSummary) -> str:
@@ -182,7 +182,7 @@ def _more(case: Case) -> str:
     lines = [f"  stacks and logs of every rank: {case.where}"]
     if case.replay:
         who = f"rank {blamed}" if blamed is not None else "one rank"
-        lines.append(f"  {who} once more, alone, here: {case.replay}")
+        lines.append(f"  to run {who} again, alone, here: {case.replay}")
     return "\n".join(["where to look further:", *lines])
 
 

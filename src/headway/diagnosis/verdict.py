@@ -29,7 +29,7 @@ from headway.diagnosis.activity import Doing, doing, is_compiling, is_importing
 
 Fault = Literal[
     "stopped",  # by a signal, or in a debugger
-    "dead",  # the process is gone
+    "dead",  # the process has ended
     "busy",  # it computes in one place
     "slow",  # it computes, in many places, and the others wait
     "lock",
@@ -134,7 +134,7 @@ class Rank:
 
     @property
     def idle(self) -> bool:
-        """Whether none of its threads computes: a backward pass on a GPU, say, runs in another thread."""
+        """Whether none of its threads computes: a backward pass on a GPU, for example, runs in another thread."""
         return _share(self.last.all_s - self.samples[0].all_s, self._passed_s) <= BUSY
 
     @property
@@ -158,8 +158,8 @@ class Rank:
         return self.last.time_s - self.samples[0].time_s
 
     @property
-    def stands(self) -> bool:
-        """Whether it does nothing at all, by the kernel and by its stack."""
+    def is_inactive(self) -> bool:
+        """Whether it does nothing at all, by the kernel's figures and by its stack."""
         return not self.moves and not self.computes and not self.alive and not self.transfers
 
     @property
@@ -184,7 +184,7 @@ class Rank:
         if any(is_compiling(sample.main) for sample in self.samples):
             return "compiling"
         reads_disk = any(sample.state == "D" for sample in self.samples)
-        if any(is_importing(sample.main) for sample in self.samples) and (reads_disk or not self.stands):
+        if any(is_importing(sample.main) for sample in self.samples) and (reads_disk or not self.is_inactive):
             return "importing modules"
         if self.waits:
             return ""
@@ -215,12 +215,12 @@ class Diagnosis:
 
 
 def diagnose(ranks: Sequence[Rank]) -> Diagnosis | None:
-    """The diagnosis; None where every rank makes progress, or its silence is expected."""
+    """The diagnosis; None if every rank makes progress or its silence is expected."""
     seen = [rank for rank in ranks if rank.samples or rank.over]
     if stopped := [rank for rank in seen if rank.stopped]:
         return _found("stopped", stopped, seen, "stopped, by a signal or in a debugger")
     if dead := [rank for rank in seen if rank.dead]:
-        return _found("dead", dead, seen, "dead, and nobody has said so")
+        return _found("dead", dead, seen, "dead, and its exit was not reported")
     waiting = [rank for rank in seen if rank.waits]
     others = [rank for rank in seen if not rank.waits]
     if len(seen) == 1 and waiting:
@@ -229,8 +229,8 @@ def diagnose(ranks: Sequence[Rank]) -> Diagnosis | None:
         return blamed
     held = [rank for rank in waiting if not rank.over and rank.silent]  # silent long enough for a stall
     if not others:
-        everybody = held and all(rank.silent or rank.over for rank in waiting)
-        return _waiting_for_each_other(waiting, seen) if everybody else None
+        stalled = held and all(rank.silent or rank.over for rank in waiting)
+        return _waiting_for_each_other(waiting, seen) if stalled else None
     if all(rank.reporting for rank in others):  # they make progress without the ranks that wait
         return _contradiction(held, [rank for rank in waiting if rank.over], seen)
     return None
@@ -239,19 +239,19 @@ def diagnose(ranks: Sequence[Rank]) -> Diagnosis | None:
 def _blamed(others: Sequence[Rank], waiting: Sequence[Rank], seen: Sequence[Rank]) -> Diagnosis | None:
     """Where some ranks do not wait, blame the one that is furthest behind: the waiting ranks wait for it.
 
-    A rank that stands still is to blame whatever the others do. A rank that computes is to blame only where another one
-    waits for it, and cannot be waiting for a third one (a rank in a phase, say).
+    An inactive rank is to blame whatever the others do. A rank that computes is to blame only if another one waits for
+    it, and cannot be waiting for a third one (for example, a rank in a phase).
     """
     held = [rank for rank in waiting if not rank.over and rank.silent]
     suspects = [rank for rank in others if not rank.phase and rank.silent]
-    standing = [rank for rank in suspects if rank.stands]
+    inactive = [rank for rank in suspects if rank.is_inactive]
     excused = [rank for rank in others if rank.phase or not (rank.silent or rank.reporting)]
-    if standing and (excused or not held):
-        behind = _furthest_behind(standing) if held else standing
+    if inactive and (excused or not held):
+        behind = _furthest_behind(inactive) if held else inactive
     elif held and suspects and not excused:
         behind = _furthest_behind(suspects)
     else:
-        behind = standing or [rank for rank in suspects if rank.spins and rank.left_behind]
+        behind = inactive or [rank for rank in suspects if rank.spins and rank.left_behind]
     if not behind:
         return None
     fault, what = _fault(behind[0])
@@ -272,7 +272,7 @@ def _fault(rank: Rank) -> tuple[Fault, str]:
         case "loader":
             return "loader", f"waiting for its data loader{where}"
         case "lock":
-            return "lock", f"waiting for a lock{where}, which nobody releases"
+            return "lock", f"waiting for a lock{where}, which is never released"
         case "sleep":
             return "sleep", f"asleep{where}"
         case "io":
@@ -282,7 +282,7 @@ def _fault(rank: Rank) -> tuple[Fault, str]:
         case _ if rank.moves:
             return "slow", f"still working{where}"
         case _ if rank.computes or not rank.idle:
-            return "busy", f"busy{where} and not getting on"
+            return "busy", f"busy{where} and making no progress"
         case _ if rank.last.state == "D":
             return "io", f"waiting for a disk{where}"
         case _ if not rank.last.answered and not rank.last.main:
@@ -297,7 +297,7 @@ def _waiting_for_each_other(waiting: Sequence[Rank], seen: Sequence[Rank]) -> Di
     if over:
         return _uneven(over, held, seen)
     if all(rank.alive for rank in held):
-        return None  # they transfer a large tensor, say
+        return None  # for example, they transfer a large tensor
     if all(rank.doing.kind == "wait" for rank in held) and len({rank.heartbeat.meetings for rank in held}) == 1:
         return None  # the controller releases them, or fails the run
     batches = {rank.heartbeat.batches for rank in held}

@@ -27,7 +27,7 @@ from headway.engine.process_stats import OutsideStacks, ProcessStats
 
 NUM_LOOKS = 3
 BETWEEN_S = 0.75
-AWAY_S = 2.0  # a sample that is so much late: this process was stopped, and the workers with it
+AWAY_S = 2.0  # a sample is late by more than this: this process was stopped, and the workers with it
 REPORTING = 3  # reports within the time after which a rank counts as silent
 LEFT_BEHIND = 1.6  # times that time, for a rank that computes and that no rank waits for
 PATIENCE = 1.5  # times as long as the longest silence that ended by itself
@@ -302,7 +302,7 @@ class Watchdog:
         )
 
     def _silent_s(self, blamed: Sequence[int], now: float) -> float:
-        """How long the blamed ranks have stood still; where they have exited, those that wait for them."""
+        """How long the blamed ranks have been stalled; if they have exited, the ranks that wait for them."""
         there = [self._ranks[rank] for rank in blamed if not self._ranks[rank].over]
         silent = [max(each.since, each.alive) for each in there] or [
             each.since for each in self._ranks if not each.over and now - each.since >= self._threshold_s

@@ -86,7 +86,7 @@ class PersistentEngine:
         while len(self._ready) < num_workers:
             self.pump(max(0.0, ends - time.monotonic()))
             if self._exited or time.monotonic() > ends:
-                raise EngineError(f"only {len(self._ready)} of {num_workers} workers came up")
+                raise EngineError(f"only {len(self._ready)} of {num_workers} workers started")
 
     def shut_down(self) -> None:
         """End the workers."""

@@ -1,8 +1,8 @@
-"""torch.distributed for one rank of many, when the others are not there: ``headway replay``.
+"""torch.distributed for one rank of many without the others: ``headway replay``.
 
-The group says that it has all its ranks; every collective returns at once, as if each of them had brought what this one
-has. So a mean over ranks is this rank's own value, and the gradients of a DDP model are this rank's own. What only
-another rank could know (an object it broadcasts, a tensor it sends, its part of a sharded model) is refused in words.
+The group claims to have all its ranks; every collective returns at once, as if each rank had contributed this rank's
+data. So a mean over ranks is this rank's own value, and the gradients of a DDP model are this rank's own. Data
+that only another rank has (an object it broadcasts, a tensor it sends, its part of a sharded model) raises an error.
 
 torch's own ``fake`` backend would not do: its futures hold nothing, and DDP takes its gradients from them.
 """
@@ -27,7 +27,7 @@ from headway.core.messages import RankAssignment
 from headway.frameworks.torch import meet_in, prepare
 from headway.frameworks.torch_config import SingleProcessConfig
 
-NAME = "lonely"
+NAME = "headway_single"
 SHARDED = (
     "replay has one rank only, and a sharded model (FSDP, DTensor) needs the parts of all: "
     "look at the stacks and logs in the failure's directory instead"
@@ -40,7 +40,7 @@ Tensors = Sequence[torch.Tensor]
 def joined(
     config: SingleProcessConfig, place: RankAssignment, rendezvous: str | None, *, lasting: bool
 ) -> Iterator[None]:
-    """The group is there before the user's first line; whatever group their code makes is like it."""
+    """Create the group before the user's first line; groups that the user's code creates are of the same kind."""
     before, hook = _rendezvous_handlers["env"], sys.excepthook
     prepare(place, rendezvous)
     meet_in(dist.HashStore(), place)  # type: ignore[attr-defined]
@@ -74,7 +74,7 @@ class SingleProcessGroup(_ProcessGroup):  # type: ignore[misc]
         """Used only to distribute a tensor over a mesh of ranks."""
         raise AloneError(SHARDED)
 
-    # --- everybody gets everybody's ---
+    # --- every rank gets the data of all ---
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Any:
         for tensor in tensors:
@@ -97,7 +97,7 @@ class SingleProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return self.allgather(outputs, inputs) if outputs else _done(inputs)
 
     def all_gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> Any:
-        """What lies in ``output`` one after the other, whatever its shape."""
+        """The consecutive parts of ``output``, whatever its shape."""
         return self.allgather([output.view(-1).chunk(self.size())], [own])
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
@@ -108,7 +108,7 @@ class SingleProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def barrier(self, opts: Any = None) -> Any:
         return _done([])
 
-    # --- everybody gets a part ---
+    # --- every rank gets a part ---
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Any:
         for output, parts in zip(outputs, inputs, strict=True):
@@ -144,7 +144,7 @@ class SingleProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self.alltoall(_parts(output, outputs, self.size()), _parts(own, inputs, self.size()))
         return _done([output])
 
-    # --- one gets another's ---
+    # --- one rank gets another's data ---
 
     def send(self, tensors: Tensors, rank: int, tag: int) -> Any:
         return _done(tensors)
@@ -165,7 +165,7 @@ class SingleProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
 
 def _reduce(tensor: torch.Tensor, opts: Any, size: int) -> None:
-    """What so many ranks with the same tensor get; of a maximum, a mean and the like that is the tensor itself."""
+    """The reduction over ranks that all have this tensor; for a maximum or a mean, the tensor itself."""
     operation = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
     with torch.no_grad():
         if operation == dist.ReduceOp.SUM and tensor.dtype is not torch.bool:
@@ -202,7 +202,7 @@ def _refuse(what: str) -> NoReturn:
 
 
 def _init_process_group(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-    """Whichever backend and meeting point the user's code asks for."""
+    """Ignores the backend and the rendezvous that the user's code requests."""
     original(NAME)
 
 

@@ -2,7 +2,7 @@
 
 A forgotten ``prepare_model()`` goes unnoticed otherwise: every rank trains on its part of the data, the loss falls, and
 the checkpoint holds the model of one rank. DDP, FSDP and code that averages gradients by hand use a collective between
-any two optimizer steps; where many steps pass without one, a line says so, once. Collectives before the first step
+any two optimizer steps; if many steps pass without one, a warning says so, once. Collectives before the first step
 prove nothing: they may be those of a metric.
 """
 
@@ -26,7 +26,7 @@ ENOUGH_IN_LIGHTNING = 10  # which has no strategy that would average models now 
 
 @contextlib.contextmanager
 def notice_separate_models(place: RankAssignment, num_collectives: Callable[[], int]) -> Iterator[None]:
-    """Say on rank 0 when its optimizers step and the process group is not used.
+    """Warn on rank 0 if its optimizers step while the process group is not used.
 
     The hook does nothing once the answer is known, mostly after the second step. It stays until the function returns:
     the optimizer is iterating over its hooks when it calls one.
@@ -65,7 +65,7 @@ class _Steps:
             self._answer(separate=True)
 
     def on_return(self) -> None:
-        """The function is over: what was never exchanged will not be."""
+        """Conclude at the end of the function: no collective will follow."""
         if not self._answered and self._count:
             now = self._num_collectives()
             self._answer(separate=now == self._at_first if self._count > 1 else now == 0)

@@ -31,7 +31,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class TrainContext:
-    """What ``get_context()`` returns: this worker's ranks, its run, and what the user told the trainer.
+    """What ``get_context()`` returns: this worker's ranks, its run, and what the user passed to the trainer.
 
     Args:
         _place: The worker's ranks.
@@ -83,7 +83,7 @@ class TrainContext:
         return dict(self._run.options.resources)
 
     def get_metadata(self) -> dict[str, Any]:
-        """What was handed to the trainer as ``metadata``."""
+        """The trainer's ``metadata``."""
         return dict(self._metadata)
 
     def get_storage(self) -> Storage:

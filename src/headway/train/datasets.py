@@ -83,7 +83,7 @@ class Feed:
 
 
 def prepared(datasets: Mapping[str, Any], config: DataConfig, scaling: ScalingConfig) -> dict[str, Feed]:
-    """Everything that can be wrong with a dataset before a row is read."""
+    """Check all that can be wrong with a dataset before a row is read."""
     if config.datasets_to_split != "all" and (unknown := set(config.datasets_to_split) - set(datasets)):
         raise ConfigError(f"datasets_to_split names {', '.join(sorted(unknown))}, and there is no such dataset")
     return {name: _feed(name, given, config, scaling) for name, given in datasets.items()}
@@ -141,7 +141,7 @@ def described(feeds: Mapping[str, Feed]) -> dict[str, DatasetDescription]:
 
 
 def check_unchanged(feeds: Mapping[str, Feed], rundir: RunDirectory) -> None:
-    """A resumed run must find the rows that it had before."""
+    """Refuse to resume a run whose dataset has other rows than before."""
     kept = rundir.recovered.kept
     if not kept:
         return
@@ -150,25 +150,25 @@ def check_unchanged(feeds: Mapping[str, Feed], rundir: RunDirectory) -> None:
             if name in feeds and position.files != feeds[name].fingerprint:
                 raise DataError(
                     f"dataset {name!r} is not the one that this run has trained with so far: its files, its shuffling "
-                    "or its filters have changed. Bring them back, or begin a new run (another name, and "
+                    "or its filters have changed. Restore them, or start a new run (another name, and "
                     "resume_from_checkpoint for the weights)"
                 )
 
 
 def _checked_cursor(checkpoint: PurePath, name: str, cursor: object) -> DatasetCursor:
-    """StorageError where a checkpoint does not say where it is in a dataset."""
+    """Raise StorageError if a checkpoint does not hold the positions of its datasets."""
     try:
         return DatasetCursor.from_json(cursor)
     except ShapeError as error:
         text = f"{checkpoint} is damaged: where it is in dataset {printable(name)} cannot be read ({error})"
-        raise StorageError(f"{text}: headway ckpt rm removes it, and the run goes on from the one before it") from None
+        raise StorageError(f"{text}: headway ckpt rm removes it, and the run resumes from the one before it") from None
 
 
 # --- in a worker ---
 
 
 def shard(session: Session, name: str | None) -> DataIterator:
-    """This rank's part of a dataset; the same object each time it is asked for."""
+    """This rank's part of a dataset; the same object on every call."""
     datasets = session.task.datasets
     if name is None and len(datasets) == 1:
         [name] = datasets
@@ -184,7 +184,7 @@ def shard(session: Session, name: str | None) -> DataIterator:
 
 @dataclass(frozen=True)
 class _Shard:
-    """A dataset that this rank has asked for: see :class:`headway.worker.data_client.DatasetShard`."""
+    """A dataset that this rank uses: see :class:`headway.worker.data_client.DatasetShard`."""
 
     iterator: DataIterator
     stream: EpochStream
@@ -212,14 +212,14 @@ class _Shard:
 
 @dataclass
 class DatasetShards:
-    """What a session knows of its datasets; ``follower`` is called with each new stream."""
+    """The datasets of a session; ``follower`` is called with each new stream."""
 
     shards: dict[str, _Shard] = field(default_factory=dict)
     follower: Callable[[EpochStream], None] | None = None
 
     @property
     def streams(self) -> list[EpochStream]:
-        """Those of the datasets that this rank has asked for."""
+        """The streams of the datasets that this rank uses."""
         return [shard.stream for shard in self.shards.values()]
 
 
@@ -246,14 +246,14 @@ def _made(session: Session, name: str, feed: Feed) -> _Shard:
     )
     if feed.split and stream.training and place.world_size > 1 and not plan.keeps_rows:
         stream.hooks.agreement = _SessionAgreement(session, name)
-    _go_on(session, name, stream)
+    _resume(session, name, stream)
     if (follow := session.helper(DatasetShards).follower) is not None:
         follow(stream)
     session.call_at_end(stream.close)
     return _Shard(DataIterator(feed.dataset, stream, functools.partial(_device, session)), stream, feed.fingerprint)
 
 
-def _go_on(session: Session, name: str, stream: EpochStream) -> None:
+def _resume(session: Session, name: str, stream: EpochStream) -> None:
     from headway.data.execution.pipeline import Position
 
     cursor = session.data.cursors.get(name)
@@ -262,7 +262,7 @@ def _go_on(session: Session, name: str, stream: EpochStream) -> None:
     if not stream.plan.keeps_rows:
         _check_same_workers(name, stream.place.world_size, cursor)
     position = _own_position(session, name, cursor)
-    if position is None:  # this rank had not begun
+    if position is None:  # this rank had not started
         return
     stream.cursor.position = Position(position.epoch, position.rows, position.skip, position.done)
     stream.cursor.crosses = position.crosses
@@ -271,13 +271,13 @@ def _go_on(session: Session, name: str, stream: EpochStream) -> None:
 
 
 def _check_same_workers(name: str, now: int, cursor: DatasetCursor) -> None:
-    """Where rows are thrown away, each rank is at a place of its own, which means nothing to other ranks."""
+    """Resume a dataset that drops rows: each rank has its own position, which is meaningless to other ranks."""
     before = {position.lanes for position in cursor.known if not position.done} - {now}
     for number in before:
         raise ConfigError(
-            f"dataset {name!r} throws rows away, and is in the middle of an epoch of {number} workers: only as many "
-            f"can go on from there, not {now}, because each has kept another number of its rows. Finish the epoch with "
-            f"{number} workers (a checkpoint of its end can be continued by any number), or begin a new run with "
+            f"dataset {name!r} drops rows, and is in the middle of an epoch of {number} workers: only as many "
+            f"can resume there, not {now}, because each rank has kept another number of its rows. Finish the epoch "
+            f"with {number} workers (a checkpoint of its end can be continued by any number), or start a new run with "
             "resume_from_checkpoint=..., which has the weights and begins the epoch again"
         )
 
@@ -287,10 +287,10 @@ def _own_position(session: Session, name: str, cursor: DatasetCursor) -> Dataset
         return cursor.position
     positions = cursor.positions
     if positions is None or len(positions) != session.run.num_workers:
-        told = "not all ranks have told theirs" if positions is None else f"there were {len(positions)} then"
+        then = "not all ranks saved theirs" if positions is None else f"there were {len(positions)} workers then"
         raise ConfigError(
-            f"the ranks were at different places in dataset {name!r} when the checkpoint was made, and {told}: the "
-            f"{session.run.num_workers} workers of now cannot go on there: let all ranks report after the same batch"
+            f"the ranks were at different places in dataset {name!r} when the checkpoint was made, and {then}: the "
+            f"{session.run.num_workers} current workers cannot resume there: let all ranks report after the same batch"
         )
     return positions[session.rank]
 
@@ -302,7 +302,7 @@ def _device(session: Session) -> Any:
 
 
 class _SessionAgreement:
-    """How this rank and the others find their last step."""
+    """How this rank and the others agree on their last step."""
 
     def __init__(self, session: Session, name: str) -> None:
         self._session = session

@@ -1,4 +1,4 @@
-"""What a training function may call. Everything here works in any process that runs one, and nowhere else."""
+"""The functions that a training function may call. They work in every process that runs one, and nowhere else."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def _warn_of_own_checkpoints(session: Session) -> None:
 def _checked_mode_and_name(mode: str, name: str | None) -> tuple[CheckpointUploadMode, str | None]:
     if name is not None and not layout.is_checkpoint_name(name):
         raise ConfigError(
-            f"checkpoint_dir_name must be a plain folder name of at most {layout.LONGEST_CHECKPOINT_NAME} bytes that "
-            f"does not end in {layout.DAMAGED}, got {name!r}"
+            f"checkpoint_dir_name must be a plain directory name of at most {layout.LONGEST_CHECKPOINT_NAME} bytes "
+            f"that does not end in {layout.DAMAGED}, got {name!r}"
         )
     try:
         return CheckpointUploadMode(mode), name
@@ -135,8 +135,8 @@ def track(**things: Any) -> Tracked:
     A report's state is taken when the first loop of the epoch requests its next batch, or the epoch is over: from there
     training can be resumed exactly. Inside other loops nothing is saved, unless all ranks have to stop.
 
-    Another number of workers can continue too, in the middle of an epoch: the rows that are left are split among those
-    there are now, so that each comes once per epoch however often the number changes. Only random states are new then.
+    Another number of workers can continue too, in the middle of an epoch: the remaining rows are split among the
+    current workers, so that each comes once per epoch however often the number changes. Only random states are new.
     """
     tracked: Tracked = tracking_of(list(things.values())).track(**things)
     return tracked
@@ -145,7 +145,7 @@ def track(**things: Any) -> Tracked:
 def get_checkpoint() -> Checkpoint | None:
     """The checkpoint to resume from; None at the very beginning of a run.
 
-    It is the one that this attempt began with, or a newer one that this rank contributed to.
+    It is the one that this attempt started from, or a newer one that this rank contributed to.
     """
     return current("headway.train.get_checkpoint").newest_checkpoint()
 
@@ -172,7 +172,7 @@ def get_dataset_shard(name: str | None = None) -> DataIterator:
 
 @contextlib.contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Announce silence: no report, no batch and no step, although nothing is wrong.
+    """Announce a silent phase: no report, no batch and no step, although nothing is wrong.
 
     >>> import headway.train as train
     >>> def train_func():
@@ -182,20 +182,20 @@ def phase(name: str) -> Iterator[None]:
     'FINISHED'
     """
     if not isinstance(name, str) or not name:
-        raise ConfigError(f"train.phase() takes the name of what goes on, got {name!r}")
+        raise ConfigError(f"train.phase() takes the name of the current activity, got {name!r}")
     with current("headway.train.phase").phase(name):
         yield
 
 
 def get_preemption_info() -> PreemptionInfo | None:
-    """Which workers are preempted, and until when they must exit; None if none is.
+    """Return which workers are preempted and by when they must exit; None if none is.
 
     All ranks must call it, and get the same answer. State that ``train.track()`` follows is saved without this; it is
     for code that saves its own state.
     """
     session = current("headway.train.get_preemption_info")
-    told = session.preemption
-    seen = json.dumps([told.deadline_ms, told.ranks] if told is not None else None).encode()
+    info = session.preemption
+    seen = json.dumps([info.deadline_ms, info.ranks] if info is not None else None).encode()
     if session.run.num_workers > 1:
         seen = session.barrier("headway.train.get_preemption_info", seen)
     found = json.loads(seen)
@@ -213,8 +213,8 @@ def get_all_reported_checkpoints(
 ) -> list[ReportedCheckpoint]:
     """The checkpoints that the run keeps, the oldest first, with all that is known of them.
 
-    COMMITTED waits until this rank's last one is there, VALIDATED until all validations are over too. When
-    ``timeout_s`` is over it returns those there are.
+    COMMITTED waits until this rank's last one is committed, VALIDATED until all validations are over too. When
+    ``timeout_s`` is over, it returns those committed so far.
 
     >>> import headway.train as train
     >>> def train_func():

@@ -1,12 +1,12 @@
-"""Replay of one rank of a failed attempt: alone, in this process, from where it had begun.
+"""Replay of one rank of a failed attempt: alone, in this process, from where the attempt started.
 
     failures/attempt-002/ ──▶ Replay ──▶ Start ──▶ worker ──▶ the function
                                                      ▲ │ reports, meetings
                                                      │ ▼
                                                     _Alone: answers at once, keeps nothing
 
-The run itself is only read: what the function reports, saves, or writes into its run's folder goes to a folder that is
-deleted afterwards. What the other ranks would have said is missing (:mod:`headway.frameworks.torch_single_process`).
+The run itself is only read: what the function reports, saves, or writes into its run's directory goes to a directory
+that is deleted afterwards. The data of the other ranks is missing (:mod:`headway.frameworks.torch_single_process`).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Replay:
     """What is replayed. ``remarks``: differences between now and then."""
 
     record: RunReader
-    folder: Path
+    directory: Path
     summary: FailureSummary
     rank: int
     first_seq: int
@@ -95,7 +95,7 @@ class Replay:
 
     @property
     def cursors(self) -> dict[str, DatasetCursor]:
-        """The positions of its datasets in the checkpoint that it begins with."""
+        """The positions of its datasets in the checkpoint that it starts from."""
         before = [saved for saved in self.record.checkpoints() if saved.manifest.seq < self.first_seq]
         return before[-1].manifest.cursor.of_datasets() if before else {}
 
@@ -108,7 +108,7 @@ class Replay:
 
     @property
     def cause(self) -> str:
-        """What this rank did then, in words; empty where it was not among those that failed."""
+        """How this rank failed, in words; empty if it did not."""
         return next((each.cause for each in self.summary.failures or () if each.rank == self.rank), "")
 
 
@@ -127,29 +127,35 @@ class Ending:
 
 
 def find(record: RunReader, rank: int | None = None, attempt: int | None = None, *, trust: bool = False) -> Replay:
-    """The newest failed attempt, and the rank that failed first, unless others are asked for.
+    """Find the attempt and the rank to replay: by default the newest failed attempt, and the rank that failed first.
 
-    What the bundle names (an address of a checkpoint, say) is opened only if the bundle is proven to be our own, or on
-    ``trust``.
+    What the bundle names (a checkpoint's URI, for example) is opened only if the bundle is proven to come from the
+    user's own run, or with ``trust``.
     """
     if record.is_copy:
-        raise StorageError(f"{record.url} is in an object store, and only runs in a folder can be replayed")
-    folder = _folder(record, attempt)
-    summary = failure_bundle.summary(folder)
+        raise StorageError(f"{record.url} is in an object store, and only runs in a directory can be replayed")
+    directory = _failure_directory(record, attempt)
+    summary = failure_bundle.summary(directory)
     if summary.scene is None:
-        raise StorageError(f"attempt {summary.attempt} never came up: there is nothing to replay (see headway why)")
+        raise StorageError(
+            f"attempt {summary.attempt}: its workers did not start, so there is nothing to replay (see headway why)"
+        )
     chosen = _rank(summary, rank)
-    failure_bundle.task(folder, user_key().for_run(record.description.id), trust=trust)
+    failure_bundle.task(directory, user_key().for_run(record.description.id), trust=trust)
     kept = record.checkpoints()
-    first_seq, checkpoint, remark = begin_with(summary, kept, record.path, record.checkpoint_backend.checkpoint)
+    first_seq, checkpoint, remark = start_from(summary, kept, record.path, record.checkpoint_backend.checkpoint)
     remarks = [remark, *_differences(summary, summary.scene, place(summary.scene, chosen))]
     if checkpoint is None and chosen != 0:
-        remarks.append("there is no checkpoint to begin with: random weights are this rank's own, not those of rank 0")
-    return Replay(record, folder, summary, chosen, first_seq, checkpoint, tuple(filter(None, remarks)))
+        remarks.append("there is no checkpoint to start from: random weights are this rank's own, not those of rank 0")
+    return Replay(record, directory, summary, chosen, first_seq, checkpoint, tuple(filter(None, remarks)))
 
 
-def _folder(record: RunReader, attempt: int | None) -> Path:
-    found = {failure_bundle.summary(folder).attempt: folder for folder in record.failures() if _is_failure(folder)}
+def _failure_directory(record: RunReader, attempt: int | None) -> Path:
+    found = {
+        failure_bundle.summary(directory).attempt: directory
+        for directory in record.failures()
+        if _is_failure(directory)
+    }
     if not found:
         raise StorageError(f"run {record.name} has no failed attempt to replay: see headway why {record.url}")
     if attempt is None:
@@ -160,8 +166,8 @@ def _folder(record: RunReader, attempt: int | None) -> Path:
     return found[attempt]
 
 
-def _is_failure(folder: Path) -> bool:
-    return not failure_bundle.summary(folder).is_stall
+def _is_failure(directory: Path) -> bool:
+    return not failure_bundle.summary(directory).is_stall
 
 
 def _rank(summary: FailureSummary, rank: int | None) -> int:
@@ -173,23 +179,23 @@ def _rank(summary: FailureSummary, rank: int | None) -> int:
     return chosen
 
 
-def begin_with(
+def start_from(
     summary: FailureSummary,
     kept: Sequence[SavedCheckpoint],
     run: Path,
     open_checkpoint: Callable[[PurePath], Checkpoint],
 ) -> tuple[int, Checkpoint | None, str]:
-    """The first report, the checkpoint to begin with, and what there is to say about it."""
+    """The first report, the checkpoint to start from, and a remark about it."""
     first_seq, then = summary.first_seq or 0, summary.checkpoint
     if first_seq == 0 or then is None:  # before the run's own first checkpoint
         return 0, _given(then, run) if then is not None else None, ""
     before = [saved for saved in kept if saved.manifest.seq < first_seq]
     name = PurePath(then).name
     if not before:
-        raise StorageError(f"attempt {summary.attempt} had begun with {name}: it is gone, and none before it is left")
+        raise StorageError(f"attempt {summary.attempt} started from {name}: it no longer exists, nor does an older one")
     newest = before[-1]
     gone = newest.manifest.seq + 1 < first_seq
-    remark = f"{name} is gone: beginning with {newest.path.name}, which is older" if gone else ""
+    remark = f"{name} no longer exists: starting from {newest.path.name}, which is older" if gone else ""
     return newest.manifest.seq + 1, open_checkpoint(newest.path), remark
 
 
@@ -198,7 +204,7 @@ def _given(then: str, run: Path) -> Checkpoint:
     if PurePath(then).name == layout.FIRST:
         return Checkpoint(str(run / layout.FIRST))
     if not is_remote(then) and not os.path.isdir(then):
-        raise StorageError(f"the attempt had begun with {then}, which is gone")
+        raise StorageError(f"the attempt started from {then}, which no longer exists")
     return Checkpoint(then)
 
 
@@ -211,7 +217,7 @@ def _differences(summary: FailureSummary, scene: ReplayScene, then: RankAssignme
         yield "this machine has no GPU: computing on the CPU"
     cwd = scene.cwd
     if not os.path.isdir(cwd):
-        yield f"the folder that it ran in is gone ({cwd}): running in {os.getcwd()}"
+        yield f"the directory that it ran in no longer exists ({cwd}): running in {os.getcwd()}"
     if missing := set(scene.env_vars) - process_setup({}).env.keys():
         yield f"environment variables that the run had set, and which you have not: {', '.join(sorted(missing))}"
 
@@ -225,9 +231,9 @@ def run(replay: Replay, *, trust: bool, tell: Tell, examine: Examine = lambda er
     ``trust``: open the packed function even if somebody else may have written it.
     """
     key = user_key().for_run(replay.record.description.id)
-    data = failure_bundle.task(replay.folder, key, trust=trust)
-    with _swept_folder() as folder:
-        start = _start(replay, _scratch(replay.record, folder), key, trust=trust)
+    data = failure_bundle.task(replay.directory, key, trust=trust)
+    with _temporary_directory() as directory:
+        start = _start(replay, _scratch(replay.record, directory), key, trust=trust)
         _become(start, replay.scene.preload)
         link = _Alone(replay, start, tell)
         session = Session(start, link)
@@ -241,7 +247,7 @@ def run(replay: Replay, *, trust: bool, tell: Tell, examine: Examine = lambda er
 
 
 @contextlib.contextmanager
-def _swept_folder() -> Iterator[Path]:
+def _temporary_directory() -> Iterator[Path]:
     """A temporary directory that is removed even if the function kills this process: a shell waits for its end."""
     directory = OwnedDirectory("replay")
     command = ["sh", "-c", 'read _; exec rm -rf -- "$0"', str(directory.path)]
@@ -253,9 +259,9 @@ def _swept_folder() -> Iterator[Path]:
             directory.remove()
 
 
-def _scratch(record: RunReader, folder: Path) -> Path:
+def _scratch(record: RunReader, directory: Path) -> Path:
     """A temporary run directory with the name and the description of the run."""
-    scratch = folder / record.name
+    scratch = directory / record.name
     (scratch / layout.CHECKPOINTS).mkdir(parents=True)
     shutil.copyfile(record.path / layout.DESCRIPTION, scratch / layout.DESCRIPTION)
     return scratch
@@ -277,11 +283,11 @@ def _start(replay: Replay, scratch: Path, key: Key, *, trust: bool) -> Start:
     )
 
 
-def _on_this_machine(then: RankAssignment, cards: Sequence[str]) -> RankAssignment:
+def _on_this_machine(then: RankAssignment, gpus: Sequence[str]) -> RankAssignment:
     """The same GPUs if this machine has them; else others, as many as there are."""
-    if set(then.visible_gpus) <= set(cards):
+    if set(then.visible_gpus) <= set(gpus):
         return then
-    return replace(then, gpus=tuple(range(min(len(then.gpus), len(cards)))), visible_gpus=tuple(cards))
+    return replace(then, gpus=tuple(range(min(len(then.gpus), len(gpus)))), visible_gpus=tuple(gpus))
 
 
 def _setup(scene: ReplayScene, here: RankAssignment) -> ProcessSetup:
@@ -307,7 +313,7 @@ def _unpacked(data: bytes, replay: Replay, examine: Examine, obstacles: list[Hea
     try:
         task = unpack_task(data, lambda packed: _RenamedModules(io.BytesIO(packed)).load())
     except Exception as error:  # the user's modules: they may be gone, or changed
-        obstacles.append(StorageError(f"the function of {replay.folder} cannot be opened here: {error!r}"))
+        obstacles.append(StorageError(f"the function of {replay.directory} cannot be opened here: {error!r}"))
         raise
     many = replay.summary.num_workers > 1
     call = functools.partial(_watched, task.call, examine, obstacles)

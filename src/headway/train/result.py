@@ -1,4 +1,4 @@
-"""What a run has reached, read from its directory: right after ``fit()``, or years later from another machine."""
+"""The result of a run, read from its directory: right after ``fit()``, or years later from another machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Result:
-    """What a run has reached. Everything is read from its directory when it is asked for.
+    """The result of a run. Everything is read from its directory on access.
 
     ``metrics`` are the last ones of rank 0, ``checkpoint`` is the newest of the run.
 
@@ -51,7 +51,7 @@ class Result:
     def from_path(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> Result:
         """The result of a run that ended some time ago, or is still running. Only reads.
 
-        ``path`` may be an address (``s3://bucket/runs/mine``), or on a filesystem that is given with it.
+        ``path`` may be a URI (``s3://bucket/runs/mine``), or a path on the given filesystem.
         """
         record = RunReader.at(path, storage_filesystem)
         last = next(record.journal.backwards(), None)

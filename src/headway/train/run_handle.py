@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from headway.engine.base import Engine
 
-LEAVE_S = 5.0  # how long the end of the program waits for runs that it has left open
+LEAVE_S = 5.0  # how long the program waits at its end for runs that are still open
 
 
 class Reported(NamedTuple):
@@ -75,7 +75,7 @@ class Run:
         self._bell = _Bell()
         heed_sigterm()
         self._execution = prepare(request, self._bell, workers=workers)
-        self._over = threading.Event()  # a thread whose join() was interrupted passes for ended, before Python 3.13
+        self._over = threading.Event()  # before Python 3.13, a thread whose join() was interrupted counts as ended
         self._result: Result | None = None
         self._error: BaseException | None = None
         threading.Thread(target=self._work, name="headway-run", daemon=True).start()
@@ -87,14 +87,14 @@ class Run:
     def _work(self) -> None:
         try:
             self._result = self._execution.run()
-        except BaseException as error:  # it belongs to whoever asks for the result
+        except BaseException as error:  # result() raises it
             self._error = error
         finally:
             self._over.set()  # before the notification: a woken thread must not wait again
             self._bell.ring()
 
     def _leave(self) -> None:
-        """The program ends while the run does not: abort it in good order."""
+        """The program ends before the run: abort the run cleanly."""
         if self.running and self._owner == os.getpid():
             _logger.warning(f"the program ended while run {self.path.name} was running: aborting it")
             self._execution.abort()
@@ -127,7 +127,7 @@ class Run:
         return f"Run({str(self.path)!r}, {'running' if self.running else 'over'})"
 
     def stop(self) -> None:
-        """End the run and keep what it has reached; ``result()`` returns it as STOPPED.
+        """Stop the run and keep its progress; ``result()`` returns it as STOPPED.
 
         A run of the same name resumes from its newest checkpoint. If all functions have returned before the
         stop reaches them, the run is FINISHED.

@@ -39,7 +39,7 @@ class TrainerOptions(TypedDict, total=False):
         train_loop_config: What the function gets: a dict, a dataclass or any other object with fields.
         scaling_config: How many workers, and what each of them needs.
         run_config: Where the run is stored, what it is called, and what happens when it fails.
-        resume_from_checkpoint: The checkpoint to begin with, if the run has none of its own yet.
+        resume_from_checkpoint: The checkpoint to start from, if the run has none of its own yet.
         metadata: What ``get_context().get_metadata()`` returns in the function.
         validation_config: The function that validates checkpoints for ``report(..., validation=True)``, while
             training continues.
@@ -99,7 +99,7 @@ class DataParallelTrainer:
     {'rate': 0.1}
     """
 
-    kind: ClassVar[str] = ""  # begins the names of runs that are given none; empty: the name of the class
+    kind: ClassVar[str] = ""  # prefix of the names of unnamed runs; empty: the name of the class
 
     @trainer_options
     def __init__(
@@ -172,7 +172,7 @@ class DataParallelTrainer:
         return cls(train_loop_per_worker, train_loop_config=config, scaling_config=scaling, run_config=run, **options)
 
     def fit(self) -> Result:
-        """Run to the end. A failed run raises TrainingFailedError; Ctrl-C ends the run in good order, as ABORTED."""
+        """Run to the end. A failed run raises TrainingFailedError; Ctrl-C ends the run cleanly, as ABORTED."""
         from headway.train.launch.fit import prepare
 
         return prepare(self._request).run()

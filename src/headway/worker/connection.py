@@ -13,7 +13,7 @@ from headway.worker.process.vital_threads import start_vital_thread
 
 
 class Connection(Protocol):
-    """What a session needs of it."""
+    """What a session needs of a connection."""
 
     alone: bool  # whether the controller runs in the caller's thread
 
@@ -34,7 +34,7 @@ class Connection(Protocol):
 
 
 class Transport(Protocol):
-    """A worker's end of what its engine connects it by. One thread receives; senders hold ``speaking``."""
+    """A worker's end of its engine's connection. One thread receives; senders hold ``speaking``."""
 
     def send(self, message: ToController, *, wake: bool = True) -> None:
         """See :meth:`Connection.send`."""
@@ -74,7 +74,7 @@ class ThreadedConnection:
             return done()
 
     def first(self) -> Start:
-        """The Start that every conversation begins with."""
+        """Receive the Start, which is the first message of every run."""
         while not (messages := self._transport.receive()):
             pass
         (start,) = messages
@@ -108,7 +108,7 @@ class ThreadedConnection:
             self._handler(message)
 
     def next(self) -> Start | None:
-        """The Start of the next run; None when there will be none."""
+        """Receive the Start of the next run; None if there is no further run."""
         with self._received:
             self._received.wait_for(lambda: self._is_closed or self._next is not None)
             start, self._next = self._next, None

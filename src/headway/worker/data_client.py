@@ -23,7 +23,7 @@ class DatasetShard(Protocol):
 
 
 class DataClient:
-    """Created with the session; shards are added when the function asks for them."""
+    """The datasets of a session; shards are added when the function requests them."""
 
     def __init__(self, requests: PendingRequests, cursors: Mapping[str, DatasetCursor]) -> None:
         self._requests = requests

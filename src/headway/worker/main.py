@@ -1,6 +1,6 @@
-"""The life of a worker: send Ready, become the rank that Start names, run the function, send its outcome, exit.
+"""The entry point of a worker: send Ready, become the rank that Start names, run the function, send its outcome, exit.
 
-The engine starts :func:`main` by name in a process of its own, and hands it its end of the connection; the inline
+The engine starts :func:`main` by name in a new process with its end of the connection; the inline
 engine calls :func:`run_function` in the user's process.
 """
 
@@ -101,7 +101,7 @@ def _take_part(
 
 
 def _become_rank(start: Start, before: ProcessSetup | None) -> FunctionFailed | None:
-    """Set the process up; says what prevents that, if anything."""
+    """Set the process up; return what prevents that, if anything."""
     try:
         worker_title(start.rank, start.run.num_workers, start.run.name, start.run.attempt)
         apply_setup(start.setup, before)
@@ -206,7 +206,7 @@ def _packed_error(error: BaseException) -> bytes | None:
 
 
 def unpack_task(data: bytes, loads: Callable[[bytes], Any] = cloudpickle.loads) -> Task:
-    """The user's function. Its ``__main__`` is copied into this one, so that its classes can be pickled again."""
+    """Unpack the user's function. Its ``__main__`` is copied into this one, so that its classes pickle again."""
     task: Task = loads(data)
     function: Any = task.call.func if isinstance(task.call, functools.partial) else task.call
     if getattr(function, "__module__", None) == "__main__":

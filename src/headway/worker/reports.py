@@ -23,7 +23,7 @@ from headway.worker.report_gate import ReportGate
 
 
 class SaveLater:
-    """State cannot be saved exactly at this report: the report is held until it can."""
+    """State cannot be saved exactly at this report: the report is held until it can be."""
 
 
 class Autosave(Protocol):
@@ -67,7 +67,7 @@ class ReportSender:
             connection: Where reports are sent.
             gate: Asked before each report.
             saves: Saves the files of reports.
-            committed: Told that the rank has begun to report, and to save.
+            committed: Notified of the rank's first report and first save.
             data: Knows the position in each dataset.
             backlog: Keeps reports that the controller may not have read, if there is a place for them.
             first_seq: The number of the first report.

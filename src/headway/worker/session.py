@@ -50,7 +50,7 @@ from headway.worker.stack_reporter import StackReporter
 COMMIT_WAIT_S = 1.0  # for the commit of what was just reported, which may depend on other ranks
 
 _active: Session | None = None
-_is_forked = False  # whether this process is a child of the worker's, say one of its loader processes
+_is_forked = False  # whether this process is a child of the worker, such as a loader process
 
 H = TypeVar("H")
 
@@ -88,7 +88,10 @@ class Session:
         )
         self._gate = ReportGate(self.requests, start.first_seq)
         backlog: ReportBacklog | None = None
-        if not connection.alone and start.run.root in ("", start.run.path):  # else no checkpoint outlives the driver
+        if not connection.alone and start.run.root in (
+            "",
+            start.run.path,
+        ):  # otherwise no checkpoint outlives the driver
             backlog = ReportBacklog(self.storage.path, start.run.attempt, start.rank)
         self.reports = ReportSender(
             connection, self._gate, self._saves, self.committed, self.data, backlog, start.first_seq
@@ -170,7 +173,7 @@ class Session:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Silence is expected in here; the controller is told at once."""
+        """Announce a phase in which silence is expected; the controller is notified at once."""
         with self.progress.phase(name):
             self.requests.tell(self.progress.heartbeat())
             yield

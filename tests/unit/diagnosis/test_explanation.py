@@ -67,7 +67,7 @@ def test_ranks_in_the_same_place_share_a_line() -> None:
 def test_where_an_attempt_had_begun() -> None:
     assert begun(SUMMARY) == "from checkpoint_000001, at report 4, with 4 workers"
     assert begun(changed(checkpoint=None, first_seq=0)).startswith("from the beginning, at report 0")
-    assert begun(changed(num_workers=0, first_seq=None)) == "it never came up"
+    assert begun(changed(num_workers=0, first_seq=None)) == "its workers did not start"
 
 
 def test_what_came_of_a_failure() -> None:
@@ -83,7 +83,7 @@ def test_what_came_of_a_failure() -> None:
     end = event("end", attempt=2, state="FAILED", cause="…")
     assert aftermath(SUMMARY, [end]) == "the run ended as FAILED"
     assert aftermath(SUMMARY, [end, launched]).endswith("opened again later: attempt 3, at report 6, with 3 workers")
-    assert aftermath(SUMMARY, others).startswith("nothing more is written down")
+    assert aftermath(SUMMARY, others).startswith("nothing is recorded")
 
 
 def test_what_came_of_a_stall() -> None:

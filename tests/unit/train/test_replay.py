@@ -15,7 +15,7 @@ from headway.core.schema.run_description import RunDescription
 from headway.core.task import WorkerOptions
 from headway.diagnosis import replay_info
 from headway.storage.checkpoint.checkpoint import Checkpoint
-from headway.train.replay import _on_this_machine, begin_with
+from headway.train.replay import _on_this_machine, start_from
 from support import saved_as
 
 RUN = Path("/runs/a")
@@ -49,32 +49,32 @@ THEN = began(6, "/elsewhere/checkpoints/5")
 
 
 def test_it_begins_with_the_checkpoint_of_then_wherever_the_run_is_now() -> None:
-    first_seq, checkpoint, remark = begin_with(THEN, [saved_as(3), saved_as(5), saved_as(8)], RUN, opened)
+    first_seq, checkpoint, remark = start_from(THEN, [saved_as(3), saved_as(5), saved_as(8)], RUN, opened)
     assert checkpoint is not None
     assert (first_seq, checkpoint.path, remark) == (6, "/5", "")
 
 
 def test_if_that_is_gone_with_the_newest_that_is_older() -> None:
-    first_seq, checkpoint, remark = begin_with(THEN, [saved_as(2), saved_as(3), saved_as(8)], RUN, opened)
+    first_seq, checkpoint, remark = start_from(THEN, [saved_as(2), saved_as(3), saved_as(8)], RUN, opened)
     assert checkpoint is not None
     assert (first_seq, checkpoint.path) == (4, "/3")
-    assert remark == "5 is gone: beginning with 3, which is older"
+    assert remark == "5 no longer exists: starting from 3, which is older"
 
 
 def test_if_none_is_left_it_does_not_begin() -> None:
-    with pytest.raises(StorageError, match="had begun with 5: it is gone, and none before it is left"):
-        begin_with(THEN, [saved_as(8)], RUN, opened)
+    with pytest.raises(StorageError, match="started from 5: it no longer exists, nor does an older one"):
+        start_from(THEN, [saved_as(8)], RUN, opened)
 
 
 def test_the_first_attempt_of_all_begins_with_nothing_or_what_it_was_given(tmp_path: Path) -> None:
-    assert begin_with(began(0, None), [saved_as(1)], RUN, opened) == (0, None, "")
-    _, given, _ = begin_with(began(0, str(tmp_path)), [], RUN, opened)
-    _, first, _ = begin_with(began(0, "/moved/first_checkpoint"), [], RUN, opened)
+    assert start_from(began(0, None), [saved_as(1)], RUN, opened) == (0, None, "")
+    _, given, _ = start_from(began(0, str(tmp_path)), [], RUN, opened)
+    _, first, _ = start_from(began(0, "/moved/first_checkpoint"), [], RUN, opened)
     assert given is not None
     assert first is not None
     assert (given.path, first.path) == (str(tmp_path), "/runs/a/first_checkpoint")
-    with pytest.raises(StorageError, match="which is gone"):
-        begin_with(began(0, str(tmp_path / "none")), [], RUN, opened)
+    with pytest.raises(StorageError, match="which no longer exists"):
+        start_from(began(0, str(tmp_path / "none")), [], RUN, opened)
 
 
 PLACE = RankAssignment(

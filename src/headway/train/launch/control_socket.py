@@ -1,9 +1,9 @@
-"""The control socket of a run: by it another process of the same user asks a live run to stop.
+"""The control socket of a run: through it, another process of the same user requests a live run to stop.
 
     headway stop RUN ── connects, says "stop" or "abort" ──▶ thread in the program that holds the run
                      ◀── {"pid": …} · the connection closes when the run is over
 
-It is an abstract Unix socket: no file is left behind, and it is gone with its process. Its name is derived from the
+It is an abstract Unix socket: it leaves no file behind, and disappears with its process. Its name is derived from the
 run's random id and its place, so only who can read ``run.json`` can ask. The kernel tells both ends which user the
 other one is; requests of other users (except root) are refused. It is reachable from the same machine and container.
 """
@@ -28,7 +28,7 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 class ControlError(HeadwayError, RuntimeError):
-    """A run cannot be asked from here."""
+    """The run cannot be reached from here."""
 
 
 def _address(run_id: str, where: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The description of a request for ``run.json``: what was asked for, as far as JSON can hold it, without secrets."""
+"""The description of a request for ``run.json``: what was requested, as far as JSON can hold it, without secrets."""
 
 from __future__ import annotations
 

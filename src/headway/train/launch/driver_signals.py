@@ -18,7 +18,7 @@ from headway.engine.base import Engine
 
 @contextlib.contextmanager
 def ctrl_c(abort: Callable[[], None], engine: Engine) -> Iterator[None]:
-    """The first Ctrl-C ends the run in good order, the second at once, the third is Python's own.
+    """The first Ctrl-C ends the run cleanly, the second at once, the third is Python's own.
 
     A function that runs inline gets its KeyboardInterrupt too; Headway's own code never does.
     """

@@ -68,12 +68,14 @@ class Execution:
         self._engine.post(TerminateEvent())
 
     def run(self) -> Result:
-        """Run to the end. What has not finished raises TrainingFailedError, what was aborted KeyboardInterrupt."""
+        """Run to the end. A run that fails raises TrainingFailedError, an aborted one KeyboardInterrupt."""
         began = time.monotonic()
         signals = (ctrl_c(self.abort, self._engine), sigterm(self.terminate))
         requests = {"stop": self.stop, "abort": self.abort}
         with (
-            ControlSocket(self._rundir.id, self._rundir.url, requests),  # outermost: closed when the run is let go of
+            ControlSocket(
+                self._rundir.id, self._rundir.url, requests
+            ),  # outermost: closed last, when the run's directory is released
             contextlib.closing(self._rundir),
             self._console,
             signals[0],
@@ -183,7 +185,7 @@ def _describe(request: TrainRequest, feeds: Mapping[str, datasets.Feed], rundir:
 
 
 def _first_checkpoint(request: TrainRequest, rundir: RunDirectory) -> Checkpoint | None:
-    """The checkpoint to begin with; one made of a dict is written to the run first, so that workers can read it."""
+    """The checkpoint to start from; one made of a dict is written to the run first, so that workers can read it."""
     given = request.checkpoint
     if given is None or given.get_internal_representation()[0] != "data_dict":
         return given

@@ -13,15 +13,15 @@ from headway.train.datasets import DataConfig
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest:
-    """A run that is asked for.
+    """A requested run.
 
     Args:
-        kind: What asks: the class of a trainer, or a script. It begins the names of runs that are given none.
+        kind: Who requests it: the class of a trainer, or a script. Prefix of the names of unnamed runs.
         task: What every worker is to do; its function is not bound to its config yet.
         train_loop_config: A dict, or an object of the user's own.
         scaling: How many workers, and what each needs.
-        run: Where the run lives and what happens when it fails.
-        checkpoint: Where to begin if the run has no checkpoint of its own.
+        run: Where the run is stored and what happens when it fails.
+        checkpoint: Where to start if the run has no checkpoint of its own.
         validation: The function that validates checkpoints, if there is one.
         data: How the datasets are split.
     """

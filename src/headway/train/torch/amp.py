@@ -18,7 +18,7 @@ from headway.worker.session import current
 
 
 class Precision:
-    """What one session has asked for: the dtype to compute in, and a scaler where that dtype needs one."""
+    """The precision of one session: the dtype to compute in, and a scaler if that dtype needs one."""
 
     def __init__(self, device: torch.device) -> None:
         half = device.type == "cuda" and not torch.cuda.is_bf16_supported()
@@ -49,7 +49,7 @@ def accelerate(amp: bool = False) -> None:
 
 
 def prepare_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Let ``optimizer.step()`` go through the gradient scaler, where there is one."""
+    """Have ``optimizer.step()`` use the gradient scaler, if there is one."""
     precision = current("headway.train.torch.prepare_optimizer").helper(Acceleration).precision
     if precision is None or precision.scaler is None:
         return optimizer
@@ -57,7 +57,7 @@ def prepare_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
 
 
 def backward(loss: torch.Tensor) -> None:
-    """``loss.backward()``, scaled where the precision asks for it."""
+    """Call ``loss.backward()``, scaled if the precision requires it."""
     precision = current("headway.train.torch.backward").helper(Acceleration).precision
     scaled = loss if precision is None or precision.scaler is None else precision.scaler.scale(loss)
     scaled.backward()

@@ -7,7 +7,7 @@
             train.report({"loss": loss})
 
 Every ``CheckpointConfig(every_reports=n)`` reports, every ``every_s`` seconds and before an orderly stop, in a report
-that all ranks have agreed on, the tracked state becomes a checkpoint. It is taken when the loop asks for its next batch
+that all ranks have agreed on, the tracked state becomes a checkpoint. It is taken when the loop requests its next batch
 or the epoch is over (see :mod:`headway.train.torch.resume_points`), and belongs to the last report before.
 """
 
@@ -229,7 +229,7 @@ class AutosavedState:
             )
         if self._data.take_unnamed_shuffle():
             self._warn(
-                "a shuffled loader is not named in train.track(...): after a restart it begins with its "
+                "a shuffled loader is not named in train.track(...): after a restart it starts from its "
                 "first order again; name it, or call its loader.sampler.set_epoch(epoch)"
             )
 

@@ -118,7 +118,7 @@ def _restored(parameter: nn.Parameter, gradient: torch.Tensor | None) -> torch.T
 
 
 def mean(of_ranks: Sequence[Saved]) -> Saved:
-    """What each rank of another number takes over: an average over ranks of equal values is that value.
+    """The gradients that each rank resumes with if the number of ranks has changed: the average.
 
     An all-reduce divides the sum by the number of ranks. So an equal part for each has the same effect, whether the
     gradients were averaged over the ranks before or not.

@@ -1,4 +1,4 @@
-"""A DataLoader for this worker: its share of the rows, on its device, one batch ahead.
+"""A DataLoader for this worker: its shard of the rows, on its device, one batch ahead.
 
 The prepared loader is the loader it was given (same class, same settings) with two things changed: which rows it
 draws, and that iterating moves the batches.
@@ -18,7 +18,7 @@ from headway.core.errors import ConfigError
 from headway.data.execution.batch_counter import LoaderProgress, counted
 from headway.data.frameworks.device_prefetch import one_ahead, one_by_one
 from headway.frameworks.torch import device_of
-from headway.train.torch.sampler import LONE, DealtBatches, DealtSampler, share
+from headway.train.torch.sampler import UNSHARDED, RowBatchSampler, ShardedSampler, shard
 from headway.worker.session import Session, current
 
 
@@ -37,7 +37,7 @@ def prepare_data_loader(
     loaders that already have a DistributedSampler, keep their own sharding.
 
     Shuffling differs from epoch to epoch by itself, counting from the start of the process; call
-    ``loader.sampler.set_epoch(n)`` to continue the order of before after a restart. The order is drawn from the seed of
+    ``loader.sampler.set_epoch(n)`` to continue the previous order after a restart. The order is drawn from the seed of
     ``enable_reproducibility``, not from the loader's own generator, whose state may differ between workers.
 
     With ``ScalingConfig(num_workers=(min, max), keep_global_batch=True)`` the batch size counts per worker of ``max``:
@@ -59,8 +59,8 @@ def prepare_data_loader(
     prepared: DataLoader[Any] = copy.copy(data_loader)
     loaders = session.helper(PreparedLoaders)
     if add_dist_sampler:
-        share(prepared, session.place, loaders.shuffle_seed, session.run.options.global_workers)
-    if isinstance(prepared.sampler, DealtSampler):
+        shard(prepared, session.place, loaders.shuffle_seed, session.run.options.global_workers)
+    if isinstance(prepared.sampler, ShardedSampler):
         loaders.samplers.append(prepared.sampler)
     device = device_of(session.place)
     if move_to_device and device.type != "cpu":
@@ -101,15 +101,15 @@ class Use:
 
 @dataclass
 class PreparedLoaders:
-    """What a session knows of its prepared loaders."""
+    """The prepared loaders of a session."""
 
     shuffle_seed: int = 0
-    samplers: list[DealtSampler] = field(default_factory=list)
+    samplers: list[ShardedSampler] = field(default_factory=list)
     uses: list[Use] = field(default_factory=list)
 
 
 def _watch(loader: Any, session: Session) -> None:
-    can_be_tracked = LONE in vars(loader) or isinstance(loader.batch_sampler, DealtBatches)
+    can_be_tracked = UNSHARDED in vars(loader) or isinstance(loader.batch_sampler, RowBatchSampler)
     use = Use(type(loader.dataset).__name__, can_be_tracked)
     vars(loader)[USE] = use
     session.helper(PreparedLoaders).uses.append(use)
@@ -117,7 +117,7 @@ def _watch(loader: Any, session: Session) -> None:
 
 
 def _count(loader: Any, progress: LoaderProgress) -> None:
-    """Let the run see how many batches this rank has taken, and whether it waits for one."""
+    """Count the batches that this rank has taken, and record whether it waits for one."""
     _iterate(loader, lambda batches: counted(iter(batches), progress))
 
 

@@ -56,7 +56,7 @@ def prepare_model(
 
 
 def _sharded(model: nn.Module, device: torch.device, options: dict[str, Any]) -> nn.Module:
-    """Every block on its own, then the rest; all ranks begin with rank 0's weights, as under DDP."""
+    """Shard every block on its own, then the rest; all ranks start with rank 0's weights, as under DDP."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 

@@ -1,4 +1,4 @@
-"""Optimizers take on exactly the state that was saved, or raise."""
+"""Loads exactly the saved state into an optimizer, or raises."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 def load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
     """Load what ``state_dict()`` of an optimizer gave.
 
-    torch takes the state of another class of optimizer without a word, and the first step misses what it lacks.
+    torch silently loads the state of another class of optimizer, and the first step fails on what is missing.
     """
     options = set(optimizer.defaults)  # while it loads, torch adds "differentiable" to those of any class
     optimizer.load_state_dict(saved)

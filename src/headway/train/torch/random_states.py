@@ -36,7 +36,7 @@ class RandomStates:
         _set(states)
 
     def saved(self, *, in_loop: bool, in_epoch: bool) -> dict[str, Any]:
-        """The states of now, and those with which the code that runs again began.
+        """The current states, and those that the code which runs again started with.
 
         Args:
             in_loop: Whether a loop over data is to be continued.
@@ -46,7 +46,7 @@ class RandomStates:
         return {"random": _captured(), "began_with": began_with, "in_loop": in_loop}
 
     def resume(self, saved: dict[str, Any]) -> None:
-        """Set what was saved when its moment comes; older saves do not tell where they were made."""
+        """Set saved states when their moment comes; older saves do not record where they were made."""
         self._at_epoch = saved.get("began_with") or saved["random"]
         self._at_first_batch = saved["random"] if saved.get("in_loop", True) else None
 

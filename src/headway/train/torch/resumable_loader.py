@@ -3,8 +3,8 @@
 Its position is one number for all ranks: how many rows of the epoch's global order have been consumed. So another
 number of workers can continue there, in the middle of an epoch.
 
-Rows travel through the sampler with their epoch, so that each fetch, in whatever process, can be seeded by (seed,
-epoch, row): augmentation is the same in whatever process and at whatever time the row is fetched.
+The sampler yields rows with their epoch, so that each fetch can be seeded by (seed, epoch, row): augmentation is the
+same in whatever process and at whatever time a row is fetched.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from headway.core.errors import ConfigError, StorageError
 from headway.data.execution.batch_counter import NoObserver, PassObserver
-from headway.train.torch.sampler import DealtBatches, DealtSampler, share_lone, subset_fingerprint
+from headway.train.torch.sampler import RowBatchSampler, ShardedSampler, shard_single_worker, subset_fingerprint
 
 
 class Row(NamedTuple):
@@ -37,8 +37,8 @@ def follow(
     watcher: PassObserver | None = None,
 ) -> Cursor:
     """Make a loader from ``prepare_data_loader`` resumable."""
-    share_lone(loader)
-    if not isinstance(loader.batch_sampler, DealtBatches):
+    shard_single_worker(loader)
+    if not isinstance(loader.batch_sampler, RowBatchSampler):
         raise ConfigError(
             "train.track(loader=...) needs a loader from prepare_data_loader() that draws its batches row by row"
         )
@@ -46,7 +46,9 @@ def follow(
     vars(loader)["batch_sampler"] = _Tagged(loader.batch_sampler, cursor)
     rows = vars(loader)["dataset"] = _Seeded(loader.dataset, seed)
     loader.collate_fn = _SeededCollate(loader.collate_fn, rows)
-    if loader.generator is None:  # beginning an epoch must not draw from the global generator: not all of them do
+    if (
+        loader.generator is None
+    ):  # starting an epoch must not draw from the global generator: not every torch version does
         loader.generator = torch.Generator().manual_seed(seed)
     base = type(loader)
     own = type(base.__name__, (base,), {"__iter__": lambda self: cursor.handed_out(lambda: base.__iter__(self))})
@@ -61,7 +63,7 @@ class Cursor:
     def __init__(self, loader: Any, name: str, before_first_batch: Callable[[], None], watcher: PassObserver) -> None:
         self.key = ("loader", name)
         self._watcher = watcher
-        self.sampler: DealtSampler = loader.batch_sampler.sampler
+        self.sampler: ShardedSampler = loader.batch_sampler.sampler
         self._subset = subset_fingerprint(loader.dataset)
         self._expected: str | None = None  # fingerprint of the order of the epoch to be resumed
         self._at_boundary = False  # this pass was running when an epoch of the function ended
@@ -93,12 +95,12 @@ class Cursor:
         return {**self.state(), "crosses": self._crosses, "order": order, "subset": self._subset}
 
     def at_boundary(self) -> bool:
-        """An epoch of the function ends. False if its code holds an iterator, and may use it in the next one or not."""
+        """Handle the end of an epoch of the function; False if it is unknown whether an open iterator continues."""
         self.num_to_skip = 0
-        if not (self._finished or self._running) and self._crosses is False:  # the resumed epoch has not come to it
+        if not (self._finished or self._running) and self._crosses is False:  # the resumed epoch did not use it
             self._position, self._rows, self._finished, self.first = 0, 0, True, 0
-            self.sampler.go_on(self._epoch + 1)
-        if self.undecided:  # it was not touched for an epoch: it stays where it is
+            self.sampler.resume(self._epoch + 1)
+        if self.undecided:  # unused for an epoch: it keeps its position
             self._crosses = True
         self._at_boundary = not self._finished
         return self._finished or self._crosses is not None
@@ -107,10 +109,10 @@ class Cursor:
     def undecided(self) -> bool:
         return self._at_boundary and self._crosses is None
 
-    def go_on(self, state: dict[str, Any], *, same_world: bool) -> None:
+    def resume(self, state: dict[str, Any], *, same_world: bool) -> None:
         self._epoch, self._finished = state["epoch"], state["finished"]
         self._crosses = state.get("crosses")
-        self.sampler.go_on(state["epoch"] + state["finished"])
+        self.sampler.resume(state["epoch"] + state["finished"])
         self._position, self._rows = self._reached(state, same_world=same_world)
         self.first = self._rows
         self._expected = state.get("order") if self.first else None
@@ -132,7 +134,7 @@ class Cursor:
             )
 
     def _reached(self, state: dict[str, Any], *, same_world: bool) -> tuple[int, int]:
-        """Batches and rows of the epoch. Older states have no rows: other workers restart such an epoch."""
+        """Batches and rows of the epoch. Older states have no rows: other numbers of workers restart the epoch."""
         position = state["position"]
         if "rows" in state:
             return position, state["rows"]
@@ -161,12 +163,12 @@ class Cursor:
                 if self._at_boundary:
                     self._at_boundary, self._crosses = False, True
                 self._watcher.ask(self.key, last=self.sampler.rows_after(self._rows) == self._rows)
-        except GeneratorExit:  # the loop was left by break: for it, this epoch is over
+        except GeneratorExit:  # the loop was left by break: this pass is over
             if self._at_boundary:
                 self._at_boundary, self._crosses = False, False
             self._finish()
             raise
-        self._before_first_batch()  # if nothing was left, training is resumed behind the loop
+        self._before_first_batch()  # if no batch was left, training resumes after the loop
         self._finish()
 
     def _finish(self) -> None:
@@ -176,9 +178,9 @@ class Cursor:
 
 
 class _Tagged:
-    """A batch sampler whose rows know their epoch; what was handed out before is left out once."""
+    """A batch sampler that yields rows with their epoch; its first pass omits the rows that were consumed before."""
 
-    def __init__(self, batches: DealtBatches, cursor: Cursor) -> None:
+    def __init__(self, batches: RowBatchSampler, cursor: Cursor) -> None:
         self._batches = batches
         self._cursor = cursor
 
@@ -198,9 +200,9 @@ class _Tagged:
 
 
 class _Seeded(Dataset[Any]):
-    """Every row is fetched with a random state of its own; in the training process the state is put back.
+    """Fetches every row with its own random state; in the training process, restores the previous state.
 
-    To the user's code it is the dataset that it wraps: it can be indexed, and its attributes can be read and set.
+    The user's code can index it, and read and set attributes, as with the wrapped dataset.
     """
 
     _OWN = frozenset({"_dataset", "_seed", "_last", "__getitems__"})
@@ -213,7 +215,7 @@ class _Seeded(Dataset[Any]):
             self.__getitems__ = self._getitems
 
     def __getitem__(self, row: Any) -> Any:
-        if not isinstance(row, Row):  # the user's code asks, not the loader
+        if not isinstance(row, Row):  # indexed by the user's code, not the loader
             return self._dataset[row]
         return self._fetched(row, lambda: self._dataset[row.number])
 
@@ -226,12 +228,14 @@ class _Seeded(Dataset[Any]):
         return len(self._dataset)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "_dataset" not in self.__dict__:  # copy and pickle ask before there is one
+        if (
+            name.startswith("__") or "_dataset" not in self.__dict__
+        ):  # copy and pickle look up attributes before __init__
             raise AttributeError(name)
         return getattr(self.__dict__["_dataset"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """``loader.dataset.transform = ...`` must reach the dataset that rows come from."""
+        """Set the attribute of the wrapped dataset: ``loader.dataset.transform = ...`` must take effect on rows."""
         if name in self._OWN:
             super().__setattr__(name, value)
         else:
@@ -265,7 +269,7 @@ class _Seeded(Dataset[Any]):
 
 
 class _SeededCollate:
-    """A collate function with randomness of its own, as rows have it."""
+    """A collate function with its own random state, like the rows."""
 
     def __init__(self, collate: Callable[[Any], Any], rows: _Seeded) -> None:
         self._collate = collate

@@ -10,7 +10,7 @@ omits nothing at two kinds of places only:
             ...
                                     ◀ the epoch is over
 
-So the state that a report shall save is taken at the next of these places, and the report waits for it.
+So the state that a report must save is taken at the next of these places, and the report waits for it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Passes:
         self.all_over = False  # all epochs
 
     def know(self, name: Hashable) -> None:
-        """There is this loader or dataset; it need not be used."""
+        """Add a loader or dataset; it need not be used."""
         self._known.add(name)
 
     # --- what happens ---
@@ -88,7 +88,7 @@ class Passes:
 
     @property
     def expects_more(self) -> bool:
-        """Whether a place will come from which training can be resumed exactly."""
+        """Whether this epoch will still reach a place from which training can be resumed exactly."""
         return bool(self._known) and not self.all_over and (self._in_epochs or self._leading is not None)
 
     @property
@@ -98,7 +98,7 @@ class Passes:
 
     @property
     def epoch_over(self) -> bool:
-        """Whether this epoch is over as far as anybody can know before the next one begins."""
+        """Whether this epoch is over, as far as can be known before the next one begins."""
         if not self._known:
             return self._in_epochs
         return self._in_epochs and self._leading_over

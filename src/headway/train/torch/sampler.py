@@ -33,29 +33,29 @@ _logger = logging.getLogger(__name__)
 
 _WITHOUT_MEMORY = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
-LONE = "_headway_lone"  # on a loader that was left alone because its worker is
+UNSHARDED = "_headway_unsharded"  # on a prepared loader that keeps its own sampler, since there is one worker
 
 
-def share(loader: Any, place: RankAssignment, seed: int, global_workers: int | None = None) -> None:
-    """Replace what a loader draws by this rank's share of it. What shares already is left alone.
+def shard(loader: Any, place: RankAssignment, seed: int, global_workers: int | None = None) -> None:
+    """Have a loader draw only this rank's shard of the rows. A loader that is sharded already is left unchanged.
 
-    A single worker's share is everything; it only gains ``set_epoch``. With ``global_workers`` a step takes the rows
-    of so many workers, however many there are.
+    A single worker's shard has all rows; its sampler only gains ``set_epoch``. With ``global_workers``, a step takes
+    the rows of that many workers, whatever the actual number is.
     """
-    if isinstance(loader.dataset, IterableDataset) or _shares_already(loader):
+    if isinstance(loader.dataset, IterableDataset) or _is_sharded(loader):
         return
     if global_workers is not None:
         _check_batch_size(loader)
     elif place.world_size == 1 and type(loader.sampler) not in (SequentialSampler, RandomSampler):
-        vars(loader)[LONE] = place, seed
+        vars(loader)[UNSHARDED] = place, seed
         return
-    _deal_out(loader, place, seed, global_workers)
+    _replace_samplers(loader, place, seed, global_workers)
 
 
-def share_lone(loader: Any) -> None:
-    """Have a single worker's own sampler drawn as several workers would, so that they can go on where it is."""
-    if LONE in vars(loader):
-        _deal_out(loader, *vars(loader).pop(LONE))
+def shard_single_worker(loader: Any) -> None:
+    """Replace a single worker's own sampler too, so that several workers can resume where it is."""
+    if UNSHARDED in vars(loader):
+        _replace_samplers(loader, *vars(loader).pop(UNSHARDED))
 
 
 def _check_batch_size(loader: Any) -> None:
@@ -69,7 +69,7 @@ def _check_batch_size(loader: Any) -> None:
     )
 
 
-def _deal_out(loader: Any, place: RankAssignment, seed: int, global_workers: int | None = None) -> None:
+def _replace_samplers(loader: Any, place: RankAssignment, seed: int, global_workers: int | None = None) -> None:
     drawn = loader.batch_sampler if loader.batch_size is None and loader.batch_sampler is not None else loader.sampler
     if not hasattr(drawn, "__len__"):
         raise ConfigError(
@@ -77,31 +77,31 @@ def _deal_out(loader: Any, place: RankAssignment, seed: int, global_workers: int
             "let it draw each worker's own rows and call prepare_data_loader(loader, add_dist_sampler=False)"
         )
     if loader.batch_sampler is not None and loader.batch_size is None:
-        vars(loader)["batch_sampler"] = SharedBatches(loader.batch_sampler, loader.dataset, place, seed)
+        vars(loader)["batch_sampler"] = ShardedBatchSampler(loader.batch_sampler, loader.dataset, place, seed)
         return
-    dealt = DealtSampler(loader, place, seed, global_workers)
-    vars(loader)["sampler"] = dealt
+    sharded = ShardedSampler(loader, place, seed, global_workers)
+    vars(loader)["sampler"] = sharded
     if loader.batch_size is not None:
-        vars(loader)["batch_sampler"] = DealtBatches(dealt, loader.batch_size, loader.drop_last)
+        vars(loader)["batch_sampler"] = RowBatchSampler(sharded, loader.batch_size, loader.drop_last)
 
 
-def _shares_already(loader: Any) -> bool:
+def _is_sharded(loader: Any) -> bool:
     samplers = (loader.sampler, getattr(loader.batch_sampler, "sampler", None))
     return any(isinstance(sampler, DistributedSampler) for sampler in samplers)
 
 
-class DealtSampler(DistributedSampler[Any]):
-    """This rank's rows of an epoch. Epochs count by themselves until somebody calls ``set_epoch``."""
+class ShardedSampler(DistributedSampler[Any]):
+    """This rank's rows of an epoch. Counts the epochs itself until the user's code calls ``set_epoch``."""
 
     def __init__(self, loader: Any, place: RankAssignment, seed: int, global_workers: int | None) -> None:
         super().__init__(loader.dataset, place.world_size, place.rank, seed=seed, drop_last=loader.drop_last)
         self._source: Sampler[int] = loader.sampler
-        # A launcher outside of us may have started more workers than we would have.
+        # An outside launcher (torchrun) may have started more workers than the scaling config says.
         self._global_batch: int = (loader.batch_size or 1) * max(place.world_size, global_workers or 0)
         self._counts_itself = True
         self._batched: bool = loader.batch_size is not None
         self.fingerprint = ""  # of the order that was drawn last
-        self._evenness = Evenness(loader.dataset, place)
+        self._split = EvenSplit(loader.dataset, place)
 
     def set_epoch(self, epoch: int) -> None:
         self._counts_itself = False
@@ -111,11 +111,11 @@ class DealtSampler(DistributedSampler[Any]):
 
     @property
     def starts_over(self) -> bool:
-        """Whether, in a new process, it would begin with orders that it has had already."""
+        """Whether a new process would repeat the orders of earlier epochs."""
         return self._counts_itself and self.epoch > 1 and type(self._source) is not SequentialSampler
 
-    def go_on(self, epoch: int) -> None:
-        """This epoch is the next. A sampler with randomness of its own draws what it has drawn before."""
+    def resume(self, epoch: int) -> None:
+        """Make this epoch the next one. A sampler with its own random state first draws the epochs before it."""
         if type(self._source) not in _WITHOUT_MEMORY and not hasattr(self._source, "set_epoch"):
             for earlier in range(self.epoch, epoch):
                 _order(self._source, self.seed + earlier)
@@ -124,22 +124,22 @@ class DealtSampler(DistributedSampler[Any]):
     def __iter__(self) -> Iterator[Any]:
         if self._batched:
             return itertools.chain.from_iterable(self.batches())
-        items = self._evenness.made_even(self._coming())
+        items = self._split.even_out(self._next_order())
         return iter(items[self.rank :: self.num_replicas])
 
     def __len__(self) -> int:
         if self._batched:
-            return sum(map(len, self._dealt(range(self._num_rows))))
+            return sum(map(len, self._batches(range(self._num_rows))))
         return -(-self._num_rows // self.num_replicas)
 
     def batches(self, first: int = 0) -> Iterator[list[int]]:
-        """This rank's batches of the epoch; ``first`` rows of its order have been consumed before, by whomever."""
-        order = self._coming()
+        """This rank's batches of the epoch, without the ``first`` rows of its order that were consumed before."""
+        order = self._next_order()
         if not self.drop_last:
-            self._evenness.check(len(order) - first, self._global_batch)
-        return self._dealt(order, first)
+            self._split.check(len(order) - first, self._global_batch)
+        return self._batches(order, first)
 
-    def _coming(self) -> Sequence[Any]:
+    def _next_order(self) -> Sequence[Any]:
         order = _order(self._source, self.seed + self.epoch)
         self.fingerprint = _fingerprint(order)
         self.epoch += self._counts_itself
@@ -150,7 +150,7 @@ class DealtSampler(DistributedSampler[Any]):
         return num_steps(self._num_rows, self._global_batch, self.num_replicas, drop_last=self.drop_last)
 
     def rows_after(self, rows: int, steps: int = 1) -> int:
-        """How many rows of the order are consumed after so many steps more."""
+        """The number of consumed rows after ``steps`` more steps."""
         for _ in range(steps):
             left = self._num_rows - rows
             rows += next_step(left, self._global_batch, self.num_replicas, drop_last=self.drop_last)
@@ -160,15 +160,15 @@ class DealtSampler(DistributedSampler[Any]):
     def _num_rows(self) -> int:
         return len(self._source)  # type: ignore[arg-type]
 
-    def _dealt(self, order: Sequence[int], first: int = 0) -> Iterator[list[int]]:
+    def _batches(self, order: Sequence[int], first: int = 0) -> Iterator[list[int]]:
         size, rank = self.num_replicas, self.rank
         return batches_of(order, self._global_batch, size, rank, drop_last=self.drop_last, first=first)
 
 
-class DealtBatches(BatchSampler):
-    """A rank's rows in the batches that they are dealt in: as many on all ranks."""
+class RowBatchSampler(BatchSampler):
+    """The batches of a ``ShardedSampler``: the same number on all ranks."""
 
-    sampler: DealtSampler
+    sampler: ShardedSampler
 
     def __iter__(self) -> Iterator[list[int]]:
         return self.sampler.batches()
@@ -177,15 +177,15 @@ class DealtBatches(BatchSampler):
         return self.sampler.num_steps
 
 
-class SharedBatches(Sampler[list[int]]):
-    """Every n-th of the user's own batches. A few are cut in two where the ranks would not all have as many."""
+class ShardedBatchSampler(Sampler[list[int]]):
+    """Every n-th batch of the user's own batch sampler. A few are cut in two to give all ranks the same number."""
 
     def __init__(self, batches: Any, dataset: Any, place: RankAssignment, seed: int) -> None:
         self.batches = batches
         self._place = place
         self._seed = seed
         self._epoch = 0
-        self._evenness = Evenness(dataset, place)
+        self._split = EvenSplit(dataset, place)
 
     def set_epoch(self, epoch: int) -> None:
         self._epoch = epoch
@@ -193,7 +193,7 @@ class SharedBatches(Sampler[list[int]]):
             self.batches.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[list[int]]:
-        drawn = self._evenness.made_even(_drawn(self.batches, self._seed + self._epoch))
+        drawn = self._split.even_out(_drawn(self.batches, self._seed + self._epoch))
         self._epoch += 1
         yield from drawn[self._place.rank :: self._place.world_size]
 
@@ -201,16 +201,16 @@ class SharedBatches(Sampler[list[int]]):
         return -(-len(self.batches) // self._place.world_size)
 
 
-class Evenness:
-    """All ranks make as many steps: what that takes for one loader, and a sentence where rows have to come twice."""
+class EvenSplit:
+    """Gives all ranks the same number of steps in one loader; warns once where rows must be repeated."""
 
     def __init__(self, dataset: Any, place: RankAssignment) -> None:
         self._dataset = dataset
         self._place = place
-        self._told = False
+        self._has_warned = False
 
-    def made_even(self, items: Sequence[Any]) -> list[Any]:
-        """These rows or batches, as many for every rank: batches are cut in two, the last ones first."""
+    def even_out(self, items: Sequence[Any]) -> list[Any]:
+        """Make the number of rows or batches divisible by the number of ranks: cut batches in two, the last first."""
         size = self._place.world_size
         even = list(items)
         first = max(0, (len(even) - 1) // size * size)  # where the last step begins
@@ -228,37 +228,37 @@ class Evenness:
     def _repeated(self, items: list[Any]) -> list[Any]:
         missing = -len(items) % self._place.world_size
         kind = "batches of one row" if hasattr(items[0], "__len__") else "rows that are not batched"
-        self._tell(
+        self._warn(
             f"{len(items):,} {kind} cannot be split evenly, so {missing} come twice in each epoch; leave some "
             "out, or use a number of workers that divides them"
         )
         return [*items, *itertools.islice(itertools.cycle(items), missing)]
 
     def check(self, num_rows: int, global_batch: int) -> None:
-        """Say so where rows have to come twice, or batches become larger than they were asked to be."""
+        """Warn if rows must be repeated, or if batches exceed the requested size."""
         size = self._place.world_size
         if 0 < num_rows < size:
-            self._tell(
+            self._warn(
                 f"{phrases.count(num_rows, 'row is', 'rows are')} left for a step in which each rank needs one, so "
                 f"rows go to {size - num_rows} ranks once more; use fewer workers, "
                 "or drop_last=True, which leaves them out"
             )
         elif num_rows and (steps := num_steps(num_rows, global_batch, size, drop_last=False)) * global_batch < num_rows:
             last = num_rows - (steps - 1) * global_batch
-            self._tell(
+            self._warn(
                 f"{num_rows:,} rows cannot be split evenly in batches of {global_batch // size}: so that each comes "
                 f"once, the last step of an epoch has {last} rows; drop_last=True leaves out what is too much"
             )
 
-    def _tell(self, what: str) -> None:
-        if not self._told and self._place.rank == 0:
+    def _warn(self, what: str) -> None:
+        if not self._has_warned and self._place.rank == 0:
             name = type(self._dataset).__name__
             _logger.warning(f"loader of a {name} on {self._place.world_size} ranks: {what}")
-        self._told = True
+        self._has_warned = True
 
 
 def _rows_in(item: Any) -> int:
-    """Of a batch; a row by itself is one."""
+    """The number of rows of a batch; anything else is one row."""
     return len(item) if isinstance(item, list | tuple | range | numpy.ndarray | torch.Tensor) else 1
 
 
@@ -275,14 +275,14 @@ def _order(source: Sampler[int], seed: int) -> Sequence[int]:
 
 
 def _fingerprint(order: Sequence[Any]) -> str:
-    """What differs where another order is drawn."""
+    """A text that differs between two orders."""
     if isinstance(order, range):
         return str(order)
     return hashlib.sha256(repr(list(order)).encode()).hexdigest()[:16]
 
 
 def subset_fingerprint(dataset: Any) -> str:
-    """Which rows of a larger dataset this one has: a random split without a seed has others in each process."""
+    """A fingerprint of a subset's rows: a random split without a seed has other rows in each process."""
     parts = []
     while isinstance(dataset, Subset):
         parts.append(_fingerprint(dataset.indices))
@@ -291,7 +291,7 @@ def subset_fingerprint(dataset: Any) -> str:
 
 
 def _drawn(source: Any, seed: int) -> list[Any]:
-    """All that a sampler would give, drawn with randomness that is the same on every rank and disturbs nobody."""
+    """All items of a sampler, drawn with the same random numbers on every rank; all random states are restored."""
     generator = getattr(source, "generator", None)
     with _common_randomness(seed, generator):
         return list(source)

@@ -25,8 +25,8 @@ class TrackedData:
     Args:
         loaders: By the names that the user gave them.
         session: Of this worker.
-        passes: Is told which loaders and datasets there are.
-        watcher: Is told when a loop begins, asks for a batch, and ends.
+        passes: Notified of the loaders and datasets.
+        watcher: Notified when a loop begins, requests a batch, and ends.
         before_first_batch: Called before a resumed loop is given its first batch.
     """
 
@@ -52,7 +52,7 @@ class TrackedData:
             passes.know(cursor.key)
 
     def follow_datasets(self) -> None:
-        """Follow the datasets that this worker has asked for, and those that it will ask for."""
+        """Follow the datasets that this worker uses now or later."""
         self._shards.follower = self._follow
         for stream in self._streams:
             self._follow(stream)
@@ -68,11 +68,11 @@ class TrackedData:
         return self._shards.streams
 
     def __bool__(self) -> bool:
-        """Whether anything tells how far an epoch is."""
+        """Whether any loader or dataset is followed, so that the position in an epoch is known."""
         return bool(self._loaders or self._streams)
 
     def end_epoch(self) -> bool:
-        """Whether it is known of all that they are between two passes."""
+        """Whether all are known to be between two passes."""
         known = [cursor.at_boundary() for cursor in self._loaders.values()]
         known += [stream.cursor.end_epoch() for stream in self._streams]
         return all(known)
@@ -144,7 +144,7 @@ class TrackedData:
         """
         for name, cursor in self._loaders.items():
             if name in saved["loaders"]:
-                cursor.go_on(saved["loaders"][name], same_world=same_world)
+                cursor.resume(saved["loaders"][name], same_world=same_world)
         self._skipped = [(kind, name) for kind, name in saved.get("passes", [])]
         for cursor in self._loaders.values():
             cursor.num_to_skip = self._skipped.count(cursor.key)

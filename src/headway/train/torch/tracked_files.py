@@ -25,7 +25,7 @@ FOLDER, SHARED, SHARDED, PLACES = "tracked", "shared", "sharded", "places"
 
 
 class StateWriter:
-    """One rank's part of a save, below a directory that is its own."""
+    """Writes one rank's part of a save into its own directory."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._folder = folder / FOLDER
@@ -75,7 +75,7 @@ class SavedState:
     differing: list[str]
 
     def sharded(self, name: str) -> Path:
-        """Where the sharded model of this name lies.
+        """The path of the sharded model of this name.
 
         Raises:
             StorageError: It was saved as a whole.
@@ -122,10 +122,10 @@ def _check_places(folder: Path, proof: Proof) -> list[str]:
     found = {each.name: read_dict(each, proof) for each in sorted(folder.glob(f"{PLACES}/rank-*"))}
     places = {name: each["place"] for name, each in found.items()}
     if len(set(places.values())) > 1:
-        told = ", ".join(f"{rank} at {place}" for rank, place in places.items())
+        found_places = ", ".join(f"{rank} at {place}" for rank, place in places.items())
         raise StorageError(
-            f"{folder.parent} mixes the states of different steps ({told}): let all ranks report in the same steps, "
-            "equally often, and give the run a new name"
+            f"{folder.parent} mixes the states of different steps ({found_places}): let all ranks report in the same "
+            "steps, equally often, and give the run a new name"
         )
     weights = [each.get("weights", {}) for each in found.values()]
     return sorted({name for one in weights for name in one if any(one[name] != other.get(name) for other in weights)})

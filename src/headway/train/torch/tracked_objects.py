@@ -91,7 +91,7 @@ class TrackedObjects:
         """
         if saved.differing and self._session.rank == 0:
             _logger.warning(
-                f"the ranks had other weights of {', '.join(saved.differing)} when {saved.path} was saved: now all "
+                f"the ranks had different weights of {', '.join(saved.differing)} when {saved.path} was saved: now all "
                 "ranks take those of rank 0; prepare_model() has them train one model"
             )
         for name, sharded in self._sharded.items():
@@ -113,7 +113,7 @@ class TrackedObjects:
             except Exception as error:  # of torch, or of the user's own class
                 reason = phrases.shortened(" ".join(f"{type(error).__name__}: {error}".split()), 300)
                 raise StorageError(
-                    f"{name} cannot take on what {path} holds of it ({reason}): make it as it was when that was saved, "
+                    f"{name} cannot load its state from {path} ({reason}): create it as it was when that was saved, "
                     "or give the run a new name"
                 ) from error
 

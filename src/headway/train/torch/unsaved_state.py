@@ -67,7 +67,7 @@ class Omissions:
                 self._print(
                     "loader",
                     f"a loader of a {use.dataset} is not named in train.track(...), and is in the middle of a pass "
-                    "where state is saved: after a restart it begins with its first batch again"
+                    "where state is saved: after a restart it starts from its first batch again"
                     + ("; name it" if use.can_be_tracked else ", because it cannot be resumed"),
                 )
         for name in overlapping:

@@ -38,7 +38,7 @@ class Background:
         self._error: BaseException | None = None
 
     def run(self, work: Callable[[], object], seq: int) -> None:
-        """Do this soon; waits while too many saves are under way."""
+        """Run this in the background; waits while too many saves are running."""
         if self._single_thread:
             work()
             return self._on_staged(seq)
@@ -60,7 +60,7 @@ class Background:
         self._threads[-1].start()
 
     def run_as(self, mode: CheckpointUploadMode, work: Callable[[], object], seq: int) -> bool:
-        """Do this now where the mode is SYNC, else soon; returns whether it is done."""
+        """Run this now if the mode is SYNC, else in the background; returns whether it is done."""
         if mode is CheckpointUploadMode.SYNC:
             work()
             return True
@@ -68,12 +68,12 @@ class Background:
         return False
 
     def wait(self) -> None:
-        """Wait until nothing is under way; raise what went wrong there."""
+        """Wait until no save is running; raise the error of one that failed."""
         for thread in self._threads:
             thread.join()
         self.check()
 
     def check(self) -> None:
-        """Raise what went wrong, if anything."""
+        """Raise the error of a failed save, if any."""
         if self._error is not None:
             raise self._error

@@ -1,4 +1,4 @@
-"""The committed checkpoints that a rank can read: the one it began with, the newest, and all that the run keeps."""
+"""The committed checkpoints that a rank can read: the one it started from, the newest, and all that the run keeps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _logger = logging.getLogger(__name__)
 
 UNREAD = (
     "a checkpoint was saved, and the one that the run resumes from was never read: without "
-    "train.get_checkpoint() or train.track() the function starts from the beginning. Where that is meant, ignore it"
+    "train.get_checkpoint() or train.track() the function starts from the beginning. If that is intended, ignore this"
 )
 
 
@@ -36,12 +36,12 @@ class CommittedCheckpoints:
         self._local_copy: contextlib.ExitStack | None = None  # keeps this machine's copy of the first one
 
     def newest(self) -> Checkpoint | None:
-        """The newest checkpoint that this rank had a part in, else the one that the attempt began with."""
+        """The newest checkpoint that this rank had a part in, else the one that the attempt started from."""
         self._is_unread = False
         if self._newest is None and self._first is not None:
             first: Checkpoint = cloudpickle.loads(self._first)
             self._newest = first.proven_by(self._storage.key, trust=self._trust)
-            # The rank that downloads it first has downloaded it for all ranks of this machine, the slow ones too.
+            # The first rank to download it does so for all ranks of this machine, also the slow ones.
             self._local_copy = contextlib.ExitStack()
             self._local_copy.enter_context(self._newest.kept_here())
         return self._newest
@@ -81,7 +81,7 @@ class CommittedCheckpoints:
             _logger.warning(UNREAD)
 
     def release_first(self) -> None:
-        """Let go of the local copy: the rank has reported, or ends, so it has read what it began with."""
+        """Remove the local copy: the rank has reported or ends, so it has read the checkpoint that it started from."""
         if self._local_copy is not None:
             self._local_copy.close()
             self._local_copy = None

@@ -157,7 +157,9 @@ class ObjectStoreSaver:
         """Save files that are in the store already: they only get a note."""
         kind, place = checkpoint.get_internal_representation()
         if kind != "uri":
-            raise StorageError(f"{checkpoint!r} is not in {self._store.url}: only what is there needs no upload")
+            raise StorageError(
+                f"{checkpoint!r} is not in {self._store.url}: NO_UPLOAD takes only files that are already there"
+            )
         name, files = check_adopted(self._store, place)
         granted = self._request_grant(seq, name, ())
         if granted.refusal:

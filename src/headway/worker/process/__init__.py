@@ -1,1 +1,1 @@
-"""The process of a worker: its setup, its signals, and the threads that it cannot do without."""
+"""The process of a worker: its setup, its signals, and its vital threads."""

@@ -24,7 +24,7 @@ from headway.storage.fs_ops import open_to_append
 
 
 def apply_setup(setup: ProcessSetup, before: ProcessSetup | None = None) -> None:
-    """Take over the driver's environment: the fork server was started long ago.
+    """Take over the driver's environment: the fork server may have been started before it changed.
 
     ``before``: the setup of the previous run of this process. What is equal in both stays as user code left it.
     """
@@ -62,7 +62,7 @@ def redirect_output(out: Path, err: Path) -> None:
 
 
 class _LogFile(io.FileIO):
-    """What cannot be written, because the disk is full say, is lost: a ``print()`` must not end the training."""
+    """Drops what cannot be written, for example on a full disk: a ``print()`` must not end the training."""
 
     num_lost = 0
 
@@ -77,9 +77,9 @@ class _LogFile(io.FileIO):
 
 
 def seed_random(run: RunInfo, place: RankAssignment) -> None:
-    """Give each rank random states of its own: forked siblings begin with equal ones.
+    """Give each rank its own random states: forked workers start with equal ones.
 
-    Every start of a rank begins with the same ones, so that rows it holds out at random stay held out after a restart.
+    A rank starts with the same states in every attempt, so rows held out at random stay held out after a restart.
     """
     digest = hashlib.sha256(f"{run.seed}:{place.rank}".encode()).digest()
     number = int.from_bytes(digest[:4], "big")
@@ -91,7 +91,7 @@ def seed_random(run: RunInfo, place: RankAssignment) -> None:
 
 
 def write_stacks_on_signal() -> str:
-    """The file that all stacks are written to on STACKS_SIGNAL, even when Python hangs; the engine removes it."""
+    """Create the file that all stacks are written to on STACKS_SIGNAL, even if Python hangs; the engine removes it."""
     folder = process.current_process()._config.get("tempdir")  # type: ignore[attr-defined]
     if folder is None:
         return ""

@@ -1,8 +1,8 @@
 """SIGTERM in a worker announces a preemption: its sender will kill the process soon.
 
-The signal must be noticed while the main thread waits inside C code, in a collective say, where no Python handler runs.
-So its C handler writes a byte into a pipe, and a thread reads it. Children of this process, loader processes for
-instance, end with SIGTERM as usual.
+It must be noticed while the main thread waits in C code (in a collective, for example), where no Python handler runs.
+So its C handler writes a byte into a pipe, and a thread reads it. Children of this process, such as loader processes,
+end with SIGTERM as usual.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def install_sigterm_handler(on_sigterm: Callable[[], None]) -> None:
     os.set_blocking(reader, True)
     signal.signal(signal.SIGTERM, _do_nothing)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # one may have come before there was a handler
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # one may have arrived before the handler was set
     os.register_at_fork(after_in_child=_restore_default)
 
     def listen() -> None:
@@ -39,7 +39,7 @@ def _do_nothing(number: int, frame: FrameType | None) -> None:
 
 
 def _restore_default() -> None:
-    """In a child: its SIGTERM says nothing about the worker."""
+    """Restore the default in a child: SIGTERM to a child is no preemption of the worker."""
     if signal.getsignal(signal.SIGTERM) is _do_nothing:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

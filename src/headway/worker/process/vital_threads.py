@@ -1,6 +1,6 @@
-"""The vital threads of a worker: without them a rank hears or says nothing, and the run would hang without a word.
+"""The vital threads of a worker: without them a rank neither sends nor receives, and the run would hang silently.
 
-Whatever ends one early ends the worker: the controller is told what failed, and restarts.
+If one ends early, the worker tells the controller what failed and exits, and the controller restarts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Send = Callable[[FunctionFailed], None]
 
 
 def start_vital_thread(name: str, work: Callable[[], None], send: Send) -> None:
-    """Run ``work`` in a thread called ``headway-<name>``; should it raise, this process ends.
+    """Run ``work`` in a thread called ``headway-<name>``; if it raises, this process ends.
 
     Args:
         name: What the thread is for, in one word.
@@ -33,14 +33,14 @@ def start_vital_thread(name: str, work: Callable[[], None], send: Send) -> None:
         name_this_thread(f"hw-{name}")
         try:
             work()
-        except BaseException as error:  # whatever it is, a rank without this thread is lost
+        except BaseException as error:  # a rank cannot work without this thread
             end_worker(f"the thread headway-{name} of this worker", error, send)
 
     threading.Thread(target=run, name=f"headway-{name}", daemon=True).start()
 
 
 def end_worker(what: str, error: BaseException, send: Send) -> None:
-    """Say what has failed, and exit. The wait for the lock is bounded: its owner may be what has failed."""
+    """Report what failed, and exit. The wait for the lock is bounded: its owner may be what failed."""
     with contextlib.suppress(BaseException):
         text = traceback.format_exc()
         with contextlib.suppress(OSError):

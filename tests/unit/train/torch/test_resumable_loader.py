@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler
 from headway.core.errors import ConfigError
 from headway.core.messages import RankAssignment
 from headway.train.torch.resumable_loader import Cursor, follow
-from headway.train.torch.sampler import share
+from headway.train.torch.sampler import shard
 
 State = dict[str, Any]
 
@@ -33,10 +33,10 @@ class Group:
         for rank in range(world_size):
             loader = DataLoader(**options)
             place = RankAssignment(rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size)
-            share(loader, place, seed=7)
+            shard(loader, place, seed=7)
             cursor = follow(loader, 7, before_first_batch=lambda: None)
             if state is not None:
-                cursor.go_on(state, same_world=same_world)
+                cursor.resume(state, same_world=same_world)
             self.loaders.append(loader)
             self.cursors.append(cursor)
 

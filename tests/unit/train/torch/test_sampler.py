@@ -12,13 +12,13 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 
 from headway.core.errors import ConfigError
 from headway.core.messages import RankAssignment
-from headway.train.torch.sampler import share
+from headway.train.torch.sampler import shard
 
 
 def shared(rank: int, world_size: int, global_workers: int | None, **options: Any) -> Any:
     loader = DataLoader(**{"dataset": range(40), **options})
     place = RankAssignment(rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size)
-    share(loader, place, 7, global_workers)
+    shard(loader, place, 7, global_workers)
     return loader
 
 
