@@ -151,11 +151,14 @@ def test_without_ray_a_script_that_only_calls_init_runs_too(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("code", "sentence"),
     [
-        ("ray.train.Chekpoint", "Headway has no ray.train.Chekpoint: the nearest thing is ray.train.Checkpoint"),
-        ("from ray.train import Nonsense", "Headway has no ray.train.Nonsense: see docs/parity.md for what there is"),
+        ("ray.train.Chekpoint", "Headway has no ray.train.Chekpoint: the nearest name is ray.train.Checkpoint"),
+        (
+            "from ray.train import Nonsense",
+            "Headway has no ray.train.Nonsense: see docs/parity.md for the supported names",
+        ),
         ("import ray.train.xgboost", "Headway has no ray.train.xgboost"),
         ("from ray.data.preprocessors import StandardScaler", "Headway has no ray.data.preprocessors"),
-        ("ray.data.read_delta", "Headway has no ray.data.read_delta: the nearest thing is ray.data.read_"),
+        ("ray.data.read_delta", "Headway has no ray.data.read_delta: the nearest name is ray.data.read_"),
         ("from ray import tune; tune.run", "Headway has no ray.tune.run yet: tuning is not supported"),
         ("from ray.tune.schedulers import ASHAScheduler", "Headway has no ray.tune.schedulers yet"),
         ("from ray.train.tensorflow import TensorflowTrainer", "Headway has no ray.train.tensorflow yet"),

@@ -396,7 +396,7 @@ def test_a_file_that_is_deleted_between_epochs_is_named(tmp_path: Path) -> None:
 
     headway.data.range(50).write_parquet(tmp_path / "files")
     dataset = headway.data.read_parquet(tmp_path / "files")
-    with pytest.raises(train.TrainingFailedError, match=r"part-000000\.parquet is gone"):
+    with pytest.raises(train.TrainingFailedError, match=r"part-000000\.parquet no longer exists"):
         fit(train_func, tmp_path, {"train": dataset}, 1)
 
 
@@ -533,7 +533,7 @@ def test_a_local_shuffle_is_finished_as_it_was_begun(tmp_path: Path) -> None:
     rows = {"train": headway.data.range(50)}
     with pytest.raises(train.WorkerGroupError):
         fit(train_on_numbers, tmp_path, rows, config={"shuffle": 20, "die": (0, 3)})
-    with pytest.raises(train.TrainingFailedError, match="Finish it as it was begun"):
+    with pytest.raises(train.TrainingFailedError, match="use the former values until that epoch is over"):
         fit(train_on_numbers, tmp_path, rows, config={"shuffle": 10})
     fit(train_on_numbers, tmp_path, rows, config={"shuffle": 20})
     assert exact(tmp_path / "run", 50, 2)

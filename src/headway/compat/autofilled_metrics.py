@@ -39,7 +39,7 @@ class Iterations:
 
 
 def iterations(caller: str) -> Iterations:
-    """Those of this worker."""
+    """The metrics of this worker."""
     session = current(caller)
     return session.helper(Iterations, lambda: Iterations(before=session.reports.next_seq))
 
@@ -49,7 +49,7 @@ def date(seconds: float) -> str:
 
 
 def details(count: Iterations) -> dict[str, Any]:
-    """Where and when."""
+    """Host, process and time."""
     return {
         "date": date(count.last),
         "timestamp": int(count.last),

@@ -1,4 +1,4 @@
-"""Configs with options that Ray has removed since: they are understood, or refused with a reason.
+"""Configs with options that Ray has removed since: they are supported, or refused with a reason.
 
 A value without effect (None, False, 0) is accepted. Anything else that is not supported is refused, never ignored.
 """
@@ -16,7 +16,7 @@ _SCHEDULING = ("trainer_resources", "_max_cpu_fraction_per_node")
 
 
 def _refuse_unsupported(kind: str, options: dict[str, Any], reasons: dict[str, str]) -> dict[str, Any]:
-    """The options without those that have gone; ConfigError where one of them really asks for something."""
+    """The options without the retired ones; ConfigError if a retired one has a value with an effect."""
     for name, reason in reasons.items():
         if options.pop(name, None):
             raise ConfigError(f"{kind}({name}=...) is not supported: {reason}")

@@ -1,7 +1,7 @@
 """A worker group: an object on every worker whose methods the driver calls, for code without a training loop.
 
     driver                                  worker
-      listens on a socket of its own  ◀──── connects, says its rank, makes the object
+      listens on its own socket  ◀───────── connects, sends its rank, makes the object
       (call number, method, args) ────────▶ calls it
       future.set_result ◀────────────────── (call number, value or exception)
 
@@ -33,7 +33,7 @@ DOOR = "door"
 
 
 class Service:
-    """What runs on a worker: makes the object and does what it is called for, until the driver hangs up."""
+    """Runs on a worker: creates the object and calls its methods until the driver disconnects."""
 
     def __init__(self, address: str, key: bytes, kind: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._address = address
@@ -58,7 +58,7 @@ class Service:
 def _answer(number: int, made: object, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     try:
         return _packed(number, True, getattr(made, method)(*args, **kwargs))
-    except Exception as error:  # the user's own method: it may raise anything, and the caller shall have it
+    except Exception as error:  # the user's own method: whatever it raises goes to the caller
         return _packed(number, False, error)
 
 
@@ -66,7 +66,9 @@ def _packed(number: int, fine: bool, value: object) -> bytes:
     try:
         data: bytes = cloudpickle.dumps((number, fine, value))
     except Exception as error:
-        data = cloudpickle.dumps((number, False, TypeError(f"what it gave cannot be sent back: {value!r} ({error})")))
+        data = cloudpickle.dumps(
+            (number, False, TypeError(f"the return value cannot be sent back: {value!r} ({error})"))
+        )
     return data
 
 
@@ -90,7 +92,7 @@ class Member:
         future: Future[Any] = Future()
         with self._lock:
             if self._left or self._connection is None:
-                future.set_exception(WorkerDied(f"worker {self._rank} has left"))
+                future.set_exception(WorkerDied(f"worker {self._rank} has exited"))
                 return future
             number = next(self._numbers)
             self._waiting[number] = future
@@ -117,7 +119,7 @@ class Member:
         with self._lock:
             self._left = True
             for future in self._waiting.values():
-                future.set_exception(WorkerDied(f"worker {self._rank} left before it had answered"))
+                future.set_exception(WorkerDied(f"worker {self._rank} exited before it answered"))
             self._waiting.clear()
 
 
@@ -132,7 +134,7 @@ class Method:
 
 
 class Crew(UserCallback):
-    """One object per worker, by rank. As a callback it also hears of the end of its run."""
+    """One object per worker, by rank. As a callback it is also notified of the end of its run."""
 
     def __init__(self, kind: type, args: tuple[Any, ...], kwargs: dict[str, Any], *, num_workers: int) -> None:
         self._directory = OwnedDirectory("crew")
@@ -144,7 +146,7 @@ class Crew(UserCallback):
         self._over: Callable[[], None] | None = None
 
     def serve(self, run: Run, over: Callable[[], None] | None = None) -> None:
-        """Returns when all workers have made their object; ``over`` is called when they are no longer needed."""
+        """Wait until all workers have created their object; ``over`` is called when they are no longer needed."""
         self._run, self._over = run, over
         for _ in self._members:
             try:
@@ -157,13 +159,13 @@ class Crew(UserCallback):
             threading.Thread(target=member._listen, name="headway-crew", daemon=True).start()
 
     def _raise(self) -> NoReturn:
-        """What has ended the run before they had come."""
+        """What ended the run before all workers connected."""
         assert self._run is not None
         try:
             self._run.result()
         except TrainingFailedError as error:
             raise (error.__cause__ or error) from None
-        raise WorkerDied("a worker left before it had made its object")
+        raise WorkerDied("a worker exited before it created its object")
 
     def after_run(self, run_context: TrainRunContext, error: BaseException | None) -> None:
         """Wake the threads that wait for workers to connect: none will."""
@@ -174,7 +176,7 @@ class Crew(UserCallback):
         self.close()
 
     def shutdown(self, patience_s: float = 5) -> None:
-        """Hang up: the workers are free again."""
+        """Disconnect: the workers are free again."""
         for member in self._members:
             member._hang_up()
         if self._run is not None:
@@ -185,7 +187,7 @@ class Crew(UserCallback):
         self.close()
 
     def close(self) -> None:
-        """Take the door away; also where no run has begun."""
+        """Remove the socket; also if no run has started."""
         self._listener.close()
         self._directory.remove()
 

@@ -15,7 +15,7 @@ class ExecutionOptions:
 
     Args:
         resource_limits: of the whole pipeline.
-        exclude_resources: what the pipeline must leave free.
+        exclude_resources: resources that the pipeline must not use.
         preserve_order: keep the order of rows.
         locality_with_output: prefer the node of the consumer.
         actor_locality_enabled: prefer the node of the input.
@@ -69,7 +69,7 @@ class DataContext:
         return max(1, min(8, len(os.sched_getaffinity(0)) // max(1, num_local_workers)))
 
     def num_spare_cores(self, num_local_workers: int = 1) -> int:
-        """For other processes of each worker, beyond the core that it works on itself."""
+        """Idle cores for other processes of each worker."""
         return len(os.sched_getaffinity(0)) // max(1, num_local_workers) - 1
 
 

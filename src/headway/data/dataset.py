@@ -32,9 +32,9 @@ from headway.data.plan import Plan, Shuffling, as_source
 
 
 class Dataset:
-    """Rows that are described, not held. Made by the functions of ``headway.data``.
+    """A description of rows, made by the functions of ``headway.data``.
 
-    Every operation returns another dataset. Files are listed at once, and nothing is read before rows are asked for.
+    Every operation returns another dataset. Files are listed at once, and nothing is read before rows are needed.
 
     >>> import headway.data
     >>> headway.data.range(3).map(lambda row: {"id": row["id"] + 1}).take_all()
@@ -279,7 +279,7 @@ class Dataset:
         return _dataset(replace(self.plan, shuffling=Shuffling("blocks", seed)))
 
     def repartition(self, num_blocks: int | None = None, **options: object) -> Dataset:
-        """The same rows in so many blocks of equal size: more blocks are shared out and shuffled more finely.
+        """The same rows in another number of blocks of equal size: more blocks are sharded and shuffled more finely.
 
         >>> import headway.data
         >>> headway.data.range(10).repartition(5).num_blocks()
@@ -324,7 +324,7 @@ class Dataset:
         return _dataset(train), _dataset(test)
 
     def split(self, n: int, *, equal: bool = False, locality_hints: object = None) -> list[Dataset]:
-        """So many datasets of neighbouring rows.
+        """Split into ``n`` datasets of neighbouring rows.
 
         Args:
             n: how many.
@@ -338,16 +338,16 @@ class Dataset:
         return [_dataset(part) for part in ordering.equal_parts(self._as_source("split"), n, drop_rest=equal)]
 
     def split_at_indices(self, indices: Sequence[int]) -> list[Dataset]:
-        """Cut before these rows."""
+        """Split before each of these row numbers."""
         source = self._as_source("split")
         return [_dataset(part) for part in ordering.parts_at(source, indices, source.num_rows)]
 
     def split_proportionately(self, proportions: Sequence[float]) -> list[Dataset]:
-        """Parts with these fractions of the rows, and one with the rest."""
+        """Split into parts with these fractions of the rows, and one with the rest."""
         return [_dataset(part) for part in ordering.proportional_parts(self._as_source("split"), proportions)]
 
     def streaming_split(self, n: int, *, equal: bool = True, locality_hints: object = None) -> list[DataIterator]:
-        """So many parts that are read at the same time, each by its own consumer, as a trainer does for its workers.
+        """Split into ``n`` parts that are read at the same time, each by its own consumer, as in a trainer's workers.
 
         Steps are equal in number, no row is dropped, and parts differ by one row at most.
 
@@ -491,7 +491,7 @@ class Dataset:
     to_tf.__doc__ = DataIterator.to_tf.__doc__
     iter_rows.__doc__ = DataIterator.iter_rows.__doc__
 
-    # --- rows, here and now ---
+    # --- rows ---
 
     def count(self) -> int:
         """The number of rows: known at once, unless an operation changes it.
@@ -588,7 +588,7 @@ class Dataset:
         return groupby.aggregate_of_column(self._column(on), "stddev", on, ddof=ddof)
 
     def unique(self, column: str) -> list[Any]:
-        """The different values of a column, sorted."""
+        """The distinct values of a column, sorted."""
         values: list[Any] = self._column(column).unique().to_pylist()
         return sorted(values, key=lambda value: (value is None, value))
 
@@ -606,7 +606,7 @@ class Dataset:
 
         Args:
             path: the directory, on this machine or a URI of an object store.
-            row_group_rows: rows of a row group; None: as many as make 8 MiB, small enough to share out and shuffle.
+            row_group_rows: rows of a row group; None: as many as make 8 MiB, small enough to shard and shuffle.
             arrow_parquet_args: more arguments for ``pyarrow.parquet.write_table``.
             options: options of Ray's scheduler, without effect here.
         """
@@ -623,10 +623,10 @@ class Dataset:
         refuse_unknown(options)
         write.write_json(self._chunks("writing json"), path)
 
-    # --- about it ---
+    # --- statistics and compatibility ---
 
     def stats(self) -> str:
-        """What each operation of the last iteration has done, how fast, and who waited for whom."""
+        """Statistics of the last iteration: rows and rates of each operation, and waiting times."""
         return summary(self._newest) if self._newest is not None else "nothing has been read yet"
 
     def get_context(self) -> DataContext:
@@ -690,7 +690,7 @@ class Dataset:
 
 
 class GroupedData:
-    """What ``Dataset.groupby`` returns: rows in groups. Its results are computed when their rows are asked for."""
+    """What ``Dataset.groupby`` returns: rows in groups. Its results are computed when their rows are needed."""
 
     def __init__(self, dataset: Dataset, key: str | Sequence[str] | None) -> None:
         self._dataset = dataset
@@ -730,7 +730,7 @@ class GroupedData:
         return self._later(compute, aggregate.columns or ())
 
     def _later(self, compute: Callable[[pa.Table], pa.Table], columns: Sequence[str] = ()) -> Dataset:
-        """A dataset of what is computed when it is needed; columns that cannot exist are refused now."""
+        """A dataset that is computed when it is needed; columns that cannot exist are refused now."""
         schema = self._dataset.plan.schema
         if schema is not None:
             check_columns([*columns, *self._keys], schema.names)

@@ -279,14 +279,14 @@ class DataIterator:
         return rows + (self.stream.place.rank < left)
 
     def stats(self) -> str:
-        """What each operation has done, how fast, and who waited for whom."""
+        """Statistics: rows and rates of each operation, and waiting times."""
         return summary(self.stream)
 
     def get_context(self) -> DataContext:
         return self.stream.context
 
     def get_shard(self, rank: int | None = None) -> DataIterator:
-        """Return itself: older code asks a dataset for its shard."""
+        """Return itself, for older code that takes a shard of a dataset."""
         return self
 
     def __repr__(self) -> str:
@@ -295,7 +295,7 @@ class DataIterator:
 
 
 def parts(dataset: Whole, number: int) -> list[DataIterator]:
-    """Iterators over so many parts, for consumers in one process or wherever they are pickled to."""
+    """Iterators over ``number`` parts, for consumers in one process or in others."""
     if number < 1:
         raise DataError(f"streaming_split needs a positive number of parts, got {number}")
     plan = dataset.plan

@@ -62,7 +62,7 @@ class Plan:
         return first.columns if isinstance(first, Select) and self.source.schema is not None else None
 
     def check(self) -> None:
-        """DataError here, and not in a worker, for columns that the source does not have."""
+        """Raise DataError, on the driver, for columns that the source does not have."""
         schema = self.source.schema
         if self.columns is not None and schema is not None:
             check_columns(self.columns, schema.names, self.source.name)
@@ -76,7 +76,7 @@ class Plan:
         return max(MIN_WINDOW_ROWS, WINDOW_BYTES // row) if row else DEFAULT_WINDOW_ROWS
 
     def order(self, lanes: int, seed: int = 0, window: int | None = None) -> Order:
-        """The order of the rows, for so many workers. A seed of the shuffling's own goes before ``seed``."""
+        """The order of the rows for this number of workers. The shuffle's own seed takes precedence over ``seed``."""
         how = self.shuffling.how
         chosen = seed if self.shuffling.seed is None else self.shuffling.seed
         return Order(self.source.counts, lanes, how, window or (self.window_rows if how == "window" else 1), chosen)

@@ -117,7 +117,7 @@ def from_numpy(ndarrays: Any, **options: object) -> Dataset:
 def from_torch(dataset: Any, **options: object) -> Dataset:
     """A torch dataset with a length: each of its items is a row, fetched when it is read.
 
-    An item that is a dict is a row; anything else stands in a column ``item``.
+    An item that is a dict is a row; anything else is the value of a column ``item``.
     """
     refuse_unknown(options)
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
@@ -129,7 +129,9 @@ def from_huggingface(dataset: Any, **options: object) -> Dataset:
     """A dataset of Hugging Face's library. Its tables are used as they are."""
     refuse_unknown(options)
     if hasattr(dataset, "keys") and not hasattr(dataset, "with_format"):
-        raise DataError(f"choose one of its parts: {', '.join(dataset.keys())}")
+        raise DataError(
+            f"from_huggingface takes one split of a DatasetDict, choose one of: {', '.join(dataset.keys())}"
+        )
     if not hasattr(dataset, "__len__"):
         raise DataError("from_huggingface needs a dataset with a length: load it without streaming=True")
     table = dataset.with_format("arrow")[:]
@@ -154,7 +156,7 @@ def read_parquet(
         filesystem: one of pyarrow or fsspec; None: this machine's, or the object store that a URI names.
         columns: all that is read; None: every column.
         filter: an Arrow expression, or a text such as ``"age >= 18"``.
-        on_error: "raise", or "skip" to leave out what is damaged.
+        on_error: "raise", or "skip" to leave out damaged parts.
         shuffle: "files" or an object with a seed: read blocks in a random order, another one in every epoch.
         override_num_blocks: so many blocks of equal size, instead of those of the source.
         options: options of Ray's scheduler, without effect here.
@@ -180,7 +182,7 @@ def read_csv(
     Args:
         paths: a file, a directory, a pattern, a URI of an object store, or a list of them.
         filesystem: one of pyarrow or fsspec; None: this machine's, or the object store that a URI names.
-        on_error: "raise", or "skip" to leave out what is damaged.
+        on_error: "raise", or "skip" to leave out damaged parts.
         shuffle: "files" or an object with a seed: read blocks in a random order, another one in every epoch.
         override_num_blocks: so many blocks of equal size, instead of those of the source.
         arrow_csv_args: ``parse_options``, ``convert_options`` and ``read_options`` of ``pyarrow.csv``.
@@ -209,7 +211,7 @@ def read_json(
     Args:
         paths: a file, a directory, a pattern, a URI of an object store, or a list of them.
         filesystem: one of pyarrow or fsspec; None: this machine's, or the object store that a URI names.
-        on_error: "raise", or "skip" to leave out what is damaged.
+        on_error: "raise", or "skip" to leave out damaged parts.
         shuffle: "files" or an object with a seed: read blocks in a random order, another one in every epoch.
         override_num_blocks: so many blocks of equal size, instead of those of the source.
         options: options of Ray's scheduler, without effect here.
@@ -263,7 +265,7 @@ def read_images(
         size: resize to (height, width).
         mode: convert to one of Pillow's modes, such as "RGB".
         include_paths: add a column ``path``.
-        on_error: "raise", or "skip" to leave out what is damaged.
+        on_error: "raise", or "skip" to leave out damaged parts.
         shuffle: "files" or an object with a seed: read blocks in a random order, another one in every epoch.
         override_num_blocks: so many blocks of equal size, instead of those of the source.
         options: options of Ray's scheduler, without effect here.

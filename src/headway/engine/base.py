@@ -30,10 +30,10 @@ WORKER = "headway.worker.main"
 
 
 class Resources(Protocol):
-    """What the workers of one run need. Once granted it stays the run's until the engine is closed."""
+    """The resources of one run's workers. Once granted, they are held until the engine is closed."""
 
     def check(self) -> None:
-        """Raise ConfigError where the fewest workers can never run here."""
+        """Raise ConfigError if even the fewest workers can never run here."""
 
     def request(self, owner: str) -> None:
         """Join the queue for what the workers need; a granted request is confirmed again.
@@ -43,16 +43,16 @@ class Resources(Protocol):
         """
 
     def num_available_workers(self) -> int:
-        """How many workers can run now, at most ``max_workers``; EngineError where that is less than ``min_workers``.
+        """How many workers can run now, at most ``max_workers``; EngineError if that is less than ``min_workers``.
 
         Only after the request was granted.
         """
 
     def limit(self, num_workers: int | None) -> None:
-        """Let at most so many workers run, whatever is available; the engine delivers ``CapacityEvent``."""
+        """Limit the number of workers, whatever is available; the engine delivers ``CapacityEvent``."""
 
     def threads_per_worker(self, num_workers: int) -> int | None:
-        """How many CPU threads each of so many workers should use; None where the user decides."""
+        """How many CPU threads each of ``num_workers`` workers should use; None if the user decides."""
 
 
 class OneShotProcess(Protocol):
@@ -104,7 +104,7 @@ class Engine(Protocol):
         """Start workers; each will send Ready. Those of an earlier launch that have not exited are killed.
 
         Raises:
-            EngineError: It cannot even be tried.
+            EngineError: The launch cannot be attempted.
         """
 
     def send(self, index: int, message: ToWorker) -> None:
@@ -117,10 +117,10 @@ class Engine(Protocol):
         """Kill every process of the latest launch, with everything it has started."""
 
     def process_stats(self, index: int) -> ProcessStats | None:
-        """What the system knows of this worker's process; None where that is unknown, or it has ended."""
+        """The system's figures of this worker's process; None if they are unknown or it has ended."""
 
     def outside_stacks(self, index: int) -> OutsideStacks | None:
-        """The stacks of a worker that cannot answer; None where there is no way to get them."""
+        """The stacks of a worker that cannot answer; None if there is no way to get them."""
 
     def one_shot_process(self, entry: str) -> OneShotProcess:
         """A process for one question, to be used by any one thread.
@@ -130,13 +130,13 @@ class Engine(Protocol):
         """
 
     def pump(self, timeout_s: float | None) -> None:
-        """Deliver what has happened; wait for something to happen, at most so long."""
+        """Deliver pending events; wait for the first one, at most ``timeout_s``."""
 
     def post(self, event: object) -> None:
         """Have this event delivered by ``pump``. From any thread, also before ``open``."""
 
     def close(self) -> None:
-        """End all processes and give back all resources, also of an engine that was never opened."""
+        """End all processes and release all resources, also of an engine that was never opened."""
 
 
 def worker_entry(name: str) -> Any:

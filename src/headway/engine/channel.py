@@ -43,7 +43,7 @@ class Channel:
         self.rests_until: float | None = None  # its socket is left alone
         self.must_end_by: float | None = None  # else it is killed
         self.watched = 0  # the selector events that are watched for
-        self.only_metrics = False  # its last messages were a few reports, which nobody waits for
+        self.only_metrics = False  # its last messages were a few reports, which are not urgent
         self._frames = Frames()
         self._outgoing: collections.deque[memoryview] = collections.deque()
 
@@ -75,7 +75,7 @@ class Channel:
                 self._outgoing.popleft()
 
     def take(self) -> list[Any] | None:
-        """What has arrived; None when nothing more can. BlockingIOError when there is nothing now."""
+        """Read what has arrived; None at the end of the stream. BlockingIOError if nothing is there yet."""
         try:
             data = self.socket.recv(READ_BYTES)
         except BlockingIOError:
@@ -199,7 +199,7 @@ class Channels:
             self.read(channel)
 
     def _watch(self, channel: Channel) -> None:
-        """Have the selector watch for what matters on this socket now."""
+        """Update the events that the selector watches on this socket."""
         wanted = (0 if channel.rests_until is not None else _READ) | (_WRITE if channel.has_outgoing else 0)
         if wanted == channel.watched or not channel.is_open:
             return

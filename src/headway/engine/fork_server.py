@@ -114,7 +114,7 @@ class ForkServer:
         driver: A pidfd of the driver.
         warm: Modules to import when nothing else is to be done.
         directory: For temporary files; removed at the end.
-        sparing: Whether workers are busy from the first moment on: imports leave them their cores.
+        sparing: Whether workers are busy from the start: imports leave them their cores.
     """
 
     def __init__(self, control: socket.socket, driver: int, warm: list[str], directory: str, *, sparing: bool) -> None:
@@ -154,7 +154,7 @@ class ForkServer:
         return PAUSE_S if self._workers and self._sparing else 0
 
     def _may_import(self) -> bool:
-        """Whether to import now: yes as a rule, since later workers gain more by it than running ones lose.
+        """Whether to import now: usually yes, since later workers gain more than running ones lose.
 
         Workers with data pipelines need all cores: if none is idle, import only now and then.
         """
@@ -165,7 +165,7 @@ class ForkServer:
         return None if self._strays_end_at is None else max(0.0, self._strays_end_at - time.monotonic())
 
     def _end_strays(self) -> None:
-        """Kill what workers left behind, for example in a session of its own: without workers, no child is needed."""
+        """Kill processes left behind by workers, e.g. in their own session: without workers, no child is needed."""
         self._strays_end_at = None
         if not self._workers:
             with contextlib.suppress(OSError):
@@ -228,7 +228,7 @@ class ForkServer:
             os.close(fd)
 
     def _run_worker(self, request: Fork, fds: list[int]) -> None:
-        """In the forked process: let go of everything of the fork server, then run the worker."""
+        """In the forked process: close everything of the fork server, then run the worker."""
         os.setsid()
         set_title("headway: worker, starting", "headway:worker")
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -278,7 +278,7 @@ class ForkServer:
 
 
 def _keep_temporary_files_in(directory: str) -> None:
-    """Keep the sockets of multiprocessing (loader processes make them) where they are removed, however we end."""
+    """Place multiprocessing's sockets (of loader processes) where they are removed, however this process ends."""
     os.mkdir(directory)
     process.current_process()._config["tempdir"] = directory  # type: ignore[attr-defined]
 
@@ -298,9 +298,9 @@ def _next_ended() -> int | None:
 
 
 def _some_core_is_idle() -> bool:
-    """As far as one look can tell."""
+    """Whether a core is idle at this moment."""
     with open("/proc/loadavg") as file:
-        running = int(file.read().split()[3].partition("/")[0]) - 1  # we are one of them
+        running = int(file.read().split()[3].partition("/")[0]) - 1  # without this process
     return running < len(os.sched_getaffinity(0))
 
 
@@ -314,7 +314,7 @@ def import_quietly(name: str) -> str | None:
 
 
 def settle_memory() -> None:
-    """What is loaded here stays: workers neither search it for garbage nor finalize it at their exit."""
+    """Freeze the loaded modules: workers neither search them for garbage nor finalize them at exit."""
     gc.freeze()
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False

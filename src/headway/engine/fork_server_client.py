@@ -243,7 +243,7 @@ def warm_up(preload: Sequence[str], warm: Sequence[str]) -> None:
     multiprocessing = sys.modules.get("multiprocessing.process")  # loaded if it started us; costly to import if not
     helper = multiprocessing is not None and multiprocessing.parent_process() is not None
     if sys.platform == "linux" and not helper and not in_worker() and not in_fork_server():
-        with contextlib.suppress(OSError):  # no space for temporary files, say: the first run reports it
+        with contextlib.suppress(OSError):  # for example, no space for temporary files: the first run reports it
             fork_server_for(preload, warm)
 
 

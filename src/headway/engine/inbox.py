@@ -14,7 +14,7 @@ class Inbox:
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._wake_up: int | None = None
-        self._guard = threading.RLock()  # so that nobody writes to an eventfd that is just being closed
+        self._guard = threading.RLock()  # prevents a write to an eventfd that is being closed
 
     @property
     def is_open(self) -> bool:
@@ -35,7 +35,7 @@ class Inbox:
                 os.eventfd_write(self._wake_up, 1)
 
     def take(self) -> list[object]:
-        """All that was posted."""
+        """Return and clear all posted events."""
         os.eventfd_read(self.fileno())
         events = []
         with contextlib.suppress(queue.Empty):

@@ -1,4 +1,4 @@
-"""The inline engine: the only worker is this process, so that ``breakpoint()`` works and closures stay what they are.
+"""The inline engine: the only worker is this process, so that ``breakpoint()`` and closures work.
 
 The function runs inside :meth:`InlineEngine.pump`, and its messages are delivered from inside its own calls:
 one thread, no copies.
@@ -150,14 +150,14 @@ class InlineEngine:
 
     @contextlib.contextmanager
     def our_code(self) -> Iterator[None]:
-        """The function has called us; when it continues, KeyboardInterrupt tells it that the run was asked to stop."""
+        """Called from the function; when it continues, a KeyboardInterrupt tells it that a stop was requested."""
         self.in_user_code = False
         try:
             yield
         finally:
             self.in_user_code = True
         if self.interrupted:
-            raise KeyboardInterrupt("the run was asked to stop")
+            raise KeyboardInterrupt("a stop of the run was requested")
 
     def _ready(self) -> Ready:
         gpus = self.resources.gpus_of_workers
@@ -169,7 +169,7 @@ class InlineEngine:
         self._deliver([FromWorker(self._attempt, 0, message)])
 
     def deliver_posted(self, timeout_s: float | None) -> None:
-        """Deliver what other threads have posted; wait for the first event, at most so long."""
+        """Deliver what other threads have posted; wait for the first event, at most ``timeout_s``."""
         with contextlib.suppress(queue.Empty):
             first = self._posted.get_nowait() if timeout_s == 0 else self._posted.get(timeout=timeout_s)
             self._deliver([first])
@@ -221,7 +221,7 @@ def _environment(env: dict[str, str]) -> Iterator[None]:
 
 
 def _place_by_torchrun(scaling: ScalingConfig) -> RankAssignment | None:
-    """The ranks that an outer torchrun has given to this process, if there is one."""
+    """The ranks that an outer torchrun gave this process, if there is one."""
     outer = outer_ranks()
     if outer is None:
         return None

@@ -171,9 +171,9 @@ class LocalEngine:
                 self.resources.on_launch_failed(exited.index)
             return self._on_exit(exited)
         self._close_session()  # the fork server has ended; the kernel ends its workers
-        end_groups(self._channels.pids)  # and this ends what those have started, loader processes say
+        end_groups(self._channels.pids)  # and this ends what those have started, such as loader processes
         for channel in self._channels:
-            self._on_exit(Exited(index=channel.index, reason="died with the process that forks workers"))
+            self._on_exit(Exited(index=channel.index, reason="was killed with the process that forks workers"))
 
     def _on_exit(self, exited: Exited) -> None:
         """Deliver the exit, after everything else the worker has sent, which may still be in its socket."""

@@ -44,7 +44,7 @@ class ForkedOneShotProcess:
         self._entry = entry
         self._preload, self._warm = preload, warm
         self._cancelled = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._closing = threading.Lock()  # so that nobody cancels by a file number that means another file by now
+        self._closing = threading.Lock()  # cancel() must not use a file number that was closed and reused
         self._is_open = True
         self._pid: int | None = None
         self._answer: object = None
@@ -100,13 +100,13 @@ class ForkedOneShotProcess:
                 while self._read(connection, frames, question, timeout_s):
                     pass
                 if exited is None:
-                    return self._answer or WorkerExited(reason="died with the process that forks others")
+                    return self._answer or WorkerExited(reason="was killed with the process that forks others")
                 return self._answer or WorkerExited(code=exited.code, reason=exited.reason)
             if self._deadline is not None and self._deadline <= time.monotonic():
                 return self._killed(selector, session, self._answer or TimedOut())
 
     def _read(self, connection: socket.socket, frames: Frames, question: object, timeout_s: float | None) -> bool:
-        """Take in what the process has sent; False when nothing more can come."""
+        """Read what the process has sent; False when nothing more can come."""
         try:
             data = connection.recv(1 << 18, socket.MSG_DONTWAIT)
             for message in frames.feed(data):

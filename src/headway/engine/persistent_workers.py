@@ -1,7 +1,7 @@
 """Persistent workers: they outlive a run, and the next run finds the same processes with what they have imported.
 
 To the controller of a run they look like any others: a worker that becomes idle has exited for its run, and one that is
-launched again is ready at once. A run that does not end well takes its workers along; the next one gets new ones.
+launched again is ready at once. A run that fails ends its workers; the next one gets new ones.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class PersistentEngine:
 
         Args:
             num_workers: How many.
-            owner: Whose they are, for others who wait for the same resources.
+            owner: The name shown to others that wait for the same resources.
             say: Called with a line if there is something to wait for.
         """
 
@@ -108,7 +108,7 @@ class PersistentEngine:
 
     def launch(self, attempt: int, num_workers: int) -> None:
         num_idle = -1
-        while num_idle != len(self._idle):  # nobody has listened since the last run: idle workers may have exited
+        while num_idle != len(self._idle):  # exits since the last run were not handled yet
             num_idle = len(self._idle)
             self._local.pump(0)
         self._attempt, self._num_workers = attempt, num_workers
@@ -161,7 +161,7 @@ class PersistentEngine:
             self._deliver(passed)
 
     def _seen(self, event: FromWorker) -> FromWorker | None:
-        """The message as the run is to see it; None for what it has seen before."""
+        """The message to pass to the run; None if the run has seen it before."""
         message = event.message
         match message:
             case Ready():

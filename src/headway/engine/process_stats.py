@@ -2,9 +2,9 @@
 
     /proc/*/stat ──▶ ProcessTable ──▶ ProcessTree(pid): descendants, its session, orphans ──▶ ProcessStats
 
-CPU time alone does not tell work from a standstill: on a crowded machine a thread that computes all the time gets a few
-percent of a core. So the time is counted in which threads *could run*: in which they ran, or waited for a CPU (the run
-delay in ``schedstat``).
+CPU time alone does not tell a busy thread from a stuck one: on a crowded machine a thread that computes all the
+time gets a few percent of a core. So the time is counted in which threads *could run*: in which they ran, or waited for
+a CPU (the run delay in ``schedstat``).
 """
 
 from __future__ import annotations

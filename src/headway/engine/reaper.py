@@ -2,7 +2,7 @@
 
     driver ── reaper ── reaper ── fork server ── workers ── what they have started
 
-A reaper waits for the end of the fork server and of the driver, does nothing else and loads nothing. The fork server
+A reaper only waits for the end of the fork server and of the driver, and loads no modules. The fork server
 ends all its workers when the driver has ended; if the fork server is killed too, its descendants become children of the
 nearest reaper (a child subreaper, prctl(2)), which kills them. There are two, so that killing any one of them, together
 with driver and fork server or long before, leaves one that does this.
@@ -36,7 +36,7 @@ def fork_under_reapers(driver: int, directory: str) -> None:
         directory: Temporary files of the fork server and its workers; removed at the end.
     """
     # Whatever the driver has blocked. SIGTERM is for the driver and for workers, which unblock it when they can handle
-    # it. systemd and Slurm send it to all processes of a program: it must not end the workers by ending us.
+    # it. systemd and Slurm send it to all processes of a program: it must not end the workers by ending this process.
     signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGTERM])
     for grace_s in (2 * _GRACE_S, _GRACE_S):  # the inner reaper goes first
         adopt_orphans()
@@ -55,7 +55,7 @@ def adopt_orphans() -> None:
 
 
 def end_children() -> None:
-    """Kill all children and, as their parents end, all descendants; return when the last is gone."""
+    """Kill all children and, as their parents end, all descendants; return when the last has ended."""
     with contextlib.suppress(ChildProcessError, OSError):
         while True:
             for pid in children(os.getpid()):
@@ -82,7 +82,7 @@ def sweep_shared_memory(pid: int) -> None:
     """Remove shared memory of a process that has ended: a loader process may be killed before torch unlinks it.
 
     Containers may share ``/dev/shm`` and not their process numbers: files of other users, and files older than this
-    process, are not those of a child of ours.
+    process, do not belong to a child of this process.
     """
     for path in glob.glob(f"/dev/shm/torch_{pid}_*"):
         with contextlib.suppress(OSError):
@@ -107,7 +107,7 @@ def _guard(child: int, driver: int, directory: str, grace_s: float) -> NoReturn:
 
 
 def _adopted_fork_server() -> int | None:
-    """The fork server, if the reaper between us and it was killed, so that it is our child now; else None.
+    """The fork server, if it became a child of this process because the inner reaper was killed; else None.
 
     The inner reaper leaves no child behind unless it is killed. What the fork server leaves behind is no fork server.
     """

@@ -1,4 +1,4 @@
-"""The vocabulary of Ray AIR: reports through its session get the metrics that AIR filled in.
+"""The API of Ray AIR: reports through its session get the metrics that AIR filled in.
 
 >>> from headway.compat import air
 >>> def train_func():

@@ -12,12 +12,12 @@ from headway.observe.trackers import Csv, MLflow, TensorBoard, Tracker, TrackerG
 
 
 class Callback(UserCallback):
-    """Override what you need. Called in the driver, in order; what it gathers can be read after ``fit()``."""
+    """Base class: override what you need. Called in the driver, in order; can be read after ``fit()``."""
 
     _trial: Trial
 
     def setup(self, stop: Any = None, num_samples: int | None = None, **info: Any) -> None:
-        """Before everything else."""
+        """Called before everything else."""
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """The run begins."""
@@ -37,7 +37,7 @@ class Callback(UserCallback):
         """The run has failed."""
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
-        """After everything else."""
+        """Called after everything else."""
 
     def before_run(self, run_context: TrainRunContext) -> None:
         self._trial = trial = Trial(run_context)
@@ -59,8 +59,8 @@ class Callback(UserCallback):
     def after_run(self, run_context: TrainRunContext, error: BaseException | None) -> None:
         trial = self._trial
         trial.status = "ERROR" if error is not None else "TERMINATED"
-        told = self.on_trial_error if error is not None else self.on_trial_complete
-        told(iteration=trial.iteration, trials=[trial], trial=trial)
+        handler = self.on_trial_error if error is not None else self.on_trial_complete
+        handler(iteration=trial.iteration, trials=[trial], trial=trial)
         self.on_experiment_end(trials=[trial])
 
 

@@ -16,7 +16,7 @@ from headway.train.result import Result
 
 
 def fit_as_trial(trainer: base.DataParallelTrainer) -> Result:
-    """``fit()``, with the directories and the last word of a trial."""
+    """``fit()``, with the directories and the last result of a trial."""
     trial = copy.copy(trainer)
     trial._request = replace(trainer._request, run=_nested(trainer._request.run, trainer._request.kind))
     result = base.DataParallelTrainer.fit(trial)

@@ -21,7 +21,7 @@ def name_of_trial(kind: str, day: str) -> str:
 
 
 def trial_id(run_id: str, run_name: str) -> str:
-    """The one in its name, where it has one."""
+    """The date in its name, if it has one."""
     found = _NAMED.search(run_name)
     return found[1] if found else f"{run_id[:5]}_00000"
 
@@ -37,10 +37,10 @@ def trial_name(run_id: str, run_name: str) -> str:
 
 def started(count: Iterations, run_id: str, run_name: str) -> dict[str, Any]:
     """What is known of a trial before its first report."""
-    told = details(count)
+    values = details(count)
     names = ("date", "timestamp", "pid", "hostname", "node_ip")
     ids = {"trial_id": trial_id(run_id, run_name), "experiment_id": run_id}
-    return {**ids, **{name: told[name] for name in names}, "config": {}}
+    return {**ids, **{name: values[name] for name in names}, "config": {}}
 
 
 def filled_in(count: Iterations, run_id: str, run_name: str) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class Trial:
         return self._count.count
 
     def result_of(self, metrics: dict[str, Any]) -> dict[str, Any]:
-        """A round as callbacks get it: what was reported through another vocabulary is filled in here."""
+        """A round as callbacks get it: metrics that another API did not fill in are added here."""
         self._count.next()
         return {**filled_in(self._count, self._run_id, self.name), **metrics}
 

@@ -2,7 +2,7 @@
 
     headway run --as-ray script.py
 
-or, where there is no script, a notebook say, before anything else::
+or, in a notebook, before anything else::
 
     import headway.compat.as_ray
     headway.compat.as_ray.install()
@@ -24,16 +24,16 @@ PREAMBLE = f"{__name__}:install"
 
 
 def install() -> None:
-    """From now on, in this process and in the workers that it starts, those names mean us. Said twice, it is said."""
+    """Make those names mean Headway from now on, in this process and in the workers that it starts. Idempotent."""
     if any(isinstance(finder, Finder) for finder in sys.meta_path):
         return
     os.environ["HEADWAY_PREAMBLE"] = PREAMBLE
     os.environ.setdefault("HEADWAY_RESULTS", os.path.expanduser("~/ray_results"))
     taken = sys.modules.get("ray")
     for name in [name for name in sys.modules if name.startswith(REPLACED)]:
-        del sys.modules[name]  # what was imported of Ray's own libraries before we came
+        del sys.modules[name]  # modules of Ray's own libraries that were imported earlier
     core = Core(taken)
     sys.modules["ray"] = core
     sys.meta_path.insert(0, Finder(core, FACES, REPLACED))
     if in_worker() and ray_session() is not None:
-        core.become_real("a training worker")  # before anything is unpickled that may hold handles of Ray's
+        core.become_real("a training worker")  # before unpickling anything that may hold handles of Ray

@@ -1,6 +1,6 @@
 """The import finder by which ``import ray.train`` means Headway, and modules that look their names up lazily.
 
-A name that we do not have is refused in one sentence wherever it is asked for: ``ray.train.foo``, ``from ray.train
+A name that Headway lacks is refused with the same message wherever it is used: ``ray.train.foo``, ``from ray.train
 import foo``, ``import ray.train.foo``.
 """
 
@@ -63,18 +63,18 @@ class Shared(Face):
 
 
 def missing(module: str, name: str, known: Mapping[str, str] = {}) -> str:
-    """The one sentence."""
+    """The error message for a missing name."""
     full = f"{module}.{name}"
     for prefix, what in LATER.items():
         if full == prefix or full.startswith(f"{prefix}."):
             return f"Headway has no {full} yet: {what}"
     near = difflib.get_close_matches(name, [each for each in known if not each.startswith("_")], 1, 0.6)
-    hint = f"the nearest thing is {module}.{near[0]}" if near else "see docs/parity.md for what there is"
+    hint = f"the nearest name is {module}.{near[0]}" if near else "see docs/parity.md for the supported names"
     return f"Headway has no {full}: {hint}"
 
 
 class Finder(MetaPathFinder, Loader):
-    """``faces`` are the modules that we have; below ``replaced`` there is nothing but those."""
+    """``faces`` are Headway's modules; below the names in ``replaced`` no other modules exist."""
 
     def __init__(self, core: Core, faces: Mapping[str, Mapping[str, str]], replaced: tuple[str, ...]) -> None:
         self._core = core
@@ -87,7 +87,7 @@ class Finder(MetaPathFinder, Loader):
         if fullname != "ray" and not fullname.startswith("ray."):
             return None
         if fullname == "ray.util" and self._core._is_real:
-            return None  # of which only ray.util.sgd is ours
+            return None  # of which only ray.util.sgd is Headway's
         if fullname == "ray" or fullname in self._faces:
             return ModuleSpec(fullname, self, is_package=True)
         parent, _, name = fullname.rpartition(".")

@@ -11,8 +11,8 @@ REPLACED = ("ray.train", "ray.air", "ray.tune", "ray.data", "ray.sgd", "ray.util
 
 LATER = {
     "ray.tune": "tuning is not supported",
-    "ray.train.tensorflow": "there is headway.train.torch",
-    "ray.train.horovod": "there is headway.train.torch",
+    "ray.train.tensorflow": "use headway.train.torch",
+    "ray.train.horovod": "use headway.train.torch",
     "ray.train.lightning": "prepare the model with ray.train.torch, or run the script with headway run",
     "ray.train.huggingface": "prepare the model with ray.train.torch, or run the script with headway run",
 }

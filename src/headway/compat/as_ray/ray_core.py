@@ -1,7 +1,7 @@
-"""``ray`` itself: Ray Core, if it is installed, loaded when the first task, actor or object is asked for, not before.
+"""``ray`` itself: Ray Core, if it is installed, loaded only when the first task, actor or object is used.
 
-A script that merely calls ``ray.init()`` starts as fast as any other: what it said there is noted, and done when Ray is
-needed. Training workers join the session that the driver has, in its namespace, so that they find its named actors.
+A script that only calls ``ray.init()`` starts as fast as any other: the call is recorded, and made when Ray is needed.
+ Training workers join the session that the driver has, in its namespace, so that they find its named actors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-from headway.compat.as_ray.futures import all_ours, first_of, waited
+from headway.compat.as_ray.futures import are_headway_futures, first_of, waited
 from headway.core.environment import in_worker, ray_session
 from headway.core.errors import SessionError
 
@@ -27,17 +27,17 @@ _logger = logging.getLogger(__name__)
 
 SESSION = "HEADWAY_RAY_SESSION"
 INSTALL = "pip install 'ray[default]'"
-SPOKEN = "2.60.0"  # the version whose words we speak, where none is installed
+API_VERSION = "2.60.0"  # the version whose API is offered if Ray is not installed
 NEED_SESSION = """available_resources cancel cluster_resources get get_actor get_runtime_context kill nodes put timeline
 wait""".split()
-OURS = ("train", "air", "tune", "data", "sgd")
+HEADWAY_MODULES = ("train", "air", "tune", "data", "sgd")
 
 
 class Core(ModuleType):
-    """The module ``ray``. It becomes the real one, in place, for all that have imported it."""
+    """The module ``ray``. It turns into the real one, in place, for all modules that imported it."""
 
     def __init__(self, real: ModuleType | None = None) -> None:
-        super().__init__("ray", "Ray, as Headway has it.")
+        super().__init__("ray", "Ray, with the libraries that Headway replaces.")
         spec = PathFinder.find_spec("ray") if real is None else real.__spec__
         self.__path__: list[str] = list(spec.submodule_search_locations or ()) if spec is not None else []
         self.__spec__: ModuleSpec = spec or ModuleSpec("ray", None, is_package=True)
@@ -47,44 +47,44 @@ class Core(ModuleType):
         self._installed = spec is not None
         self._is_real = False
         self._lock = threading.RLock()
-        self._noted: dict[str, Any] | None = None  # the arguments of ray.init()
-        self._context: Any = None  # and what it gave, when it was done
+        self._init_arguments: dict[str, Any] | None = None  # the arguments of ray.init()
+        self._context: Any = None  # the result of Ray's own init()
         if real is not None:
-            vars(self).update({name: value for name, value in vars(real).items() if name not in OURS})
+            vars(self).update({name: value for name, value in vars(real).items() if name not in HEADWAY_MODULES})
             self._is_real = True
-            self._put_before()
+            self._wrap_ray()
             if self.is_initialized():
-                self._tell_session()
+                self._export_session()
 
-    # --- what costs nothing ---
+    # --- without Ray ---
 
     @property
     def __version__(self) -> str:
-        return metadata.version("ray") if self._installed else SPOKEN
+        return metadata.version("ray") if self._installed else API_VERSION
 
     def _init(self, *args: Any, **kwargs: Any) -> Any:
-        """Noted, and done when Ray is needed; at once where it is to join a cluster, which may not be there."""
+        """Record the call and make it when Ray is needed; at once if it joins a cluster, which may be unreachable."""
         kwargs = {**({"address": args[0]} if args else {}), **kwargs}
         if kwargs.get("address") not in (None, "local"):
             self._load_once("ray.init")
             return self.init(**kwargs)
-        if self._noted is not None and not kwargs.get("ignore_reinit_error"):
-            raise RuntimeError("ray.init() was called twice: say ignore_reinit_error=True to allow that")
-        self._noted = self._noted or kwargs
-        _tell_environment(kwargs.get("runtime_env"))
-        return _Noted(self)
+        if self._init_arguments is not None and not kwargs.get("ignore_reinit_error"):
+            raise RuntimeError("ray.init() was called twice: pass ignore_reinit_error=True to allow that")
+        self._init_arguments = self._init_arguments or kwargs
+        _export_env_vars(kwargs.get("runtime_env"))
+        return _DeferredInit(self)
 
     def _shutdown(self, *args: Any, **kwargs: Any) -> None:
-        self._noted = None
+        self._init_arguments = None
 
     def _is_initialized(self) -> bool:
-        return self._noted is not None or ray_session() is not None
+        return self._init_arguments is not None or ray_session() is not None
 
     def __getattr__(self, name: str) -> Any:
         plain: dict[str, Any] = {"init": self._init, "shutdown": self._shutdown, "is_initialized": self._is_initialized}
         if name in plain:
             return plain[name]
-        if name in OURS:
+        if name in HEADWAY_MODULES:
             return importlib.import_module(f"ray.{name}")
         if name == "util" and not self._is_real:
             return importlib.import_module("ray.util")
@@ -96,22 +96,22 @@ class Core(ModuleType):
         return getattr(self, name)
 
     def _get(self, refs: Any, **options: Any) -> Any:
-        """Ours are had without Ray."""
-        if all_ours(refs):
+        """``ray.get`` of Headway's futures, without loading Ray; Ray's own for all others."""
+        if are_headway_futures(refs):
             return waited(refs, options.get("timeout"))
         self.become_real("ray.get")
         return self.get(refs, **options)
 
     def _wait(self, refs: Any, **options: Any) -> Any:
-        if all_ours(refs):
+        if are_headway_futures(refs):
             return first_of(refs, **options)
         self.become_real("ray.wait")
         return self.wait(refs, **options)
 
-    # --- what is Ray's own ---
+    # --- with Ray ---
 
     def become_real(self, caller: str) -> None:
-        """Load Ray Core into this module, and join or start a session where one was asked for."""
+        """Load Ray Core into this module, and join or start a session if ``ray.init()`` was called."""
         with self._lock:
             if not self._load_once(caller):
                 return
@@ -119,9 +119,9 @@ class Core(ModuleType):
             if session is not None:
                 self._join(session)
             elif in_worker():
-                self._do_without_session()
-            elif self._noted is not None:
-                self._context = self.init(**self._noted)
+                self._refuse_session()
+            elif self._init_arguments is not None:
+                self._context = self.init(**self._init_arguments)
 
     def _load_once(self, caller: str) -> bool:
         """Whether it was loaded by this call."""
@@ -133,20 +133,20 @@ class Core(ModuleType):
         return True
 
     def _join(self, session: dict[str, Any]) -> None:
-        """Tasks of a training worker find the modules beside the script, as those of the script do."""
+        """Join the driver's session; tasks of a training worker find the modules beside the script, too."""
         beside = os.path.dirname(os.path.realpath(sys.argv[0]))
         config = self.job_config.JobConfig(_py_driver_sys_path=[beside] if beside in sys.path else [])
         self._real_init(**session, job_config=config, log_to_driver=False, configure_logging=False)
-        self._teach_pickle()
+        self._register_picklers()
 
-    def _do_without_session(self) -> None:
-        """A worker never starts a Ray session of its own: each worker would have another one."""
+    def _refuse_session(self) -> None:
+        """Refuse calls that need a session: workers never start one, as each would have a session of its own."""
         os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
         vars(self).update({name: _refusal(name) for name in NEED_SESSION})
 
-    def _teach_pickle(self) -> None:
-        """References and handles travel in functions and configs, too: Ray knows how, for a pickler of its own."""
-        self._private.worker.global_worker.get_serialization_context()  # it tells its pickler when it is made
+    def _register_picklers(self) -> None:
+        """Have Headway's pickles handle Ray's references and handles, as Ray's own pickler does."""
+        self._private.worker.global_worker.get_serialization_context()  # registers reducers with Ray's pickler
         known = self.cloudpickle.CloudPickler.dispatch
         for kind in (self.ObjectRef, self.actor.ActorHandle):
             copyreg.pickle(kind, known[kind])
@@ -156,62 +156,62 @@ class Core(ModuleType):
         assert loader is not None
         sys.modules.pop("ray.util", None)  # the placeholder
         vars(self).pop("util", None)
-        self._is_real = True  # what it imports of itself is real from now on
+        self._is_real = True  # Ray's imports of itself find the real modules from now on
         try:
             loader.exec_module(self)
         except BaseException:
             self._is_real = False
             raise
-        self._put_before()
+        self._wrap_ray()
 
-    def _put_before(self) -> None:
-        """Our words before Ray's where both have one."""
+    def _wrap_ray(self) -> None:
+        """Replace what Headway and Ray both define by functions that handle both."""
         mine = vars(self)
-        for name in OURS:
+        for name in HEADWAY_MODULES:
             mine.pop(name, None)
         self._real_init, self._real_shutdown = mine["init"], mine["shutdown"]
         self._real_get, self._real_wait = mine["get"], mine["wait"]
-        mine.update(init=self._init_and_tell, shutdown=self._shutdown_and_tell)
+        mine.update(init=self._init_and_export, shutdown=self._shutdown_and_unset)
         mine.update(get=self._get_either, wait=self._wait_either)
 
-    def _init_and_tell(self, *args: Any, **kwargs: Any) -> Any:
-        """Workers find the session by what we tell them in the environment."""
+    def _init_and_export(self, *args: Any, **kwargs: Any) -> Any:
+        """Pass the session to workers in the environment."""
         done = self._real_init(*args, **kwargs)
-        if self._noted is None:  # else it was logged when the call was noted
-            _tell_environment(kwargs.get("runtime_env"))
-        self._tell_session(kwargs.get("runtime_env"))
+        if self._init_arguments is None:  # else it was exported when the call was recorded
+            _export_env_vars(kwargs.get("runtime_env"))
+        self._export_session(kwargs.get("runtime_env"))
         return done
 
-    def _tell_session(self, runtime_env: Any = None) -> None:
-        self._teach_pickle()
+    def _export_session(self, runtime_env: Any = None) -> None:
+        self._register_picklers()
         context = self.get_runtime_context()
         session = {"address": context.gcs_address, "namespace": context.namespace}
         if runtime_env is not None:
             session["runtime_env"] = dict(runtime_env)
         os.environ[SESSION] = json.dumps(session, default=str)
 
-    def _shutdown_and_tell(self, *args: Any, **kwargs: Any) -> None:
-        self._noted = None
+    def _shutdown_and_unset(self, *args: Any, **kwargs: Any) -> None:
+        self._init_arguments = None
         os.environ.pop(SESSION, None)
         self._real_shutdown(*args, **kwargs)
 
     def _get_either(self, refs: Any, **options: Any) -> Any:
-        return waited(refs, options.get("timeout")) if all_ours(refs) else self._real_get(refs, **options)
+        return waited(refs, options.get("timeout")) if are_headway_futures(refs) else self._real_get(refs, **options)
 
     def _wait_either(self, refs: Any, **options: Any) -> Any:
-        return first_of(refs, **options) if all_ours(refs) else self._real_wait(refs, **options)
+        return first_of(refs, **options) if are_headway_futures(refs) else self._real_wait(refs, **options)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return importlib.import_module, ("ray",)
 
 
-class _Noted:
+class _DeferredInit:
     """The result of ``ray.init()`` before Ray is needed. Reading an attribute, such as the address, needs Ray."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    def __enter__(self) -> _Noted:
+    def __enter__(self) -> _DeferredInit:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -231,13 +231,13 @@ class _Noted:
         return self._core._context[name]
 
 
-def _tell_environment(runtime_env: Any) -> None:
-    """What tasks shall find in their environment, training workers find there too: ours is theirs."""
+def _export_env_vars(runtime_env: Any) -> None:
+    """Export the ``env_vars`` of tasks to this process, and so to its training workers."""
     wanted = dict(runtime_env or {})
     os.environ.update({name: str(value) for name, value in (wanted.pop("env_vars", None) or {}).items()})
     if wanted:
-        told = ", ".join(sorted(wanted))
-        _logger.warning(f"{told} of the runtime_env reach Ray's tasks and actors, not training workers")
+        names = ", ".join(sorted(wanted))
+        _logger.warning(f"{names} of the runtime_env reach Ray's tasks and actors, not training workers")
 
 
 def _refusal(name: str) -> Callable[..., Any]:

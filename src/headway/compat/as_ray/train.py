@@ -12,7 +12,7 @@ TRAIN_DATASET_KEY = "train"
 
 
 class Trainer(sgd.Trainer):
-    """The one of Ray Train 1.x: that of RaySGD under its later name."""
+    """The Trainer of Ray Train 1.x: that of RaySGD under its later name."""
 
     prefix = "train"
 

@@ -17,7 +17,7 @@ from headway.observe.trackers import Csv, MLflow, TensorBoard, Tracker, TrackerG
 
 
 class SGDCallback(UserCallback):
-    """Override what you need. Called in the driver, in the order of the reports.
+    """Base class: override what you need. Called in the driver, in the order of the reports.
 
     >>> class Print(SGDCallback):
     ...     def handle_result(self, results, **info):
@@ -160,7 +160,7 @@ class MlflowCallback(_TrackingCallback):
 
     Args:
         tracking_uri: Of MLflow's tracking server.
-        registry_uri: Accepted for Ray's sake; it has no effect.
+        registry_uri: Accepted for compatibility; it has no effect.
         experiment_id: Of an experiment that exists.
         experiment_name: Of an experiment that exists, or that is created.
         tags: Of the MLflow run.

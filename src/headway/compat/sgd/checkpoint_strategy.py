@@ -1,4 +1,4 @@
-"""Which checkpoints of a run are kept, in the vocabulary of RaySGD v2."""
+"""Which checkpoints of a run are kept, in the API of RaySGD v2."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CheckpointStrategy:
     def __post_init__(self) -> None:
         if self.checkpoint_score_attribute == TIMESTAMP and self.checkpoint_score_order == "min":
             raise ConfigError("the oldest checkpoints are never the best: score by a value that you save")
-        _ = self.config  # what is wrong with it is said now
+        _ = self.config  # raises now if it is invalid
 
     @property
     def config(self) -> CheckpointConfig:

@@ -36,9 +36,9 @@ def _filled_in(count: Iterations) -> dict[str, Any]:
         "_training_iteration": count.total,
     }
     if wants_detailed_metrics():
-        told = details(count)
+        values = details(count)
         names = ("date", "hostname", "node_ip", "pid", "time_total_s")
-        keys.update({f"_{name}": told[name] for name in names})
+        keys.update({f"_{name}": values[name] for name in names})
     return keys
 
 

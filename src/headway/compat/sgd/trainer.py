@@ -72,10 +72,10 @@ class Trainer:
         self._result: Result | None = None
         self._given: Checkpoint | None = None
 
-    # --- its life ---
+    # --- start and shutdown ---
 
     def start(self, initialization_hook: Callable[[], Any] | None = None) -> None:
-        """Bring up the workers; each calls ``initialization_hook`` before anything else it is asked for."""
+        """Start the workers; each calls ``initialization_hook`` before anything else."""
         from headway.engine.persistent_workers import PersistentEngine  # the machinery is imported when it is needed
 
         if self._engine is not None:
@@ -132,7 +132,7 @@ class Trainer:
         raise NotImplementedError("Headway has no to_tune_trainable yet: tuning is not supported")
 
     def shutdown(self) -> None:
-        """End the workers. What the runs have reached can still be asked for."""
+        """End the workers. The results of the runs can still be read."""
         if self._engine is not None:
             self._engine.shut_down()
             self._engine = None
@@ -182,7 +182,7 @@ class Trainer:
         return self._run
 
     def _results(self, run: Run) -> list[Any]:
-        """Waits for the end."""
+        """Wait for the end of the run."""
         try:
             self._result = run.result()
         except TrainingFailedError as error:
@@ -190,7 +190,7 @@ class Trainer:
             raise _own(error) from None
         return self._result.return_values
 
-    # --- what it has reached ---
+    # --- results ---
 
     @property
     def logdir(self) -> Path:
@@ -239,14 +239,14 @@ class Trainer:
 
     @property
     def _reached(self) -> Result | None:
-        """The newest run's result; while it runs, what it has reached so far."""
+        """The newest run's result; while it runs, the result so far."""
         if self._result is not None or self._run is None:
             return self._result
         return Result(RunReader.at(self._run.path))
 
 
 def _own(error: TrainingFailedError) -> BaseException:
-    """What a function has raised, as its own type; ours where a process died, or the ranks did different things."""
+    """What a function raised, unchanged; an error of Headway if a process exited or the ranks contradict each other."""
     cause = error.__cause__
     if type(cause) is HeadwayError:  # the ranks contradict one another
         return RuntimeError(
@@ -294,7 +294,7 @@ def _new_folder(prefix: str) -> Path:
         except FileExistsError:
             continue
         return folder
-    raise ConfigError(f"{first.parent} holds a thousand trainers of this second: give yours a logdir")
+    raise ConfigError(f"{first.parent} holds a thousand trainers created in this second: set logdir")
 
 
 def _next_run(logdir: Path) -> str:

@@ -2,7 +2,7 @@
 
 Blocks, as they are read and kept, are Arrow tables. A chunk is taken out of them: its arrays are copies, so they may
 be changed in place. Numbers and tensors are NumPy arrays from then on; strings, lists and columns with nulls stay
-Arrow arrays until NumPy is asked for.
+Arrow arrays until NumPy is requested.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def sliced(chunk: Chunk, start: int, stop: int) -> Chunk:
 
 
 def padded(chunk: Chunk, rows: int) -> Chunk:
-    """At least so many rows, by repeating those that there are."""
+    """Repeat the rows until there are at least this many."""
     have = num_rows(chunk)
     return chunk if have >= rows or not have else sliced(joined([chunk] * -(-rows // have)), 0, rows)
 
@@ -142,7 +142,7 @@ def joined(chunks: Sequence[Chunk]) -> Chunk:
 
 
 def groups_of(chunks: Iterable[Chunk], size: int) -> Iterator[list[Chunk]]:
-    """Neighbouring chunks with rows, until they have so many bytes together."""
+    """Join neighbouring chunks until they have this many bytes together."""
     group: list[Chunk] = []
     total = 0
     for chunk in chunks:
@@ -216,8 +216,8 @@ def chunk_of_result(result: Any) -> Chunk:
         chunk = {str(name): _returned_column(name, values) for name, values in result.items()}
         lengths = {name: len(column) for name, column in chunk.items()}
         if len(set(lengths.values())) > 1:
-            told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-            raise DataError(f"it must return columns of one length: {told}")
+            found = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+            raise DataError(f"it must return columns of one length: {found}")
         return chunk
     if hasattr(result, "to_records") and hasattr(result, "columns"):
         return chunk_of(pa.Table.from_pandas(result, preserve_index=False))
@@ -240,7 +240,7 @@ def _returned_column(name: Any, values: Any) -> Column:
     raise DataError(f"column {name!r} must be an array or a list with a value per row, not a {type(values).__name__}")
 
 
-# --- as the user wants to see it ---
+# --- formats for the user ---
 
 FORMATS: dict[str, Callable[[Chunk], Any]] = {
     "numpy": arrays_of,

@@ -53,7 +53,7 @@ class DataSource(abc.ABC):
 
     @property
     def left_out(self) -> Sequence[str]:
-        """What could not be read and was skipped, as the user asked."""
+        """What could not be read and was skipped, as requested by ``on_error``."""
         return ()
 
     @property
@@ -89,7 +89,7 @@ def select(table: pa.Table, columns: Columns) -> pa.Table:
 
 
 def check_columns(names: Iterable[str], known: Sequence[str], where: str = "this dataset") -> None:
-    """DataError for the first of these names that is not among the known columns."""
+    """Raise DataError for the first of these names that is not a known column."""
     for name in names:
         if name not in known:
             raise DataError(f"there is no column {name!r} in {where}; there are {', '.join(known)}")
@@ -100,7 +100,7 @@ _RAYS = {"parallelism", "concurrency", "num_cpus", "num_gpus", "memory", "resour
 
 
 def refuse_unknown(options: Mapping[str, object], *known: str) -> None:
-    """Raise DataError for options that do not exist, instead of ignoring what the user meant by them."""
+    """Raise DataError for options that do not exist, instead of ignoring them."""
     unknown = sorted(set(options) - _RAYS - set(known))
     if unknown:
         there = f"; there are {', '.join(known)}" if known else ""

@@ -1,7 +1,7 @@
 """CSV, JSON lines and text files, whose rows have to be counted first.
 
 Lines are counted once, at the speed of the disk, and each file is cut between lines into pieces that can be read on
-their own. Where a row may span lines (quoted line breaks, which have to be asked for), or a file is compressed, the
+their own. Where a row may span lines (quoted line breaks, an option), or a file is compressed, the
 whole file is one piece.
 """
 

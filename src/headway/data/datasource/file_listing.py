@@ -89,7 +89,7 @@ def _python_file(path: str) -> Any:
 
 
 def gone(path: str) -> DataError:
-    return DataError(f"{path} is gone: it existed when the dataset was created")
+    return DataError(f"{path} no longer exists: it existed when the dataset was created")
 
 
 def find(paths: Paths, filesystem: Any = None, suffixes: Iterable[str] | None = None) -> Files:

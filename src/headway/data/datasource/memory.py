@@ -181,7 +181,7 @@ def cut(total: int, most: int) -> tuple[int, ...]:
 
 
 def tables_of(table: pa.Table, num_pieces: int | None = None) -> tuple[pa.Table, ...]:
-    """Pieces of a table that are small enough to share out and shuffle."""
+    """Pieces of a table that are small enough to shard and shuffle."""
     rows = table.num_rows
     if num_pieces is None:
         num_pieces = max(-(-rows // ROWS), -(-int(table.nbytes) // BYTES), min(rows, 8), 1)

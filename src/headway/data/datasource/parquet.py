@@ -32,7 +32,7 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class Found:
-    """What the footers of all files say."""
+    """The contents of the footers of all files."""
 
     groups: tuple[Group, ...]
     schema: pa.Schema

@@ -150,7 +150,7 @@ class RandomPart(View):
         return digest(self.base.fingerprint(), self.num_first, self.part, self.seed)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what can be computed again."""
+        """The state for pickling, without what can be computed again."""
         return {name: getattr(self, name) for name in ("base", "num_first", "part", "seed")}
 
 
@@ -288,7 +288,7 @@ class ShuffledView(View):
         return digest(self.base.fingerprint(), self.order.shuffle, self.order.window, self.order.seed, self.rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what can be computed again."""
+        """The state for pickling, without what can be computed again."""
         return {name: getattr(self, name) for name in ("base", "order", "rows")}
 
 

@@ -158,7 +158,7 @@ class NumpyFiles(DataSource):
                 raise DataError(f"{path} must hold rows of plain numbers, in C order; save it again with numpy.save")
             if min(shape[1:], default=1) < 1 or not dtype.itemsize:
                 raise DataError(
-                    f"{path} must hold rows with something in them, and says that each has {shape[1:]} values"
+                    f"{path} must hold rows that are not empty, its header says that each has {shape[1:]} values"
                 )
             begin, size = file.tell(), math.prod(shape) * dtype.itemsize
             if not 0 <= size <= self.files.files[number].size - begin:
@@ -303,7 +303,7 @@ def _members(file: Any, path: str) -> Iterator[tuple[str, str, int, int]]:
 
 
 def _decoded(suffix: str, data: bytes) -> Any:
-    """Decode by suffix. No pickle, because the file may come from anybody."""
+    """Decode by suffix. Pickles are not supported, because the origin of the file is unknown."""
     if suffix in ("txt", "text", "transcript"):
         return data.decode()
     if suffix in ("cls", "cls2", "index", "count", "id"):

@@ -1,4 +1,4 @@
-"""Counts batches as a loop takes them, so that others see that it advances and whether it waits for data."""
+"""Counts batches as a loop takes them, to show that it advances and whether it waits for data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PassObserver(Protocol):
         """A pass begins or is resumed."""
 
     def ask(self, name: Hashable, *, last: bool) -> None:
-        """The loop has finished with its batch and asks for the next one; ``last``: there is none."""
+        """The loop has finished with its batch and requests the next one; ``last``: there is none."""
 
     def end(self, name: Hashable) -> None:
         """The pass is over."""
@@ -40,7 +40,7 @@ class NoObserver:
 
 
 def counted(batches: Iterator[T], progress: LoaderProgress) -> Iterator[T]:
-    """The same batches; ``progress`` says how many were taken, and when the loop waits for one."""
+    """Pass the batches on; count them in ``progress``, and record when the loop waits for one."""
     end = object()
     while True:
         progress.in_loader = True

@@ -129,7 +129,7 @@ class BlockReader:
         return self._held_bytes + self._cached_bytes + self._outside_bytes
 
     def _pump(self) -> None:
-        """Begin to read what is needed next, while there is room and a thread is free.
+        """Start reading what is needed next, while there is room and a thread is free.
 
         A piece that is needed again later is not begun again before its first need is over.
         """
@@ -146,7 +146,7 @@ class BlockReader:
             self._next = next(self._needs, None)
 
     def _ask(self, piece: int, now: Time) -> None:
-        """Begin to read a piece that a batch waits for, room or not."""
+        """Start reading a piece that a batch waits for, even without room."""
         if piece not in self._held:
             while self._next is not None and self._next[0] <= now:  # usually it is among the next ones
                 self._begin(self._next[2], self._next[1], must=True)
@@ -227,4 +227,4 @@ class BlockReader:
 
 
 class Closed(Exception):
-    """The pipeline was closed while somebody waited for it."""
+    """The pipeline was closed while a thread waited for it."""

@@ -57,7 +57,7 @@ def first_rows(stream: EpochStream, limit: int) -> Chunk:
 
 
 def all_rows(stream: EpochStream) -> Chunk:
-    """All rows as one chunk; where there are none, at least their columns, as far as they can be known."""
+    """All rows as one chunk; if there are none, at least their columns, as far as known."""
     found = list(chunks(stream, "collecting"))
     if any(map(num_rows, found)):
         return joined(found)

@@ -28,10 +28,10 @@ NOWHERE = Position(-1, done=True)  # no epoch has begun
 
 
 class LastStepAgreement(Protocol):
-    """How ranks agree on the last step, where no rank can know it before: see ``control.machine.epoch_end``."""
+    """Finds the last step if no rank knows it in advance: see ``control.machine.epoch_end``."""
 
     def announce(self, epoch: int, num_batches: int, *, ended: bool) -> None:
-        """This rank has so many batches; ``ended``: and no more."""
+        """Announce that this rank has this many batches; ``ended``: and no more."""
 
     def all_have(self, epoch: int, number: int) -> bool:
         """Whether every rank has batch ``number``; waits until that is known."""
@@ -106,11 +106,11 @@ class BatchOptions:
 
 @dataclass
 class LoopHooks:
-    """Who is involved in a loop over batches, besides the loop.
+    """Observers of a loop over batches, and its agreement with other ranks.
 
     Args:
         progress: counts batches and waits.
-        observer: is told of passes.
+        observer: notified of passes.
         agreement: finds the last step of all ranks; None: it is known, or ranks are independent.
         before_first_batch: called before the loop gets its first batch, and all later ones.
     """
@@ -125,8 +125,8 @@ class LoopHooks:
 class EpochCursor:
     """How far a consumer is, and whether a pass that it has begun crosses the end of an epoch of its function.
 
-    A function may hold an iterator over the end of its own epoch. Where it is resumed at such a boundary, the pass is
-    continued if the code goes on with it (``crosses``), and counts as done if it begins another one.
+    A function may hold an iterator across the end of its own epoch. When it is resumed at such a boundary, the pass is
+    continued if the code keeps using it (``crosses``), and counts as done if the code begins another one.
     """
 
     position: Position = NOWHERE
@@ -150,11 +150,11 @@ class EpochCursor:
         return self.at_boundary and self.crosses is None
 
     def end_epoch(self) -> bool:
-        """An epoch of the function ends. False if its code holds an iterator that it may or may not use again."""
+        """Handle the end of an epoch of the function; False if it is unknown whether an open iterator continues."""
         self.num_to_skip = 0
         if not (self.position.done or self.running) and self.crosses is False:  # not reached by the resumed epoch
             self.position = Position(self.position.epoch, done=True)
-        if self.undecided:  # it was not used for an epoch: it stays where it is
+        if self.undecided:  # unused for an epoch: it keeps its position
             self.crosses = True
         self.at_boundary = not self.position.done
         return self.position.done or self.crosses is not None
@@ -170,14 +170,14 @@ class EpochStream:
 
     Args:
         plan: what is read.
-        order: of its rows, for so many workers as asked for.
+        order: of its rows, for the requested number of workers.
         place: which part of them this consumer gets.
         context: memory and threads.
         name: of the dataset, for messages.
         cursor: how far it is.
         training: all ranks must make equally many steps.
-        lasting: epochs follow one another: the next one is prepared before it is asked for.
-        hooks: who else is involved.
+        lasting: epochs follow one another: the next one is prepared in advance.
+        hooks: observers, and the agreement with other ranks.
     """
 
     plan: Plan
@@ -234,7 +234,7 @@ class EpochStream:
         return self.order.lanes if self.plan.keeps_rows else self.place.world_size
 
     def resume(self, lanes: int, window: int, local_shuffle: list[Any] | None) -> None:
-        """Finish the epoch in the order in which it was begun; later ones have the order of now."""
+        """Finish the epoch in its original order; later epochs have the current order."""
         self._next_order, self.order = self.order, replace(self.order, lanes=lanes, window=window)
         self.local_shuffle = local_shuffle
 
@@ -266,7 +266,7 @@ class EpochStream:
     def _loop(
         self, batches: Iterator[Batch], pipeline: Pipeline, schedule: Schedule, epoch: int
     ) -> Generator[Any, None, None]:
-        """Hand over batches, and keep account of how far the loop is."""
+        """Hand over batches, and record the loop's position."""
         cursor, hooks = self.cursor, self.hooks
         hooks.observer.begin(self.key)
         cursor.running = True
@@ -307,8 +307,9 @@ class EpochStream:
         now = None if options.local_shuffle is None else [options.local_shuffle, options.local_seed]
         if (begin.rows or begin.skip) and now != self.local_shuffle:
             raise ConfigError(
-                f"dataset {self.name!r} is in the middle of an epoch that was begun with local_shuffle_buffer_size and "
-                f"seed {self.local_shuffle or 'not set'}; now they are {now or 'not set'}. Finish it as it was begun"
+                f"dataset {self.name!r} is in the middle of an epoch that started with local_shuffle_buffer_size and "
+                f"seed {self.local_shuffle or 'not set'}; now they are {now or 'not set'}; use the "
+                "former values until that epoch is over"
             )
         self.local_shuffle = now
         return begin
@@ -343,7 +344,7 @@ class EpochStream:
         return self.pipeline
 
     def count_as_taken(self) -> None:
-        """Count the rows that the loop has finished with: it asks for more, or reports.
+        """Count the rows that the loop has finished with: it requests more, or reports.
 
         Ranks with equal numbers are equally far, however many batches of their own that makes.
         """
@@ -369,7 +370,7 @@ class EpochStream:
 
 
 class Batches:
-    """What ``iter_batches`` and its relatives return: each ``iter()`` is the next epoch. ``len()`` is exact."""
+    """The result of ``iter_batches`` and similar methods: each ``iter()`` is the next epoch. ``len()`` is exact."""
 
     def __init__(self, stream: EpochStream, options: BatchOptions) -> None:
         self.stream = stream

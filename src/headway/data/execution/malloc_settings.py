@@ -17,7 +17,7 @@ _LARGEST_MMAP_THRESHOLD = 32 << 20
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """In this process, from now on. No effect where the C library is not glibc."""
+    """Apply to this process from now on. No effect if the C library is not glibc."""
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)

@@ -1,6 +1,6 @@
 """Map processes: they map chunks on another core, for Python code that does not release the interpreter.
 
-worker ──socket: what, where──▶ helper          arrays lie in two memory files that both have mapped:
+worker ──socket: what, where──▶ helper          arrays are in two memory files that both have mapped:
        ◀──socket: what, where──                 they are copied once on each way, and never pickled
 """
 
@@ -26,7 +26,7 @@ from headway.data.operations.base import Chain, Op, RowName, annotate
 from headway.engine.helper_process import HelperProcess
 
 _LENGTH = struct.Struct("!Q")
-_RAISED = "headway: it was raised in a process of its own"
+_RAISED = "headway: it was raised in a map process"
 _ROW = re.compile(r"@row (\d+)@")
 
 
@@ -51,7 +51,7 @@ class SharedBuffer:
         return places
 
     def take(self, places: list[tuple[int, int]]) -> list[bytearray]:
-        """Copies of what the other side has written, which it will overwrite next."""
+        """Copy what the other side has written, because it will be overwritten next."""
         need = max((first + size for first, size in places), default=0)
         if need and (self._map is None or len(self._map) < need):
             self._map = mmap.mmap(self.fd, 0)
@@ -74,7 +74,7 @@ class BufferChannel:
         self.wire.sendall(_LENGTH.pack(len(message)) + message)
 
     def receive(self) -> Any:
-        """EOFError when the other side has closed."""
+        """Receive an object; EOFError when the other side has closed."""
         (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
         data, places = pickle.loads(self._exactly(length))
         return pickle.loads(data, buffers=self._in.take(places))
@@ -130,7 +130,10 @@ class MapProcess:
             return self._line.receive()
         except (EOFError, OSError) as error:
             code = self._process.exit_code()
-            raise DataError(f"a process that mapped rows has died (exit code {code}): was memory short?") from error
+            raise DataError(
+                f"a process that maps rows exited (exit code {code}), perhaps for lack of memory: "
+                "lower map(..., concurrency=n)"
+            ) from error
 
     def close(self) -> None:
         self._process.close()
@@ -145,7 +148,7 @@ def _packed_ops(ops: tuple[Op, ...]) -> bytes:
         data: bytes = cloudpickle.dumps(ops)
     except Exception as error:  # pickling runs code of the user's objects
         names = ", ".join(op.title for op in ops)
-        raise DataError(f"{names} cannot be sent to a process of its own: {error}") from error
+        raise DataError(f"{names} cannot be sent to a map process: {error}") from error
     return data
 
 

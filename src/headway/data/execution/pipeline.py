@@ -36,7 +36,7 @@ from headway.data.sharding.step_schedule import Schedule, Step
 
 
 class Position(NamedTuple):
-    """How far the data is consumed: so many rows of this epoch's order, and ``skip`` of those that come next.
+    """The position of a consumer: ``rows`` of the epoch's order, and ``skip`` of the rows that come next.
 
     ``done``: the epoch is over.
     """
@@ -78,7 +78,7 @@ class PipelineOptions:
 
 @dataclass
 class PipelineFigures:
-    """What has happened so far, for those who ask what training waits for."""
+    """Counts and times so far, to tell what training waits for."""
 
     ops: list[OpTally] = field(default_factory=list)
     batches: int = 0
@@ -237,9 +237,11 @@ class Pipeline:
             raise failure
 
     def _rebatched(self, begin: Position, chunks: Iterator[Batch]) -> Iterator[Batch]:
-        """Batches of the size that was asked for, out of chunks of any size."""
+        """Batches of the requested size, from chunks of any size."""
         size = self.options.batch_size
-        left: list[tuple[Chunk, Position, int]] = []  # rows that wait: a chunk, where it began, how many of it are gone
+        left: list[
+            tuple[Chunk, Position, int]
+        ] = []  # rows that wait: a chunk, its position, how many of its rows are used
         waiting, before = 0, begin._replace(skip=0)
         skip = begin.skip
         for made in chunks:

@@ -67,10 +67,10 @@ def _of_one_shape(name: str, array: Any) -> Any:
     if len(shapes) == 1 and None not in shapes:
         return np.stack([np.asarray(value) for value in values])
     if None not in shapes:
-        told = ", ".join(str(shape) for shape in sorted(shapes, key=str)[:3])
+        found = ", ".join(str(shape) for shape in sorted(shapes, key=str)[:3])
         raise DataError(
-            f"column {name!r} has arrays of different shapes in one batch ({told}), and a tensor has one shape: resize "
-            "or pad them with map, or give iter_torch_batches a collate_fn"
+            f"column {name!r} has arrays of different shapes in one batch ({found}), and a tensor has one shape: "
+            "resize or pad them with map, or give iter_torch_batches a collate_fn"
         )
     return array
 

@@ -88,7 +88,7 @@ class Op(abc.ABC):
 
     @property
     def batch_size(self) -> int | None:
-        """How many rows it wants at a time; None: any number."""
+        """The preferred number of rows per call; None: any number."""
         return None
 
     @property
@@ -155,7 +155,7 @@ class UserOp(Op):
 
 @contextlib.contextmanager
 def explained(title: str, row: Callable[[], str]) -> Iterator[None]:
-    """Add a note to errors raised inside that says which row they are about; type and traceback stay."""
+    """Add a note to errors raised inside that names their row; type and traceback are kept."""
     try:
         yield
     except Exception as error:
@@ -165,7 +165,7 @@ def explained(title: str, row: Callable[[], str]) -> Iterator[None]:
 
 
 def annotate(error: BaseException, text: str) -> None:
-    """Note which row an error is about, and how to run that row again if its number is known."""
+    """Add a note with the row of an error, and how to run that row again if its number is known."""
     error.add_note(text)
     if found := _ROW_NUMBER.search(text):
         error.add_note(f"headway: to run it again, alone: dataset.probe({found[1]})")

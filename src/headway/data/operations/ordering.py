@@ -1,7 +1,7 @@
 """Which rows, and in which order: limits, unions, shuffles, sorting, parts. Functions from plans to plans.
 
-What cannot be described without running something first (a sort, a limit after a filter) gets a function that gives
-the rows; it is called when rows are asked for, not here.
+What cannot be described without running something first (a sort, a limit after a filter) takes a function that gives
+the rows; it is called when rows are needed, not here.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def train_test_parts(source: DataSource, test_size: int | float, shuffle: bool, 
     rows = source.num_rows
     size = int(rows * test_size) if isinstance(test_size, float) else test_size
     if not 0 < size < rows:
-        raise DataError(f"test_size must leave rows on both sides: {test_size!r} of {rows:,} rows does not")
+        raise DataError(f"test_size must leave rows in both parts: {test_size!r} of {rows:,} rows does not")
     if not shuffle:
         return Plan(some_rows(source, 0, rows - size)), Plan(some_rows(source, rows - size, rows))
     how = Shuffling("window", seed)
@@ -102,7 +102,7 @@ def train_test_parts(source: DataSource, test_size: int | float, shuffle: bool, 
 
 
 def equal_parts(source: DataSource, n: int, *, drop_rest: bool) -> list[Plan]:
-    """So many parts of neighbouring rows; the first ones are one row longer, or the rows left over are dropped."""
+    """``n`` parts of neighbouring rows; the first ones are one row longer, or the remaining rows are dropped."""
     if n < 1:
         raise DataError(f"split needs a positive number of parts, got {n}")
     size, longer = (source.num_rows // n, 0 if drop_rest else source.num_rows % n)

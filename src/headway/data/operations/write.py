@@ -106,7 +106,7 @@ class _TargetDirectory:
             os.close(self._lock)
             raise DataError(
                 f"{self._path} is being written by another program, or by another worker: wait for it, or "
-                "give each a directory of its own"
+                "give each its own directory"
             ) from None
         except OSError:  # a filesystem without locks
             return

@@ -1,13 +1,13 @@
 """The order of rows: a function of (seed, epoch, position) and of nothing else. Pure.
 
     pieces   A A A A B B C C C C D D        what a source can read at once: a row group, for example
-    lanes    |C C C C A A|A A D D B B|      assigned once for all epochs: as many lanes as workers were asked for
+    lanes    |C C C C A A|A A D D B B|      assigned once for all epochs: one lane per requested worker
     epoch    |A A C C C C|D D B B A A|      the pieces of each lane, in an order of this epoch's own
     windows  |A C A C|C C|B D D B|A A|      and inside a window of rows, the rows as well
     order     A B C D A D C B C A C A       row j of lane l is row j × lanes + l of the global order
 
 A worker mostly reads its own lane, piece by piece. So it needs one part of the data only, the same one in each epoch.
-What was consumed is always the beginning of the order, so another number of workers can resume from there: they share
+The consumed rows are always the beginning of the order, so another number of workers can resume from there: they share
 the lanes, and some pieces are then read by two of them.
 
 Nothing here depends on a library's random generator: numbers are mixed by arithmetic, the same on every machine and
@@ -162,7 +162,7 @@ def _cut(pieces: Sequence[int], counts: Sequence[int], low: int, high: int) -> l
 
 
 def permutation(size: int, *key: int) -> Array:
-    """The numbers below ``size`` in an order that depends on the key alone."""
+    """A permutation of the numbers below ``size`` that depends on the key alone."""
     mixed = np.uint64(0x9E3779B97F4A7C15)
     with np.errstate(over="ignore"):
         for part in key:

@@ -1,14 +1,14 @@
 """Steps of an epoch: which rows of the global order each rank gets in each of them. Pure.
 
-All ranks take a step at the same time. Each takes the next rows of the order, ``global_batch`` of them, and shares
-them out one by one: what was consumed after any step is the beginning of the order, so any number of workers can
+All ranks take a step at the same time. Each takes the next rows of the order, ``global_batch`` of them, and deals
+them out one by one: the rows consumed after any step are the beginning of the order, so any number of workers can
 resume from there.
 
     order      0 1 2 3 4 5 6 7 8        global_batch 4, three ranks
     steps     |0 1 2|3 4 5|6 7 8|       4 + 4 + 1 would leave two ranks without a row in the last step
 
 Where the last step would have fewer rows than there are ranks, earlier steps leave it some. Where batches of one row
-have none to spare, the last step takes a few rows more than it was asked to. Only where there are fewer rows than
+have none to spare, the last step takes a few rows more than requested. Only where there are fewer rows than
 ranks is a row repeated.
 """
 

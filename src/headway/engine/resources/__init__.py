@@ -1,1 +1,1 @@
-"""The resources of this machine: what there is, who holds what, and the queue of those that wait."""
+"""The resources of this machine: the inventory, the leases of runs, and the queue of waiting requests."""

@@ -1,6 +1,6 @@
 """Decides which run gets which CPUs, GPUs, GPU fractions and custom resources: whole gangs, oldest request first. Pure.
 
-    what there is + what runs hold + requests that wait, oldest first ──▶ next_grant: a lease for one of them, or None
+inventory + leases of runs + waiting requests, oldest first ──▶ next_grant: a lease for one of them, or None
 
 A request is granted as a whole or waits. A request that waits holds back younger ones that want the same kind of
 resource, so that none starves; younger ones that want other kinds pass it. Growth of an elastic run comes last.
@@ -23,7 +23,7 @@ _ROUNDING = 1e-9  # three thirds of a GPU are one GPU
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceInventory:
-    """What there is: the GPUs, as CUDA_VISIBLE_DEVICES names them, and the amounts of everything else."""
+    """The machine's resources: GPUs, as CUDA_VISIBLE_DEVICES names them, and amounts of everything else."""
 
     gpus: tuple[str, ...] = ()
     amounts: Mapping[str, float] = field(default_factory=dict)
@@ -34,10 +34,10 @@ class ResourceInventory:
 
 @dataclass(frozen=True, kw_only=True)
 class Gang:
-    """What the workers of one run need. All of the fewest come up together, or none.
+    """What the workers of one run need. At least ``min_workers`` start together, or none.
 
     Args:
-        owner: Who asks, for messages.
+        owner: The name of the run, for messages.
         min_workers: The fewest workers that are of use.
         max_workers: The most workers that are of use.
         per_worker: What each of them needs, by the name of the resource.
@@ -68,7 +68,7 @@ class ResourceLease:
     """What one run holds.
 
     Args:
-        gang: What it asked for.
+        gang: What it requested.
         gpus: The GPUs of each of its workers.
         shares: Whether its GPUs stay available to others (``HEADWAY_SHARE_GPUS``, or an outer torchrun decides).
     """
@@ -94,10 +94,10 @@ class ResourceLease:
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """What there is, who holds it, and who waits for it.
+    """The machine's resources, their holders, and the waiting requests.
 
     Args:
-        inventory: What there is.
+        inventory: The machine's resources.
         leases: What runs of this program hold.
         requests: Gangs that wait, oldest first.
         taken: GPUs that other programs hold as a whole, with their users in words.
@@ -125,7 +125,7 @@ class Allocation:
 
 
 def check(gang: Gang, inventory: ResourceInventory) -> None:
-    """Raise ConfigError where the gang can never run, whoever ends."""
+    """Raise ConfigError if the gang cannot run even on an idle machine."""
     for name, amount in gang.per_worker.items():
         needed, have = gang.min_workers * amount, inventory.amount(name)
         fits = _num_workers_of(inventory, name, amount)

@@ -3,8 +3,8 @@
     run ── request ──▶ queue ──▶ lease ── release ──▶ the next request is granted, in the thread that releases
 
 :mod:`headway.engine.resources.allocation` decides; this module holds the state, and the locks by which programs keep
-out of each other's GPUs (:mod:`headway.engine.resources.gpu_locks`). Within a program grants are pushed. Nobody tells
-this program that another one has released a GPU: a run that waits for one looks again every :data:`LOOK_S`.
+out of each other's GPUs (:mod:`headway.engine.resources.gpu_locks`). Within a program grants are pushed. Releases
+by other programs are not announced: a run that waits for a GPU checks again every :data:`LOOK_S`.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ class Broker:
         self._locks = GpuLocks()
 
     def request(self, request: Request) -> None:
-        """Join the queue; granted at once if nothing stands in the way."""
+        """Join the queue; granted at once if possible."""
         with self._guard:
-            if self._pid != os.getpid():  # forked by the user: what the parent holds is not ours
+            if self._pid != os.getpid():  # forked by the user: what the parent holds does not belong to this process
                 self._locks.abandon()
                 self._forget()
             self._waiting.append(request)
         self.look()
 
     def release(self, request: Request) -> None:
-        """Leave the queue, or give back what was granted."""
+        """Leave the queue, or release what was granted."""
         with self._guard:
             if self._pid != os.getpid():
                 return
@@ -67,7 +67,7 @@ class Broker:
                 if request in requests:
                     requests.remove(request)
             request.lease = None
-        self.look()  # also unlocks the GPUs that nobody uses now
+        self.look()  # also unlocks the GPUs that are unused now
 
     def look(self) -> None:
         """Grant what can be granted now."""
@@ -79,7 +79,7 @@ class Broker:
             request.on_grant()
 
     def grow(self, request: Request) -> None:
-        """Add workers to the lease of an elastic run, if there is room and nobody waits for it."""
+        """Add workers to the lease of an elastic run, if there is room and no other run waits for it."""
         with self._guard:
             if request.lease is not None:
                 lease = request.lease
@@ -138,7 +138,7 @@ class Broker:
 
 
 def inventory(*gangs: Gang) -> ResourceInventory:
-    """What this machine has of what these gangs ask for: counting GPUs takes a while, so runs without them do not."""
+    """The machine's amounts of the requested resources; GPUs are counted only if requested, as that is slow."""
     names = {name for gang in gangs for name in gang.per_worker}
     amounts = dict(logical_resources()) if names - {"CPU", "GPU", "memory"} else {}
     if "CPU" in names:
@@ -149,7 +149,7 @@ def inventory(*gangs: Gang) -> ResourceInventory:
 
 
 def _shares_gpus(gang: Gang) -> bool:
-    """Whether its GPUs are not the broker's to hand out: the user says so, or an outer torchrun decides."""
+    """Whether GPUs are assigned without the broker: by the user's setting, or by an outer torchrun."""
     return bool(gang.gpus_per_worker) and (shares_gpus() or outer_ranks() is not None)
 
 
@@ -160,7 +160,7 @@ class RunResources:
     """What the workers of one run need, from the request to the release; see :class:`headway.engine.base.Resources`.
 
     Args:
-        scaling: What the user asked for.
+        scaling: What the user requested.
         post: Puts an event into the engine's inbox, from any thread.
         in_process: Whether there is one worker only, and it is this process.
     """
@@ -225,17 +225,17 @@ class RunResources:
         return lease.gpus if lease is not None else ()
 
     def on_launch_failed(self, index: int) -> None:
-        """This worker could not be started: the next launch of an elastic run is smaller, until it looks again."""
+        """A worker could not be started: the next launch of an elastic run is smaller, until the next check."""
         if self._scaling.elasticity_enabled:
             self._could_launch = min(self._could_launch, max(1, index))
 
     def watch_capacity(self) -> None:
-        """From now on look now and then whether more workers could run, if that matters."""
+        """Check periodically from now on whether more workers could run, if the run is elastic."""
         if self._scaling.elasticity_enabled and self.gpus_of_workers:
             self.look_at = time.monotonic() + self._scaling.elastic_resize_monitor_interval_s
 
     def look(self, now: float) -> None:
-        """See what has changed: GPUs that other programs released, room for more workers."""
+        """Check for changes: GPUs that other programs released, room for more workers."""
         self.look_at = None
         if self._request is None:
             return

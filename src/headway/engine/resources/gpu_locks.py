@@ -4,7 +4,7 @@
                                                shared: runs use less than a whole GPU
 
 The kernel releases a lock when its program ends, however it ends. A GPU that another program uses without Headway is
-not known here. ``HEADWAY_SHARE_GPUS=1`` hands out all GPUs, whoever uses them.
+not known here. ``HEADWAY_SHARE_GPUS=1`` assigns all GPUs, in use or not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headway.core.process.title import of_driver
 
 
 class GpuLocks:
-    """The locks that this program holds, and what it has found out about those of other programs."""
+    """The locks that this program holds, and what is known about those of other programs."""
 
     def __init__(self) -> None:
         self.taken: dict[str, str] = {}  # GPUs that other programs hold as a whole -> who, in words
@@ -33,7 +33,7 @@ class GpuLocks:
         self._pid = os.getpid()
 
     def forget_others(self) -> None:
-        """Other programs may have released their GPUs."""
+        """Forget what other programs held: they may have released their GPUs."""
         self.taken, self.shared = {}, frozenset()
 
     def take(self, gpus: Iterable[str], *, whole: bool) -> bool:
@@ -117,7 +117,7 @@ def _identity(gpu: str) -> str:
 
 
 def _locked(gpu: str, mode: int) -> int | None:
-    """The locked file of a GPU; None where another program uses it."""
+    """Lock the file of a GPU; None if another program uses it."""
     path = _path(gpu)
     while True:
         fd = _opened(path)

@@ -27,7 +27,7 @@ def memory_bytes() -> int:
 
 
 def num_oom_kills() -> int | None:
-    """How many processes the kernel has killed for their memory so far; None where it does not say."""
+    """How many processes the kernel has killed for lack of memory so far; None if unknown."""
     for path in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
         with contextlib.suppress(OSError, ValueError):
             counts = dict(line.split(maxsplit=1) for line in Path(path).read_text().splitlines())
@@ -65,7 +65,7 @@ def threads_per_worker(scaling: ScalingConfig, num_workers: int) -> int | None:
 
 
 def free_port() -> int:
-    """A port nobody uses now. Nothing of ours listens there: it is for code that insists on MASTER_PORT."""
+    """A port that is free now. Headway does not listen on it: it is for code that requires MASTER_PORT."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -119,7 +119,7 @@ def test_a_file_that_is_deleted_between_two_epochs_is_named(tmp_path: Path, suff
     batches = dataset.iter_batches()
     assert len(list(batches)) == 1
     file.unlink()
-    with pytest.raises(DataError, match=rf"a\.{suffix}.* is gone"):
+    with pytest.raises(DataError, match=rf"a\.{suffix}.* no longer exists"):
         list(batches)
 
 

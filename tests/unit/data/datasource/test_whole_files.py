@@ -165,9 +165,9 @@ def test_an_image_in_a_tar_file_is_an_array(tmp_path: Path) -> None:
         ("(99999999999999999999999, 2)", "<f8", "ends before its rows do"),
         ("(10, 4611686018427387904, 8)", "<f8", "ends before its rows do"),  # too large for 64 bits
         ("(-5, 2)", "<f8", "ends before its rows do"),
-        ("(2, -5)", "<f8", "rows with something in them"),
-        ("(1000000000000000000, 0)", "<f8", "rows with something in them"),
-        ("(3,)", "|V0", "rows with something in them"),
+        ("(2, -5)", "<f8", "rows that are not empty"),
+        ("(1000000000000000000, 0)", "<f8", "rows that are not empty"),
+        ("(3,)", "|V0", "rows that are not empty"),
     ],
 )
 def test_an_npy_file_with_an_impossible_shape_is_named(tmp_path: Path, shape: str, kind: str, wrong: str) -> None:
