@@ -30,7 +30,7 @@ from headway.storage.checkpoint.commit import CommitRequest
 from headway.storage.checkpoint.staging import Note
 from headway.storage.object_store.base import CONCURRENCY, PART, open_store
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
-from headway.storage.object_store.upload import Parcel, folder_key, inventory_at, send
+from headway.storage.object_store.upload import RankUpload, folder_key, inventory_at, send
 from headway.storage.object_store.verify import contents_of, fetch
 from headway.storage.run import layout
 from s3 import BUCKET, S3
@@ -140,7 +140,7 @@ def _up(server: S3, source: Path, number: int) -> None:
     store = open_store(f"{server.url}/run")
     names = tuple(path.relative_to(source).as_posix() for path in sorted(source.rglob("*")) if path.is_file())
     name = layout.checkpoint_name(number)
-    send(Parcel(store, 1, number, 0, source, name, inventory_at(source), names, frozenset(names)), Note(1, {}))
+    send(RankUpload(store, 1, number, 0, source, name, inventory_at(source), names, frozenset(names)), Note(1, {}))
     ObjectStoreCheckpointBackend(store).commit(
         CommitRequest(number=number, seq=number, attempt=1, world_size=1, ranks=(0,), metrics={})
     )

@@ -29,7 +29,7 @@ class Tape:
     _inner: threading.local = field(default_factory=threading.local)  # a step may consist of steps
 
     def record(self, patch: pytest.MonkeyPatch) -> None:
-        for name in ("make_folder", "write", "copy", "move", "link", "exchange", "flush", "remove"):
+        for name in ("make_directory", "write", "copy", "move", "link", "exchange", "flush", "remove"):
             patch.setattr(durable_fs, name, self._recorded(name, getattr(durable_fs, name)))
 
     def _recorded(self, name: str, step: Callable[..., None]) -> Callable[..., None]:
@@ -94,7 +94,7 @@ class _Model:
     def apply(self, step: tuple[str, tuple[str, ...], bytes]) -> None:
         name, paths, content = step
         match name:
-            case "make_folder":
+            case "make_directory":
                 self.folder(paths[0], make=True)
             case "write" | "copy":
                 self.put(paths[-1], _File(content))

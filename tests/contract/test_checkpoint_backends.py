@@ -22,7 +22,7 @@ from headway.storage.checkpoint.staging import Note, Slot, stage
 from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.object_store.fsspec_client import FsspecClient
-from headway.storage.object_store.upload import Parcel, folder_key, inventory_at, send
+from headway.storage.object_store.upload import RankUpload, folder_key, inventory_at, send
 from headway.storage.object_store.uri import open_store
 from headway.storage.run import layout
 from headway.testing.contracts.checkpoint_backend import CheckpointBackendContract
@@ -98,7 +98,7 @@ class InStore(CheckpointBackendContract):
     ) -> None:
         source, key, names = written(self.root, files), user_key().for_run("run"), frozenset(files)
         given = inventory_at(source)
-        send(Parcel(self.store, attempt, seq, rank, source, name, given, tuple(files), names, key), Note(2, {}))
+        send(RankUpload(self.store, attempt, seq, rank, source, name, given, tuple(files), names, key), Note(2, {}))
 
     @contextlib.contextmanager
     def interrupted(self, backend: CheckpointBackend) -> Iterator[None]:

@@ -663,12 +663,12 @@ def test_retries_end(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         url = "x://y"
 
-        @base.patiently("written")
+        @base.with_retries("written")
         def put(self, key: str) -> None:
             tries.append(key)
             raise OSError("connection reset")
 
-        @base.patiently("read")
+        @base.with_retries("read")
         def read(self, key: str) -> None:
             tries.append(key)
             raise PermissionError("not yours")
@@ -702,9 +702,9 @@ def test_a_file_that_vanishes_on_its_way_to_the_store_fails_the_save(s3: S3, tmp
         claim = ObjectStoreSaver._parcel
 
         def and_then(self: ObjectStoreSaver, *args: Any) -> Any:
-            parcel = claim(self, *args)
+            rank_upload = claim(self, *args)
             (folder / "b").unlink() if config["mode"] is SYNC else (folder / "b").write_text("another")
-            return parcel
+            return rank_upload
 
         ObjectStoreSaver._parcel = and_then  # type: ignore[method-assign]
         train.report(

@@ -25,12 +25,12 @@ _FICLONE = 0x40049409
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe that has taken a file's place does not block
 
 
-def make_folder(path: Path) -> None:
+def make_directory(path: Path) -> None:
     """With all folders above it; it may be there already. Only its owner may enter those that are new."""
     try:
         path.mkdir(mode=0o700, exist_ok=True)
     except FileNotFoundError:
-        make_folder(path.parent)
+        make_directory(path.parent)
         path.mkdir(mode=0o700, exist_ok=True)
 
 
@@ -112,7 +112,7 @@ def exchange(a: Path, b: Path) -> None:
         move(aside, a)
 
 
-def is_written(path: Path) -> bool:
+def is_open_for_writing(path: Path) -> bool:
     """Whether some process has this file open to write, or mapped; False where the filesystem cannot tell.
 
     The kernel knows: it gives nobody a lease to read such a file.

@@ -95,17 +95,17 @@ def replace_links(folder: Path) -> None:
                 _replace_link(path, within=folder)
 
 
-def own_content(folder: Path, *, leases: bool) -> None:
+def detach_files(folder: Path, *, leases: bool) -> None:
     """Put copies in the place of files that others can still write to: a committed checkpoint must never change.
 
     Args:
         folder: Its files have just been moved here; there are no links.
-        leases: Whether its filesystem can tell which files are open (see :func:`disk.is_written`).
+        leases: Whether its filesystem can tell which files are open (see :func:`durable_fs.is_open_for_writing`).
     """
     found = [(path, path.stat()) for path in folder.rglob("*") if path.is_file()]
     names = Counter(status.st_ino for _, status in found)
     for path, status in found:
-        if status.st_nlink > names[status.st_ino] or (leases and durable_fs.is_written(path)):
+        if status.st_nlink > names[status.st_ino] or (leases and durable_fs.is_open_for_writing(path)):
             _replace(path, functools.partial(durable_fs.copy, path))
 
 

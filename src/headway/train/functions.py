@@ -14,7 +14,7 @@ from headway.core.errors import ConfigError, PreemptionInfo
 from headway.core.validation import CheckpointConsistencyMode, ReportedCheckpointStatus, ValidationTaskConfig
 from headway.frameworks.registry import tracking_of
 from headway.storage.checkpoint.checkpoint import Checkpoint
-from headway.storage.checkpoint.validation_record import wish as validation_wish
+from headway.storage.checkpoint.validation_record import validation_request
 from headway.storage.run import layout
 from headway.train.context import TrainContext
 from headway.train.reported import ReportedCheckpoint
@@ -117,7 +117,7 @@ def _validation(session: Session, checkpoint: object, asked: object) -> dict[str
         raise ConfigError(
             "report(validation=...) needs a function to validate with: give the trainer a validation_config"
         )
-    return validation_wish(None if asked is True else asked, session.storage.key)
+    return validation_request(None if asked is True else asked, session.storage.key)
 
 
 def track(**things: Any) -> Tracked:

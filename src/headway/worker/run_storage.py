@@ -12,7 +12,7 @@ from headway.core.errors import StorageError
 from headway.core.messages import RunInfo
 from headway.core.security.signing import Key
 from headway.storage.checkpoint.checkpoint import Checkpoint
-from headway.storage.checkpoint.staging import lock_of
+from headway.storage.checkpoint.staging import lock_identity
 from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.upload import folder_key
 from headway.storage.run import layout
@@ -25,7 +25,7 @@ class RunStorage:
         self._run = run
         self.path = Path(run.path)
         self.root = Path(run.root or run.path)  # where checkpoints are staged
-        self.lock = lock_of(self.root)  # tells whether another run's directory takes its place later
+        self.lock = lock_identity(self.root)  # tells whether another run's directory takes its place later
         self.key = Key(run.key)
 
     @functools.cached_property

@@ -101,7 +101,7 @@ class FailureRecorder:
         name = f"attempt-{self._attempt.attempt:03d}-stall-{self._num_stalls}"
         summary = self._summary("stalled", diagnosis.fault, diagnosis.ranks[0], diagnosis.text)
         self._write(name, replace(summary, ranks=tuple(diagnosis.ranks)))
-        return bundles.folder_of(self._run, name)
+        return bundles.directory_of(self._run, name)
 
     def record_failure(self, attempt: int, failures: Sequence[Failure]) -> None:
         first, *_ = ordered(failures)

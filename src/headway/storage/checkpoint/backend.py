@@ -130,7 +130,7 @@ class LocalCheckpointBackend:
     def finish(self, attempt: int, seq: int, rank: int) -> bool:
         self.fence()
         key = self._key
-        handoffs = {(each.seq, each.rank): each for each in background_handoff.found(self.root, key, attempt)}
+        handoffs = {(each.seq, each.rank): each for each in background_handoff.pending(self.root, key, attempt)}
         if (left := handoffs.get((seq, rank))) is not None:
             return background_handoff.finish(self.root, left, key)
         return Slot(self.root, attempt, seq, rank).folder.is_dir()  # they were there, and it could not say so
@@ -141,7 +141,7 @@ class LocalCheckpointBackend:
 
     def sweep(self, attempt: int, names: Collection[str], keep: Collection[int] = ()) -> None:
         self.fence()
-        for left in background_handoff.found(self.root, self._key, attempt):
+        for left in background_handoff.pending(self.root, self._key, attempt):
             background_handoff.undo(self.root, left)
         staging.sweep(self.root, attempt, keep)
 

@@ -30,8 +30,8 @@ from headway.core.schema.shape import COUNT, Range, ShapeError, conform
 from headway.core.security.signing import Key
 from headway.storage import durable_fs
 from headway.storage.checkpoint.file_inventory import Incomplete, Inventory, copy
-from headway.storage.checkpoint.staging import Note, Slot, check_any, copied_from, inventory_of, settle
-from headway.storage.fs_ops import own_content, read_small, replace_links
+from headway.storage.checkpoint.staging import Note, Slot, check_any, inventory_of, settle, with_source
+from headway.storage.fs_ops import detach_files, read_small, replace_links
 from headway.storage.run import layout
 
 SUFFIX = ".handoff"
@@ -116,7 +116,7 @@ def begin(
     Raises:
         StorageError: There is no file to move, or one has vanished.
     """
-    note, run, source = copied_from(note, source), slot.run, source.resolve()
+    note, run, source = with_source(note, source), slot.run, source.resolve()
     aside = _aside(slot) if inside else source.parent / f"{PREFIX}{secrets.token_hex(8)}"
     handoff = Handoff(
         attempt=slot.attempt,
@@ -131,13 +131,13 @@ def begin(
     try:
         given = inventory_of(source, slot, note)
         check_any(given, source)
-        durable_fs.make_folder(layout.staging(run))
-        _write(run, handoff, key)
+        durable_fs.make_directory(layout.staging(run))
+        _write_record(run, handoff, key)
         aside.mkdir(mode=0o700)
         _keep_links(source, aside / _NEW_LINK)
         _move_all(source, aside)
         handoff = replace(handoff, complete=True, names=_moved(handoff, given, slot))
-        _write(run, handoff, key)
+        _write_record(run, handoff, key)
     except OSError as error:
         undo(run, handoff)
         if error.errno in _CANNOT_MOVE:
@@ -196,7 +196,9 @@ def settle_inside(slot: Slot, handoff: Handoff, key: Key) -> None:
         for path in (Path(root, name) for name in (*directories, *names)):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 durable_fs.remove(path)
-    own_content(handoff.aside, leases=not durable_fs.is_written(handoff.place(slot.run)))  # nobody writes to that one
+    detach_files(
+        handoff.aside, leases=not durable_fs.is_open_for_writing(handoff.place(slot.run))
+    )  # nobody writes to that one
     for name in (layout.MANIFEST, layout.VALIDATION):
         durable_fs.remove(handoff.aside / name)
     _check_names(handoff, handoff.aside)
@@ -268,12 +270,12 @@ def rescue(run: Path, taken: Path) -> Path:
     """Move files of the user's out of staging, which is swept, to where nothing is."""
     names = (f"{taken.name}{ending}" for ending in ("", *(f"-{count}" for count in range(2, 1000))))
     place = next(path for path in map((run / layout.RESCUED).joinpath, names) if not os.path.lexists(path))
-    durable_fs.make_folder(place.parent)
+    durable_fs.make_directory(place.parent)
     durable_fs.move(taken, place)
     return place
 
 
-def left_behind(run: Path) -> Iterator[Path]:
+def orphans(run: Path) -> Iterator[Path]:
     """Files of the user's in staging that no hand-off of ours tells of."""
     yield from sorted(path for path in layout.staging(run).glob(f"*{_TAKEN}") if path.is_dir() and any(path.iterdir()))
 
@@ -285,7 +287,7 @@ def finish(run: Path, handoff: Handoff, key: Key) -> bool:
         end(run, handoff)
         return True
     slot.clear()
-    if not is_there(handoff):
+    if not is_available(handoff):
         return False
     if handoff.aside == _aside(slot):
         settle_inside(slot, handoff, key)
@@ -300,12 +302,12 @@ def copy_aside(aside: Path, target: Path, run: Path) -> None:
     copy(Inventory.of(aside, leave_out=run), aside, target, leave_out=run, frozen=False)
 
 
-def is_there(handoff: Handoff) -> bool:
+def is_available(handoff: Handoff) -> bool:
     """Whether all files are on this machine, as the worker has written them."""
     return handoff.complete and handoff.boot == durable_fs.boot_id() and handoff.aside.is_dir()
 
 
-def found(run: Path, key: Key, attempt: int | None = None) -> Iterator[Handoff]:
+def pending(run: Path, key: Key, attempt: int | None = None) -> Iterator[Handoff]:
     """The hand-offs that workers of this run have left, of one attempt or of all. What is not theirs is removed."""
     for path in sorted(layout.staging(run).glob(f"{'*' if attempt is None else attempt}.*{SUFFIX}")):
         handoff = _read(path, key)
@@ -315,7 +317,7 @@ def found(run: Path, key: Key, attempt: int | None = None) -> Iterator[Handoff]:
             yield handoff
 
 
-def _write(run: Path, handoff: Handoff, key: Key) -> None:
+def _write_record(run: Path, handoff: Handoff, key: Key) -> None:
     content = {"format": FORMAT, **asdict(handoff)}
     content |= {"source": str(handoff.source), "aside": str(handoff.aside), "note": json.loads(handoff.note.to_json())}
     text = json.dumps(content, sort_keys=True)

@@ -20,10 +20,10 @@ from headway.core.errors import StorageError
 from headway.core.schema.data_cursor import DataCursor, DatasetCursor
 from headway.core.security.signing import Key
 from headway.storage import durable_fs
-from headway.storage.checkpoint.manifest import flushed, read_manifest, versions, write_manifest
+from headway.storage.checkpoint.manifest import flush_files, read_manifest, versions, write_manifest
 from headway.storage.checkpoint.merge import Given, merge
 from headway.storage.checkpoint.staging import Note, Slot, read_note
-from headway.storage.checkpoint.validation_record import carry_over, lay_down
+from headway.storage.checkpoint.validation_record import carry_over, write_request
 from headway.storage.fs_ops import remove_json, replace_links
 from headway.storage.run import layout
 
@@ -109,14 +109,14 @@ def commit(run: Path, what: CommitRequest, signer: Signer | None = None) -> Save
     if whole == final:
         replace_links(whole)  # what the ranks have copied has none
     clashes = () if whole == final else tuple(merge([Given.by(slot) for slot in slots]))
-    validation = lay_down(whole, _wish(slots))
-    manifest = what.manifest(note, flushed(whole))
+    validation = write_request(whole, _validation_request(slots))
+    manifest = what.manifest(note, flush_files(whole))
     if whole == final:
         check_adopted_files(manifest, notes.values())
     if signer is not None:
         manifest = signer.sign(manifest, notes)
     write_manifest(whole, manifest)
-    put_in_place(whole, final)
+    publish(whole, final)
     for slot in slots:
         slot.clear()
     return SavedCheckpoint(final, manifest, clashes, validation=validation)
@@ -137,10 +137,10 @@ def check_adopted_files(manifest: Manifest, notes: Iterable[Note | None]) -> Non
             )
 
 
-def _wish(slots: Sequence[Slot]) -> dict[str, Any] | None:
+def _validation_request(slots: Sequence[Slot]) -> dict[str, Any] | None:
     """Any rank may ask for a validation; the lowest that does is heard."""
-    wishes = (note.validation for slot in slots if (note := read_note(slot)) is not None)
-    return next((wish for wish in wishes if wish is not None), None)
+    requests = (note.validation for slot in slots if (note := read_note(slot)) is not None)
+    return next((request for request in requests if request is not None), None)
 
 
 def _check_slots(slots: Sequence[Slot]) -> None:
@@ -152,7 +152,7 @@ def _check_slots(slots: Sequence[Slot]) -> None:
         raise StorageError(f"the ranks call this checkpoint by different names: {names}")
 
 
-def put_in_place(whole: Path, final: Path) -> None:
+def publish(whole: Path, final: Path) -> None:
     """The one step that makes a folder with a manifest a checkpoint; one that lay there already has just become it."""
     if whole != final:
         if os.path.lexists(final):
@@ -167,14 +167,14 @@ def extend(path: Path, late: Slot, signer: Signer | None = None) -> SavedCheckpo
     known = late.folder.with_name(f"{late.folder.name}.known")
     beside = [layout.METADATA] if (path / layout.METADATA).is_file() else []  # replaced as a whole when it changes
     for name in (*manifest.files, *beside):
-        durable_fs.make_folder((known / name).parent)
+        durable_fs.make_directory((known / name).parent)
         durable_fs.link(path / name, known / name)  # committed files never change
     order = sorted([Given(min(manifest.ranks), known, Note(0, {})), Given.by(late)], key=lambda given: given.rank)
     clashes = tuple(merge(order))
     whole = order[0].folder
     ranks = sorted([*manifest.ranks, late.rank])
-    larger = replace(manifest, ranks=ranks, files=flushed(whole), time=time.time(), versions=versions())
-    validation = carry_over(path, whole, _wish([late]))
+    larger = replace(manifest, ranks=ranks, files=flush_files(whole), time=time.time(), versions=versions())
+    validation = carry_over(path, whole, _validation_request([late]))
     if signer is not None:
         larger = signer.extend(manifest, larger, late.rank, read_note(late))
     write_manifest(whole, larger)
@@ -188,7 +188,7 @@ def extend(path: Path, late: Slot, signer: Signer | None = None) -> SavedCheckpo
 def discard(path: Path) -> None:
     """Take a checkpoint away: first its name, so that it is never half there."""
     trash = path.parent / layout.STAGING / layout.with_ending(path.name, ".discarded")
-    durable_fs.make_folder(trash.parent)
+    durable_fs.make_directory(trash.parent)
     if path.exists():
         durable_fs.move(path, trash)
     durable_fs.remove(trash)

@@ -132,7 +132,7 @@ def copy(inventory: Inventory, source: Path, target: Path, *, leave_out: Path, f
         Incomplete: A file has vanished, or keeps changing.
         OSError: A file cannot be read or written; it is named.
     """
-    durable_fs.make_folder(target)
+    durable_fs.make_directory(target)
     copied = set(_copied(inventory, source, target, frozen=frozen))
     vanished = inventory.files.keys() - copied
     if vanished and not frozen:  # what they are called now, if they were renamed
@@ -146,7 +146,7 @@ def copy(inventory: Inventory, source: Path, target: Path, *, leave_out: Path, f
 
 def _copied(inventory: Inventory, source: Path, target: Path, *, frozen: bool) -> Iterator[str]:
     for path in inventory.directories:
-        durable_fs.make_folder(target / path)
+        durable_fs.make_directory(target / path)
     for name, state in inventory.files.items():
         try:
             _copy_file(source / name, target / name, state if frozen else None)
@@ -167,7 +167,9 @@ def _copy_file(source: Path, target: Path, expected: FileState | None) -> None:
         before = FileState.of(source)
         if expected is not None and before != expected:
             raise Incomplete(changed_since(source))
-        written = durable_fs.is_written(source)  # then its state may stay the same although its content changes
+        written = durable_fs.is_open_for_writing(
+            source
+        )  # then its state may stay the same although its content changes
         durable_fs.copy(source, target)
         after = FileState.of(source)
         if after == before and not (written and not same_content(source, target)):

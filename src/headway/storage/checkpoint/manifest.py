@@ -52,18 +52,18 @@ def versions() -> dict[str, str]:
     return {"headway": headway.__version__, "python": platform.python_version()}
 
 
-def flushed(folder: Path) -> dict[str, StoredFile]:
+def flush_files(folder: Path) -> dict[str, StoredFile]:
     """Put every file below on the disk itself, for its owner alone to read, and say what it holds."""
     names = [name for name in sizes(folder) if name not in layout.BESIDE[1:]]  # which may change
     with concurrent.futures.ThreadPoolExecutor(max(1, min(HASHERS, len(names)))) as pool:
-        stored = list(pool.map(lambda name: _flushed(folder / name), names))
+        stored = list(pool.map(lambda name: _flush_file(folder / name), names))
     for root, _, _ in os.walk(folder):
         durable_fs.make_private(Path(root))
         durable_fs.flush(Path(root))
     return dict(zip(names, stored, strict=True))
 
 
-def _flushed(path: Path) -> StoredFile:
+def _flush_file(path: Path) -> StoredFile:
     durable_fs.make_private(path)
     durable_fs.flush(path)
     return StoredFile(path.stat().st_size, checksum(path))
@@ -146,7 +146,7 @@ def _difference(folder: Path, name: str, stored: StoredFile, *, contents: bool) 
     return ""
 
 
-def in_words(wrong: Iterable[str]) -> str:
+def one_sentence(wrong: Iterable[str]) -> str:
     """One sentence of what is wrong with a checkpoint; empty where nothing is. Of many files it names the first."""
     found = list(wrong)
     more = len(found) - _MOST_NAMED

@@ -53,7 +53,7 @@ def merge(given: Sequence[Given]) -> Iterator[FileConflict]:
                 differing.setdefault(name, [owner]).append(late)
             if owner is None or late.outdates(owner):
                 owners[name] = late
-                durable_fs.make_folder((whole / name).parent)
+                durable_fs.make_directory((whole / name).parent)
                 durable_fs.move(late.folder / name, whole / name)
     for name, who in differing.items():
         kept = owners[name].rank

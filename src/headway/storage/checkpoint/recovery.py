@@ -26,8 +26,8 @@ from headway.core.security.signing import Key
 from headway.storage import durable_fs
 from headway.storage.checkpoint import background_handoff, staging
 from headway.storage.checkpoint.background_handoff import Handoff
-from headway.storage.checkpoint.commit import CommitRequest, Signer, commit, put_in_place
-from headway.storage.checkpoint.manifest import NewerFormat, damage, in_words, read_manifest
+from headway.storage.checkpoint.commit import CommitRequest, Signer, commit, publish
+from headway.storage.checkpoint.manifest import NewerFormat, damage, one_sentence, read_manifest
 from headway.storage.checkpoint.staging import Note, Slot
 from headway.storage.checkpoint.validation_record import read_validation
 from headway.storage.fs_ops import entries, has_links
@@ -75,7 +75,7 @@ def _look(run: Path) -> tuple[Survey, bool]:
     for folder in _folders(run):
         try:
             manifest = read_manifest(folder)
-            wrong = in_words(damage(folder, manifest, contents=False))
+            wrong = one_sentence(damage(folder, manifest, contents=False))
         except FileNotFoundError:
             vanished = True
             continue
@@ -133,13 +133,13 @@ def restore_reports(run: Path, kept: Sequence[SavedCheckpoint]) -> Iterator[str]
 
 
 def _finish_handoffs(run: Path, key: Key) -> Iterator[str]:
-    for left in background_handoff.found(run, key):
+    for left in background_handoff.pending(run, key):
         yield from finish_or_undo(run, left, lambda left: background_handoff.finish(run, left, key))
 
 
 def _rescue(run: Path) -> Iterator[str]:
     """Files that somebody has taken whose key is another: what he has said of them is not believed, but they stay."""
-    for taken in background_handoff.left_behind(run):
+    for taken in background_handoff.orphans(run):
         place = background_handoff.rescue(run, taken)
         yield f"files that were taken when the run was cut off belong to no report of yours; they are in {place}"
 
@@ -179,7 +179,7 @@ def _finish_renames(run: Path) -> Iterator[str]:
         final = run / layout.CHECKPOINTS / manifest.name
         if any(damage(folder, manifest, contents=True)) or os.path.lexists(final):
             continue
-        put_in_place(folder, final)
+        publish(folder, final)
         yield f"{final.name} (report {manifest.seq}) was complete when the run was cut off, and is kept"
 
 
@@ -220,7 +220,7 @@ def _is_inside(slot: Slot, note: Note, key: Key | None) -> bool:
 def _complete_saves(run: Path, key: Key | None = None) -> dict[tuple[int, int], dict[Slot, Note]]:
     rounds: dict[tuple[int, int], dict[int, Note]] = defaultdict(dict)
     savers: dict[int, set[int]] = defaultdict(set)
-    for slot, complete in staging.begun(run):
+    for slot, complete in staging.staged_saves(run):
         savers[slot.attempt].add(slot.rank)
         note = staging.read_note(slot) if complete else None
         if note is not None and note.boot == durable_fs.boot_id() and _is_inside(slot, note, key):
@@ -258,14 +258,14 @@ def _set_damaged_aside(run: Path, *, crashed: bool) -> Iterator[str]:
         _refuse_newer(Path(folder))
         yield _set_aside(Path(folder), wrong)
     for saved in reversed(found.kept if crashed else []):
-        say_reading(saved.manifest)
-        wrong = in_words(damage(Path(saved.path), saved.manifest, contents=True))
+        warn_of_reading(saved.manifest)
+        wrong = one_sentence(damage(Path(saved.path), saved.manifest, contents=True))
         if not wrong:
             return
         yield _set_aside(Path(saved.path), wrong)
 
 
-def say_reading(manifest: Manifest) -> None:
+def warn_of_reading(manifest: Manifest) -> None:
     """Tell the user why opening the run takes long."""
     if manifest.size > LARGE:
         size = f"{manifest.size / 1e9:.1f} GB"

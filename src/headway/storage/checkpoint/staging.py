@@ -143,7 +143,7 @@ _NOTE = {
 }
 
 
-def copied_from(note: Note, source: Path) -> Note:
+def with_source(note: Note, source: Path) -> Note:
     """Said before the first byte is copied."""
     return replace(note, source=str(source.resolve()), began=time.monotonic())
 
@@ -151,15 +151,15 @@ def copied_from(note: Note, source: Path) -> Note:
 def check_present(run: Path, lock: tuple[int, int] | None = None) -> None:
     """StorageError where the run directory has disappeared, with its disk, say: it must not be created again.
 
-    ``lock`` is an earlier result of :func:`lock_of`: the directory must not be that of another run either.
+    ``lock`` is an earlier result of :func:`lock_identity`: the directory must not be that of another run either.
     """
     if not run.is_dir():
         raise StorageError(f"the run's folder {run} is not there any more: has its disk gone away?")
-    if lock is not None and lock_of(run) not in (lock, None):
+    if lock is not None and lock_identity(run) not in (lock, None):
         raise StorageError(replaced(run))
 
 
-def lock_of(run: Path) -> tuple[int, int] | None:
+def lock_identity(run: Path) -> tuple[int, int] | None:
     """What no other run's lock has; None where there is none."""
     try:
         status = os.lstat(run / layout.LOCK)
@@ -178,7 +178,7 @@ def replaced(run: Path) -> str:
 def scratch(run: Path, attempt: int) -> Path:
     """A folder for files that will be staged; should they never be, they go with what the attempt has left."""
     check_present(run)
-    durable_fs.make_folder(layout.staging(run))
+    durable_fs.make_directory(layout.staging(run))
     return Path(tempfile.mkdtemp(prefix=f"{attempt}.own-", dir=layout.staging(run)))
 
 
@@ -199,12 +199,12 @@ def stage(source: Path, slot: Slot, note: Note, key: Key | None = None, *, given
     copied: set[str] = set()
 
     def fill() -> None:
-        durable_fs.make_folder(slot.part)
+        durable_fs.make_directory(slot.part)
         found = given or inventory_of(source, slot, note)
         check_any(found, source)
         copied.update(file_inventory.copy(found, source, slot.part, leave_out=slot.run, frozen=given is not None))
 
-    _stage(fill, slot, copied_from(note, source), key)
+    _stage(fill, slot, with_source(note, source), key)
     return copied
 
 
@@ -222,7 +222,7 @@ def stage_dict(data: Mapping[Any, Any], slot: Slot, note: Note, key: Key | None 
     """The same for a dict."""
 
     def fill() -> None:
-        durable_fs.make_folder(slot.part)
+        durable_fs.make_directory(slot.part)
         write_dict(slot.part, data)
 
     _stage(fill, slot, replace(note, values=scalars(data)), key)
@@ -241,7 +241,7 @@ def adopt(source: Path, slot: Slot, note: Note, key: Key | None = None) -> None:
     check_any(given, source)
     names = [name for name in given.files if not given.may_lack(name) and name not in layout.BESIDE]
     files = {name: StoredFile(given.files[name].size) for name in names}
-    _stage(lambda: durable_fs.make_folder(slot.part), slot, replace(note, adopted=source.name, files=files), key)
+    _stage(lambda: durable_fs.make_directory(slot.part), slot, replace(note, adopted=source.name, files=files), key)
 
 
 def check_name(name: str) -> None:
@@ -293,7 +293,7 @@ def _is_ours(source: Path) -> bool:
     return True
 
 
-def is_kept(source: Path) -> bool:
+def is_in_checkpoint(source: Path) -> bool:
     """Whether a directory is part of a run's checkpoint, or of a copy of one that other processes read, or holds any.
 
     Its files are copied when it is reported, and never taken: the checkpoint would be lost.
@@ -317,7 +317,7 @@ _NUMBER = "(0|[1-9][0-9]{0,17})"
 _NAME = re.compile(rf"{_NUMBER}\.{_NUMBER}\.rank-{_NUMBER}(\.part)?")
 
 
-def begun(run: Path) -> Iterator[tuple[Slot, bool]]:
+def staged_saves(run: Path) -> Iterator[tuple[Slot, bool]]:
     """Every save that lies in staging, and whether it is complete.
 
     What ranks stage holds no links: a save that does was made by somebody else, and would lead out of the directory.

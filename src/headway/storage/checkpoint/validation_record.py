@@ -34,7 +34,7 @@ _SHAPE = {
 }
 
 
-def wish(config: ValidationTaskConfig | None, key: Key) -> dict[str, Any]:
+def validation_request(config: ValidationTaskConfig | None, key: Key) -> dict[str, Any]:
     """What a report asks for, as plain data that a note can hold; ``key`` is that of the run."""
     config = config or ValidationTaskConfig()
     return {"kwargs": pack(config.fn_kwargs or {}, key), "timeout_s": config.timeout_s}
@@ -105,18 +105,18 @@ def validation_bytes(validation: ValidationRecord) -> bytes:
     return json_bytes(asdict(validation))
 
 
-def lay_down(folder: Path, asked: Mapping[str, Any] | None) -> ValidationRecord | None:
+def write_request(folder: Path, asked: Mapping[str, Any] | None) -> ValidationRecord | None:
     """For a folder that is about to be a checkpoint: the wish, if there is one, and nothing of older times."""
     remove_json(folder / layout.VALIDATION)
     if asked is None:
         return None
-    validation = wanted(asked)
+    validation = pending_record(asked)
     write_validation(folder, validation)
     return validation
 
 
-def wanted(asked: Mapping[str, Any]) -> ValidationRecord:
-    """What a note asks for. StorageError where it is not what :func:`wish` has written."""
+def pending_record(asked: Mapping[str, Any]) -> ValidationRecord:
+    """What a note asks for. StorageError where it is not what :func:`validation_request` has written."""
     try:
         conform(asked, {"kwargs": _KWARGS_SHAPE, "timeout_s": _TIMEOUT})
         return ValidationRecord(**asked)
@@ -128,6 +128,6 @@ def carry_over(known: Path, larger: Path, asked: Mapping[str, Any] | None) -> Va
     """For a folder that is about to replace a checkpoint: what is known of that one, else the wish of who came late."""
     before = read_validation(known)
     if before is None:
-        return lay_down(larger, asked)
+        return write_request(larger, asked)
     write_validation(larger, before)
     return before

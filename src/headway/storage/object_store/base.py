@@ -73,7 +73,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def patiently(what: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def with_retries(what: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Try again what may pass; in the end, a StorageError that says ``what`` could not be done, and to which key."""
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:

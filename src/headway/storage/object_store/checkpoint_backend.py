@@ -22,7 +22,7 @@ from headway.storage.checkpoint.validation_record import validation_bytes
 from headway.storage.object_store import download_cache, recovery
 from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.commit import StoreCommit
-from headway.storage.object_store.upload import Parcel, begun_key, folder_key, note_key, send
+from headway.storage.object_store.upload import RankUpload, begun_key, folder_key, note_key, send
 from headway.storage.object_store.verify import SET_ASIDE, damage
 from headway.storage.run import layout
 
@@ -87,16 +87,16 @@ class ObjectStoreCheckpointBackend:
     def _finish(self, left: Handoff) -> bool:
         assert self.signer is not None
         assert self.home is not None
-        if not background_handoff.is_there(left):
+        if not background_handoff.is_available(left):
             return False
-        send(Parcel.of(self.store, left, self.signer.key), left.note)
+        send(RankUpload.of(self.store, left, self.signer.key), left.note)
         background_handoff.end(self.home, left)
         return True
 
     def _handoffs(self, attempt: int | None = None) -> Iterator[Handoff]:
         if self.signer is None or self.home is None:
             return iter(())
-        return background_handoff.found(self.home, self.signer.key, attempt)
+        return background_handoff.pending(self.home, self.signer.key, attempt)
 
     def clear(self, attempt: int, seq: int, rank: int, folder: str | None) -> None:
         """Files that will not become a checkpoint."""

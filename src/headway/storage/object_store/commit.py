@@ -13,11 +13,11 @@ from headway.core.errors import StorageError
 from headway.storage.checkpoint.commit import CommitRequest, Signer, check_adopted_files
 from headway.storage.checkpoint.manifest import manifest_bytes, parse_manifest, versions
 from headway.storage.checkpoint.staging import Note
-from headway.storage.checkpoint.validation_record import validation_bytes, wanted
+from headway.storage.checkpoint.validation_record import pending_record, validation_bytes
 from headway.storage.object_store import recovery
 from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.upload import begun_key, differing, folder_key, get_note, note_key
-from headway.storage.object_store.verify import damage, summed
+from headway.storage.object_store.verify import checksums, damage
 from headway.storage.run import layout
 
 
@@ -59,8 +59,8 @@ class StoreCommit:
             check_adopted_files(manifest, (note for _, note in notes))
         if self.signer is not None:
             manifest = self.signer.sign(manifest, dict(notes))
-        wish = next((note.validation for _, note in notes if note.validation is not None), None)
-        return self._written(manifest, notes, wanted(wish) if wish is not None else None)
+        request = next((note.validation for _, note in notes if note.validation is not None), None)
+        return self._written(manifest, notes, pending_record(request) if request is not None else None)
 
     def _written(
         self, manifest: Manifest, notes: list[tuple[int, Note]], validation: ValidationRecord | None
@@ -96,7 +96,7 @@ class StoreCommit:
     def _adopted(self, name: str) -> dict[str, StoredFile]:
         """Files that the user has put there: they are read, because nobody has checksummed them yet."""
         folder = self.store.at(folder_key(name))
-        return summed(folder, {file: size for file, size in folder.sizes().items() if file not in layout.BESIDE})
+        return checksums(folder, {file: size for file, size in folder.sizes().items() if file not in layout.BESIDE})
 
     def extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> SavedCheckpoint:
         """Add the files of a rank: a larger manifest replaces the smaller one, whose files stay as they are."""
@@ -114,6 +114,6 @@ class StoreCommit:
         larger = replace(manifest, ranks=ranks, files=files, time=time.time(), versions=versions())
         if self.signer is not None:
             larger = self.signer.extend(manifest, larger, rank, note)
-        wish = wanted(note.validation) if note.validation is not None else None
-        validation = recovery.validation_of(folder) or wish
+        request = pending_record(note.validation) if note.validation is not None else None
+        validation = recovery.validation_of(folder) or request
         return self._written(larger, [(manifest.ranks[0], known), (rank, note)], validation)

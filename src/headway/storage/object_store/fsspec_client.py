@@ -11,7 +11,7 @@ from typing import Any
 
 from headway.core.errors import ConfigError
 from headway.storage.checkpoint.manifest import checksum
-from headway.storage.object_store.base import patiently
+from headway.storage.object_store.base import with_retries
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class FsspecClient:
     def _parent(self, key: str) -> None:
         self.fs.makedirs(posixpath.dirname(self._key(key)), exist_ok=True)
 
-    @patiently("written")
+    @with_retries("written")
     def put(self, key: str, data: bytes) -> None:
         self._parent(key)
         self.fs.pipe_file(self._key(key), data)
 
-    @patiently("written")
+    @with_retries("written")
     def create(self, key: str, data: bytes) -> bool:
         """Not in one step: most filesystems cannot. Who comes second by milliseconds is seen when it reads back."""
         self.fs.invalidate_cache()
@@ -73,26 +73,26 @@ class FsspecClient:
         self.fs.invalidate_cache()
         return bool(self.fs.cat_file(self._key(key)) == data)
 
-    @patiently("written")
+    @with_retries("written")
     def upload(self, key: str, path: Path) -> None:
         self._parent(key)
         self.fs.put_file(str(path), self._key(key))
 
-    @patiently("read")
+    @with_retries("read")
     def read(self, key: str) -> bytes:
         return bytes(self.fs.cat_file(self._key(key)))
 
-    @patiently("read")
+    @with_retries("read")
     def download(self, key: str, path: Path, size: int) -> str:
         self.fs.get_file(self._key(key), str(path))
         return checksum(path)
 
-    @patiently("read")
+    @with_retries("read")
     def checksum(self, key: str, size: int) -> str:
         with self.fs.open(self._key(key), "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
-    @patiently("listed")
+    @with_retries("listed")
     def sizes(self, folder: str = "") -> dict[str, int]:
         self.fs.invalidate_cache()
         try:
@@ -102,7 +102,7 @@ class FsspecClient:
         root = self.fs._strip_protocol(self.root).rstrip("/")
         return {name[len(root) :].lstrip("/"): int(entry["size"] or 0) for name, entry in found.items()}
 
-    @patiently("deleted")
+    @with_retries("deleted")
     def delete(self, keys: Iterable[str]) -> None:
         self.fs.invalidate_cache()
         for key in keys:

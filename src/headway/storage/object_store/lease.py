@@ -129,7 +129,7 @@ def read(store: ObjectStore) -> dict[str, Any] | None:
 def is_held(store: ObjectStore) -> bool:
     """Whether somebody has said so lately, by its own clock."""
     found = read(store)
-    return found is not None and not _died_here(found) and abs(time.time() - found.get("time", 0)) < EXPIRE_S
+    return found is not None and not _owner_exited(found) and abs(time.time() - found.get("time", 0)) < EXPIRE_S
 
 
 def _await_end(store: ObjectStore) -> bool:
@@ -140,11 +140,11 @@ def _await_end(store: ObjectStore) -> bool:
     first = read(store)
     if first is None:
         return False
-    if not _died_here(first):
+    if not _owner_exited(first):
         owner = printable(first.get("owner", "another process"))
         _logger.warning(f"run {store.url} was left open by {owner}: is it alive?")
     began = time.monotonic()
-    while not _died_here(first) and time.monotonic() - began < EXPIRE_S:
+    while not _owner_exited(first) and time.monotonic() - began < EXPIRE_S:
         time.sleep(RENEW_S / 5)
         now = read(store)
         if now is None:
@@ -154,7 +154,7 @@ def _await_end(store: ObjectStore) -> bool:
     if read(store) != first:
         raise _is_open(store, read(store))
     store.delete([layout.LOCK])
-    return not _died_here(first)
+    return not _owner_exited(first)
 
 
 def _is_open(store: ObjectStore, found: dict[str, Any] | None) -> StorageError:
@@ -162,7 +162,7 @@ def _is_open(store: ObjectStore, found: dict[str, Any] | None) -> StorageError:
     return StorageError(f"run {store.url} is open in {owner}: wait for it, or choose another name")
 
 
-def _died_here(found: dict[str, Any]) -> bool:
+def _owner_exited(found: dict[str, Any]) -> bool:
     """Whether its owner was a process of this machine that is gone."""
     if (found.get("host"), found.get("boot")) != (socket.gethostname(), boot_id()):
         return False

@@ -87,14 +87,14 @@ def fetch_growing_logs(store: ObjectStore, home: Path) -> None:
             path.write_bytes(store.read(key))
 
 
-def tidy(home: Path) -> None:
+def remove_leftovers(home: Path) -> None:
     """Take away what processes that were killed have left on its way to the store; we hold the lock."""
     spools = (path for kind in (".dict-*", ".headway-save-*") for path in home.glob(kind))
     for path in (layout.staging(home), *spools):
         shutil.rmtree(path, ignore_errors=True)
 
 
-def forget(home: Path) -> None:
+def clear_home(home: Path) -> None:
     """What is here is of a run that the store does not have any more."""
     for path in (home / layout.DESCRIPTION, *(home / name for name in _GROWING), *(home / layout.LOGS).glob("*")):
         path.unlink(missing_ok=True)

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from headway.core.environment import has_aws_keys, object_store_endpoint
 from headway.core.errors import ConfigError
-from headway.storage.object_store.base import CONCURRENCY, PART, PART_DEADLINE_S, patiently
+from headway.storage.object_store.base import CONCURRENCY, PART, PART_DEADLINE_S, with_retries
 
 _MISSING = (
     "storage on {url} needs the package obstore, which is not installed: pip install 'headway[remote]', or give "
@@ -86,11 +86,11 @@ class ObstoreClient:
     def _key(self, key: str) -> str:
         return f"{self.prefix}/{key}" if self.prefix else key
 
-    @patiently("written")
+    @with_retries("written")
     def put(self, key: str, data: bytes) -> None:
         self._client.put(self._key(key), data)
 
-    @patiently("written")
+    @with_retries("written")
     def create(self, key: str, data: bytes) -> bool:
         from obstore.exceptions import AlreadyExistsError
 
@@ -100,12 +100,12 @@ class ObstoreClient:
             return False
         return True
 
-    @patiently("written")
+    @with_retries("written")
     def upload(self, key: str, path: Path) -> None:
         parts = max(PART, path.stat().st_size // 9000)  # S3 takes ten thousand of them
         self._client.put(self._key(key), path, chunk_size=parts, max_concurrency=CONCURRENCY)
 
-    @patiently("read")
+    @with_retries("read")
     def read(self, key: str) -> bytes:
         return bytes(self._client.get(self._key(key)).bytes())
 
@@ -131,18 +131,18 @@ class ObstoreClient:
                 digest.update(part)
         return digest.hexdigest()
 
-    @patiently("read")
+    @with_retries("read")
     def _part(self, key: str, start: int, end: int) -> Any:
         return memoryview(self._client.get_range(self._key(key), start=start, end=end))
 
-    @patiently("listed")
+    @with_retries("listed")
     def sizes(self, folder: str = "") -> dict[str, int]:
         below = self._key(folder.strip("/")).strip("/")
         cut = len(self.prefix) + 1 if self.prefix else 0
         pages = self._client.list(below or None)
         return {entry["path"][cut:]: int(entry["size"]) for page in pages for entry in page}
 
-    @patiently("deleted")
+    @with_retries("deleted")
     def delete(self, keys: Iterable[str]) -> None:
         known = [self._key(key) for key in keys]
         for start in range(0, len(known), 1000):

@@ -20,8 +20,8 @@ from typing import Protocol
 from headway.core.checkpoints import Manifest, SavedCheckpoint, ValidationRecord
 from headway.core.errors import StorageError
 from headway.storage.checkpoint.commit import CommitRequest
-from headway.storage.checkpoint.manifest import NewerFormat, in_words, parse_manifest
-from headway.storage.checkpoint.recovery import LOOKS, Recovered, Survey, complete_rounds, say_reading
+from headway.storage.checkpoint.manifest import NewerFormat, one_sentence, parse_manifest
+from headway.storage.checkpoint.recovery import LOOKS, Recovered, Survey, complete_rounds, warn_of_reading
 from headway.storage.checkpoint.staging import Note
 from headway.storage.checkpoint.validation_record import parse_validation
 from headway.storage.object_store.base import ObjectStore
@@ -103,7 +103,7 @@ def _look(store: ObjectStore, known: Listing) -> tuple[Survey, bool]:
             continue
         try:
             manifest = parse_manifest(f"{folder.url}/{layout.MANIFEST}", data)
-            wrong = in_words(damage(folder, manifest, folders[name], contents=False))
+            wrong = one_sentence(damage(folder, manifest, folders[name], contents=False))
             if manifest.name != name:
                 wrong = f"its manifest is that of {manifest.name}"
         except StorageError as error:
@@ -225,8 +225,8 @@ def _set_damaged_aside(store: ObjectStore, *, crashed: bool) -> Iterator[str]:
         yield _set_aside(store, path.name, wrong)
     for each in reversed(found.kept if crashed else []):
         folder = store.at(folder_key(each.path.name))
-        say_reading(each.manifest)
-        wrong = in_words(damage(folder, each.manifest, known.folders[each.path.name], contents=True))
+        warn_of_reading(each.manifest)
+        wrong = one_sentence(damage(folder, each.manifest, known.folders[each.path.name], contents=True))
         if not wrong:
             return
         yield _set_aside(store, each.path.name, wrong)

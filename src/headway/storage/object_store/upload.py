@@ -31,7 +31,7 @@ from headway.storage.checkpoint.file_inventory import (
 )
 from headway.storage.checkpoint.manifest import checksum
 from headway.storage.checkpoint.merge import shared_by
-from headway.storage.checkpoint.staging import Note, check_name, copied_from
+from headway.storage.checkpoint.staging import Note, check_name, with_source
 from headway.storage.object_store.base import ObjectStore
 from headway.storage.run import layout
 
@@ -39,7 +39,7 @@ FILES_AT_ONCE = 4
 
 
 @dataclass(frozen=True)
-class Parcel:
+class RankUpload:
     """The files of one rank for one report, on a disk here, and where they shall go.
 
     ``mine`` are those that this rank puts there; the names of the others are taken: their content is only compared.
@@ -63,7 +63,7 @@ class Parcel:
         return {"folder": self.folder, "names": list(self.names), "mine": sorted(self.mine)}
 
     @classmethod
-    def of(cls, store: ObjectStore, handed_over: Handoff, key: Key) -> Parcel:
+    def of(cls, store: ObjectStore, handed_over: Handoff, key: Key) -> RankUpload:
         """One that a worker has left to whoever finds it."""
         there = handed_over.upload
         assert there is not None, "in a run in a store, files go there"
@@ -72,7 +72,7 @@ class Parcel:
         aside = handed_over.aside
         return cls(store, *who, aside, there["folder"], inventory_at(aside), names, mine, key)
 
-    def moved_to(self, aside: Path) -> Parcel:
+    def moved_to(self, aside: Path) -> RankUpload:
         """The same after its files were moved."""
         return replace(self, source=aside, given=inventory_at(aside), frozen=False)
 
@@ -94,63 +94,65 @@ def inventory_at(source: Path, *, shared: bool = False) -> Inventory:
     return Inventory.of(source, leave_out=source / layout.STAGING, shared=shared)
 
 
-def send(parcel: Parcel, note: Note) -> Note:
+def send(rank_upload: RankUpload, note: Note) -> Note:
     """Everything is in the store when this returns, the note as well."""
-    note = copied_from(note, parcel.source)
+    note = with_source(note, rank_upload.source)
     if note.world_size > 1:  # should we not come to the end, nobody takes the others' files for all
-        parcel.store.put(begun_key(parcel.attempt, parcel.seq, parcel.rank), b"")
-    target = parcel.store.at(folder_key(parcel.folder))
-    files = _send_files(parcel, target)
-    mine = {name: stored for name, stored in files.items() if name in parcel.mine}
-    left = {name: stored for name, stored in files.items() if name not in parcel.mine}
-    said = replace(note, name=parcel.folder, files=mine, left=left, seconds=time.monotonic() - note.began)
-    put_note(parcel.store, parcel.attempt, parcel.seq, parcel.rank, said, parcel.key)
+        rank_upload.store.put(begun_key(rank_upload.attempt, rank_upload.seq, rank_upload.rank), b"")
+    target = rank_upload.store.at(folder_key(rank_upload.folder))
+    files = _send_files(rank_upload, target)
+    mine = {name: stored for name, stored in files.items() if name in rank_upload.mine}
+    left = {name: stored for name, stored in files.items() if name not in rank_upload.mine}
+    said = replace(note, name=rank_upload.folder, files=mine, left=left, seconds=time.monotonic() - note.began)
+    put_note(rank_upload.store, rank_upload.attempt, rank_upload.seq, rank_upload.rank, said, rank_upload.key)
     return said
 
 
-def _send_files(parcel: Parcel, target: ObjectStore) -> dict[str, StoredFile]:
+def _send_files(rank_upload: RankUpload, target: ObjectStore) -> dict[str, StoredFile]:
     """Upload files, and say what each holds: in a state that it had, even if somebody writes to it meanwhile."""
     until = time.monotonic() + PATIENCE_S
     done: dict[str, StoredFile] = {}
-    pending = list(parcel.names)
+    pending = list(rank_upload.names)
     while pending:
-        before = {name: state for name in pending if (state := _state(parcel, name)) is not None}
-        written = {name for name in before if _is_written(parcel.source / name)}
+        before = {name: state for name in pending if (state := _state(rank_upload, name)) is not None}
+        written = {name for name in before if _is_open_for_writing(rank_upload.source / name)}
         with ThreadPoolExecutor(2 * FILES_AT_ONCE) as pool:  # half of them travel, half of them are checksummed
-            sums = {name: pool.submit(_checksum, parcel.source / name) for name in before}
-            sent = {name: pool.submit(_sent, target, name, parcel) for name in before if name in parcel.mine}
+            sums = {name: pool.submit(_checksum, rank_upload.source / name) for name in before}
+            sent = {name: pool.submit(_sent, target, name, rank_upload) for name in before if name in rank_upload.mine}
             found = {name: each.result() for name, each in sums.items()}
             arrived = {name: each.result() for name, each in sent.items()}
         pending = []
         for name, state in before.items():
             digest, is_sent = found[name], arrived.get(name, True)
-            if digest is None or not is_sent or (now := _state(parcel, name)) is None:
+            if digest is None or not is_sent or (now := _state(rank_upload, name)) is None:
                 continue  # it has vanished
-            if now == state and (name not in written or _checksum(parcel.source / name) == digest):
+            if now == state and (name not in written or _checksum(rank_upload.source / name) == digest):
                 done[name] = StoredFile(state.size, digest)
             else:
                 pending.append(name)
         if pending and time.monotonic() > until:
-            raise Incomplete(changes_always(parcel.source / pending[0]))
-    _check_all(parcel, done)
+            raise Incomplete(changes_always(rank_upload.source / pending[0]))
+    _check_all(rank_upload, done)
     return done
 
 
-def _check_all(parcel: Parcel, done: Collection[str]) -> None:
-    parcel.given.check([*done, *(name for name in parcel.given.files if name not in parcel.names)], parcel.source)
-    for name in parcel.names:
-        if name not in done and name not in parcel.given.files and not is_temporary(name):
-            raise Incomplete(vanished(parcel.source / name))
+def _check_all(rank_upload: RankUpload, done: Collection[str]) -> None:
+    rank_upload.given.check(
+        [*done, *(name for name in rank_upload.given.files if name not in rank_upload.names)], rank_upload.source
+    )
+    for name in rank_upload.names:
+        if name not in done and name not in rank_upload.given.files and not is_temporary(name):
+            raise Incomplete(vanished(rank_upload.source / name))
 
 
-def _state(parcel: Parcel, name: str) -> FileState | None:
+def _state(rank_upload: RankUpload, name: str) -> FileState | None:
     """None where it has vanished."""
     try:
-        state = FileState.of(parcel.source / name)
+        state = FileState.of(rank_upload.source / name)
     except FileNotFoundError:
         return None
-    if parcel.frozen and state != parcel.given.files.get(name):
-        raise Incomplete(changed_since(parcel.source / name))
+    if rank_upload.frozen and state != rank_upload.given.files.get(name):
+        raise Incomplete(changed_since(rank_upload.source / name))
     return state
 
 
@@ -161,17 +163,17 @@ def _checksum(path: Path) -> str | None:
         return None
 
 
-def _is_written(path: Path) -> bool:
+def _is_open_for_writing(path: Path) -> bool:
     """Whether its content may change although its state stays the same."""
     try:
-        return durable_fs.is_written(path)
+        return durable_fs.is_open_for_writing(path)
     except FileNotFoundError:
         return False
 
 
-def _sent(target: ObjectStore, name: str, parcel: Parcel) -> bool:
+def _sent(target: ObjectStore, name: str, rank_upload: RankUpload) -> bool:
     try:
-        target.upload(name, parcel.source / name)
+        target.upload(name, rank_upload.source / name)
     except FileNotFoundError:
         return False
     return True

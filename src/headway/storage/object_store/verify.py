@@ -30,7 +30,7 @@ def damage(folder: ObjectStore, manifest: Manifest, sizes: Mapping[str, int], *,
         else:
             whole.append(name)
     if contents:
-        sums = summed(folder, {name: manifest.files[name].size for name in whole})
+        sums = checksums(folder, {name: manifest.files[name].size for name in whole})
         yield from (
             f"{name} has changed since it was committed (its checksum differs)"
             for name in whole
@@ -38,7 +38,7 @@ def damage(folder: ObjectStore, manifest: Manifest, sizes: Mapping[str, int], *,
         )
 
 
-def summed(folder: ObjectStore, sizes: Mapping[str, int]) -> dict[str, StoredFile]:
+def checksums(folder: ObjectStore, sizes: Mapping[str, int]) -> dict[str, StoredFile]:
     """Read every byte of these files, and say what they hold."""
     with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
         sums = pool.map(lambda name: folder.checksum(name, sizes[name]), sizes)
@@ -85,8 +85,8 @@ def _fetch(folder: ObjectStore, name: str, stored: StoredFile, target: Path) -> 
     path = target / name
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        summed = folder.download(name, path, stored.size)
+        digest = folder.download(name, path, stored.size)
     except FileNotFoundError:
         raise StorageError(f"{folder.url} is damaged: {name} is missing") from None
-    if stored.sha256 and summed != stored.sha256:
+    if stored.sha256 and digest != stored.sha256:
         raise StorageError(f"{folder.url} is damaged: {name} has changed since it was committed (its checksum differs)")

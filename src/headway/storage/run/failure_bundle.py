@@ -55,13 +55,13 @@ class FailureBundle:
     key: Key | None = None
 
 
-def folder_of(run: Path, name: str) -> Path:
+def directory_of(run: Path, name: str) -> Path:
     return run / layout.FAILURES / name
 
 
 def write(run: Path, bundle: FailureBundle) -> Path:
     """Whole or not at all."""
-    place = folder_of(run, bundle.name)
+    place = directory_of(run, bundle.name)
     fresh = place.with_name(f".{bundle.name}.new")
     durable_fs.remove(fresh)
     # and not the run's own folder: if that is away, it must not be put there anew

@@ -30,7 +30,14 @@ from headway.storage.fs_ops import open_regular, write_json
 from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.object_store.lease import Lease
-from headway.storage.object_store.log_mirror import Mirror, fetch_logs, fetch_record, forget, home_of, tidy
+from headway.storage.object_store.log_mirror import (
+    Mirror,
+    clear_home,
+    fetch_logs,
+    fetch_record,
+    home_of,
+    remove_leftovers,
+)
 from headway.storage.run import layout
 from headway.storage.run.description import read_description
 from headway.storage.run.journal import journal
@@ -274,7 +281,7 @@ def open_remote_run(store: ObjectStore, resume: Resume) -> RunDirectory:
             fetch_logs(store, home)
             fetch_record(store, home)
         else:
-            forget(home)
+            clear_home(home)
         mirror = Mirror(home, store, lease)
         undo.callback(mirror.close)
 
@@ -282,7 +289,7 @@ def open_remote_run(store: ObjectStore, resume: Resume) -> RunDirectory:
             return ObjectStoreCheckpointBackend(store, lease.check, lease.taken_over, signer, home)
 
         opened = _opened(home, lock, exists, backend, mirror, store)
-        tidy(home)
+        remove_leftovers(home)
         undo.pop_all()
     return opened
 

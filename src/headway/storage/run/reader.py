@@ -172,7 +172,7 @@ def runs_in_store(storage: ObjectStore) -> Runs:
     names = sorted(
         key.split("/")[0] for key in storage.sizes() if key.endswith(f"/{layout.DESCRIPTION}") and key.count("/") == 1
     )
-    return _sorted_out({name: functools.partial(RunReader._in_store, storage.at(name)) for name in names})
+    return _readable({name: functools.partial(RunReader._in_store, storage.at(name)) for name in names})
 
 
 def runs(storage: Path) -> Runs:
@@ -181,10 +181,10 @@ def runs(storage: Path) -> Runs:
         paths = [path.parent for path in sorted(storage.glob(f"*/{layout.DESCRIPTION}"))]
     except OSError as error:  # too long a name, say
         raise StorageError(f"{storage} cannot be read: {error.strerror}") from None
-    return _sorted_out({path.name: functools.partial(RunReader, path, DirectoryRunLocation(path)) for path in paths})
+    return _readable({path.name: functools.partial(RunReader, path, DirectoryRunLocation(path)) for path in paths})
 
 
-def _sorted_out(found: Mapping[str, Callable[[], RunReader]]) -> Runs:
+def _readable(found: Mapping[str, Callable[[], RunReader]]) -> Runs:
     readable: list[tuple[float, RunReader]] = []
     unreadable: dict[str, str] = {}
     for name, read in found.items():

@@ -70,7 +70,7 @@ def remove_run(path: Path) -> None:
 def _remove_handed_over(path: Path) -> None:
     """Files that workers of this run had taken, and that lie beside the directories that they were in."""
     run_id = read_description(path).id
-    for left in background_handoff.found(path, user_key().for_run(run_id)):
+    for left in background_handoff.pending(path, user_key().for_run(run_id)):
         background_handoff.end(path, left)
 
 

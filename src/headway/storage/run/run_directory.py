@@ -22,7 +22,7 @@ from headway.storage import durable_fs
 from headway.storage.checkpoint.backend import CheckpointBackend, LocalCheckpointBackend
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.commit import Signer
-from headway.storage.checkpoint.manifest import flushed, versions, write_manifest
+from headway.storage.checkpoint.manifest import flush_files, versions, write_manifest
 from headway.storage.checkpoint.recovery import Recovered
 from headway.storage.fs_ops import write_json
 from headway.storage.jsonl import Appender
@@ -108,7 +108,7 @@ class RunDirectory:
             world_size=0,
             ranks=[0],
             metrics={},
-            files=flushed(folder),
+            files=flush_files(folder),
             time=time.time(),
             versions=versions(),
         )

@@ -25,7 +25,7 @@ from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.dict_files import scalars, write_dict
 from headway.storage.checkpoint.staging import Note, Slot, check_any, check_source
 from headway.storage.object_store.base import ObjectStore
-from headway.storage.object_store.upload import Parcel, check_adopted, inventory_at, put_note, send
+from headway.storage.object_store.upload import RankUpload, check_adopted, inventory_at, put_note, send
 from headway.worker.checkpoint.background import Background
 from headway.worker.checkpoint.options import SaveOptions
 
@@ -105,21 +105,23 @@ class ObjectStoreSaver:
                 if options.scratch:
                     shutil.rmtree(source, ignore_errors=True)
             return True
-        parcel = replace(self._parcel(source, seq, note, options), frozen=True)  # may be refused: before anything moves
+        rank_upload = replace(
+            self._parcel(source, seq, note, options), frozen=True
+        )  # may be refused: before anything moves
         handoff = None
         if options.moves_files:
             slot = Slot(self._spool, self._attempt, seq, self._rank)
-            handoff = background_handoff.begin(slot, source, note, self._key, parcel.destination)
+            handoff = background_handoff.begin(slot, source, note, self._key, rank_upload.destination)
             if handoff is None:
-                self._send(parcel, note, take=True)
+                self._send(rank_upload, note, take=True)
                 return True
-            parcel = parcel.moved_to(handoff.aside)
+            rank_upload = rank_upload.moved_to(handoff.aside)
         if options.scratch:
             shutil.rmtree(source, ignore_errors=True)
 
         def upload() -> None:
             try:
-                _send_in_process(parcel, note)
+                _send_in_process(rank_upload, note)
             except StorageError as error:
                 if handoff is None:
                     raise
@@ -132,16 +134,16 @@ class ObjectStoreSaver:
         self._background.run(upload, seq)
         return False
 
-    def _send(self, parcel: Parcel, note: Note, *, take: bool) -> None:
+    def _send(self, rank_upload: RankUpload, note: Note, *, take: bool) -> None:
         """Upload now; ``take``: and remove the files afterwards."""
         try:
-            send(parcel, note)
+            send(rank_upload, note)
         except OSError as error:
-            raise StorageError(f"the checkpoint of report {parcel.seq} could not be uploaded: {error}") from error
+            raise StorageError(f"the checkpoint of report {rank_upload.seq} could not be uploaded: {error}") from error
         if take:
-            file_inventory.remove(parcel.source, parcel.names)
+            file_inventory.remove(rank_upload.source, rank_upload.names)
 
-    def _parcel(self, source: Path, seq: int, note: Note, options: SaveOptions) -> Parcel:
+    def _parcel(self, source: Path, seq: int, note: Note, options: SaveOptions) -> RankUpload:
         given = inventory_at(source, shared=note.world_size > 1)
         names = tuple(given.files)
         check_any(given, source)
@@ -149,7 +151,7 @@ class ObjectStoreSaver:
         if granted.refusal:
             raise StorageError(granted.refusal)
         mine = frozenset(granted.files)
-        return Parcel(
+        return RankUpload(
             self._store, self._attempt, seq, self._rank, source, granted.folder, given, names, mine, self._key
         )
 
@@ -168,19 +170,19 @@ class ObjectStoreSaver:
         put_note(self._store, self._attempt, seq, self._rank, note, self._key)
 
 
-def _send_in_process(parcel: Parcel, note: Note) -> None:
+def _send_in_process(rank_upload: RankUpload, note: Note) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", _BEGIN, *sys.path], input=cloudpickle.dumps((parcel, note)), capture_output=True
+        [sys.executable, "-c", _BEGIN, *sys.path], input=cloudpickle.dumps((rank_upload, note)), capture_output=True
     )
     if done.returncode:
         output = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
-        raise StorageError(f"the checkpoint of report {parcel.seq} could not be uploaded: {output[-1]}")
+        raise StorageError(f"the checkpoint of report {rank_upload.seq} could not be uploaded: {output[-1]}")
 
 
 def main() -> int:
-    parcel, note = cloudpickle.load(sys.stdin.buffer)
+    rank_upload, note = cloudpickle.load(sys.stdin.buffer)
     try:
-        send(parcel, note)
+        send(rank_upload, note)
     except Exception as error:  # the top of a process: the worker reads it as one line
         print(str(error) or repr(error), file=sys.stderr)
         return 1

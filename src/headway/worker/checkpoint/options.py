@@ -11,7 +11,7 @@ from headway.core.config import CheckpointUploadMode
 from headway.core.errors import ConfigError
 from headway.core.schema.data_cursor import DataCursor
 from headway.storage.checkpoint.checkpoint import Checkpoint
-from headway.storage.checkpoint.staging import is_kept
+from headway.storage.checkpoint.staging import is_in_checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class SaveOptions:
     def for_files_in(self, source: Path) -> SaveOptions:
         """These options, but files that belong to a run's directory are copied before ``report()`` returns."""
         copied_now = self.mode is CheckpointUploadMode.SYNC and not self.moves_files
-        if copied_now or self.scratch or not is_kept(source):
+        if copied_now or self.scratch or not is_in_checkpoint(source):
             return self
         return replace(self, mode=CheckpointUploadMode.SYNC, delete_local=False)
 

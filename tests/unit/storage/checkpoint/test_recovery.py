@@ -29,7 +29,7 @@ from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.commit import CommitRequest, commit, discard, extend
 from headway.storage.checkpoint.manifest import damage, read_manifest, write_manifest
 from headway.storage.checkpoint.recovery import committed, recover
-from headway.storage.checkpoint.staging import Note, Slot, is_kept, stage
+from headway.storage.checkpoint.staging import Note, Slot, is_in_checkpoint, stage
 from headway.storage.fs_ops import write_json
 from headway.storage.run import layout, lock, opening
 from headway.storage.run.opening import open_run
@@ -91,7 +91,7 @@ def test_a_crash_at_any_step_of_a_save_loses_nothing_and_offers_nothing_broken(
     with pytest.MonkeyPatch.context() as patch:
         tape.record(patch)
         run = tmp_path / "run"
-        durable_fs.make_folder(run / layout.CHECKPOINTS)
+        durable_fs.make_directory(run / layout.CHECKPOINTS)
         reached = []
         for seq in range(3):
             make(run, seq)
@@ -127,7 +127,7 @@ def test_where_some_ranks_give_no_files_the_data_decides_whether_a_save_may_be_u
         ("both", {"datasets": {"train": {"position": {"epoch": 1}}}}, (0, 1), [3]),
     ]:
         run = tmp_path / name
-        durable_fs.make_folder(run / layout.CHECKPOINTS)
+        durable_fs.make_directory(run / layout.CHECKPOINTS)
         for rank in givers:
             save(run, 3, rank, **cursor)
         assert [saved.manifest.seq for saved in recover(run, crashed=True).kept] == kept, name
@@ -138,7 +138,7 @@ def test_a_crash_at_any_step_of_an_extension_leaves_the_smaller_or_the_larger(tm
     with pytest.MonkeyPatch.context() as patch:
         tape.record(patch)
         run = tmp_path / "run"
-        durable_fs.make_folder(run / layout.CHECKPOINTS)
+        durable_fs.make_directory(run / layout.CHECKPOINTS)
         save(run, 0, 0)
         what = CommitRequest(number=0, seq=0, attempt=1, world_size=2, ranks=(0,), metrics={"seq": 0})
         first = commit(run, what)
@@ -469,10 +469,10 @@ def test_copies_of_checkpoints_in_stores_belong_to_all_who_read_them(tmp_path: P
     copied = tmp_path / f"{layout.COPIES}0" / "which" / "files-1"
     copied.mkdir(parents=True)
     saved = make(tmp_path / "run", 0)
-    assert is_kept(copied)
-    assert is_kept(saved.path / "rank-0")
-    assert is_kept(tmp_path / "run")
-    assert not is_kept(shutil.copytree(saved.path, tmp_path / "mine"))
+    assert is_in_checkpoint(copied)
+    assert is_in_checkpoint(saved.path / "rank-0")
+    assert is_in_checkpoint(tmp_path / "run")
+    assert not is_in_checkpoint(shutil.copytree(saved.path, tmp_path / "mine"))
 
 
 def test_a_full_disk_names_the_file_that_finds_no_room(tmp_path: Path) -> None:

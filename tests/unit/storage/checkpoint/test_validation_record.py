@@ -21,7 +21,13 @@ from headway.storage.checkpoint.commit import CommitRequest, commit, extend
 from headway.storage.checkpoint.manifest import damage
 from headway.storage.checkpoint.recovery import committed, recover
 from headway.storage.checkpoint.staging import Note, Slot, check_source, stage
-from headway.storage.checkpoint.validation_record import pack, read_validation, unpack, wish, write_validation
+from headway.storage.checkpoint.validation_record import (
+    pack,
+    read_validation,
+    unpack,
+    validation_request,
+    write_validation,
+)
 from headway.storage.run import layout
 
 KEY = Key(b"of the run")
@@ -82,7 +88,7 @@ def test_pickled_keywords_are_opened_only_where_they_were_packed() -> None:
 
 def test_the_wish_of_the_lowest_rank_that_has_one_lies_beside_the_manifest(run: Path) -> None:
     save(run, 0, 0)
-    save(run, 0, 1, wish(ValidationTaskConfig({"split": "test"}, timeout_s=3), KEY))
+    save(run, 0, 1, validation_request(ValidationTaskConfig({"split": "test"}, timeout_s=3), KEY))
     saved = made(run, 0, 0, 1)
     assert saved.validation == ValidationRecord(kwargs={"json": {"split": "test"}}, timeout_s=3)
     assert saved.awaits_validation
@@ -91,7 +97,7 @@ def test_the_wish_of_the_lowest_rank_that_has_one_lies_beside_the_manifest(run: 
 
 
 def test_a_result_changes_neither_the_manifest_nor_what_it_promises(run: Path) -> None:
-    save(run, 0, 0, wish(None, KEY))
+    save(run, 0, 0, validation_request(None, KEY))
     saved = made(run, 0, 0)
     before = (saved.path / layout.MANIFEST).read_bytes()
     write_validation(saved.path, ValidationRecord(status=VALIDATED, metrics={"accuracy": 0.5, "loss": 2}))
@@ -111,7 +117,7 @@ def test_a_checkpoint_that_nobody_wants_validated_has_no_such_file(run: Path) ->
 
 
 def test_a_damaged_one_is_a_failed_validation_of_a_good_checkpoint(run: Path) -> None:
-    save(run, 0, 0, wish(None, KEY))
+    save(run, 0, 0, validation_request(None, KEY))
     saved = made(run, 0, 0)
     (saved.path / layout.VALIDATION).write_text("{")
     [again] = committed(run)
@@ -121,19 +127,19 @@ def test_a_damaged_one_is_a_failed_validation_of_a_good_checkpoint(run: Path) ->
 
 
 def test_late_files_leave_a_result_in_place_and_bring_a_wish(run: Path) -> None:
-    save(run, 0, 0, wish(None, KEY))
+    save(run, 0, 0, validation_request(None, KEY))
     first = made(run, 0, 0)
     done = ValidationRecord(status=VALIDATED, metrics={"accuracy": 1})
     write_validation(first.path, done)
-    assert extend(first.path, save(run, 0, 1, wish(None, KEY))).validation == done
+    assert extend(first.path, save(run, 0, 1, validation_request(None, KEY))).validation == done
     assert [saved.validation for saved in committed(run)] == [done]
     save(run, 1, 0)
     second = made(run, 1, 0)
-    assert extend(second.path, save(run, 1, 1, wish(None, KEY))).awaits_validation
+    assert extend(second.path, save(run, 1, 1, validation_request(None, KEY))).awaits_validation
 
 
 def test_a_copy_and_a_checkpoint_reported_once_more_bring_no_old_result(run: Path, tmp_path: Path) -> None:
-    save(run, 0, 0, wish(None, KEY))
+    save(run, 0, 0, validation_request(None, KEY))
     saved = made(run, 0, 0)
     write_validation(saved.path, ValidationRecord(status=VALIDATED, metrics={"accuracy": 1}))
     copied = Checkpoint(saved.path).to_directory(tmp_path / "copy")
@@ -158,8 +164,8 @@ def test_no_crash_loses_a_wish_or_a_result(tmp_path: Path, monkeypatch: pytest.M
     with pytest.MonkeyPatch.context() as patch:
         tape.record(patch)
         run = tmp_path / "run"
-        durable_fs.make_folder(run / layout.CHECKPOINTS)
-        save(run, 0, 0, wish(ValidationTaskConfig({"a": 1}), KEY))
+        durable_fs.make_directory(run / layout.CHECKPOINTS)
+        save(run, 0, 0, validation_request(ValidationTaskConfig({"a": 1}), KEY))
         saved = made(run, 0, 0)
         promised = len(tape.steps)
         extend(saved.path, save(run, 0, 1))

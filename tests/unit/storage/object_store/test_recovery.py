@@ -16,7 +16,7 @@ from headway.storage.checkpoint.manifest import checksum
 from headway.storage.checkpoint.staging import Note
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.object_store.lease import LeaseLost
-from headway.storage.object_store.upload import Parcel, inventory_at, put_note, send
+from headway.storage.object_store.upload import RankUpload, inventory_at, put_note, send
 from headway.storage.run import layout
 
 
@@ -115,19 +115,19 @@ def save(store: MemoryStore, folder: Path, seq: int, number: int, *, extends: bo
     name = checkpoint_name(number)
     what = CommitRequest(number=number, seq=seq, attempt=1, world_size=2, ranks=ranks, metrics={"seq": seq}, name=name)
     for rank in ranks:
-        send(parcel(store, folder, seq, rank, name), Note(2, {"seq": seq}))
+        send(rank_upload(store, folder, seq, rank, name), Note(2, {"seq": seq}))
     saved = backend.commit(what)
     if extends:
-        send(parcel(store, folder, seq, 1, name), Note(2, {"seq": seq}))
+        send(rank_upload(store, folder, seq, 1, name), Note(2, {"seq": seq}))
         backend.extend(saved.path, 1, seq, 1)
     for old in backend.survey().kept[:-2]:
         backend.discard(old.path)
 
 
-def parcel(store: MemoryStore, folder: Path, seq: int, rank: int, name: str) -> Parcel:
+def rank_upload(store: MemoryStore, folder: Path, seq: int, rank: int, name: str) -> RankUpload:
     names = tuple(f"{each}-{rank}" for each in NAMES)
     source = folder / f"{seq}-{rank}"
-    return Parcel(store, 1, seq, rank, source, name, inventory_at(source), names, frozenset(names))
+    return RankUpload(store, 1, seq, rank, source, name, inventory_at(source), names, frozenset(names))
 
 
 def look(store: MemoryStore) -> list[int]:
@@ -181,7 +181,7 @@ def test_a_save_whose_commit_has_failed_outlives_the_end_of_its_attempt(tmp_path
             path = tmp_path / f"{seq}-0" / f"{each}-0"
             path.parent.mkdir(exist_ok=True)
             path.write_text(f"{seq} 0 {each}")
-        send(parcel(store, tmp_path, seq, 0, name), Note(1, {}))
+        send(rank_upload(store, tmp_path, seq, 0, name), Note(1, {}))
     ObjectStoreCheckpointBackend(store).sweep(1, names[:1], keep={1})
     [kept] = ObjectStoreCheckpointBackend(store).recover(crashed=False).kept
     assert (kept.path.name, look(store)) == (names[1], [1])
@@ -217,11 +217,11 @@ def test_what_nobody_made_a_checkpoint_of_is_made_one(tmp_path: Path) -> None:
             path = tmp_path / f"1-{rank}" / f"{name}-{rank}"
             path.parent.mkdir(exist_ok=True)
             path.write_text(f"1 {rank} {name}")
-    send(parcel(store, tmp_path, 1, 0, "checkpoint_000001"), Note(2, {"seq": 1}))
+    send(rank_upload(store, tmp_path, 1, 0, "checkpoint_000001"), Note(2, {"seq": 1}))
     half = MemoryStore(Bucket(dict(store.bucket.objects)), store.prefix)
     assert ObjectStoreCheckpointBackend(half).recover(crashed=True).notes == []
     assert look(half) == [0], "one rank's files are no checkpoint"
-    send(parcel(store, tmp_path, 1, 1, "checkpoint_000001"), Note(2, {"seq": 1}))
+    send(rank_upload(store, tmp_path, 1, 1, "checkpoint_000001"), Note(2, {"seq": 1}))
     (note,) = ObjectStoreCheckpointBackend(store).recover(crashed=True).notes
     assert note == "checkpoint_000001 (report 1) was saved when the run was cut off, and is kept"
     assert look(store) == [0, 1]
