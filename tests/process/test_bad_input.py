@@ -164,14 +164,14 @@ def test_an_unpicklable_attribute_is_named() -> None:
 def test_an_unwritable_storage_path_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for name in (None, "mine"):
-        with expect_refusal(r"storage_path '.*file/below' cannot be written \(Not a directory\): choose another"):
+        with expect_refusal(r"storage_path '.*file/below' is not writable \(Not a directory\): choose another path"):
             fit(lambda: None, storage_path=tmp_path / "file/below", name=name)
 
 
 def test_a_directory_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis/chapter-1.tex").write_text("precious")
-    with expect_refusal("exists and is not a run of ours: choose another name"):
+    with expect_refusal("exists and is not a Headway run: choose another name"):
         fit(lambda: None, storage_path=tmp_path, name="thesis")
 
 

@@ -412,4 +412,4 @@ def test_a_read_only_directory_is_refused_for_runs_and_readable_for_results(tmp_
         for path in folders:
             path.chmod(0o755)
     assert "FINISHED {'acc': 1} 4 {'step': 3}" in done.stdout, done.stderr
-    assert done.stdout.count("cannot be written (Permission denied): choose another") == 2, done.stdout + done.stderr
+    assert done.stdout.count("is not writable (Permission denied): choose another path") == 2, done.stdout + done.stderr

@@ -98,7 +98,7 @@ def test_a_run_whose_directory_was_replaced_by_another_runs_writes_nothing_to_it
     slot.mkdir(parents=True)
     (slot / "file").write_text("of the second")
     go_on.touch()
-    with pytest.raises(train.TrainingFailedError, match="the folder of another run has taken the place of this one's"):
+    with pytest.raises(train.TrainingFailedError, match="another run has created a new one there"):
         first.result(timeout_s=60)
     assert [Checkpoint(saved.path).to_dict() for saved in RunReader.at(Path(second.path)).checkpoints()] == [
         {"whose": "second"}

@@ -198,7 +198,7 @@ def test_a_run_of_the_same_name_continues_where_it_ended(tmp_path: Path) -> None
 
 def test_resume_never_refuses_an_existing_run_and_must_requires_one() -> None:
     fit(lambda: None, name="there")
-    with pytest.raises(train.ConfigError, match="holds a run already"):
+    with pytest.raises(train.ConfigError, match="already holds a run"):
         fit(lambda: None, name="there", resume="never")
     with pytest.raises(train.ConfigError, match="holds no run"):
         fit(lambda: None, name="elsewhere", resume="must")

@@ -1,7 +1,7 @@
 """Durable steps on a filesystem: write, flush, rename, exchange, lock.
 
-Everything that must survive a crash in the right order goes through here and nowhere else, so that a test can record
-the steps and replay every beginning of them.
+Every write that must survive a crash in the right order goes through this module, so that a test can record the steps
+and replay each prefix of them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from headway.core.process.identity import boot_id as boot_id
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _FICLONE = 0x40049409
-_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe that has taken a file's place does not block
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # O_NONBLOCK: a pipe in place of a file must not block
 
 
 def make_directory(path: Path) -> None:
-    """With all folders above it; it may be there already. Only its owner may enter those that are new."""
+    """Create a directory and its parents if they do not exist. New ones are accessible to their owner only."""
     try:
         path.mkdir(mode=0o700, exist_ok=True)
     except FileNotFoundError:
@@ -35,24 +35,24 @@ def make_directory(path: Path) -> None:
 
 
 def make_private(path: Path) -> None:
-    """Take away what others may do with a file or folder, as far as the filesystem knows of permissions."""
+    """Remove the permissions of group and others from a file or directory. No effect without permissions support."""
     with contextlib.suppress(OSError):
         if (mode := stat.S_IMODE(os.stat(path).st_mode)) & 0o077:
             os.chmod(path, mode & 0o700)
 
 
 def write(path: Path, data: bytes) -> None:
-    """A new file, or a new content; not flushed. A link in its place is not followed: it may lead anywhere."""
+    """Create or overwrite a file, without flushing it. A symbolic link at this path is not followed."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         with open(os.open(path, flags, 0o600), "wb") as file:
             file.write(data)
-    except OSError as error:  # a full disk names no file
+    except OSError as error:  # the error of a full disk names no file
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def copy(source: Path, target: Path) -> None:
-    """A file's content and permissions: shared blocks where the filesystem can, else copied inside the kernel."""
+    """Copy a file's content and permissions, as a reflink where the filesystem supports it, else inside the kernel."""
     with open(os.open(source, _READ), "rb") as reading, target.open("wb") as writing:
         os.fchmod(writing.fileno(), os.fstat(reading.fileno()).st_mode & 0o777 | 0o600)
         try:
@@ -62,24 +62,24 @@ def copy(source: Path, target: Path) -> None:
 
 
 def _copy_content(source: int, target: int) -> None:
-    """Holes stay holes: a sparse file takes no more room than it did."""
+    """Copy the bytes and keep holes, so that a sparse file does not grow on disk."""
     size, position = os.fstat(source).st_size, 0
     while position < size:
         position, end = _next_data(source, position, size)
         while position < end and (count := _copy_range(source, target, position, end - position)):
             position += count
         if position < end:
-            break  # it was cut off meanwhile
+            break  # the source was truncated meanwhile
     os.ftruncate(target, position)
 
 
 def _next_data(fd: int, position: int, size: int) -> tuple[int, int]:
-    """Where the next bytes of a file are that it has stored."""
+    """The next range of a file that holds data: its start and end."""
     try:
         start = os.lseek(fd, position, os.SEEK_DATA)
         return start, min(size, os.lseek(fd, start, os.SEEK_HOLE))
     except OSError as error:
-        return (size, size) if error.errno == errno.ENXIO else (position, size)  # only a hole; or no such question
+        return (size, size) if error.errno == errno.ENXIO else (position, size)  # ENXIO: only a hole; else unsupported
 
 
 def _copy_range(source: int, target: int, position: int, count: int) -> int:
@@ -93,17 +93,17 @@ def _copy_range(source: int, target: int, position: int, count: int) -> int:
 
 
 def move(source: Path, target: Path) -> None:
-    """Give a file or folder another name on the same filesystem, in one step."""
+    """Rename a file or directory atomically, on the same filesystem."""
     os.rename(source, target)
 
 
 def link(source: Path, target: Path) -> None:
-    """A second name for a file that will never change."""
+    """Create a hard link to a file that never changes."""
     os.link(source, target)
 
 
 def exchange(a: Path, b: Path) -> None:
-    """Swap two folders, in one step where the kernel and the filesystem can."""
+    """Swap two directories, atomically where the kernel and the filesystem support it."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None or renameat2(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), _RENAME_EXCHANGE) != 0:
         aside = a.with_name(f"{a.name}.aside")
@@ -113,13 +113,13 @@ def exchange(a: Path, b: Path) -> None:
 
 
 def is_open_for_writing(path: Path) -> bool:
-    """Whether some process has this file open to write, or mapped; False where the filesystem cannot tell.
+    """Whether a process has this file open for writing, or mapped; False where the filesystem does not support leases.
 
-    The kernel knows: it gives nobody a lease to read such a file.
+    The kernel refuses a read lease on such a file.
     """
     fd = os.open(path, _READ)
     try:
-        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # should somebody open it in this moment: ignored by default
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # sent if a process opens it now; ignored by default
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except OSError as error:
@@ -130,7 +130,7 @@ def is_open_for_writing(path: Path) -> bool:
 
 
 def flush(path: Path) -> None:
-    """Flush a file's content, or a directory's list of names, to the disk itself."""
+    """Flush a file's content, or a directory's entries, to the disk."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -139,7 +139,7 @@ def flush(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """A file, or a folder with all that is in it; what cannot be removed is of no use and stays."""
+    """Remove a file, or a directory with its content. Errors are ignored."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -149,18 +149,18 @@ def remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def shared(folder: Path) -> Iterator[None]:
-    """We read this folder: nobody may take it away meanwhile. FileNotFoundError where somebody has."""
+    """Hold a directory's shared lock while it is read. FileNotFoundError if it was removed."""
     fd = _open_shared(folder)
     try:
         yield
     finally:
         with contextlib.suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_UN)  # a process that was forked meanwhile has a copy of it
+            fcntl.flock(fd, fcntl.LOCK_UN)  # a process that was forked meanwhile may hold a copy of the descriptor
         os.close(fd)
 
 
 def _open_shared(folder: Path) -> int:
-    """The lock of the folder that has this name now: another may have taken its place before we had the lock."""
+    """Open and lock a directory; try again if another one replaced it before the lock was taken."""
     while True:
         fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -175,7 +175,7 @@ def _open_shared(folder: Path) -> int:
 
 
 def is_read(path: Path) -> bool:
-    """Whether somebody reads this folder right now, or holds this file."""
+    """Whether a process holds the lock of this directory or file now."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""File operations: listings, copies without links, JSON files that are written whole or not at all."""
+"""File operations: listings, copies without links, JSON files that are written atomically."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 from headway.core.errors import StorageError
 from headway.storage import durable_fs
 
-MAX_JSON_BYTES = 1 << 28  # of one value: what is larger was not written by us
+MAX_JSON_BYTES = 1 << 28  # of one value: Headway writes none that is larger
 PRIVATE = 0o600  # run directories hold what their owner's programs print
 
 _HALF_REPLACED = ".headway-link"
@@ -32,10 +32,13 @@ _KINDS = {
 
 
 def walk(source: Path, leave_out: Path) -> Iterator[tuple[str, Path]]:
-    """Files and folders below, by their relative path; folders before what is in them.
+    """List the files and directories below a directory by relative path; each directory comes before its content.
 
-    Links are followed, as every reader would, but never in a circle. Pipes and sockets have no content to keep;
-    ``leave_out`` is a folder that is not entered even if it lies inside.
+    Links are followed, as a reader would, but not in cycles. Pipes and sockets are skipped.
+
+    Args:
+        source: The directory.
+        leave_out: A directory that is not entered even if it is inside.
     """
     pending: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]
     avoid = _identity(leave_out)
@@ -52,7 +55,7 @@ def walk(source: Path, leave_out: Path) -> Iterator[tuple[str, Path]]:
             except OSError as error:
                 if error.errno != errno.ELOOP:
                     raise
-                continue  # a link to itself: it leads nowhere
+                continue  # a link to itself
             if stat.S_ISREG(mode):
                 yield path, entry
             elif stat.S_ISDIR(mode) and _identity(entry) not in within | {avoid}:
@@ -61,7 +64,7 @@ def walk(source: Path, leave_out: Path) -> Iterator[tuple[str, Path]]:
 
 
 def entries(folder: Path) -> list[Path]:
-    """What a directory holds, sorted; nothing where there is no directory. StorageError where it cannot be read."""
+    """The sorted entries of a directory; none if it does not exist. StorageError if it cannot be read."""
     try:
         return sorted(folder.iterdir()) if folder.is_dir() else []
     except FileNotFoundError:
@@ -71,7 +74,7 @@ def entries(folder: Path) -> list[Path]:
 
 
 def copy_tree(source: Path, target: Path, leave_out: Collection[str] = ()) -> None:
-    """Copy the files below a directory; links are followed, pipes and the like have no content to copy."""
+    """Copy the files below a directory. Links are followed; pipes, sockets and devices are skipped."""
     target.mkdir(parents=True, exist_ok=True)
     for path, entry in walk(source, leave_out=target):
         if entry.is_dir():
@@ -81,12 +84,11 @@ def copy_tree(source: Path, target: Path, leave_out: Collection[str] = ()) -> No
 
 
 def replace_links(folder: Path) -> None:
-    """Put what links below a directory lead to in their place: a checkpoint has files of its own only.
+    """Replace the symbolic links below a directory by their targets: a checkpoint must not depend on other files.
 
-    Files of the same directory get a second name, others are copied. A link that leads nowhere has no content: it
-    stays.
+    Targets inside the directory are hard-linked, others are copied. Dangling links stay.
     """
-    for half in folder.rglob(f".*{_HALF_REPLACED}"):  # somebody was killed while doing this
+    for half in folder.rglob(f".*{_HALF_REPLACED}"):  # a former call was interrupted
         place = half.with_name(half.name[1:].removesuffix(_HALF_REPLACED))
         durable_fs.remove(half) if os.path.lexists(place) else durable_fs.move(half, place)
     for root, folders, names in os.walk(folder):
@@ -96,11 +98,11 @@ def replace_links(folder: Path) -> None:
 
 
 def detach_files(folder: Path, *, leases: bool) -> None:
-    """Put copies in the place of files that others can still write to: a committed checkpoint must never change.
+    """Replace files that other processes can still write to by copies: a committed checkpoint must never change.
 
     Args:
-        folder: Its files have just been moved here; there are no links.
-        leases: Whether its filesystem can tell which files are open (see :func:`durable_fs.is_open_for_writing`).
+        folder: A directory without symbolic links, whose files have just been moved into it.
+        leases: Whether its filesystem supports :func:`durable_fs.is_open_for_writing`.
     """
     found = [(path, path.stat()) for path in folder.rglob("*") if path.is_file()]
     names = Counter(status.st_ino for _, status in found)
@@ -110,7 +112,7 @@ def detach_files(folder: Path, *, leases: bool) -> None:
 
 
 def has_links(folder: Path) -> bool:
-    """Whether this is a link, or anything below it."""
+    """Whether this path or any path below it is a symbolic link."""
     below = (os.path.join(root, name) for root, folders, names in os.walk(folder) for name in (*folders, *names))
     return os.path.islink(folder) or any(map(os.path.islink, below))
 
@@ -128,7 +130,7 @@ def _replace_link(path: Path, within: Path) -> None:
 
 
 def _replace(path: Path, make: Callable[[Path], None]) -> None:
-    """Put what ``make`` writes in the place of a link or a file; should we be killed, :func:`replace_links` tidies."""
+    """Replace a link or file by what ``make`` writes; :func:`replace_links` cleans up after an interrupted call."""
     fresh = path.with_name(f".{path.name}{_HALF_REPLACED}")
     durable_fs.remove(fresh)
     make(fresh)
@@ -146,7 +148,7 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def sizes(folder: Path) -> dict[str, int]:
-    """Every file below, by its path relative to ``folder``, with its size. Links, pipes and sockets are left out."""
+    """The size of every file below a directory, by relative path. Links, pipes and sockets are skipped."""
     found = {}
     for root, _, names in os.walk(folder):
         for name in names:
@@ -158,11 +160,11 @@ def sizes(folder: Path) -> dict[str, int]:
 
 
 def open_regular(path: str | Path) -> BufferedReader:
-    """Open a file to read. Whatever lies there, this does not block: a pipe, a device or a socket is refused.
+    """Open a regular file for reading, without blocking on pipes.
 
     Raises:
-        FileNotFoundError: There is nothing.
-        StorageError: There is something else than a file that we may read.
+        FileNotFoundError: The path does not exist.
+        StorageError: The path is not a readable regular file.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -173,22 +175,22 @@ def open_regular(path: str | Path) -> BufferedReader:
     kind = stat.S_IFMT(os.fstat(fd).st_mode)
     if kind != stat.S_IFREG:
         os.close(fd)
-        raise StorageError(f"{path} is {_KINDS.get(kind, 'something else')}, not a file")
+        raise StorageError(f"{path} is {_KINDS.get(kind, 'a special file')}, not a file")
     return open(fd, "rb")
 
 
 def open_to_append(path: Path) -> int:
-    """Open a file of ours to append to, and make it if there is none. A link is not followed: it may lead anywhere.
+    """Open a file for appending; create it if it does not exist. Links are not followed.
 
     Raises:
-        StorageError: There is something else than a file, or we may not write to it.
-        OSError: It cannot be opened, or made.
+        StorageError: The path is a link or not a regular file, or is not writable.
+        OSError: The file cannot be opened or created.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     if path.is_symlink():
         raise StorageError(f"{path} is a link, and Headway does not write through links: remove it")
     try:
-        if _has_other_names(path):  # a copy made with hard links: the other one must not grow, too
+        if _has_other_names(path):  # the run was copied with hard links: the original must not grow
             _replace(path, functools.partial(durable_fs.copy, path))
         fd = os.open(path, flags, PRIVATE)
     except PermissionError as error:
@@ -200,7 +202,7 @@ def open_to_append(path: Path) -> int:
 
 
 def _has_other_names(path: Path) -> bool:
-    """Whether a file is there by several names (hard links): what is written to it is written to all of them."""
+    """Whether a file has several hard links, so that a write changes all of them."""
     try:
         status = os.lstat(path)
     except FileNotFoundError:
@@ -228,10 +230,10 @@ def same_beginning(short: Path, long: Path) -> bool:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Whole or not at all, whatever happens in between, and on the disk when this returns."""
+    """Write a JSON file atomically, and flush it to the disk before returning."""
     temporary = _temporary(path)
     if os.path.lexists(temporary) and (not stat.S_ISREG(os.lstat(temporary).st_mode) or _has_other_names(temporary)):
-        durable_fs.remove(temporary)  # a link, say: it would lead anywhere
+        durable_fs.remove(temporary)  # a link, for example: it may lead out of the run
     durable_fs.write(temporary, json_bytes(value))
     durable_fs.flush(temporary)
     durable_fs.move(temporary, path)
@@ -239,7 +241,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 def remove_json(path: Path) -> None:
-    """Remove what :func:`write_json` has written, or was about to; no file of another name."""
+    """Remove a file of :func:`write_json` and the temporary file of an interrupted call."""
     for stale in (path, _temporary(path)):
         durable_fs.remove(stale)
 
@@ -249,11 +251,12 @@ def _temporary(path: Path) -> Path:
 
 
 def json_bytes(value: object) -> bytes:
-    """A value as it is written to a file. StorageError where no reader would accept the file."""
+    """A value as JSON, as it is written to a file. StorageError if it is too large to be read again."""
     data = json.dumps(value, indent=1).encode() + b"\n"
     if len(data) > MAX_JSON_BYTES:
         raise StorageError(
-            f"its description would take {len(data) >> 20} MiB, of {MAX_JSON_BYTES >> 20}: report less metrics"
+            f"its description has {len(data) >> 20} MiB, and at most {MAX_JSON_BYTES >> 20} are allowed: report less "
+            "metrics"
         )
     return data
 
@@ -275,5 +278,5 @@ def read_json(path: Path) -> Any:
 def parse_json(path: str | Path, data: bytes) -> Any:
     try:
         return json.loads(data)
-    except (ValueError, RecursionError) as error:  # a nesting of thousands is none of ours
+    except (ValueError, RecursionError) as error:  # RecursionError: nested thousands of levels deep
         raise StorageError(f"{path} is damaged: {error}") from error

@@ -2,10 +2,10 @@
 
     JsonLines(path, parse).lines()        all lines, the oldest first
     JsonLines(path, parse).backwards()    the newest first, without reading the rest
-    JsonLines(path, parse).tail(offset)   what is added after a byte offset, again and again
+    JsonLines(path, parse).tail(offset)   the lines added after a byte offset, as the file grows
 
-One bad line does not hide the others: a line that is damaged (a lost page after a power cut, another program) is left
-out. A last line without its end is being written: it is read when it is complete.
+Damaged lines (a lost page after a power cut, another program) are skipped. A last line without a newline is still being
+written and is read when it is complete.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class DamagedLine:
-    """A line that does not hold what it should."""
+    """A line that cannot be parsed."""
 
     why: str
 
@@ -45,8 +45,8 @@ class JsonLines(Generic[T]):
     """A file of JSON lines.
 
     Args:
-        path: The file; there may be none.
-        parse: Makes the value of a line of what JSON gave; raises ValueError for what is not a line of this file.
+        path: The file; it need not exist.
+        parse: Converts the JSON value of a line; raises ValueError for one that does not belong in this file.
     """
 
     def __init__(self, path: Path, parse: Callable[[Any], T]) -> None:
@@ -54,32 +54,32 @@ class JsonLines(Generic[T]):
         self._parse = parse
 
     def lines(self) -> Iterator[T]:
-        """Values of all lines that are not damaged."""
+        """The values of all undamaged lines."""
         return (line for line in self.scan() if not isinstance(line, DamagedLine))
 
     def scan(self) -> Iterator[T | DamagedLine]:
-        """All lines, damaged ones too."""
+        """All lines, including damaged ones."""
         return self.tail().scan()
 
     def tail(self, offset: int = 0) -> JsonTail[T]:
-        """A reader that begins at a byte offset, where a line begins."""
+        """A reader that starts at a byte offset, which must be the start of a line."""
         return JsonTail(self.path, self._parse, offset)
 
     def backwards(self) -> Iterator[T]:
-        """Values of the undamaged lines, the last one first, without reading more of the file than is asked for."""
+        """The values of the undamaged lines, last first. Reads only as much of the file as the caller consumes."""
         for data in _lines_backwards(self.path):
             line = _parsed(data, self._parse)
             if not isinstance(line, DamagedLine):
                 yield line
 
     def damage(self) -> str:
-        """What cannot be read, in words; empty where everything can."""
+        """A sentence about damaged lines; empty if there are none."""
         count = sum(isinstance(line, DamagedLine) for line in self.scan())
         return f"{self.path.name}: {count:,} damaged line{'s are' if count > 1 else ' is'} left out" if count else ""
 
 
 class JsonTail(Generic[T]):
-    """Reads a growing file of JSON lines. ``offset``: where the first line begins that was not read."""
+    """Reads a growing file of JSON lines. ``offset`` is the start of the first unread line."""
 
     def __init__(self, path: Path, parse: Callable[[Any], T], offset: int = 0) -> None:
         self._path = path
@@ -87,11 +87,11 @@ class JsonTail(Generic[T]):
         self.offset = offset
 
     def lines(self) -> Iterator[T]:
-        """Values of the undamaged lines that were completed since the last call."""
+        """The values of the undamaged lines completed since the last call."""
         return (line for line in self.scan() if not isinstance(line, DamagedLine))
 
     def scan(self) -> Iterator[T | DamagedLine]:
-        """All lines that were completed since the last call, damaged ones too."""
+        """All lines completed since the last call, including damaged ones."""
         with contextlib.suppress(FileNotFoundError), open_regular(self._path) as file:
             for line, end in _whole_lines(file.fileno(), self.offset):
                 self.offset = end
@@ -100,7 +100,7 @@ class JsonTail(Generic[T]):
 
     @property
     def has_grown(self) -> bool:
-        """Whether there is anything behind the offset."""
+        """Whether the file is longer than the offset."""
         try:
             return self._path.stat().st_size > self.offset
         except FileNotFoundError:
@@ -108,12 +108,12 @@ class JsonTail(Generic[T]):
 
 
 def _whole_lines(fd: int, begin: int) -> Iterator[tuple[bytes | DamagedLine | None, int]]:
-    """All lines that end, each with the offset behind it. Lines that cannot be JSON are skipped, and None at their end.
+    """Complete lines, each with the offset of its end.
 
-    These are too long or hold zero bytes. Nothing of a skipped line is kept, and holes in the file are not read: a
-    sparse file of terabytes costs nothing.
+    A line that cannot be JSON (too long, or with zero bytes) yields DamagedLine at once and None at its end. Its bytes
+    are not kept and holes are not read, so that a sparse file of terabytes costs nothing.
     """
-    parts: list[bytes] = []  # of the line that is being read
+    parts: list[bytes] = []  # of the current line
     skipping = False
     os.lseek(fd, begin, os.SEEK_SET)
     while chunk := os.read(fd, _CHUNK_BYTES):
@@ -138,7 +138,7 @@ def _line(parts: list[bytes]) -> bytes | DamagedLine:
 
 
 def _damage_of(parts: list[bytes]) -> DamagedLine | None:
-    """Why these parts of a line cannot be JSON. Only the last part was not checked before."""
+    """Why these parts of a line cannot be JSON, or None. Earlier calls have checked all parts but the last."""
     if sum(map(len, parts)) > MAX_JSON_BYTES:
         return DamagedLine(f"it has more than {MAX_JSON_BYTES >> 20} MiB")
     return DamagedLine("it holds zero bytes") if b"\0" in parts[-1] else None
@@ -149,14 +149,14 @@ def _skip_hole(fd: int) -> None:
     try:
         os.lseek(fd, position, os.SEEK_DATA)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # there is only a hole up to the end
+        if error.errno == errno.ENXIO:  # the rest of the file is a hole
             os.lseek(fd, 0, os.SEEK_END)
 
 
 def _parsed(line: bytes, parse: Callable[[Any], T]) -> T | DamagedLine:
     try:
         found = json.loads(line)
-        if line.count(b"{") + line.count(b"[") > MAX_DEPTH:  # of millions of lines, few need the closer look
+        if line.count(b"{") + line.count(b"[") > MAX_DEPTH:  # counting brackets is much cheaper
             check_depth(found)
         return parse(found)
     except (ValueError, RecursionError) as error:
@@ -166,7 +166,7 @@ def _parsed(line: bytes, parse: Callable[[Any], T]) -> T | DamagedLine:
 def _lines_backwards(path: Path) -> Iterator[bytes]:
     with contextlib.suppress(FileNotFoundError), open_regular(path) as file:
         position = file.seek(0, os.SEEK_END)
-        beginning = b""  # of a line whose end we have seen; at first, the torn one
+        beginning = b""  # of a line whose end was read already; at first, of the torn last line
         torn = True
         skipped = 0  # bytes of a line that cannot be JSON
         while position > 0 and len(beginning) + skipped <= MAX_JSON_BYTES:
@@ -185,16 +185,16 @@ def _lines_backwards(path: Path) -> Iterator[bytes]:
 
 
 class Appender:
-    """A file of lines that only we append to. A torn line left by a crash is cut off first.
+    """Appends to a file of lines that no other process writes. A torn line left by a crash is truncated first.
 
-    Lines that cannot be written now (a full disk) are kept and written with the next ones: the run must not die of it.
+    Lines that cannot be written (a full disk) are kept and written with the next ones: the run continues.
     """
 
     def __init__(self, path: Path) -> None:
         self._fd = open_to_append(path)
         _cut_torn_line(self._fd)
         self._kept = b""
-        self.trouble: OSError | None = None  # why there are such lines
+        self.trouble: OSError | None = None  # why lines are being kept
 
     def write(self, lines: bytes) -> None:
         view = memoryview(self._kept + lines if self._kept else lines)
@@ -215,7 +215,7 @@ class Appender:
 def _cut_torn_line(fd: int) -> None:
     size = end = os.lseek(fd, 0, os.SEEK_END)
     while end > 0:
-        if size - end > MAX_JSON_BYTES:  # none of ours, and perhaps terabytes of a sparse file: readers skip this line
+        if size - end > MAX_JSON_BYTES:  # perhaps terabytes of a sparse file: readers skip this line
             os.write(fd, b"\n")
             return
         start = max(0, end - _CHUNK_BYTES)

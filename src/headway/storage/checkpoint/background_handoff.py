@@ -1,14 +1,14 @@
-"""Hand-offs: records of files that a worker has moved out of the user's directory and has not stored yet.
+"""Hand-offs: records of files that a worker has moved out of the user's directory and not yet stored.
 
     begin ──▶ files moved aside, beside the user's directory ──▶ report() returns ──▶ copied or uploaded ──▶ end
-                  3.17.rank-0.handoff says where they are
+                  3.17.rank-0.handoff records where they are
 
 Once ``report()`` has returned, the save counts although its files are still being copied. If the worker dies now, the
-controller or the next opening of the run completes the hand-off. A worker that dies before that has not reported: its
-files are put back.
+controller or the next opening of the run completes the hand-off. If the worker dies before, it has not reported, and
+its files are moved back.
 
-A copy of a run's directory holds copies of its hand-offs. What they tell of belongs to the original, which may be live:
-the copy takes a copy of it.
+A copy of a run's directory holds copies of its hand-offs. The files belong to the original, which may be running: the
+copied run copies them and never moves them.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from headway.storage.run import layout
 
 SUFFIX = ".handoff"
 PREFIX = ".headway-save-"  # of the directory that files are moved to
-_TAKEN = ".taken"  # how such a directory is called in the run's own
-_NEW_LINK = ".headway-link"  # in there: a link that is about to take the place of the user's
-_CANNOT_MOVE = (errno.EXDEV, errno.EBUSY, errno.EACCES, errno.EPERM, errno.EROFS)  # a mount point, say
+_TAKEN = ".taken"  # suffix of such a directory inside the run's
+_NEW_LINK = ".headway-link"  # in it: a link that will replace one of the user's
+_CANNOT_MOVE = (errno.EXDEV, errno.EBUSY, errno.EACCES, errno.EPERM, errno.EROFS)  # a mount point, for example
 _NUMBER = Range(0, 1 << 62)
 _SHAPE = {
     "format": int,
@@ -61,15 +61,15 @@ class Handoff:
     """One rank's files for one report.
 
     Args:
-        attempt, seq, rank: Whose files they are.
-        source: The user's directory, where they were.
-        aside: The directory where they are.
-        note: What the rank says of them.
-        complete: Whether all of them have been moved.
-        upload: Where in an object store they go; None where they go to a directory.
-        boot: The uptime of the machine that it was written in.
-        names: The relative paths of the files that were moved.
-        run: The directory of the run, or, of a run in a store, its home.
+        attempt, seq, rank: The report that the files belong to.
+        source: The user's directory, where the files were.
+        aside: The directory where the files are now.
+        note: The rank's note on the files.
+        complete: Whether all files have been moved.
+        upload: The destination in an object store; None for a run in a directory.
+        boot: The boot id of the machine when the files were moved.
+        names: The relative paths of the moved files.
+        run: The run's directory, or, of a run in a store, its home.
     """
 
     attempt: int
@@ -88,11 +88,11 @@ class Handoff:
         return Slot(run, self.attempt, self.seq, self.rank)
 
     def place(self, run: Path) -> Path:
-        """The file in a run's directory that tells of it."""
+        """The file in a run's directory that records the hand-off."""
         return layout.staging(run) / f"{self.attempt}.{self.seq}.rank-{self.rank}{SUFFIX}"
 
     def is_copied(self, run: Path) -> bool:
-        """Whether this directory is a copy of the run's, and the hand-off of the original is still there."""
+        """Whether ``run`` is a copy of the run's directory, and the original still has the hand-off."""
         original = Path(self.run)
         return bool(self.run) and self.place(original).is_file() and not original.samefile(run)
 
@@ -100,21 +100,21 @@ class Handoff:
 def begin(
     slot: Slot, source: Path, note: Note, key: Key, upload: dict[str, Any] | None = None, *, inside: bool = False
 ) -> Handoff | None:
-    """Move the user's files aside. The directory stays, empty.
+    """Move the user's files aside. The empty directory stays.
 
     Args:
-        slot: Whose files they are, and the run's directory on this machine.
+        slot: The report that the files belong to, and the run's directory on this machine.
         source: The user's directory.
-        note: What the rank says of its files.
-        key: The run's key: a hand-off that it has not signed is left alone.
-        upload: Where in an object store the files go.
-        inside: Move them into the run's directory, which is on the same filesystem.
+        note: The rank's note on its files.
+        key: The run's key, which signs the hand-off.
+        upload: The destination in an object store.
+        inside: Move the files into the run's directory, which is on the same filesystem.
 
     Returns:
-        None where the filesystem does not allow it; then nothing has changed, and the files must be copied.
+        None if the filesystem does not allow it; then nothing has changed, and the files must be copied.
 
     Raises:
-        StorageError: There is no file to move, or one has vanished.
+        StorageError: There is no file to move, or a file has disappeared.
     """
     note, run, source = with_source(note, source), slot.run, source.resolve()
     aside = _aside(slot) if inside else source.parent / f"{PREFIX}{secrets.token_hex(8)}"
@@ -154,14 +154,14 @@ def _aside(slot: Slot) -> Path:
 
 
 def _moved(handoff: Handoff, given: Inventory, slot: Slot) -> list[str]:
-    """The files that were moved; StorageError if they are not all that were reported."""
+    """The moved files. StorageError unless these are all that were reported."""
     moved = inventory_of(handoff.aside, slot, handoff.note)
     check_any(moved, handoff.source)
     if not handoff.source.is_dir():
         raise Incomplete(f"{handoff.source} vanished while it was saved")
-    kept = {state.identity for state in moved.files.values()}  # under another name, perhaps
+    kept = {state.identity for state in moved.files.values()}  # perhaps under another name
     present = {name for name, state in given.files.items() if name in moved.files or state.identity in kept}
-    if handoff.note.world_size == 1:  # else another rank may have taken it
+    if handoff.note.world_size == 1:  # else another rank may have moved it
         given.check(present, handoff.source)
     return sorted(moved.files)
 
@@ -173,9 +173,9 @@ def _move_all(source: Path, target: Path) -> None:
 
 
 def _keep_links(source: Path, fresh: Path) -> None:
-    """Links shall lead to the same files after all of it was moved: inside by relative paths, outside by whole ones.
+    """Rewrite links so that they keep their targets after the move: relative ones inside, absolute ones outside.
 
-    ``fresh`` is a free name on the same filesystem.
+    ``fresh`` is an unused path on the same filesystem.
     """
     real = Path(os.path.realpath(source))
     for root, folders, files in os.walk(source):
@@ -186,19 +186,18 @@ def _keep_links(source: Path, fresh: Path) -> None:
             inside = target != real and target.is_relative_to(real)
             if inside or not os.path.isabs(os.readlink(path)):
                 fresh.symlink_to(os.path.relpath(target, os.path.realpath(root)) if inside else target)
-                durable_fs.move(fresh, path)  # in one step: it is the user's
+                durable_fs.move(fresh, path)  # atomically: the link is the user's
 
 
 def settle_inside(slot: Slot, handoff: Handoff, key: Key) -> None:
-    """Files that were moved into the run's directory are complete: say so. What is not a file is left out."""
+    """Turn files that were moved into the run's directory into a complete save. Drops pipes, sockets and links."""
     replace_links(handoff.aside)
     for root, directories, names in os.walk(handoff.aside):
         for path in (Path(root, name) for name in (*directories, *names)):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 durable_fs.remove(path)
-    detach_files(
-        handoff.aside, leases=not durable_fs.is_open_for_writing(handoff.place(slot.run))
-    )  # nobody writes to that one
+    # No process writes to the record: if it seems open for writing, the filesystem cannot tell.
+    detach_files(handoff.aside, leases=not durable_fs.is_open_for_writing(handoff.place(slot.run)))
     for name in (layout.MANIFEST, layout.VALIDATION):
         durable_fs.remove(handoff.aside / name)
     _check_names(handoff, handoff.aside)
@@ -209,7 +208,7 @@ def settle_inside(slot: Slot, handoff: Handoff, key: Key) -> None:
 
 
 def settle_copy(slot: Slot, handoff: Handoff, key: Key) -> None:
-    """The copy of the files is complete: say so."""
+    """Turn the complete copy of the files into a complete save."""
     _check_names(handoff, slot.part)
     settle(slot, handoff.note, key)
     end(slot.run, handoff)
@@ -218,22 +217,22 @@ def settle_copy(slot: Slot, handoff: Handoff, key: Key) -> None:
 def _check_names(handoff: Handoff, folder: Path) -> None:
     for name in handoff.names:
         if not (folder / name).is_file():
-            raise StorageError(f"{handoff.source / name} vanished before it was saved: it was a link, to another file")
+            raise StorageError(f"{handoff.source / name} vanished before it was saved: it was a link to another file")
 
 
 def end(run: Path, handoff: Handoff) -> None:
-    """The files have arrived. The directory they lay in goes first: while it is there, it can be found."""
+    """Remove a completed hand-off: first the directory, then the record that points to it."""
     if not handoff.is_copied(run):
         shutil.rmtree(handoff.aside, ignore_errors=True)
     durable_fs.remove(handoff.place(run))
 
 
 def undo(run: Path, handoff: Handoff) -> Path:
-    """Put the files back to where they were; they may be the only ones. The directory is made again if it is gone.
+    """Move the files back to the user's directory, which is created if necessary: there may be no other copy.
 
     Returns:
-        The directory where they are now: beside their own where that has newer files of the same names; in the run's
-        where they cannot be put back.
+        The directory where they are now: another one beside the user's if that has newer files of the same names, or
+        one in the run's directory if they cannot be moved back.
     """
     slot = handoff.slot(run)
     if handoff.is_copied(run):
@@ -246,7 +245,7 @@ def undo(run: Path, handoff: Handoff) -> Path:
     if (origin / _NEW_LINK).is_symlink():
         durable_fs.remove(origin / _NEW_LINK)
     where = handoff.source
-    with contextlib.suppress(OSError):  # then they stay where they are
+    with contextlib.suppress(OSError):  # the files stay where they are
         where = _put_back(origin, handoff)
         origin.rmdir()
     if origin.is_dir():
@@ -267,7 +266,7 @@ def _put_back(origin: Path, handoff: Handoff) -> Path:
 
 
 def rescue(run: Path, taken: Path) -> Path:
-    """Move files of the user's out of staging, which is swept, to where nothing is."""
+    """Move files of the user from staging, which will be swept, to a new directory in ``rescued``."""
     names = (f"{taken.name}{ending}" for ending in ("", *(f"-{count}" for count in range(2, 1000))))
     place = next(path for path in map((run / layout.RESCUED).joinpath, names) if not os.path.lexists(path))
     durable_fs.make_directory(place.parent)
@@ -276,12 +275,12 @@ def rescue(run: Path, taken: Path) -> Path:
 
 
 def orphans(run: Path) -> Iterator[Path]:
-    """Files of the user's in staging that no hand-off of ours tells of."""
+    """Directories in staging with files of the user that no signed hand-off records."""
     yield from sorted(path for path in layout.staging(run).glob(f"*{_TAKEN}") if path.is_dir() and any(path.iterdir()))
 
 
 def finish(run: Path, handoff: Handoff, key: Key) -> bool:
-    """Bring the files into a run's directory, as the worker would have done; False where they are gone."""
+    """Bring the files into a run's directory, as the worker would have done; False if they no longer exist."""
     slot = handoff.slot(run)
     if slot.folder.is_dir():
         end(run, handoff)
@@ -298,17 +297,17 @@ def finish(run: Path, handoff: Handoff, key: Key) -> bool:
 
 
 def copy_aside(aside: Path, target: Path, run: Path) -> None:
-    """Copy files that nobody else writes to."""
+    """Copy files that no other process writes to."""
     copy(Inventory.of(aside, leave_out=run), aside, target, leave_out=run, frozen=False)
 
 
 def is_available(handoff: Handoff) -> bool:
-    """Whether all files are on this machine, as the worker has written them."""
+    """Whether all files are still on this machine, and it has not rebooted since."""
     return handoff.complete and handoff.boot == durable_fs.boot_id() and handoff.aside.is_dir()
 
 
 def pending(run: Path, key: Key, attempt: int | None = None) -> Iterator[Handoff]:
-    """The hand-offs that workers of this run have left, of one attempt or of all. What is not theirs is removed."""
+    """The unfinished hand-offs of this run's workers, of one attempt or all. Unsigned records are removed."""
     for path in sorted(layout.staging(run).glob(f"{'*' if attempt is None else attempt}.*{SUFFIX}")):
         handoff = _read(path, key)
         if handoff is None or handoff.place(run) != path:
@@ -329,7 +328,7 @@ def _write_record(run: Path, handoff: Handoff, key: Key) -> None:
 
 
 def _read(path: Path, key: Key) -> Handoff | None:
-    """None for what no worker of this run has written."""
+    """A record; None if it is damaged or no worker of this run has signed it."""
     try:
         text, signature = json.loads(read_small(path))
         if not isinstance(text, str) or not key.verify("handoff", text.encode(), signature):

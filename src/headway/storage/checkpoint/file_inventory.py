@@ -167,9 +167,7 @@ def _copy_file(source: Path, target: Path, expected: FileState | None) -> None:
         before = FileState.of(source)
         if expected is not None and before != expected:
             raise Incomplete(changed_since(source))
-        written = durable_fs.is_open_for_writing(
-            source
-        )  # then its state may stay the same although its content changes
+        written = durable_fs.is_open_for_writing(source)  # then the content may change and the state stay the same
         durable_fs.copy(source, target)
         after = FileState.of(source)
         if after == before and not (written and not same_content(source, target)):

@@ -1,7 +1,8 @@
-"""Merges the files of several ranks into one checkpoint, and finds names that have several contents.
+"""Merges the files of several ranks into one checkpoint, and reports files that differ between ranks.
 
-The lowest rank's counts, and it is told. But ranks that save into one folder, a popular slip, write to the same file
-while the others copy it: there the last copy counts, because whoever copies last copies what all have written.
+Of files with equal names and different contents the lowest rank's is kept, and the conflict is reported. But if ranks
+save into one shared directory (a common mistake), they write to the same file while others copy it: then the last copy
+is kept, because it holds what all have written.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from headway.storage.fs_ops import same_content, sizes
 
 
 def shared_by(notes: Iterable[Note]) -> str:
-    """The folder that all these ranks copied, if that was one."""
+    """The directory that all these ranks copied; empty if they copied different ones."""
     [*origins] = {note.origin for note in notes}
     return origins[0][1] if len(origins) == 1 and origins[0] is not None else ""
 
 
 @dataclass(frozen=True)
 class Given:
-    """What one rank has given for a checkpoint."""
+    """One rank's part of a checkpoint."""
 
     rank: int
     folder: Path
@@ -35,12 +36,12 @@ class Given:
         return cls(slot.rank, slot.folder, read_note(slot) or Note(0, {}))
 
     def outdates(self, other: Given) -> bool:
-        """Whether it is a later copy of the same folder."""
+        """Whether this is a later copy of the same directory."""
         return bool(shared_by([self.note, other.note])) and self.note.began > other.note.began
 
 
 def merge(given: Sequence[Given]) -> Iterator[FileConflict]:
-    """Move all files into the first folder; see above for equal names."""
+    """Move all files into the first rank's directory; the files that differ between ranks."""
     whole = given[0].folder
     owners = dict.fromkeys(sizes(whole), given[0])
     differing: dict[str, list[Given]] = {}

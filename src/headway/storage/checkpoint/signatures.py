@@ -1,7 +1,7 @@
-"""Proof of origin: which files of a checkpoint this user's Headway has committed.
+"""Proof of origin: which files of a checkpoint were committed by this user's Headway.
 
-Only their pickles are opened. A manifest is signed by the key of its run, and holds the checksum of every file; so a
-file is proven by its bytes.
+Only pickles among them are opened. A manifest is signed by its run's key and holds the checksum of every file, so that
+the bytes of a file prove its origin.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from headway.storage.checkpoint.manifest import checksum
 
 @dataclass(frozen=True)
 class Proof:
-    """What is proven of the files below ``root``.
+    """The proven origin of the files below ``root``.
 
     Args:
         root: The directory of the checkpoint.
-        checksums: Of every file that is proven to be ours, by its path below ``root``.
-        everything: The user has said that all of it may be trusted.
-        doubt: Why nothing is proven, if nothing is.
+        checksums: The checksum of every file with proven origin, by its path below ``root``.
+        everything: The user trusts all files.
+        doubt: Why no origin is proven; empty if it is.
     """
 
     root: Path
@@ -34,14 +34,14 @@ class Proof:
     doubt: str = ""
 
     def covers(self, path: Path, data: bytes) -> bool:
-        """Whether these bytes, of the file at this path, are what we have committed."""
+        """Whether the file at this path was committed with exactly these bytes."""
         if self.everything:
             return True
         name = path.relative_to(self.root).as_posix()
         return self.checksums.get(name) == hashlib.sha256(data).hexdigest()
 
     def covers_file(self, path: Path) -> bool:
-        """The same for a file as it is now."""
+        """Whether the file was committed with its current content."""
         if self.everything:
             return True
         known = self.checksums.get(path.relative_to(self.root).as_posix())
@@ -49,14 +49,17 @@ class Proof:
 
 
 def trusted(root: Path) -> Proof:
-    """The user, or the process that has just written it, says that all of it may be trusted."""
+    """A proof that covers all files, for a caller that trusts them."""
     return Proof(root, everything=True)
 
 
 def proof_of(root: Path, manifest: Manifest | None, key: Key | None = None) -> Proof:
-    """What the manifest of a checkpoint proves, by this user's own key.
+    """The proof that a checkpoint's manifest gives, by this user's key or by ``key``.
 
-    ``key``, that of the run which hands it out, counts as well: it is there where the user's own is not.
+    Args:
+        root: The directory of the checkpoint.
+        manifest: Its manifest, if it has one.
+        key: The key of the run that provides the checkpoint, for machines without the user's key.
     """
     if manifest is None:
         return Proof(root, doubt="it has no manifest")

@@ -1,8 +1,8 @@
-"""Staging of a rank's files in the run directory, where only the controller makes checkpoints of them.
+"""Staging of a rank's files in the run directory. Only the controller turns them into checkpoints.
 
-.staging/3.own-x7g2/           being written, by us: what saves itself
+.staging/3.own-x7g2/           being written by Headway: the state of tracked objects
 .staging/3.17.rank-0.part/     being copied
-.staging/3.17.rank-0.json      what its report said
+.staging/3.17.rank-0.json      the rank's note: its metrics, names and positions
 .staging/3.17.rank-0/          complete: all files of rank 0 for report 17 of attempt 3
 """
 
@@ -34,7 +34,7 @@ from headway.storage.run import layout
 
 @dataclass(frozen=True, order=True)
 class Slot:
-    """The place of one rank's files for one report. No folder is shared: a late rank may still be writing."""
+    """The staging directories of one rank's files for one report. Ranks share none: a late one may still be writing."""
 
     run: Path
     attempt: int
@@ -54,40 +54,39 @@ class Slot:
         return self.folder.with_name(f"{self.folder.name}.json")
 
     def clear(self) -> None:
-        """The note first: without it nobody takes what is left for a complete save."""
+        """Remove the files, the note first: without a note the rest is not taken for a complete save."""
         for path in (self.note, self.folder, self.part):
             durable_fs.remove(path)
 
 
 @dataclass(frozen=True)
 class Note:
-    """What a rank said when it saved, so that its files can be made a checkpoint even if nobody heard it."""
+    """A rank's description of its save, from which recovery can commit a checkpoint that the driver did not."""
 
     world_size: int
     metrics: dict[str, Any]
     boot: str = field(default_factory=durable_fs.boot_id)
     values: dict[str, float] = field(default_factory=dict)
     cursor: DataCursor = field(default_factory=DataCursor)  # position of the rank in the training data
-    name: str | None = None  # what the checkpoint shall be called
-    validation: dict[str, Any] | None = None  # the wish to have it validated: see validations.py
-    source: str = ""  # the user's folder that was copied: ranks may share one
-    began: float = 0.0  # and when: the clock of a machine, common to its processes
-    adopted: str | None = None  # a folder below the run's checkpoints that holds the files already
-    files: dict[str, StoredFile] = field(
-        default_factory=dict
-    )  # in a store, or if adopted: what this rank has put there
-    left: dict[str, StoredFile] = field(default_factory=dict)  # and what it has not, because another rank puts it there
-    seconds: float = 0.0  # how long that took
-    unproven: bool = False  # the files are not the run's own: it has been given a checkpoint of somebody else
-    signature: str = ""  # by the run's key: a worker of the run has written it
+    name: str | None = None  # requested name of the checkpoint
+    validation: dict[str, Any] | None = None  # request to validate it: see validation_record.py
+    source: str = ""  # the user's directory that was copied; ranks may share one
+    began: float = 0.0  # when the copy began, by the machine's monotonic clock
+    adopted: str | None = None  # a directory among the run's checkpoints that already holds the files
+    # In a store, or if adopted: the files that this rank has stored, and those that it left to another rank.
+    files: dict[str, StoredFile] = field(default_factory=dict)
+    left: dict[str, StoredFile] = field(default_factory=dict)
+    seconds: float = 0.0  # duration of the upload
+    unproven: bool = False  # the files are from an untrusted checkpoint: they must not be signed
+    signature: str = ""  # by the run's key
 
     @property
     def origin(self) -> tuple[str, str] | None:
-        """The machine and the folder that was copied, to tell whether ranks share one."""
+        """The machine and the copied directory; equal for ranks that share a directory."""
         return (self.boot, self.source) if self.source else None
 
     def signed(self, key: Key | None, attempt: int, seq: int, rank: int) -> Note:
-        """The same, signed for this place."""
+        """The note, signed for this report and rank."""
         if key is None or self.unproven:
             return self
         return replace(self, signature=key.sign("note", self._signable(attempt, seq, rank)))
@@ -107,7 +106,7 @@ class Note:
 
     @classmethod
     def from_json(cls, data: bytes) -> Note:
-        """ValueError for what is not a note."""
+        """Parse a note. ValueError if it is damaged."""
         try:
             content = json.loads(data)
             conform(content, _NOTE)
@@ -117,7 +116,7 @@ class Note:
             raise ValueError(f"not a note: {error}") from error
         names = [name for name in (note.name, note.adopted) if name is not None]
         if not all(map(layout.is_plain_name, names)) or not all(map(layout.is_inner_path, (*note.files, *note.left))):
-            raise ValueError("a note must not name what lies outside of its checkpoint")
+            raise ValueError("a note must not name files outside its checkpoint")
         return note
 
 
@@ -144,23 +143,23 @@ _NOTE = {
 
 
 def with_source(note: Note, source: Path) -> Note:
-    """Said before the first byte is copied."""
+    """The note with its source directory and start time; made before the first byte is copied."""
     return replace(note, source=str(source.resolve()), began=time.monotonic())
 
 
 def check_present(run: Path, lock: tuple[int, int] | None = None) -> None:
-    """StorageError where the run directory has disappeared, with its disk, say: it must not be created again.
+    """StorageError if the run directory has disappeared (an unmounted disk): it must not be created again.
 
     ``lock`` is an earlier result of :func:`lock_identity`: the directory must not be that of another run either.
     """
     if not run.is_dir():
-        raise StorageError(f"the run's folder {run} is not there any more: has its disk gone away?")
+        raise StorageError(f"the run directory {run} has disappeared: is its disk still mounted?")
     if lock is not None and lock_identity(run) not in (lock, None):
         raise StorageError(replaced(run))
 
 
 def lock_identity(run: Path) -> tuple[int, int] | None:
-    """What no other run's lock has; None where there is none."""
+    """The device and inode of the run's lock file; None if it does not exist."""
     try:
         status = os.lstat(run / layout.LOCK)
     except OSError:
@@ -170,27 +169,27 @@ def lock_identity(run: Path) -> tuple[int, int] | None:
 
 def replaced(run: Path) -> str:
     return (
-        f"the folder of another run has taken the place of this one's, {run}, which was moved or removed meanwhile: "
-        "stop a run before you move or remove it, and give each its own name"
+        f"the run directory {run} was moved or removed during the run, and another run has created a new one there: "
+        "stop a run before you move or remove it, and give each run its own name"
     )
 
 
 def scratch(run: Path, attempt: int) -> Path:
-    """A folder for files that will be staged; should they never be, they go with what the attempt has left."""
+    """A new directory for files that will be staged. It is swept with the other files of the attempt."""
     check_present(run)
     durable_fs.make_directory(layout.staging(run))
     return Path(tempfile.mkdtemp(prefix=f"{attempt}.own-", dir=layout.staging(run)))
 
 
 def stage(source: Path, slot: Slot, note: Note, key: Key | None = None, *, given: Inventory | None = None) -> set[str]:
-    """Copy a rank's files into staging; afterwards the caller may do what it likes with its own.
+    """Copy a rank's files into staging; afterwards the caller may change its own.
 
     Args:
         source: The caller's directory.
-        slot: Where its files go.
-        note: What the rank says of them.
-        key: The run's key, to sign the note with.
-        given: What the directory held when it was reported, and must still hold; None if that is now.
+        slot: The destination.
+        note: The rank's note on the files.
+        key: The run's key, which signs the note.
+        given: The content of the directory when it was reported, which must be unchanged; None to list it now.
 
     Returns:
         The relative paths of the files.
@@ -209,7 +208,7 @@ def stage(source: Path, slot: Slot, note: Note, key: Key | None = None, *, given
 
 
 def inventory_of(source: Path, slot: Slot, note: Note) -> Inventory:
-    """What a rank's directory holds now."""
+    """The current content of a rank's directory."""
     return Inventory.of(source, leave_out=slot.run, shared=note.world_size > 1)
 
 
@@ -219,7 +218,7 @@ def check_any(found: Inventory, source: Path) -> None:
 
 
 def stage_dict(data: Mapping[Any, Any], slot: Slot, note: Note, key: Key | None = None) -> None:
-    """The same for a dict."""
+    """Write a dict into staging, as files."""
 
     def fill() -> None:
         durable_fs.make_directory(slot.part)
@@ -229,14 +228,14 @@ def stage_dict(data: Mapping[Any, Any], slot: Slot, note: Note, key: Key | None 
 
 
 def adopt(source: Path, slot: Slot, note: Note, key: Key | None = None) -> None:
-    """Files that lie on the run's storage already: nothing is copied, they only get a manifest."""
+    """Stage a directory that is already among the run's checkpoints: no file is copied, it only gets a manifest."""
     checkpoints = slot.run / layout.CHECKPOINTS
     if source.parent != checkpoints or source.name.startswith(".") or source.is_symlink():
-        raise StorageError(f"{source} is not a folder in {checkpoints}: only such ones need no upload")
+        raise StorageError(f"{source} is not a directory in {checkpoints}: only such ones need no upload")
     check_source(source)
     check_name(source.name)
     if (source / layout.MANIFEST).exists():
-        raise StorageError(f"{source} is a checkpoint already: write the next one into another folder")
+        raise StorageError(f"{source} is already a checkpoint: write the next one into another directory")
     given = inventory_of(source, slot, note)
     check_any(given, source)
     names = [name for name in given.files if not given.may_lack(name) and name not in layout.BESIDE]
@@ -245,22 +244,22 @@ def adopt(source: Path, slot: Slot, note: Note, key: Key | None = None) -> None:
 
 
 def check_name(name: str) -> None:
-    """StorageError where a directory that holds a checkpoint already has a name that a checkpoint cannot have."""
+    """StorageError if a directory among the run's checkpoints has a name that is not valid for a checkpoint."""
     if not layout.is_checkpoint_name(name):
         raise StorageError(
-            f"a checkpoint cannot be called {name!r}: its name has at most {layout.LONGEST_CHECKPOINT_NAME} bytes and "
+            f"a checkpoint cannot be called {name!r}: a name has at most {layout.LONGEST_CHECKPOINT_NAME} bytes and "
             f"does not end in {layout.DAMAGED}"
         )
 
 
 def settle(slot: Slot, note: Note, key: Key | None) -> None:
-    """All files are there: say so."""
+    """Mark a save as complete: write its note, then give the directory its final name."""
     durable_fs.write(slot.note, note.signed(key, slot.attempt, slot.seq, slot.rank).to_json())
     durable_fs.move(slot.part, slot.folder)
 
 
 def _stage(fill: Callable[[], None], slot: Slot, note: Note, key: Key | None) -> None:
-    slot.clear()  # what a save left that was interrupted
+    slot.clear()  # files of an interrupted save
     try:
         fill()
         settle(slot, note, key)
@@ -273,9 +272,9 @@ def _stage(fill: Callable[[], None], slot: Slot, note: Note, key: Key | None) ->
 
 
 def check_source(source: Path, run: Path | None = None) -> None:
-    """``run``: its folder must not lie inside, because what lies inside will be taken away."""
+    """StorageError unless this directory can be reported; ``run`` must not be inside if its files will be moved."""
     if run is not None and run.is_relative_to(source):
-        raise StorageError(f"{source} holds the run directory {run}: its files cannot be taken from there")
+        raise StorageError(f"{source} holds the run directory {run}: its files cannot be moved")
     if not source.is_dir():
         kind = "a file, not a directory" if source.is_file() else "not a directory"
         raise StorageError(f"the reported checkpoint {source} is {kind}: write it before you report it")
@@ -285,7 +284,7 @@ def check_source(source: Path, run: Path | None = None) -> None:
 
 
 def _is_ours(source: Path) -> bool:
-    """Whether a checkpoint is being reported once more: then it gets a new manifest."""
+    """Whether the directory is a checkpoint that is reported again: then it gets a new manifest."""
     try:
         read_manifest(source)
     except (StorageError, OSError):
@@ -294,9 +293,9 @@ def _is_ours(source: Path) -> bool:
 
 
 def is_in_checkpoint(source: Path) -> bool:
-    """Whether a directory is part of a run's checkpoint, or of a copy of one that other processes read, or holds any.
+    """Whether a directory is part of a run's checkpoint or of a downloaded copy, or contains one.
 
-    Its files are copied when it is reported, and never taken: the checkpoint would be lost.
+    Its files are copied when it is reported, and never moved: the checkpoint would be lost.
     """
     real = source.resolve()
     return any(map(_is_checkpoint, (real, *real.parents))) or any(
@@ -318,9 +317,9 @@ _NAME = re.compile(rf"{_NUMBER}\.{_NUMBER}\.rank-{_NUMBER}(\.part)?")
 
 
 def staged_saves(run: Path) -> Iterator[tuple[Slot, bool]]:
-    """Every save that lies in staging, and whether it is complete.
+    """Every save in staging, and whether it is complete.
 
-    What ranks stage holds no links: a save that does was made by somebody else, and would lead out of the directory.
+    Ranks stage no links: a save with links was made by another program and could point out of the run's directory.
     """
     for path in sorted(layout.staging(run).glob("*.rank-*")):
         if path.is_dir() and (match := _NAME.fullmatch(path.name)):
@@ -329,7 +328,7 @@ def staged_saves(run: Path) -> Iterator[tuple[Slot, bool]]:
 
 
 def read_note(slot: Slot) -> Note | None:
-    """None where it was never written, or not to its end."""
+    """The note of a save; None if it does not exist or is incomplete."""
     try:
         return Note.from_json(read_small(slot.note))
     except (OSError, StorageError, ValueError):
@@ -337,11 +336,17 @@ def read_note(slot: Slot) -> Note | None:
 
 
 def sweep(run: Path, attempt: int | None = None, keep: Collection[int] = ()) -> None:
-    """What still lies in staging, or what this attempt has left there, is of no use any more, but for some reports."""
+    """Remove the files in staging.
+
+    Args:
+        run: The run's directory.
+        attempt: Remove only files of this attempt; None: all.
+        keep: Reports whose files stay.
+    """
     found = sorted(layout.staging(run).glob("*" if attempt is None else f"{attempt}.*"))
     kept = tuple(f"{attempt}.{seq}." for seq in keep)
     found = [path for path in found if not path.name.startswith(kept)]
-    for path in sorted(found, key=lambda path: path.suffix != ".json"):  # notes first, see Slot.clear
+    for path in sorted(found, key=lambda path: path.suffix != ".json"):  # notes first: see Slot.clear
         durable_fs.remove(path)
     if attempt is None:
         durable_fs.remove(layout.staging(run))

@@ -1,4 +1,4 @@
-"""``run.json``: what a run was asked for, with one entry per opening."""
+"""``run.json``: the description of a run, with one entry for each time it was opened."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from headway.core.schema.shape import ShapeError, shown
 from headway.storage.fs_ops import read_json
 from headway.storage.run import layout
 
-_LONGEST = 300  # of what is wrong with a config, in characters
+_LONGEST = 300  # characters of an error message about a config
 
 
 def read_description(run: Path) -> RunDescription:
     """The content of ``run.json``.
 
     Raises:
-        FileNotFoundError: There is none.
-        StorageError: It is damaged, of a newer version, or not ours.
+        FileNotFoundError: The file does not exist.
+        StorageError: It is damaged, was written by a newer version, or does not describe a Headway run.
     """
     path = run / layout.DESCRIPTION
     content = read_json(path)
     if not isinstance(content, dict) or "format" not in content:
-        raise StorageError(f"{path} is not of a run of ours: choose another name")
+        raise StorageError(f"{path} does not describe a Headway run: choose another name")
     if content["format"] != FORMAT:
         written = shown(content["format"])
         raise StorageError(f"{run} was written in format {written}; this version reads {FORMAT}")
@@ -41,21 +41,21 @@ Config = TypeVar("Config", CheckpointConfig, FailureConfig, ScalingConfig)
 
 
 def checkpoint_config(run: Path, opening: Opening) -> CheckpointConfig:
-    """Which checkpoints this opening of a run keeps."""
+    """The checkpoint config of this opening of a run."""
     return config_of(run, opening, "checkpoint_config", CheckpointConfig)
 
 
 def config_of(run: Path, opening: Opening, name: str, kind: type[Config]) -> Config:
-    """A config of this opening, as it was given.
+    """A config of this opening, as the user passed it.
 
     Args:
         run: The run's directory, for messages.
         opening: An entry of ``run.json``.
-        name: Of the config in there.
+        name: The field of ``opening`` that holds the config.
         kind: The class of the config.
 
     Raises:
-        StorageError: There are fields that no such config has, or with values that it refuses.
+        StorageError: The config has unknown fields or invalid values.
     """
     given: Mapping[str, object] = getattr(opening, name)
     make: Callable[..., Config] = kind

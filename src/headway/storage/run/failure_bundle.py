@@ -1,12 +1,12 @@
-"""Failure bundles: one directory per failed attempt, readable long afterwards and on other machines.
+"""Failure bundles: one directory per failed attempt, readable later and on other machines.
 
 failures/attempt-001/
-  failure.json         who failed first and how, where everybody was, versions, memory over time
-  rank-0.stacks.txt    what its threads were doing, with their locals
-  rank-0.log.txt       the last lines that it wrote
-  task.pkl             its function, to be run again by ``headway replay``; the only file that is more than text
+  failure.json         which rank failed first and how, the state of all ranks, versions, memory over time
+  rank-0.stacks.txt    the stacks of its threads, with local variables
+  rank-0.log.txt       the last lines of its log
+  task.pkl             the training function, for ``headway replay``; the only file that is not plain text
 
-``failure.json`` is signed together with the function, by the key of the run: what is run again, and how, is ours.
+The run's key signs ``failure.json`` together with the function, so that ``headway replay`` runs no foreign code.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _LOG_BYTES = 1 << 18
 
 @dataclass(frozen=True)
 class FailureBundle:
-    """What is written of one failure or stall.
+    """The content of the bundle of one failure or stall.
 
     Args:
-        name: Of its directory.
-        summary: What ``failure.json`` says.
-        stacks: Of every rank that has told them.
-        task: The packed function; empty where there is none to run again.
-        key: Of the run, to sign it with.
+        name: The name of its directory.
+        summary: The content of ``failure.json``.
+        stacks: The stacks of each rank that reported them.
+        task: The packed function; empty if it cannot be replayed.
+        key: The run's key, which signs the bundle.
     """
 
     name: str
@@ -60,11 +60,11 @@ def directory_of(run: Path, name: str) -> Path:
 
 
 def write(run: Path, bundle: FailureBundle) -> Path:
-    """Whole or not at all."""
+    """Write a bundle atomically; its directory."""
     place = directory_of(run, bundle.name)
     fresh = place.with_name(f".{bundle.name}.new")
     durable_fs.remove(fresh)
-    # and not the run's own folder: if that is away, it must not be put there anew
+    # Not with parents: a run directory that has disappeared must not be created again.
     fresh.parent.mkdir(mode=0o700, exist_ok=True)
     fresh.mkdir(mode=0o700)
     for rank, text in bundle.stacks.items():
@@ -84,7 +84,7 @@ def write(run: Path, bundle: FailureBundle) -> Path:
 
 
 def _signable(summary: Mapping[str, Any], task: bytes) -> bytes:
-    """The same before it is written and after it was read."""
+    """The bytes to sign, equal before writing and after reading."""
     content = {name: value for name, value in json.loads(json.dumps(summary)).items() if name != SIGNATURE}
     return json.dumps([content, hashlib.sha256(task).hexdigest()], sort_keys=True).encode()
 
@@ -105,12 +105,12 @@ def _last_lines(log: Path, stream: str) -> list[str]:
 
 
 def bundles(run: Path) -> list[Path]:
-    """The folders there are, the oldest first. Those that are damaged are left out: see :func:`damaged`."""
+    """The directories of all undamaged bundles, oldest first."""
     return [path for path, _ in sorted(_readable(run), key=lambda each: (each[1].time, each[0]))]
 
 
 def damaged(run: Path) -> dict[Path, str]:
-    """The folders that cannot be read, with why."""
+    """The directories of bundles that cannot be read, each with the reason."""
     found = {}
     for path in _folders(run):
         try:
@@ -132,7 +132,7 @@ def _folders(run: Path) -> list[Path]:
 
 
 def summary(folder: Path) -> FailureSummary:
-    """What ``failure.json`` says. StorageError where it is damaged."""
+    """The content of ``failure.json``. StorageError if it is damaged."""
     return _read_summary(folder)[0]
 
 
@@ -143,7 +143,7 @@ def _read_summary(folder: Path) -> tuple[FailureSummary, Mapping[str, Any]]:
         content = read_json(path)
         return FailureSummary.from_json(content), content
     except FileNotFoundError:
-        raise StorageError(f"{path} is gone") from None
+        raise StorageError(f"{path} does not exist") from None
     except ShapeError as error:
         raise StorageError(f"{path} is damaged: {error}") from None
 
@@ -157,25 +157,28 @@ def stacks(folder: Path, rank: int) -> str:
 
 
 def can_replay(folder: Path) -> bool:
-    """Whether there is a function to run again; of a stall there is none, and of a run in its driver's process."""
+    """Whether the bundle has a function to replay. Stalls and runs in the driver's process have none."""
     return (folder / TASK).is_file()
 
 
 def task(folder: Path, key: Key, *, trust: bool) -> bytes:
-    """The packed function. A pickle can do anything when it is opened: so it must be proven to be our own.
+    """The packed function. Unpickling can run any code, so it must be signed by the run's key.
 
     Args:
-        folder: Of the failure.
-        key: Of the run.
-        trust: The user has said that it may be opened, whoever wrote it.
+        folder: The directory of the bundle.
+        key: The run's key.
+        trust: Return the function although it is not signed.
+
+    Raises:
+        StorageError: There is no function, or it is not signed.
     """
     path = folder / TASK
     if not can_replay(folder):
-        raise StorageError(f"{folder} holds no function to run again")
+        raise StorageError(f"{folder} holds no function to replay")
     with open_regular(path) as file:
         try:
             data = file.read()
-        except MemoryError:  # a file of holes, which takes no room on a disk
+        except MemoryError:  # a sparse file can be larger than the disk
             raise StorageError(f"{path} does not fit into the memory of this machine") from None
     found, content = _read_summary(folder)
     if not trust and not key.verify("failure", _signable(content, data), found.signature):

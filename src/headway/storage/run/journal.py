@@ -1,4 +1,4 @@
-"""The files of a run directory that grow by lines: journal, metrics and figures of data pipelines."""
+"""The files of a run directory that grow by lines: journal, metrics and statistics of data pipelines."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def metrics(run: Path) -> JsonLines[MetricsLine]:
 
 
 def data_stats(run: Path) -> JsonLines[DataStatsLine]:
-    """``data.jsonl``: figures of data pipelines."""
+    """``data.jsonl``: statistics of data pipelines."""
     return JsonLines(run / layout.DATA, DataStatsLine.from_json)
 
 
 def line_of(record: Record) -> bytes:
-    """The line of a record in one of these files."""
+    """A record as a line of one of these files."""
     return json.dumps(record.to_json(), default=str).encode() + b"\n"
 
 
 def damage(run: Path) -> Iterator[str]:
-    """What cannot be read of the journal and the metrics, in words. Reads all of them."""
+    """Sentences about damaged lines of journal and metrics. Reads both files completely."""
     yield from filter(None, (journal(run).damage(), metrics(run).damage()))

@@ -1,4 +1,4 @@
-"""Places of runs: a directory or a prefix of an object store, and everything that differs between the two.
+"""Locations of runs: a directory or a prefix of an object store, and everything that differs between the two.
 
 RunReader ──▶ RunLocation ◁── DirectoryRunLocation, StoreRunLocation
 """
@@ -23,11 +23,11 @@ from headway.storage.run.run_directory import RunDirectory
 
 
 class RunLocation(Protocol):
-    """Where a run is kept. Values of this kind can be pickled."""
+    """Where a run is stored. Can be pickled."""
 
     @property
     def url(self) -> str:
-        """Its name for people."""
+        """The path or URI of the run, for messages."""
 
     @property
     def path(self) -> str:
@@ -35,44 +35,44 @@ class RunLocation(Protocol):
 
     @property
     def filesystem(self) -> Any:
-        """The pyarrow filesystem that it is on."""
+        """The pyarrow filesystem of ``path``."""
 
     @property
     def backend(self) -> CheckpointBackend:
-        """Its checkpoints, to read."""
+        """Its checkpoint backend, for reading."""
 
     @property
     def log_poll_s(self) -> float:
-        """How often its logs may be looked at while they grow."""
+        """Interval for polling growing logs."""
 
     def is_open(self) -> bool:
-        """Whether a controller holds the run right now."""
+        """Whether a controller has the run open now."""
 
     def fetch_logs(self, home: Path) -> None:
-        """Bring the logs of its ranks to ``home``, a copy of the run on this machine, as far as they have grown."""
+        """Fetch the current logs of its ranks to ``home``, a copy of the run on this machine."""
 
     def fetch_failures(self, home: Path) -> None:
-        """Bring the summaries of its failures to ``home``."""
+        """Fetch the summaries of its failures to ``home``."""
 
     def open(self, resume: Resume) -> RunDirectory:
-        """Take the run, to change it."""
+        """Open the run for writing."""
 
     def check_removable(self) -> None:
-        """StorageError where it is something else than one run."""
+        """StorageError unless it is exactly one run."""
 
     def remove(self) -> None:
-        """Remove the run with everything in it."""
+        """Remove the run with all its files."""
 
     def foreign_entries(self) -> list[str]:
         """Names of entries that the run itself has not written."""
 
     def num_bytes(self) -> int:
-        """Size of everything in it."""
+        """The total size of its files."""
 
 
 @dataclass(frozen=True)
 class DirectoryRunLocation:
-    """A run in a directory of this machine."""
+    """A run in a local directory."""
 
     directory: Path
 
@@ -102,10 +102,10 @@ class DirectoryRunLocation:
         return is_open(self.directory)
 
     def fetch_logs(self, home: Path) -> None:
-        """Logs are read where they are."""
+        """No effect: local logs are read in place."""
 
     def fetch_failures(self, home: Path) -> None:
-        """Failures are read where they are."""
+        """No effect: local failures are read in place."""
 
     def open(self, resume: Resume) -> RunDirectory:
         return open_run(self.directory, resume)
@@ -126,7 +126,7 @@ class DirectoryRunLocation:
 
 @dataclass(frozen=True)
 class StoreRunLocation:
-    """A run in an object store; ``store`` begins at the run."""
+    """A run in an object store; ``store`` is rooted at the run."""
 
     store: ObjectStore
 
@@ -148,7 +148,7 @@ class StoreRunLocation:
 
     @property
     def log_poll_s(self) -> float:
-        return 3.0  # the copy of the logs in a store is a few seconds old anyway
+        return 3.0  # logs in a store are a few seconds old anyway
 
     def is_open(self) -> bool:
         return lease.is_held(self.store)
@@ -163,7 +163,7 @@ class StoreRunLocation:
         return open_remote_run(self.store, resume)
 
     def check_removable(self) -> None:
-        """Its removal checks it."""
+        """No effect: :meth:`remove` checks it."""
 
     def remove(self) -> None:
         remove_remote_run(self.store)

@@ -1,4 +1,4 @@
-"""The lock of a run's directory: who holds it may write to the run, and no second driver can."""
+"""The lock of a run's directory: only the driver that holds it may write to the run."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from headway.storage.fs_ops import open_regular
 from headway.storage.object_store.lease import LeaseLost
 from headway.storage.run import layout
 
-_OWNER_LENGTH = 120  # of the text in a lock; another user may have written it
+_OWNER_LENGTH = 120  # characters shown of the text in a lock, which another user may have written
 
 
 def lock_run(path: Path) -> TextIO:
-    """Take the lock of a run's directory; StorageError where somebody holds it."""
+    """Take the lock of a run's directory. StorageError if another process holds it."""
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     while True:
-        fd = os.open(path / layout.LOCK, flags, 0o644)  # others may see that, and by whom, it is held
+        fd = os.open(path / layout.LOCK, flags, 0o644)  # other users may read who holds it
         file = open(fd, "a+", encoding="utf-8", errors="replace")
         if not _locked(file):
             file.seek(0)
@@ -31,8 +31,8 @@ def lock_run(path: Path) -> TextIO:
             raise StorageError(f"run {path} is open in {owner}: wait for it, or choose another name")
         if _is_in_place(path, file):
             break
-        file.close()  # the run was removed meanwhile, and the lock with it
-    if os.fstat(file.fileno()).st_nlink > 1:  # a copy made with hard links: whoever holds the other one is named there
+        file.close()  # the run was removed meanwhile, together with the lock
+    if os.fstat(file.fileno()).st_nlink > 1:  # the run was copied with hard links: the file names the original's owner
         return file
     file.truncate(0)
     file.write(f"process {os.getpid()} on {socket.gethostname()}")
@@ -41,7 +41,7 @@ def lock_run(path: Path) -> TextIO:
 
 
 def _is_in_place(path: Path, lock: TextIO) -> bool:
-    """Whether this is the lock of the directory that is there now, not of one that was there before."""
+    """Whether this lock belongs to the directory now at this path, not to one that was moved or removed."""
     try:
         return os.path.samestat(os.stat(path / layout.LOCK), os.fstat(lock.fileno()))
     except FileNotFoundError:
@@ -49,13 +49,13 @@ def _is_in_place(path: Path, lock: TextIO) -> bool:
 
 
 def check_in_place(path: Path, lock: TextIO) -> None:
-    """LeaseLost where another run's directory has taken this place."""
+    """LeaseLost if the directory was replaced by that of another run."""
     if os.path.lexists(path / layout.LOCK) and not _is_in_place(path, lock):
         raise LeaseLost(staging.replaced(path))
 
 
 def _locked(file: TextIO) -> bool:
-    """Try to take the lock, a few times: readers that look whether it is held hold it for microseconds."""
+    """Try to take the lock a few times, because :func:`is_open` of a reader holds it for microseconds."""
     for _ in range(20):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -67,12 +67,12 @@ def _locked(file: TextIO) -> bool:
 
 
 def is_open(path: Path) -> bool:
-    """Whether a controller holds this run right now; needs no right to write."""
+    """Whether a controller holds this run now. Needs no write permission."""
     try:
         with open_regular(path / layout.LOCK) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # there is none, or the filesystem has no locks
+    except OSError:  # no lock file, or no locks on this filesystem
         return False
     return False

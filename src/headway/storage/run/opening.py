@@ -45,17 +45,17 @@ from headway.storage.run.lock import check_in_place, lock_run
 from headway.storage.run.ownership import CHOOSE, is_foreign, own_directory, user_name
 from headway.storage.run.run_directory import RunDirectory
 
-UNFINISHED = ".headway-new-"  # a run's directory, until it is one
-_YOUNG_S = 60  # no program takes that long to make a directory
+UNFINISHED = ".headway-new-"  # prefix of a run's directory until it is complete
+_YOUNG_S = 60  # more than any program needs to create a run's directory
 _ATTEMPT = re.compile(r"attempt-(\d{1,9})\b")
 
 
 def open_run(path: Path, resume: Resume, *, trust: bool = False) -> RunDirectory:
-    """Create the directory, or continue the run that is in it. All that can be wrong is found here.
+    """Create a run's directory, or continue the run in it, after all checks.
 
     Args:
         path: The run's directory.
-        resume: Whether there may be a run, or must be one.
+        resume: Whether a run may or must exist.
         trust: Continue a run although another user owns its directory.
     """
     path, notes = own_directory(path, resume, trust=trust)
@@ -63,8 +63,8 @@ def open_run(path: Path, resume: Resume, *, trust: bool = False) -> RunDirectory
         exists = os.path.lexists(path / layout.DESCRIPTION)
         if not exists and os.path.lexists(path / layout.JOURNAL):
             raise StorageError(
-                f"{path} holds a run whose {layout.DESCRIPTION} is gone: put it back from a copy, or give a new run "
-                f"another name and resume_from_checkpoint, with a directory of {path / layout.CHECKPOINTS}"
+                f"{path} holds a run without {layout.DESCRIPTION}: restore that file from a copy, or start a run with "
+                f"another name and resume_from_checkpoint=<a directory in {path / layout.CHECKPOINTS}>"
             )
         _check_resume(path, exists, _is_occupied(path), resume)
         check_layout(path)
@@ -76,7 +76,7 @@ def open_run(path: Path, resume: Resume, *, trust: bool = False) -> RunDirectory
 
 
 def _enter_or_create(path: Path, resume: Resume, *, trust: bool) -> TextIO:
-    """Take a directory, or make it again where somebody removes the run at this moment."""
+    """Lock a run's directory, or create it again if another process has just removed it."""
     try:
         return _enter(path, trust=trust)
     except FileNotFoundError:
@@ -86,9 +86,9 @@ def _enter_or_create(path: Path, resume: Resume, *, trust: bool) -> TextIO:
 
 
 def _enter(path: Path, *, trust: bool) -> TextIO:
-    """Take a directory that is there; if it is empty, make a run's of it.
+    """Lock an existing directory, and add what a run needs.
 
-    The owner is checked again: another user may have made the directory since the first check.
+    The owner is checked again: another user may have created the directory since the first check.
     """
     if not trust and is_foreign(path):
         raise StorageError(f"run {path} belongs to {user_name(os.lstat(path).st_uid)}: {CHOOSE}")
@@ -115,14 +115,14 @@ def _open_locked(path: Path, lock: TextIO, notes: Sequence[str] = ()) -> RunDire
             undo.pop_all()
     except OSError as error:
         reason = f"{error.filename or path}: {error.strerror or error}"
-        raise StorageError(f"run {path} cannot be continued: {reason}: free space, or mend its rights") from None
+        raise StorageError(f"run {path} cannot be continued: {reason}: free space or fix its permissions") from None
     return opened
 
 
 def _create(path: Path) -> TextIO | None:
-    """Make a run's directory, with everything that makes it one; its lock. None where somebody was quicker.
+    """Create a run's directory and lock it. None if another process has created it meanwhile.
 
-    It is made under another name: a program that is killed in the middle of this leaves nothing in the way of the next.
+    It gets its name last, so that a program that is killed in between does not block the next one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=path.parent))
@@ -148,9 +148,9 @@ def _create(path: Path) -> TextIO | None:
 
 
 def _sweep_unfinished(fresh: Path) -> None:
-    """Remove what programs left that were killed while they made a run's directory: nobody holds its lock.
+    """Remove unfinished run directories of programs that were killed: those whose lock is free.
 
-    A directory that is about as young as ``fresh`` stays: its program may not have come to lock it yet.
+    A directory about as new as ``fresh`` stays: its program may not have locked it yet.
     """
     now = fresh.stat().st_mtime  # by the clock of the file server
     for path in fresh.parent.glob(f"{UNFINISHED}*"):
@@ -166,10 +166,7 @@ def _sweep_unfinished(fresh: Path) -> None:
 
 
 def remove_unfinished(path: Path, *, ignore_errors: bool = False) -> None:
-    """Its lock last: should this be cut off, the rest can still be told from a directory of somebody else's.
-
-    No link is followed, whoever puts it there.
-    """
+    """Remove a directory, its lock last: after an interrupted removal the rest is still recognized. Follows no links."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         for name in os.listdir(folder):
@@ -191,7 +188,7 @@ _SKELETON = (layout.LOGS, layout.CHECKPOINTS, layout.LOCK, f"{layout.DESCRIPTION
 
 
 def _is_occupied(path: Path) -> bool:
-    """Whether there is more in a directory than what is left of a run that was cut off while it was made."""
+    """Whether a directory holds more than the remains of an interrupted creation of a run."""
     if not path.is_dir():
         return os.path.lexists(path)
     if any(entry.name not in _SKELETON for entry in path.iterdir()):
@@ -200,7 +197,7 @@ def _is_occupied(path: Path) -> bool:
 
 
 def check_layout(path: Path) -> None:
-    """StorageError where a link or something else stands in the place of a file that we write: it may lead anywhere."""
+    """StorageError if a link or special file is in place of a file or directory that a run writes to."""
     files = (layout.DESCRIPTION, layout.JOURNAL, layout.METRICS, layout.DATA, layout.LOCK)
     folders = (
         layout.LOGS,
@@ -216,7 +213,7 @@ def check_layout(path: Path) -> None:
                 kind = "file" if is_right is stat.S_ISREG else "directory"
                 raise StorageError(
                     f"{path / name} is not a {kind} (a link?), and Headway writes only inside a run's directory: "
-                    "choose another name, or put it right"
+                    "choose another name or remove it"
                 )
 
 
@@ -246,25 +243,25 @@ def _opened(
 
 
 def _check_numbers(run: Path, past: int, recovered: Recovered) -> None:
-    """StorageError where no number is left for another attempt or report: readers refuse larger ones."""
+    """StorageError if no number is left for another attempt or report, because readers refuse larger ones."""
     reports = max((saved.manifest.seq for saved in recovered.kept), default=0)
     for number, what in ((past, "attempts"), (reports, "reports")):
         if number >= layout.MOST:
             raise StorageError(
-                f"run {run} cannot be continued: it says that it has had {number:,} {what}. Choose another name, and "
-                "give resume_from_checkpoint a directory of its checkpoints"
+                f"run {run} cannot be continued: it claims {number:,} {what}. Choose another name, and pass one of its "
+                "checkpoints as resume_from_checkpoint"
             )
 
 
 def _known_attempts(run: Path, recovered: Recovered) -> int:
-    """The highest number that an attempt had, also where the line of the journal that names it is damaged."""
+    """The highest attempt number known from checkpoints and failures, in case the journal is damaged."""
     numbers = [saved.manifest.attempt for saved in recovered.kept]
     numbers += [int(found[1]) for path in (run / layout.FAILURES).glob("*") if (found := _ATTEMPT.match(path.name))]
     return max(numbers, default=0)
 
 
 def open_remote_run(store: ObjectStore, resume: Resume) -> RunDirectory:
-    """The same in an object store; ``store`` begins at the run. What grows is written at home first."""
+    """Create or continue a run in an object store; ``store`` is rooted at the run. Logs are written locally first."""
     _look(store, resume)
     home = home_of(store)
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -276,7 +273,7 @@ def open_remote_run(store: ObjectStore, resume: Resume) -> RunDirectory:
         lease = Lease(store)
         lease.take()
         undo.callback(lease.release)
-        exists = _look(store, resume)  # somebody may have been here meanwhile
+        exists = _look(store, resume)  # another program may have written to it meanwhile
         if exists:
             fetch_logs(store, home)
             fetch_record(store, home)
@@ -302,7 +299,7 @@ def _look(store: ObjectStore, resume: Resume) -> bool:
 
 
 def create_remote_run(storage: ObjectStore, prefix: str) -> RunDirectory:
-    """Without a name: by its date, and never an existing one."""
+    """Create a run in an object store, named ``<prefix>_<date>``."""
     for name in _names(prefix):
         store = storage.at(name)
         if not store.sizes():
@@ -311,14 +308,14 @@ def create_remote_run(storage: ObjectStore, prefix: str) -> RunDirectory:
 
 
 def _names(prefix: str) -> Iterator[str]:
-    """``<prefix>_<date>``, and should there be one, with a number."""
+    """``<prefix>_<date>``, then the same with a number."""
     name = f"{prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
     yield name
     yield from (f"{name}_{count}" for count in range(2, 1000))
 
 
 def create_run(storage: Path, prefix: str) -> RunDirectory:
-    """A run that was given no name: ``<prefix>_<date>``, and never an existing one."""
+    """Create a run named ``<prefix>_<date>``."""
     for name in _names(prefix):
         path = storage / name
         try:
@@ -333,17 +330,17 @@ def create_run(storage: Path, prefix: str) -> RunDirectory:
 def _unwritable(storage: Path, error: OSError) -> ConfigError:
     reason = error.strerror or error
     return ConfigError(
-        f"storage_path {str(storage)!r} cannot be written ({reason}): choose another, or mend its rights"
+        f"storage_path {str(storage)!r} is not writable ({reason}): choose another path or fix its permissions"
     )
 
 
 def _check_resume(where: str | Path, exists: bool, occupied: bool, resume: Resume) -> None:
     if exists and resume == "never":
-        raise ConfigError(f'resume="never", but {where} holds a run already: choose another name')
+        raise ConfigError(f'resume="never", but {where} already holds a run: choose another name')
     if not exists and resume == "must":
         raise ConfigError(f'resume="must", but {where} holds no run: check storage_path and name')
     if not exists and occupied:
-        raise ConfigError(f"{where} exists and is not a run of ours: choose another name")
+        raise ConfigError(f"{where} exists and is not a Headway run: choose another name")
 
 
 def _fresh(name: str) -> RunDescription:

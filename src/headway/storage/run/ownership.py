@@ -15,10 +15,16 @@ CHOOSE = "choose another name, or give RunConfig(trust=True) to continue it"
 
 
 def own_directory(path: Path, resume: Resume, *, trust: bool) -> tuple[Path, list[str]]:
-    """The directory to use, and messages about it: never one that another user owns, unless trusted.
+    """The directory to use for a run, and messages about it.
 
-    Its owner could change whatever lies in it, at any time. Where everybody may write (``/tmp``), anybody may have
-    taken the name; then the run gets another one, so that nobody can keep it from running.
+    A directory of another user is used only if trusted, because its owner can change its content at any time. In a
+    world-writable directory (``/tmp``) another user may have taken the name: then the run gets another name, so that no
+    user can block it.
+
+    Args:
+        path: The requested directory.
+        resume: Whether a run may or must exist.
+        trust: Use the directory although another user owns it.
     """
     if trust or not is_foreign(path):
         return path, []
@@ -32,7 +38,7 @@ def own_directory(path: Path, resume: Resume, *, trust: bool) -> tuple[Path, lis
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether another user owns it. Some filesystems say of all files that somebody else owns them."""
+    """Whether another user owns it. On some filesystems all files, also new ones, have another owner: then False."""
     try:
         owner = os.lstat(path).st_uid
     except (FileNotFoundError, NotADirectoryError):

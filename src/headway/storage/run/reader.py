@@ -29,7 +29,7 @@ from headway.storage.run.location import DirectoryRunLocation, RunLocation, Stor
 
 
 class _Keeper:
-    """A temporary folder, as long as somebody holds this."""
+    """A temporary directory that is removed when this object is garbage-collected."""
 
     def __init__(self) -> None:
         directory = OwnedDirectory("record")
@@ -39,16 +39,16 @@ class _Keeper:
 
 @dataclass(frozen=True)
 class RunReader:
-    """One run as its directory shows it now. Everything is read when it is asked for."""
+    """One run, read from its directory. Each access reads the current files."""
 
-    path: Path  # of its journal; checkpoints may lie elsewhere
+    path: Path  # of its journal; checkpoints may be elsewhere
     location: RunLocation
-    memory: CheckpointBackend | None = None  # checkpoints of this process that are not to outlive it
-    keeper: _Keeper | None = None  # of the directory, if it is only a copy
+    memory: CheckpointBackend | None = None  # checkpoints in shared memory, removed with this process
+    keeper: _Keeper | None = None  # owns the directory if it is a copy
 
     @classmethod
     def at(cls, where: str | os.PathLike[str], filesystem: Any = None) -> RunReader:
-        """By the path of a run, or its address in an object store, whose journal is fetched now."""
+        """The run at a path or a URI in an object store. Of a run in a store the journal is fetched now."""
         if is_remote(where, filesystem):
             return cls._in_store(open_store(where, filesystem))
         path = local_path(where)
@@ -75,12 +75,12 @@ class RunReader:
 
     @property
     def url(self) -> str:
-        """Where the run is, for people."""
+        """The path or URI of the run, for messages."""
         return self.location.url
 
     @property
     def is_copy(self) -> bool:
-        """Whether the run itself is elsewhere, in an object store."""
+        """Whether this is a local copy of a run in an object store."""
         return self.keeper is not None
 
     @property
@@ -90,7 +90,7 @@ class RunReader:
 
     @property
     def is_open(self) -> bool:
-        """Whether a controller holds it right now."""
+        """Whether a controller has the run open now."""
         return self.location.is_open()
 
     @property
@@ -102,7 +102,7 @@ class RunReader:
 
     @property
     def opening(self) -> Opening:
-        """What the newest opening asked for."""
+        """The newest opening of the run."""
         return self.description.newest
 
     @property
@@ -115,12 +115,12 @@ class RunReader:
         return journal.journal(self.path)
 
     def damage(self) -> list[str]:
-        """What of journal and metrics is damaged, in words."""
+        """Sentences about damaged lines of journal and metrics."""
         return list(journal.damage(self.path))
 
     @property
     def state(self) -> str:
-        """The last state in the journal; INTERRUPTED where nobody is left to change it."""
+        """The last state in the journal; INTERRUPTED if that is no final state and no controller has the run open."""
         held = self.is_open
         state = "WAITING"
         for entry in self.journal.lines():
@@ -132,12 +132,12 @@ class RunReader:
         return sorted(kept, key=lambda saved: saved.manifest.seq)
 
     def failures(self) -> list[Path]:
-        """The folders of what has failed or stood still, the oldest first; of a run in a store, what tells of it."""
+        """The directories of failure bundles, oldest first. Of a run in a store only the summaries are fetched."""
         self.location.fetch_failures(self.path)
         return failure_bundle.bundles(self.path)
 
     def reports(self, rank: int = 0) -> list[ReportLine]:
-        """The reports of a rank in order; of a report that was made again in a later attempt, the last one."""
+        """The reports of a rank in order; if later attempts repeated a report, the last one."""
         rows: list[ReportLine] = []
         for line in journal.metrics(self.path).lines():
             match line:
@@ -148,8 +148,8 @@ class RunReader:
         return rows
 
     def newest_metrics(self) -> dict[str, Any] | None:
-        """What rank 0 reported last. Reads from the end: histories are long."""
-        limit = math.inf  # a later attempt resumed here: older lines count up to here only
+        """The newest metrics of rank 0. Reads the file backwards, because it may be long."""
+        limit = math.inf  # where the next attempt resumed: older lines count only before this report
         for line in journal.metrics(self.path).backwards():
             match line:
                 case AttemptLine(first_seq=first_seq):
@@ -161,7 +161,7 @@ class RunReader:
 
 @dataclass(frozen=True)
 class Runs:
-    """The runs of a storage directory, the newest first; and what looks like a run and cannot be read, with why."""
+    """The runs of a storage directory, newest first, and the names of unreadable ones with the reason."""
 
     readable: list[RunReader]
     unreadable: dict[str, str]
@@ -179,7 +179,7 @@ def runs(storage: Path) -> Runs:
     """All runs in a directory."""
     try:
         paths = [path.parent for path in sorted(storage.glob(f"*/{layout.DESCRIPTION}"))]
-    except OSError as error:  # too long a name, say
+    except OSError as error:  # the name is too long, for example
         raise StorageError(f"{storage} cannot be read: {error.strerror}") from None
     return _readable({path.name: functools.partial(RunReader, path, DirectoryRunLocation(path)) for path in paths})
 

@@ -1,4 +1,4 @@
-"""Removal of whole runs: of directories and of object stores. Live runs, links and directories of others stay."""
+"""Removal of whole runs from directories and object stores. Refuses open runs, links and other directories."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _OURS = (
 
 
 def check_removable(path: Path) -> None:
-    """StorageError unless this is the directory of a run, and of one run only."""
+    """StorageError unless this is the directory of exactly one run."""
     if path.is_symlink():
-        raise StorageError(f"{path} is a link and is not removed: give the directory that it leads to")
+        raise StorageError(f"{path} is a link and is not removed: pass the directory that it points to")
     try:
         read_description(path)
     except FileNotFoundError:
@@ -47,14 +47,14 @@ def check_removable(path: Path) -> None:
 
 
 def foreign_entries(path: Path) -> list[str]:
-    """What lies in a run's directory and was not put there by the run itself."""
+    """Names of entries in a run's directory that the run itself has not written."""
     return sorted(entry.name for entry in path.iterdir() if entry.name not in _OURS and entry.name[:1] != ".")
 
 
 def remove_run(path: Path) -> None:
-    """Remove a run's directory; never follows a link, and never touches a live run.
+    """Remove a run's directory. Follows no links and refuses an open run.
 
-    It is renamed first: of a removal that is cut off, the next new run in that place removes the rest.
+    The directory is renamed first, so that the next new run beside it removes the rest of an interrupted removal.
     """
     check_removable(path)
     try:
@@ -68,14 +68,17 @@ def remove_run(path: Path) -> None:
 
 
 def _remove_handed_over(path: Path) -> None:
-    """Files that workers of this run had taken, and that lie beside the directories that they were in."""
+    """Remove files that workers have moved aside for a save, beside the user's directories."""
     run_id = read_description(path).id
-    for left in background_handoff.pending(path, user_key().for_run(run_id)):
-        background_handoff.end(path, left)
+    for handoff in background_handoff.pending(path, user_key().for_run(run_id)):
+        background_handoff.end(path, handoff)
 
 
 def remove_remote_run(store: ObjectStore) -> None:
-    """The same in an object store; ``store`` begins at the run. Its description goes last: until then it is listed."""
+    """Remove a run from an object store; ``store`` is rooted at the run. The description is deleted last.
+
+    Until then an interrupted removal is still listed as a run.
+    """
     if layout.DESCRIPTION not in store.sizes():
         raise StorageError(f"{store.url} is not a run and is not removed: it has no {layout.DESCRIPTION}")
     lease = Lease(store)
@@ -89,6 +92,6 @@ def remove_remote_run(store: ObjectStore) -> None:
         home = home_of(store)
         if home.is_dir() and not home.is_symlink():
             with lock_run(home):
-                with contextlib.suppress(OSError, StorageError):  # its description may be gone
+                with contextlib.suppress(OSError, StorageError):  # it may have no description
                     _remove_handed_over(home)
                 shutil.rmtree(home)

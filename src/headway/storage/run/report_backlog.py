@@ -3,9 +3,9 @@
     .staging/3.backlog-0.rank-1.jsonl    older reports of rank 1 in attempt 3
     .staging/3.backlog-1.rank-1.jsonl    newer ones; when it is full, the older file is replaced
 
-The controller writes ``metrics.jsonl``. A report that still lies in the socket when the driver is killed would be
-missing there, although a later checkpoint of the same rank is kept and the training resumes behind it. The next
-opening copies such reports from the backlog. What lies in a socket is far less than one file of the backlog holds.
+The controller writes ``metrics.jsonl``. A report that is still in the socket when the driver is killed would be
+missing there, although a later checkpoint of the same rank is kept and training resumes after it. The next opening
+copies such reports from the backlog. A socket buffer holds far less than one file of the backlog.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from headway.storage.fs_ops import open_to_append
 from headway.storage.jsonl import Appender, JsonLines
 from headway.storage.run import journal, layout
 
-FILE_BYTES = 4 << 20  # from this size on, the next report begins another file
+FILE_BYTES = 4 << 20  # above this size the next report starts another file
 _NAME = re.compile(r"\d+\.backlog-\d+\.rank-\d+\.jsonl")
 
 
 class ReportBacklog:
-    """One rank's part of it. A disk that is full costs the backlog, not the training."""
+    """The backlog of one rank. On a full disk the backlog is incomplete, but training continues."""
 
     def __init__(self, run: Path, attempt: int, rank: int) -> None:
         self._run = run
@@ -38,7 +38,7 @@ class ReportBacklog:
         self._size = 0
 
     def add(self, seq: int, time: float, metrics: bytes) -> None:
-        """Write a report down; not flushed, for it is the driver that is killed, not the machine."""
+        """Append a report, without flushing: the backlog survives the death of the driver, not of the machine."""
         line = report_line(self._attempt, self._rank, seq, time, metrics)
         with contextlib.suppress(OSError):
             if self._fd < 0 or self._size > FILE_BYTES:
@@ -62,14 +62,14 @@ class ReportBacklog:
 
 
 def restore(run: Path, newest_seq: int) -> int:
-    """Append the reports that ``metrics.jsonl`` lacks, as far as a kept checkpoint covers them.
+    """Append reports to ``metrics.jsonl`` that it lacks and that a kept checkpoint covers.
 
     Args:
-        run: A run's directory; its lock is held.
-        newest_seq: The report of the newest checkpoint. Later reports will be made again.
+        run: A run's directory, whose lock is held.
+        newest_seq: The report of the newest checkpoint. Later reports will be repeated.
 
     Returns:
-        How many reports were missing.
+        The number of missing reports.
     """
     found = {(line.seq, line.rank): line for line in _lines(run) if line.seq <= newest_seq}
     if not found:
@@ -96,7 +96,7 @@ def _lines(run: Path) -> Iterator[ReportLine]:
 
 
 def _present(run: Path, from_seq: int) -> set[tuple[int, int]]:
-    """The reports from this one on that the metrics hold, by report and rank."""
+    """The (report, rank) pairs in the metrics, from this report on."""
     present: set[tuple[int, int]] = set()
     for line in journal.metrics(run).lines():
         match line:

@@ -31,11 +31,11 @@ from headway.storage.object_store.log_mirror import Mirror
 from headway.storage.run import layout
 from headway.storage.run.journal import line_of
 
-_LONGEST = 500  # of what has changed in one config, in characters
+_LONGEST = 500  # characters of the changes in one config
 
 
 class RunDirectory:
-    """Open for one ``fit()``. ``past_attempts`` counts those of former openings, so that numbers never repeat."""
+    """A run's directory during one ``fit()``. ``past_attempts`` is the highest attempt number of former openings."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class RunDirectory:
         store: ObjectStore | None = None,
     ) -> None:
         self.path = path
-        self.durable_backend = backend  # of the checkpoints that outlive this process
-        self.backend = backend  # where checkpoints are made
-        self.memory: LocalCheckpointBackend | None = None  # the same, if they are not to outlive this process
+        self.durable_backend = backend  # holds the checkpoints that outlive this process
+        self.backend = backend  # commits new checkpoints
+        self.memory: LocalCheckpointBackend | None = None  # the same, if checkpoints are kept in memory only
         self.durable_store = store
-        self.complaint: str | None = None  # what went wrong when it was closed
+        self.complaint: str | None = None  # an error of close()
         self.recovered = recovered
         self.key = signer.key
         self._signer = signer
@@ -75,28 +75,28 @@ class RunDirectory:
 
     @property
     def url(self) -> str:
-        """Where the run is, for people."""
+        """The path or URI of the run, for messages."""
         return self.durable_backend.url
 
     @property
     def store(self) -> ObjectStore | None:
-        """Where checkpoints are made, if that is not a directory."""
+        """The object store that new checkpoints go to; None if they go to a directory."""
         return self.durable_store if self.memory is None else None
 
     @property
     def root(self) -> Path:
-        """The directory of this machine where checkpoints are made, or spooled on their way to a store."""
+        """The local directory for new checkpoints, or for files that will be uploaded."""
         return self.path if self.memory is None else self.memory.root
 
     def keep_checkpoints_in_memory(self) -> None:
-        """From now on they are made in shared memory, and gone with this process."""
+        """Commit new checkpoints in shared memory, which is removed when this process exits."""
         directory = OwnedDirectory("checkpoints", memory_folder())
         (directory.path / layout.CHECKPOINTS).mkdir()
         self.backend = self.memory = LocalCheckpointBackend(directory.path, self._signer)
         atexit.register(directory.remove)
 
     def keep_first(self, given: Checkpoint) -> Checkpoint:
-        """Write down the dict that the run begins with, as what we have written ourselves."""
+        """Write the dict that the run starts from to its directory, as a signed checkpoint."""
         folder = self.path / layout.FIRST
         durable_fs.remove(folder)
         given.to_directory(folder)
@@ -116,7 +116,7 @@ class RunDirectory:
         return Checkpoint.of(str(folder), key=self.key)
 
     def differences(self, asked: Opening) -> list[str]:
-        """Settings that changed since the last opening, in words."""
+        """Sentences about settings that changed since the last opening."""
         before = self._description.openings[-1] if self._description.openings else asked
         found = [
             f"{part}: {_changes(then, now)}"
@@ -146,11 +146,11 @@ class RunDirectory:
 
     @property
     def trouble(self) -> OSError | None:
-        """Why journal or metrics cannot be written now; what should stand there is kept until they can."""
+        """The error that prevents writing the journal or metrics; their lines are kept until it is resolved."""
         return self._journal.trouble or self._metrics.trouble
 
     def record(self, lines: bytes) -> None:
-        """Whole lines for ``metrics.jsonl``."""
+        """Append complete lines to ``metrics.jsonl``."""
         self._metrics.write(lines)
 
     def append_data(self, line: DataStatsLine) -> None:
@@ -168,7 +168,7 @@ class RunDirectory:
             self.complaint = f"the end of the journal and of the metrics could not be written: {self.trouble}"
         if self._mirror is not None:
             self.complaint = self._mirror.close() or self.complaint
-        fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process that the user has forked may hold a copy of the file
+        fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process that the user forked may hold a copy of the descriptor
         self._lock.close()
 
 

@@ -85,7 +85,7 @@ class ObjectStoreSaver:
             )
         elif kind == "uri":
             with checkpoint.as_directory() as copied:
-                self._send(self._parcel(Path(copied), seq, note, options), note, take=False)
+                self._send(self._rank_upload(Path(copied), seq, note, options), note, take=False)
         elif kind == "data_dict":
             directory = Path(tempfile.mkdtemp(prefix=".dict-", dir=self._spool))
             write_dict(directory, content)
@@ -100,13 +100,13 @@ class ObjectStoreSaver:
         check_source(source, self._spool if options.moves_files else None)
         if options.mode is CheckpointUploadMode.SYNC:
             try:
-                self._send(self._parcel(source, seq, note, options), note, take=options.moves_files)
+                self._send(self._rank_upload(source, seq, note, options), note, take=options.moves_files)
             finally:
                 if options.scratch:
                     shutil.rmtree(source, ignore_errors=True)
             return True
         rank_upload = replace(
-            self._parcel(source, seq, note, options), frozen=True
+            self._rank_upload(source, seq, note, options), frozen=True
         )  # may be refused: before anything moves
         handoff = None
         if options.moves_files:
@@ -143,7 +143,7 @@ class ObjectStoreSaver:
         if take:
             file_inventory.remove(rank_upload.source, rank_upload.names)
 
-    def _parcel(self, source: Path, seq: int, note: Note, options: SaveOptions) -> RankUpload:
+    def _rank_upload(self, source: Path, seq: int, note: Note, options: SaveOptions) -> RankUpload:
         given = inventory_at(source, shared=note.world_size > 1)
         names = tuple(given.files)
         check_any(given, source)

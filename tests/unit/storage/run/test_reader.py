@@ -49,7 +49,7 @@ def test_foreign_and_damaged_folders_do_not_hide_runs(tmp_path: Path) -> None:
     found = runs(tmp_path)
     assert [record.path.name[:4] for record in found.readable] == ["mine"]
     assert set(found.unreadable) == {"list", "torn", "foreign", "other"}
-    with pytest.raises(StorageError, match="is not of a run of ours"):
+    with pytest.raises(StorageError, match="does not describe a Headway run"):
         open_run(tmp_path / "other", "auto")
 
 
