@@ -166,7 +166,7 @@ def _sweep_unfinished(fresh: Path) -> None:
 
 
 def remove_unfinished(path: Path, *, ignore_errors: bool = False) -> None:
-    """Remove a directory, its lock last: after an interrupted removal the rest is still recognized. Follows no links."""
+    """Remove a directory without following links. The lock goes last: it marks the rest of an interrupted removal."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         for name in os.listdir(folder):
