@@ -699,14 +699,14 @@ def test_a_file_that_vanishes_on_its_way_to_the_store_fails_the_save(s3: S3, tmp
     def train_func(config: dict[str, Any]) -> None:
         train.report({}, train.Checkpoint.from_dict({"good": 1}))
         folder = Path(tempfile.mkdtemp(dir=config["where"]))
-        claim = ObjectStoreSaver._parcel
+        claim = ObjectStoreSaver._rank_upload
 
         def and_then(self: ObjectStoreSaver, *args: Any) -> Any:
             rank_upload = claim(self, *args)
             (folder / "b").unlink() if config["mode"] is SYNC else (folder / "b").write_text("another")
             return rank_upload
 
-        ObjectStoreSaver._parcel = and_then  # type: ignore[method-assign]
+        ObjectStoreSaver._rank_upload = and_then  # type: ignore[method-assign]
         train.report(
             {},
             save(folder, a="1", b="2"),

@@ -105,9 +105,7 @@ class ObjectStoreSaver:
                 if options.scratch:
                     shutil.rmtree(source, ignore_errors=True)
             return True
-        rank_upload = replace(
-            self._rank_upload(source, seq, note, options), frozen=True
-        )  # may raise: nothing moved yet
+        rank_upload = replace(self._rank_upload(source, seq, note, options), frozen=True)
         handoff = None
         if options.moves_files:
             slot = Slot(self._spool, self._attempt, seq, self._rank)
