@@ -1,4 +1,4 @@
-"""The base class of callbacks, which are called in the driver, and the run context that they get."""
+"""The base class of callbacks, which are called in the driver, and the run context that they receive."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from headway.core.config import RunConfig, ScalingConfig
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRunContext:
-    """The run that a callback is called for: its identity and what was asked for.
+    """The run that a callback is called for: its identity and its configuration.
 
     Args:
         run_id: The run's random id.
         run_path: The run directory, on this machine.
-        run_config: As the trainer was given it.
-        scaling_config: As the trainer was given it.
+        run_config: The RunConfig that was passed to the trainer.
+        scaling_config: The ScalingConfig that was passed to the trainer.
         train_loop_config: A dict, or the user's own object.
-        backend_config: How the workers form a group; None: they are plain processes.
+        backend_config: How the workers form a group; None if they are plain processes.
         dataset_config: Which datasets are split.
     """
 
@@ -40,12 +40,12 @@ class UserCallback:
     """
 
     def before_run(self, run_context: TrainRunContext) -> None:
-        """Called when the run begins, before workers are started."""
+        """Called when the run starts, before workers are started."""
 
     def after_run(self, run_context: TrainRunContext, error: BaseException | None) -> None:
-        """Called when the run has ended, with the error of a failed run, else None.
+        """Called when the run has ended. ``error`` is the error of a failed run, otherwise None.
 
-        ``headway.train.Result.from_path(run_context.run_path).state`` tells how it ended: FINISHED, STOPPED, ….
+        ``headway.train.Result.from_path(run_context.run_path).state`` is its final state: FINISHED, STOPPED, ….
         """
 
     def after_report(

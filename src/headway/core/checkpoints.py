@@ -1,6 +1,6 @@
-"""What is known of a committed checkpoint: frozen values that the state machine, storage and readers share.
+"""Descriptions of committed checkpoints: frozen values that the state machine, storage and readers share.
 
-A manifest never changes after the commit; what is learnt later, such as the outcome of a validation, lies beside it.
+A manifest never changes after the commit. Later information, such as the outcome of a validation, is stored next to it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ PENDING = ReportedCheckpointStatus.PENDING_VALIDATION
 
 
 def checkpoint_name(number: int) -> str:
-    """Name of a checkpoint whose user has chosen none."""
+    """Default name of a checkpoint, if the user chose none."""
     return f"checkpoint_{number:06d}"
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """One file, as it was when it was committed. ``sha256`` is empty for directories that were never committed."""
+    """One file at the time of its commit. ``sha256`` is empty for files in directories that were never committed."""
 
     size: int
     sha256: str = ""
@@ -38,18 +38,18 @@ class Manifest:
     Args:
         number: Consecutive number of the checkpoint in its run.
         name: Name of its directory.
-        seq: Number of the report that it was given with.
+        seq: Number of the report that it was saved with.
         attempt: Attempt that reported it.
         world_size: Number of workers of that attempt.
         ranks: Ranks that gave files.
         metrics: Metrics of the report.
-        values: Numbers in the dict that the checkpoint was made of.
+        values: Numbers in the dict that the checkpoint was made from.
         cursor: Position in the training data.
         files: Every file with its size and checksum.
         time: Time of the commit, in seconds since 1970.
         versions: Versions of Headway and Python that wrote it.
         run: Id of the run that committed it.
-        signature: Signature by that run's key; empty if the content is not proven to be the run's own.
+        signature: Signature by that run's key; empty if there is no proof that the run itself wrote the content.
         format: Version of this layout.
     """
 
@@ -74,7 +74,7 @@ class Manifest:
         return sum(stored.size for stored in self.files.values())
 
     def signed(self, run: str, key: Key) -> Manifest:
-        """The same manifest, signed with the key of the run with this id."""
+        """A copy of the manifest, signed with the key of the run with this id."""
         unsigned = replace(self, run=run)
         return replace(unsigned, signature=key.sign("manifest", unsigned._signable))
 
@@ -94,14 +94,14 @@ class Manifest:
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationRecord:
-    """The request to validate a checkpoint, later its outcome.
+    """The request to validate a checkpoint, and later its outcome.
 
     Args:
-        status: Pending, or how it ended.
+        status: Pending, or the outcome.
         metrics: Metrics that the validation function returned.
         error: Why the validation failed.
-        kwargs: Packed keywords that the report asked for, beyond those of the trainer.
-        timeout_s: Time limit that the report asked for.
+        kwargs: Packed keyword arguments from the report, in addition to the trainer's.
+        timeout_s: Time limit from the report.
         format: Version of this layout.
     """
 
@@ -119,7 +119,7 @@ class ValidationRecord:
 
 @dataclass(frozen=True)
 class FileConflict:
-    """Ranks gave different contents under one name; the copy of the first of ``ranks`` was kept."""
+    """Ranks gave files with the same name but different contents; the copy of the first of ``ranks`` was kept."""
 
     file: str
     ranks: tuple[int, ...]
@@ -145,7 +145,7 @@ class SavedCheckpoint:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """Metrics of its report; those of its validation take precedence."""
+        """Metrics of its report and of its validation; validation metrics take precedence."""
         return {**self.manifest.metrics, **(self.validation.metrics if self.validation else {})}
 
     @property

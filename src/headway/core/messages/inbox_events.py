@@ -9,7 +9,7 @@ from headway.core.messages.to_controller import ToController
 
 @dataclass(frozen=True, slots=True)
 class FromWorker:
-    """A message with its sender, added by the engine. ``attempt`` tells late messages of earlier attempts apart."""
+    """A message with its sender, added by the engine. ``attempt`` identifies late messages of earlier attempts."""
 
     attempt: int
     rank: int
@@ -18,7 +18,10 @@ class FromWorker:
 
 @dataclass(frozen=True, slots=True)
 class WorkersPreemptedEvent:
-    """The engine says that these workers (by index) will be taken away, in so many seconds if that is known."""
+    """Sent by the engine when these workers (by index) will be preempted.
+
+    ``deadline_s``: the number of seconds until then, if known.
+    """
 
     attempt: int
     indices: tuple[int, ...]
@@ -27,19 +30,19 @@ class WorkersPreemptedEvent:
 
 @dataclass(frozen=True, slots=True)
 class CapacityEvent:
-    """The engine says that so many workers of this run's kind could run now."""
+    """Sent by the engine to report how many workers with this run's resources could run now."""
 
     num_workers: int
 
 
 @dataclass(frozen=True, slots=True)
 class ResourcesGrantedEvent:
-    """The engine says that the run holds what it has asked for: workers can be launched."""
+    """Sent by the engine when the run holds the resources that it requested, so that workers can be launched."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResourcesAwaitedEvent:
-    """The engine says that the run waits in the queue; ``text`` says for what, and who holds it."""
+    """Sent by the engine when the run waits in the queue; ``text`` says for what, and which runs hold it."""
 
     text: str
 
@@ -51,7 +54,7 @@ class AbortEvent:
 
 @dataclass(frozen=True, slots=True)
 class StopEvent:
-    """The user ends the run soon, as STOPPED: what was reached is kept."""
+    """The user ends the run soon, as STOPPED; its results so far are kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,14 @@ from typing import Literal, NamedTuple
 
 from headway.core.messages.worker_setup import RankAssignment
 
-LOST_EXIT_CODE = 70  # of a worker that lost its connection to the controller, or one of its vital threads
+LOST_EXIT_CODE = 70  # exit code of a worker that lost its controller connection or a vital thread
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ready:
-    """The worker's process runs. ``place`` is set where an outer launcher has assigned the ranks already.
+    """The worker's process is running. ``place`` is set if an outer launcher has already assigned the ranks.
 
-    ``address`` is one at which the workers of all hosts reach this host, and ``port`` is free there: those of rank 0
+    Workers on every host can reach this host at ``address``, and ``port`` is free there. Rank 0's address and port
     become MASTER_ADDR and MASTER_PORT.
     """
 
@@ -24,7 +24,7 @@ class Ready:
     port: int = 0
     gpus: tuple[str, ...] = ()
     place: RankAssignment | None = None
-    stacks: str = ""  # the file that its stacks are written to on STACKS_SIGNAL, when it does not answer
+    stacks: str = ""  # the file to which STACKS_SIGNAL writes the worker's stacks, for workers that do not respond
 
 
 RowsTaken = tuple[tuple[str, int], ...]
@@ -32,11 +32,12 @@ RowsTaken = tuple[tuple[str, int], ...]
 
 
 class Report(NamedTuple):
-    """One call of ``report()``. Reports of all ranks with equal ``seq`` form a round.
+    """One ``report()`` call. The reports of all ranks with equal ``seq`` form a round.
 
-    ``staged``: its files are in staging. ``pending``: they will be, and FilesStaged will say so.
+    ``staged``: its files are in staging. ``pending``: its files are still being staged, and FilesStaged will follow.
 
-    A tuple, because there may be thousands per second and a tuple is created in a fraction of the time.
+    A NamedTuple rather than a dataclass, because there may be thousands per second and tuples are much cheaper to
+    create.
     """
 
     seq: int
@@ -49,9 +50,10 @@ class Report(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SaveStarted:
-    """This rank begins to stage files; its report follows when all of them are staged. ``taken``: see Heartbeat.
+    """This rank starts to stage files; its report follows when all of them are staged. ``taken``: see Heartbeat.
 
-    ``place``: the position of autosaved state, in words. It must be equal on all ranks, or the files do not match.
+    ``place``: a description of the point in the training at which state is autosaved. It must be equal on all ranks;
+    otherwise their files do not match.
     """
 
     taken: RowsTaken = ()
@@ -65,27 +67,27 @@ class UploadRequest:
     No file is written twice: the first rank that asks for a file uploads it.
     """
 
-    index: int  # of the request
+    index: int  # number of the request
     seq: int
-    name: str | None  # the name of the checkpoint, if the user has chosen one
+    name: str | None  # the name of the checkpoint, if the user chose one
     files: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FilesStaged:
-    """The pending files of this rank's report ``seq`` are in staging now."""
+    """The pending files of this rank's report ``seq`` are now in staging."""
 
     seq: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AutosaveEnabled:
-    """This rank can save its state in any report, on request."""
+    """This rank can save its state at any report, on request."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NextReport:
-    """Answers RequestNextReport: my next report is ``seq``, and before the one after it I wait for SaveAtReport."""
+    """Answers RequestNextReport: the rank's next report is ``seq``; after it, the rank waits for SaveAtReport."""
 
     index: int
     seq: int
@@ -97,11 +99,11 @@ FOR_RANKS: frozenset[WaitOperation] = frozenset({"barrier", "report", "batch", "
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wait:
-    """What the main thread of a rank waits for in a call of Headway.
+    """An operation that a rank's main thread is waiting for inside a Headway call.
 
     Attributes:
-        operation: What it waits in.
-        since: When the wait began, in seconds since 1970.
+        operation: The operation that blocks it.
+        since: The time at which the wait started, in seconds since 1970.
     """
 
     operation: WaitOperation
@@ -109,24 +111,24 @@ class Wait:
 
     @property
     def is_for_ranks(self) -> bool:
-        """Whether it waits for other ranks; else for the controller or for storage."""
+        """True if it waits for other ranks; False if it waits for the controller or for storage."""
         return self.operation in FOR_RANKS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Heartbeat:
-    """The progress of a rank: numbers that grow.
+    """The progress of a rank: counters that only increase, and its current activity.
 
     Attributes:
-        batches: Batches that its loaders have returned.
-        taken: Rows that all ranks together have taken from each dataset that is split among them.
-        collectives: Operations of all its process groups.
-        common: Operations of the process group that contains all ranks.
-        meetings: Barriers and broadcasts through the controller.
-        phase: What it is busy with, where silence is expected.
+        batches: Number of batches that its loaders returned.
+        taken: Rows that all ranks together took from each dataset that is split among them.
+        collectives: Number of operations of all its process groups.
+        common: Number of operations of the process group that contains all ranks.
+        meetings: Number of barriers and broadcasts through the controller.
+        phase: The phase that it is in, if any; a rank in a phase is not expected to make progress.
         in_loader: Whether it waits for a batch.
-        wait: What it waits for in a call of Headway, if it does.
-        rss_bytes: The memory of its process.
+        wait: What it waits for inside a Headway call, if anything.
+        rss_bytes: The resident memory of its process.
     """
 
     batches: int = 0
@@ -144,7 +146,7 @@ Hint = Literal["", "lock", "sleep", "io", "child"]
 
 
 class Frame(NamedTuple):
-    """One call on a stack. ``hint``: the kind of thing that the line waits for, if that is visible."""
+    """One call on a stack. ``hint``: what kind of thing the call is blocked on, if that can be determined."""
 
     file: str
     line: int
@@ -157,7 +159,7 @@ class Frame(NamedTuple):
 class StackDump:
     """Answers RequestStacks: the main thread's calls, outermost first, and all threads with their locals as text.
 
-    ``phase``: what another thread does that the main thread waits for, and that may take long.
+    ``phase``: a long operation in another thread that the main thread is waiting for.
     """
 
     index: int
@@ -185,7 +187,7 @@ class BarrierArrival:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchCount:
-    """This rank has at least ``count`` batches of an epoch of a dataset; ``ended``: exactly so many."""
+    """This rank has at least ``count`` batches of an epoch of a dataset; ``ended``: it has exactly ``count``."""
 
     dataset: str
     epoch: int
@@ -202,10 +204,10 @@ class DataStats:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointQuery:
-    """Asks for the kept checkpoints, as soon as that of this rank's report ``after`` is committed.
+    """Asks for the kept checkpoints. Answered once the checkpoint of this rank's report ``after`` is committed.
 
-    ``validated``: and as soon as all validations have ended. A query with the same ``index`` replaces the earlier one:
-    a rank whose timeout has passed asks for what is there.
+    ``validated``: answered only after all validations have ended as well. A query with the same ``index`` replaces the
+    earlier one: after a timeout, a rank asks for the checkpoints that are available.
     """
 
     index: int
@@ -215,7 +217,7 @@ class CheckpointQuery:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FunctionReturned:
-    """The function returned; ``value`` is its pickled return value. ``early``: it stopped in the agreed report."""
+    """The function returned; ``value`` is its pickled return value. ``early``: it stopped at the agreed report."""
 
     value: bytes
     early: bool = False
@@ -228,9 +230,9 @@ class WorkerIdle:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FunctionFailed:
-    """The function raised. ``error`` is the pickled exception, or None where it cannot be pickled.
+    """The function raised. ``error`` is the pickled exception, or None if it cannot be pickled.
 
-    ``misuse``: it called Headway in a way that another attempt would only repeat. ``broken``: a vital part of the
+    ``misuse``: it used Headway incorrectly, which another attempt would only repeat. ``broken``: a vital part of the
     worker failed, not the function.
     """
 
@@ -240,15 +242,15 @@ class FunctionFailed:
     error: bytes | None = None
     misuse: bool = False
     broken: bool = False
-    stacks: str = ""  # all threads with their locals, at the time it raised
+    stacks: str = ""  # all threads with their locals, at the time of the exception
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerExited:
-    """The engine says that a worker's process has ended; the last message with that worker as its sender.
+    """Sent by the engine when a worker's process has ended. It is the last message with that worker as its sender.
 
     ``code`` is the exit code (negative: killed by that signal); without one, ``reason`` says what happened.
-    ``out_of_memory``: whether the kernel has killed a process for its memory meanwhile; None where that is unknown.
+    ``out_of_memory``: whether the kernel's out-of-memory killer killed a process during the attempt; None if unknown.
     """
 
     code: int | None = None
@@ -258,7 +260,7 @@ class WorkerExited:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValidationReturned:
-    """The validation function has returned these metrics, as JSON text."""
+    """The validation function returned these metrics, as JSON text."""
 
     metrics: bytes
 

@@ -13,7 +13,7 @@ from headway.core.schema.data_cursor import DatasetCursor
 class Start:
     """Tells a worker its rank, its function and where to resume.
 
-    ``rank`` counts in this run; ``place.rank`` is the rank in the process group, mostly the same. ``task`` is a
+    ``rank`` is the rank in this run; ``place.rank`` is the rank in the process group, usually the same. ``task`` is a
     cloudpickle of :class:`headway.core.task.Task`.
     """
 
@@ -24,7 +24,7 @@ class Start:
     task: bytes
     checkpoint: bytes | None = None  # a pickled Checkpoint
     first_seq: int = 0
-    cursors: dict[str, DatasetCursor] = field(default_factory=dict)  # where each dataset resumes
+    cursors: dict[str, DatasetCursor] = field(default_factory=dict)  # the position at which each dataset resumes
     stays: bool = False  # whether the process waits for another Start afterwards
 
 
@@ -38,14 +38,14 @@ class CheckpointCommitted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FilesDiscarded:
-    """The files of report ``seq`` came after its checkpoint was dropped: there is nothing to wait for."""
+    """The files of report ``seq`` arrived after its checkpoint was dropped, so the rank must not wait for a commit."""
 
     seq: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UploadGrant:
-    """Answers UploadRequest: upload these files into this directory, or do not, and why."""
+    """Answers UploadRequest: upload these files into this directory; ``refusal``: upload nothing, for this reason."""
 
     index: int
     folder: str
@@ -55,14 +55,14 @@ class UploadGrant:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestNextReport:
-    """Asks for the number of the rank's next report: all ranks are about to save in the same one."""
+    """Asks for the number of the rank's next report, so that all ranks can save at the same report."""
 
     index: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SaveAtReport:
-    """Save the state in report ``seq``; ``leave``: and stop after it. None: continue, there is nothing to save."""
+    """Save the state at report ``seq``; ``leave``: stop after it. If ``seq`` is None, continue without saving."""
 
     seq: int | None
     leave: bool = False
@@ -77,7 +77,7 @@ class RequestStacks:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreemptionWarning:
-    """Some ranks will be preempted: until when (in ms since 1970), and which ranks on which machine."""
+    """Some ranks will be preempted: the deadline (in ms since 1970), and the ranks of each machine."""
 
     deadline_ms: int
     ranks: dict[str, list[int]]
@@ -85,7 +85,7 @@ class PreemptionWarning:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BarrierRelease:
-    """Answers BarrierArrival: all ranks have reached barrier ``index``; ``data`` is rank 0's."""
+    """Answers BarrierArrival: all ranks have reached barrier ``index``; ``data`` comes from rank 0."""
 
     index: int
     data: bytes = b""
@@ -93,7 +93,7 @@ class BarrierRelease:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommonBatchCount:
-    """Answers BatchCount: every rank has ``count`` batches of this epoch; ``last``: and one of them has no more."""
+    """Answers BatchCount: every rank has ``count`` batches of this epoch; ``last``: one of them has no more."""
 
     dataset: str
     epoch: int
@@ -102,7 +102,7 @@ class CommonBatchCount:
 
 
 class CheckpointInfo(NamedTuple):
-    """A kept checkpoint, its metrics and its status by name."""
+    """A kept checkpoint, its metrics and the name of its status."""
 
     path: str
     metrics: dict[str, Any]
@@ -111,7 +111,7 @@ class CheckpointInfo(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointList:
-    """Answers CheckpointQuery ``index``: the kept checkpoints, the oldest first."""
+    """Answers CheckpointQuery ``index``: the kept checkpoints, oldest first."""
 
     index: int
     found: tuple[CheckpointInfo, ...]
@@ -119,7 +119,7 @@ class CheckpointList:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExitAllowed:
-    """Every function has returned. No worker exits before: another rank might still be connecting to it."""
+    """Every function has returned. No worker exits earlier, because another rank might still be connecting to it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,7 +134,7 @@ class RunValidation:
     task: bytes
     checkpoint: bytes  # pickled
     kwargs: dict[str, Any]  # packed: see headway.storage.checkpoint.validation_record
-    key: bytes  # of the run
+    key: bytes  # the run's key
     trust: bool = False
 
 

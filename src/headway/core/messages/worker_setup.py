@@ -1,4 +1,4 @@
-"""Values that a worker is set up with: its rank, its run, its environment and its logging."""
+"""Values for setting up a worker: its rank, its run, its environment and its logging."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RankAssignment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunInfo:
-    """What a worker may know about its run."""
+    """The properties of a run that its workers need."""
 
     id: str
     name: str
@@ -38,8 +38,8 @@ class RunInfo:
     attempt: int
     num_workers: int
     options: WorkerOptions = field(default_factory=WorkerOptions)
-    key: bytes = b""  # the run's secret: what its workers write is signed with it
-    trust: bool = False  # whether pickles of the run's directory may be opened whoever wrote them
+    key: bytes = b""  # the run's secret key, with which its workers sign their files
+    trust: bool = False  # whether pickles in the run's directory may be opened regardless of their author
 
 
 Stream = Literal["out", "err"]
@@ -53,7 +53,7 @@ class HandlerSettings:
         stream: The log it writes to.
         level: Its level.
         style: Its formatter and its filters, pickled.
-        replaces_file: Whether the driver's handler writes elsewhere: to a file, a socket, a service.
+        replaces_file: Whether the driver's handler writes to a file, a socket or a service instead of the console.
     """
 
     stream: Stream
@@ -75,7 +75,7 @@ class LoggerSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggingSettings:
-    """The configuration of ``logging``; ``disabled_level`` is that of ``logging.disable()``."""
+    """The configuration of ``logging``; ``disabled_level`` is the level passed to ``logging.disable()``."""
 
     loggers: tuple[LoggerSettings, ...]
     disabled_level: int = 0
@@ -85,7 +85,7 @@ class LoggingSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessSetup:
-    """The state of the driver's process that another process copies before it unpickles user code."""
+    """The part of the driver's state that another process copies before it unpickles user code."""
 
     env: dict[str, str]
     cwd: str
