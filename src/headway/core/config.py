@@ -1,7 +1,7 @@
 """The configs of trainers, checked when they are built.
 
-Config objects are frozen. An invalid value raises a ConfigError that names field, value and remedy, so that all other
-code can rely on valid configs.
+Config objects are frozen. An invalid value raises a ConfigError that names the field, the value and the remedy, so that
+all other code can rely on valid configs.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ Init = TypeVar("Init", bound=Callable[..., None])
 class CheckpointUploadMode(StrEnum):
     """When ``report()`` returns, and what happens to the files.
 
-    SYNC: after they are copied to the run's storage. ASYNC: at once; the files are moved out of the caller's directory
-    and uploaded in the background. NO_UPLOAD: they are on the run's storage already, in its ``checkpoints`` directory.
+    SYNC: after the files are copied to the run's storage. ASYNC: immediately; the files are moved out of the caller's
+    directory and uploaded in the background. NO_UPLOAD: the files are already on the run's storage, in its
+    ``checkpoints`` directory.
     """
 
     SYNC = "SYNC"
@@ -60,9 +61,9 @@ ELSEWHERE = {
 
 
 def refuse_unknown_keywords(init: Init) -> Init:
-    """Make ``__init__`` answer an unknown keyword with a sentence and the nearest name that it knows."""
+    """Make ``__init__`` reject unknown keywords with an error that suggests the closest known name."""
     known = [name for name in inspect.signature(init).parameters if name != "self"]
-    owner = init.__qualname__.split(".")[-2:][0]  # the class, under the name that its documentation has
+    owner = init.__qualname__.split(".")[-2:][0]  # the name of the class in the documentation
 
     @functools.wraps(init)
     def checked(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -83,7 +84,7 @@ def _unknown(owner: str, name: str, known: Sequence[str]) -> str:
 
 
 def known_options_only(cls: type[C]) -> type[C]:
-    """The same for a class that is a dataclass."""
+    """Apply :func:`refuse_unknown_keywords` to a dataclass."""
     cls.__init__ = refuse_unknown_keywords(cls.__init__)  # type: ignore[method-assign]
     return cls
 
@@ -94,12 +95,13 @@ class ScalingConfig:
     """The number of workers, and the resources of each.
 
     Args:
-        num_workers: A positive number; 0 runs the function in this process; ``(min, max)`` starts as many as the free
-            resources allow, and follows changes.
+        num_workers: A positive number; 0 runs the function in this process; ``(min, max)`` starts as many workers as
+            the free resources allow, and adapts when they change.
         use_gpu: Whether each worker gets a GPU.
         resources_per_worker: Resources of each worker by name, like ``{"CPU": 2, "GPU": 0.5}``. Default: one GPU with
-            ``use_gpu``, else one CPU.
-        placement_strategy: ``PACK``, ``SPREAD``, ``STRICT_PACK`` or ``STRICT_SPREAD``; all workers are on this machine.
+            ``use_gpu``, otherwise one CPU.
+        placement_strategy: ``PACK``, ``SPREAD``, ``STRICT_PACK`` or ``STRICT_SPREAD``. It has no effect, because all
+            workers are on this machine.
         engine: ``"auto"``, ``"local"`` (processes on this machine) or ``"inline"`` (this process, so that
             ``breakpoint()`` works).
         elastic_resize_monitor_interval_s: Minimum time between two changes of the number of workers.
@@ -147,7 +149,7 @@ class ScalingConfig:
 
     @property
     def worker_resources(self) -> dict[str, float]:
-        """The resources of one worker: those requested, else one GPU or one CPU."""
+        """The resources of one worker: the requested ones, or one GPU or one CPU by default."""
         resources: dict[str, float] = dict(self.resources_per_worker or {})
         if self.use_gpu:
             resources.setdefault("GPU", 1)
@@ -214,12 +216,13 @@ class FailureConfig:
 
     Args:
         max_failures: Restarts after workers raise, die or stall.
-        controller_failure_limit: Restarts after workers could not be started.
+        controller_failure_limit: Restarts after failures to start the workers.
         max_preemption_failures: Restarts after workers received SIGTERM or were preempted by the cluster; these do not
-            count for the other two limits.
-        stall_warn_s: Seconds without progress until a stall is looked for and explained; None: never.
+            count towards the other two limits.
+        stall_warn_s: Seconds without progress until Headway looks for a stall and explains it; None: never.
         stall_timeout_s: Seconds without progress until a stall counts as a failure; None: never.
-        retry_exceptions: Whether exceptions of the function are retried; otherwise only deaths and stalls are.
+        retry_exceptions: Whether the run is restarted after exceptions of the function; if False, only after worker
+            deaths and stalls.
 
     >>> FailureConfig(max_failures=3).max_failures
     3
@@ -252,13 +255,14 @@ class CheckpointConfig:
     """Which checkpoints are kept, and how often tracked state is saved.
 
     Args:
-        num_to_keep: Keep this many of the best checkpoints, and the newest one; None keeps all. 0 writes none to disk:
-            the newest is kept in memory until this process ends, for restarts and for the result.
-        checkpoint_score_attribute: The metric that ranks checkpoints, nested keys by slash (``"valid/loss"``). Default:
-            the most recent ones are the best.
+        num_to_keep: How many of the best checkpoints to keep, in addition to the newest one; None keeps all. With 0, no
+            checkpoint is written to disk; the newest one is kept in memory until this process ends, for restarts and
+            for the result.
+        checkpoint_score_attribute: The metric that ranks checkpoints, with slashes for nested keys (``"valid/loss"``).
+            Default: the most recent checkpoints are the best.
         checkpoint_score_order: Whether the ``"max"`` or the ``"min"`` of the metric is the best.
-        every_reports: Save tracked state (``train.track()``) every so many reports.
-        every_s: Save tracked state every so many seconds.
+        every_reports: Interval in reports between saves of tracked state (``train.track()``).
+        every_s: Interval in seconds between saves of tracked state.
 
     >>> CheckpointConfig(num_to_keep=2, checkpoint_score_attribute="loss", checkpoint_score_order="min").num_to_keep
     2
@@ -317,18 +321,18 @@ class RunConfig:
     """The name and storage of a run, and its behavior on failures.
 
     Args:
-        name: The name of the run directory. A name that exists resumes that run. Default: a new name.
+        name: The name of the run directory. If a run of this name exists, it is resumed. Default: a new name.
         storage_path: A directory, or a URI (``s3://bucket/runs``, ``gs://``, ``abfs://``). Default:
-            ``HEADWAY_RESULTS``, else ``~/headway_results``.
-        storage_filesystem: A filesystem of pyarrow or fsspec that storage_path is on.
-        failure_config: Limits of restarts.
+            ``HEADWAY_RESULTS`` if set, otherwise ``~/headway_results``.
+        storage_filesystem: The pyarrow or fsspec filesystem that contains storage_path.
+        failure_config: Limits on restarts.
         checkpoint_config: Which checkpoints are kept.
-        logging_config: The level of events that are logged. Default: ``HEADWAY_LOG_LEVEL``, else INFO.
+        logging_config: The level of events that are logged. Default: ``HEADWAY_LOG_LEVEL`` if set, otherwise INFO.
         callbacks: Instances of :class:`~headway.train.UserCallback`.
         worker_runtime_env: ``{"env_vars": {...}}``: environment variables of the workers.
-        resume: Whether a run of this name may exist (``"auto"``), must (``"must"``) or must not (``"never"``).
-        trust: Resume a run although another user owns its directory, and open its pickles although no signature proves
-            that your own runs wrote them. Pickles run code.
+        resume: Whether a run of this name may exist (``"auto"``), must exist (``"must"``) or must not (``"never"``).
+        trust: Whether to resume a run even if another user owns its directory, and to open its pickles even if no
+            signature proves that your own runs wrote them. Pickles run code.
 
     >>> RunConfig(name="digits", storage_path="/tmp/runs").path.as_posix()
     '/tmp/runs/digits'
@@ -363,7 +367,7 @@ class RunConfig:
 
     @property
     def is_local(self) -> bool:
-        """Whether runs are in a directory of this machine."""
+        """Whether runs are stored in a directory on this machine."""
         if self.storage_filesystem is not None:
             return is_local_filesystem(self.storage_filesystem)
         return self.storage_path is None or scheme_of(os.fspath(self.storage_path)) in ("", "file")
@@ -446,26 +450,26 @@ def _check_storage_path(config: RunConfig) -> None:
 
 
 def scheme_of(path: str) -> str:
-    """``"s3"`` of ``s3://bucket/runs``; empty for a plain path."""
+    """The scheme of a URI: ``"s3"`` for ``s3://bucket/runs``; empty for a plain path."""
     scheme, separator, _ = path.partition("://")
     return scheme.lower() if separator else ""
 
 
 def is_local_filesystem(filesystem: Any) -> bool:
-    """Whether this is the local filesystem of pyarrow or fsspec."""
+    """Whether this is pyarrow's or fsspec's local filesystem."""
     protocol = getattr(filesystem, "protocol", ())
     names = (protocol,) if isinstance(protocol, str) else protocol
     return getattr(filesystem, "type_name", None) == "local" or "file" in names
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
-    """The path of a path or a ``file://`` URI."""
+    """The absolute path that a path or a ``file://`` URI refers to."""
     text = os.fspath(path)
     return expanded(text.partition("://")[2] if scheme_of(text) else text)
 
 
 def chosen_engine(scaling: ScalingConfig) -> str:
-    """``"local"`` or ``"inline"``: by the config, else by ``HEADWAY_ENGINE``, else local."""
+    """``"local"`` or ``"inline"``: the config's choice, otherwise ``HEADWAY_ENGINE``'s, otherwise local."""
     name = wanted_engine() if scaling.engine == "auto" else scaling.engine
     if name not in ENGINES:
         raise ConfigError(f"HEADWAY_ENGINE must be one of {', '.join(ENGINES)}, got {name!r}")

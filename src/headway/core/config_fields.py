@@ -1,6 +1,6 @@
 """Fields of config objects (dicts, dataclasses and others) as JSON.
 
-The training function gets the user's own object. The JSON is for readers, and for ``restore()`` if it is complete.
+The training function receives the user's own object. The JSON is for readers, and for ``restore()`` if it is complete.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
 
 
 def fields_of(config: Any) -> dict[str, Any] | None:
-    """The fields of a config by name, those with ``repr=False`` masked; None if it has none.
+    """The fields of a config by name, or None if it has no fields. Fields with ``repr=False`` are masked.
 
     >>> fields_of(argparse.Namespace(lr=0.1)), fields_of([0.1])
     ({'lr': 0.1}, None)
@@ -41,7 +41,7 @@ def _declared(value: Any) -> dict[str, Any] | None:
         return {each.name: _shown(value, each.name, each.repr) for each in dataclasses.fields(kind)}
     if (attributes := getattr(kind, "__attrs_attrs__", None)) is not None:
         return {each.name: _shown(value, each.name, each.repr) for each in attributes}
-    if isinstance(declared := getattr(kind, "model_fields", None), dict):  # of pydantic
+    if isinstance(declared := getattr(kind, "model_fields", None), dict):  # a pydantic model
         extra = getattr(value, "model_extra", None) or {}
         return {**{name: _shown(value, name, getattr(each, "repr", True)) for name, each in declared.items()}, **extra}
     if issubclass(kind, tuple) and isinstance(names := getattr(kind, "_fields", None), tuple):
@@ -55,14 +55,14 @@ def _shown(value: Any, name: str, visible: object) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """``content`` as JSON values; ``incomplete`` names fields that are stored as text only, or not at all."""
+    """A config as JSON values; ``incomplete`` names fields that are stored only as text, or not at all."""
 
     content: Any
     incomplete: tuple[str, ...] = ()
 
 
 def describe(value: Any) -> Description:
-    """A config as JSON with secrets masked. Never raises, whatever the user's objects do."""
+    """Describe a config as JSON with secrets masked. Never raises, whatever the user's objects do."""
     incomplete: list[str] = []
     try:
         content = _plain(value, "", incomplete, 0)

@@ -1,4 +1,4 @@
-"""All environment variables that the library reads; no other module reads any."""
+"""All environment variables that the library reads; other modules do not read any."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from headway.core.errors import ConfigError
 
 
 def results_folder() -> Path:
-    """The directory for runs without a storage_path: ``HEADWAY_RESULTS``, else ``~/headway_results``."""
+    """The directory for runs without a storage_path: ``HEADWAY_RESULTS``, or ``~/headway_results`` by default."""
     return expanded(os.environ.get("HEADWAY_RESULTS") or "~/headway_results", "HEADWAY_RESULTS")
 
 
 def key_file() -> Path:
-    """The user's key file for signatures: ``HEADWAY_KEY_FILE``, else in the user's settings."""
+    """The user's key file for signatures: ``HEADWAY_KEY_FILE``, or a file in the user's config directory by default."""
     if chosen := os.environ.get("HEADWAY_KEY_FILE"):
         return expanded(chosen, "HEADWAY_KEY_FILE")
     settings = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
@@ -24,7 +24,7 @@ def key_file() -> Path:
 
 
 def expanded(path: str, variable: str = "") -> Path:
-    """The absolute path. ``variable`` is named in the error if the user has no home directory."""
+    """The absolute path, with ``~`` expanded. The error for users without a home directory mentions ``variable``."""
     try:
         return Path(path).expanduser().absolute()
     except RuntimeError:
@@ -33,7 +33,7 @@ def expanded(path: str, variable: str = "") -> Path:
 
 
 def working_directory() -> str:
-    """The current directory; ``/`` if it was removed, because libraries such as torch need one with a path."""
+    """The current directory, or ``/`` if it was removed, because libraries such as torch need an existing one."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -41,23 +41,23 @@ def working_directory() -> str:
 
 
 def memory_folder() -> str | None:
-    """The directory for checkpoints in memory: ``HEADWAY_MEMORY_DIR``, else ``/dev/shm``; None if not writable."""
+    """The directory for in-memory checkpoints: ``HEADWAY_MEMORY_DIR``, or ``/dev/shm``; None if it is not writable."""
     chosen = os.environ.get("HEADWAY_MEMORY_DIR") or "/dev/shm"
     return chosen if os.access(chosen, os.W_OK) else None
 
 
 def wanted_log_level() -> str:
-    """``HEADWAY_LOG_LEVEL``, used by runs whose RunConfig has no logging_config."""
+    """The log level for runs whose RunConfig has no logging_config: ``HEADWAY_LOG_LEVEL``, or INFO by default."""
     return os.environ.get("HEADWAY_LOG_LEVEL") or "INFO"
 
 
 def wanted_engine() -> str:
-    """``HEADWAY_ENGINE``, used if the config says ``"auto"``."""
+    """The engine to use if the config says ``"auto"``: ``HEADWAY_ENGINE``."""
     return os.environ.get("HEADWAY_ENGINE", "auto")
 
 
 def object_store_endpoint() -> str | None:
-    """The endpoint of an S3 server other than Amazon's: ``AWS_ENDPOINT_URL_S3``, else ``AWS_ENDPOINT_URL``."""
+    """The endpoint of an S3 server other than Amazon's: ``AWS_ENDPOINT_URL_S3`` or ``AWS_ENDPOINT_URL``."""
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
 
 
@@ -74,7 +74,7 @@ def in_worker() -> bool:
 def preamble() -> str | None:
     """``HEADWAY_PREAMBLE``: a ``module:function`` that every worker calls before it unpickles user objects.
 
-    It is set in the driver and reaches the workers with the rest of the environment.
+    It is set in the driver, and workers inherit it with the rest of the environment.
     """
     return os.environ.get("HEADWAY_PREAMBLE") or None
 
@@ -87,29 +87,29 @@ def ray_session() -> dict[str, str] | None:
 
 
 def wants_detailed_metrics() -> bool:
-    """Whether RaySGD reports include host, process and date, by its own environment variables."""
+    """Whether RaySGD reports include host, process and date, according to RaySGD's environment variables."""
     names = ("SGD_RESULT_ENABLE_DETAILED_AUTOFILLED_METRICS", "TRAIN_RESULT_ENABLE_DETAILED_AUTOFILLED_METRICS")
     return any(os.environ.get(name, "0") not in ("", "0") for name in names)
 
 
 def threads_set_by_user() -> bool:
-    """Whether the user has set the number of CPU threads (``OMP_NUM_THREADS``), which is then not changed."""
+    """Whether the user set the number of CPU threads (``OMP_NUM_THREADS``); if so, Headway does not change it."""
     return bool(os.environ.get("OMP_NUM_THREADS"))
 
 
 def visible_gpus() -> list[str] | None:
-    """The GPUs in ``CUDA_VISIBLE_DEVICES``, or None if it is not set."""
+    """The GPUs in ``CUDA_VISIBLE_DEVICES``, or None if the variable is not set."""
     text = os.environ.get("CUDA_VISIBLE_DEVICES")
     return None if text is None else [gpu.strip() for gpu in text.split(",") if gpu.strip()]
 
 
 def shares_gpus() -> bool:
-    """Whether runs are given GPUs that other runs use: ``HEADWAY_SHARE_GPUS``."""
+    """Whether a run may use GPUs that other runs are using: ``HEADWAY_SHARE_GPUS``."""
     return os.environ.get("HEADWAY_SHARE_GPUS", "0") not in ("", "0")
 
 
 def logical_resources() -> dict[str, float]:
-    """What this machine has besides CPUs, GPUs and memory: ``HEADWAY_RESOURCES``, say ``{"licence": 2}``."""
+    """Resources of this machine other than CPUs, GPUs and memory: ``HEADWAY_RESOURCES``, such as ``{"licence": 2}``."""
     text = os.environ.get("HEADWAY_RESOURCES") or "{}"
     try:
         found = {str(name): float(amount) for name, amount in json.loads(text).items()}
@@ -122,7 +122,7 @@ def logical_resources() -> dict[str, float]:
 
 @dataclass(frozen=True)
 class OuterRanks:
-    """The ranks and addresses that an outer ``torchrun`` has assigned to this process."""
+    """The ranks and addresses that an outer ``torchrun`` assigned to this process."""
 
     rank: int
     world_size: int
@@ -134,7 +134,7 @@ class OuterRanks:
 
 
 def outer_ranks() -> OuterRanks | None:
-    """The ranks assigned by an outer ``torchrun``, or None without one."""
+    """The ranks assigned by an outer ``torchrun``, or None if there is none."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     if not all(os.environ.get(name) for name in names):
         return None

@@ -1,18 +1,18 @@
 """The errors that Headway raises.
 
 HeadwayError
-├── ConfigError (ValueError)             an argument or option has no valid meaning; nothing has been started
+├── ConfigError (ValueError)             an argument or option is not valid; nothing has been started
 │   └── UnknownOption (TypeError)        a keyword that does not exist
 ├── MetricsError (ValueError)            a value given to report(), or returned, cannot be stored
-├── SessionError (RuntimeError)          a function of training functions was called outside of one
-│   └── AloneError                       a replay has one rank and needs data of the others
+├── SessionError (RuntimeError)          a function for use in training functions was called outside of one
+│   └── AloneError                       a replay runs one rank alone, but needs data from the others
 ├── DataError (ValueError)               a file, a row, or the result of a function on rows is not valid
 ├── StorageError (RuntimeError)          a run directory or a checkpoint is missing, locked, damaged or not writable
 ├── EngineError (RuntimeError)           worker processes could not be started
 ├── WorkerDied (RuntimeError)            a process ended before its function returned
 ├── WorkerStalled (RuntimeError)         a process made no progress for longer than stall_timeout_s
 ├── RemoteError (RuntimeError)           stands for an exception whose type cannot be rebuilt in this process
-└── TrainingFailedError (RuntimeError)   the run did not finish; __cause__ is the reason, .result what was reached
+└── TrainingFailedError (RuntimeError)   the run did not finish; __cause__ is the reason, .result the Result so far
     ├── WorkerGroupError                 workers raised, died or stalled more often than max_failures allows
     ├── ControllerError                  workers could not be started, or storage could not be written
     └── PreemptionError                  workers or the program received SIGTERM; the run can be resumed
@@ -30,8 +30,8 @@ from headway.core.security.printable_text import plain
 class HeadwayError(Exception):
     """The base class of all errors that Headway raises.
 
-    Control characters in its text are escaped: it may quote names and contents of files that others wrote, and Python
-    prints it to the terminal if it is not caught.
+    Control characters in its text are escaped, because it may quote names and contents of files that other users wrote,
+    and Python prints it to the terminal if it is not caught.
     """
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ class HeadwayError(Exception):
 
 
 class ConfigError(HeadwayError, ValueError):
-    """An argument or option has no valid meaning. Raised before any process starts; names field, value and remedy."""
+    """An argument or option is not valid. Raised before any process starts; names field, value and remedy."""
 
 
 class UnknownOption(ConfigError, TypeError):
@@ -55,11 +55,11 @@ class SessionError(HeadwayError, RuntimeError):
 
 
 class AloneError(SessionError):
-    """A replay runs one rank alone, and the function needs data of another rank."""
+    """A replay runs one rank alone, but the function needs data from another rank."""
 
 
 class StorageError(HeadwayError, RuntimeError):
-    """A run directory or a checkpoint cannot be used: missing, locked, damaged, not writable, or of another user."""
+    """A run directory or checkpoint cannot be used: it is missing, locked, damaged, not writable, or another user's."""
 
 
 class EngineError(HeadwayError, RuntimeError):
@@ -71,18 +71,18 @@ class WorkerDied(HeadwayError, RuntimeError):
 
 
 class RemoteError(HeadwayError, RuntimeError):
-    """Stands for an exception of the training function whose type cannot be rebuilt in this process."""
+    """Represents an exception of the training function whose type cannot be rebuilt in this process."""
 
 
 class WorkerStalled(HeadwayError, RuntimeError):
-    """The workers made no progress for longer than ``stall_timeout_s``; the text says what they waited for."""
+    """The workers made no progress for longer than ``stall_timeout_s``; the text says what they were waiting for."""
 
 
 class TrainingFailedError(HeadwayError, RuntimeError):
     """The run did not finish.
 
-    ``__cause__`` is the exception of the rank that failed first, in its own type if that can be rebuilt here;
-    ``result`` is the :class:`~headway.train.Result` that was reached, with ``error`` set.
+    ``__cause__`` is the exception of the rank that failed first, with its original type if that can be rebuilt here;
+    ``result`` is the run's :class:`~headway.train.Result` so far, with ``error`` set.
     """
 
     def __init__(self, message: str, result: Any = None) -> None:
@@ -90,7 +90,7 @@ class TrainingFailedError(HeadwayError, RuntimeError):
         self.result = result
 
     def __reduce__(self) -> Any:
-        """Pickle all fields; ``__cause__`` is omitted, as Python does."""
+        """Pickle all fields; ``__cause__`` is omitted, as in Python's own exceptions."""
         return type(self), self.args, dict(vars(self))
 
 
@@ -100,7 +100,7 @@ class WorkerGroupError(TrainingFailedError):
     Args:
         message: What happened.
         worker_failures: The exception of each rank that failed.
-        result: What the run has reached.
+        result: The run's result so far.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class ControllerError(TrainingFailedError):
     Args:
         message: What happened, or the exception itself.
         controller_failure: The exception.
-        result: What the run has reached.
+        result: The run's result so far.
     """
 
     def __init__(
@@ -132,13 +132,13 @@ class PreemptionError(TrainingFailedError):
 
     Args:
         message: What happened.
-        preemption_info: Which ranks were preempted, and until when they had to exit.
+        preemption_info: Which ranks were preempted, and their deadline to exit.
         drain_timed_out: Whether the grace period ended before all ranks had saved and exited.
-        result: What the run has reached.
+        result: The run's result so far.
 
     Attributes:
-        exit_code: The exit code of a program that does not catch this error: 75, EX_TEMPFAIL of sysexits.h. It tells a
-            scheduler to start the program again; 1 means a failure, 130 Ctrl-C.
+        exit_code: The exit code of a program that does not catch this error: 75 (EX_TEMPFAIL in sysexits.h). It tells a
+            scheduler to start the program again; 1 means a failure, 130 means Ctrl-C.
     """
 
     exit_code = 75
@@ -157,7 +157,7 @@ class PreemptionError(TrainingFailedError):
 
 @dataclass(frozen=True)
 class PreemptionInfo:
-    """The ranks that are preempted, and the deadline for them to exit.
+    """The ranks that are preempted, and their deadline to exit.
 
     >>> info = PreemptionInfo(deadline_ms=1_700_000_000_000, preempted_node_to_ranks={"node-a": [0, 1]})
     >>> info.preempted_node_ids, info.preempted_ranks

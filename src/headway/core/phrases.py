@@ -31,7 +31,7 @@ def ranks_are(numbers: Collection[int]) -> str:
 
 
 def death(exited: WorkerExited, *, several: bool = False) -> str:
-    """How a process ended that did not finish, or several that ended alike."""
+    """Describe how a process ended that did not finish, or how several processes ended in the same way."""
     was, its = ("were", "their functions") if several else ("was", "its function")
     code = exited.code
     if exited.reason or code is None:
@@ -49,13 +49,13 @@ def death(exited: WorkerExited, *, several: bool = False) -> str:
 
 
 def metrics(values: dict[str, Any], limit: int = 5) -> str:
-    """The first few numbers of a report, short."""
+    """The first few values of a report, as short text."""
     shown = [f"{key}={_short(value)}" for key, value in flat(values).items() if isinstance(value, int | float | str)]
     return " ".join(shown[:limit])
 
 
 def flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Nested metrics as one dict with names by path: ``{"val": {"acc": 1}}`` is ``{"val/acc": 1}``."""
+    """Nested metrics as one dict with paths as names: ``{"val": {"acc": 1}}`` becomes ``{"val/acc": 1}``."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         found |= flat(value, f"{above}{key}/") if isinstance(value, Mapping) else {f"{above}{key}": value}
@@ -79,7 +79,7 @@ def duration(seconds: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A point in time, in local time."""
+    """A timestamp as text, in local time."""
     try:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
     except (ValueError, OverflowError, OSError):  # out of range, from a damaged file
@@ -103,5 +103,5 @@ def shortened(text: str, limit: int) -> str:
 
 
 def encodable(text: str) -> str:
-    """The text with lone surrogates escaped, as they occur in file names that are not UTF-8."""
+    """The text with lone surrogates escaped; these occur in file names that are not UTF-8."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()

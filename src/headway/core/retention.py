@@ -14,7 +14,7 @@ _WORST = -math.inf
 
 
 def look_up(metrics: Mapping[str, Any], key: str) -> Any:
-    """A metric by its name; ``"valid/loss"`` looks into nested dicts. None if it is missing."""
+    """Return a metric by its name (``"valid/loss"`` for nested dicts), or None if it is missing."""
     if key in metrics:
         return metrics[key]
     value: Any = metrics
@@ -40,14 +40,14 @@ def score(saved: SavedCheckpoint, key: str, order: str) -> float:
 
 
 def value_of(saved: SavedCheckpoint, key: str) -> Any:
-    """The value that ranks a checkpoint: of its validation, else of its own dict, else of its report."""
+    """The value that ranks a checkpoint, from the first of these that has it: validation, own dict, report."""
     validated = look_up(saved.validation.metrics, key) if saved.validation is not None else None
     own = saved.manifest.values.get(key) if validated is None else validated
     return look_up(saved.manifest.metrics, key) if own is None else own
 
 
 def ranked(kept: Sequence[SavedCheckpoint], config: CheckpointConfig) -> list[SavedCheckpoint]:
-    """From the worst to the best; of equal ones the later is better."""
+    """Sort checkpoints from the worst to the best; among equal ones, the later one is better."""
     key = config.checkpoint_score_attribute
     if key is None:
         return sorted(kept, key=lambda c: c.manifest.seq)
@@ -56,15 +56,15 @@ def ranked(kept: Sequence[SavedCheckpoint], config: CheckpointConfig) -> list[Sa
 
 
 def best(kept: Sequence[SavedCheckpoint], config: CheckpointConfig) -> list[SavedCheckpoint]:
-    """The ``num_to_keep`` best, in ascending order."""
+    """The ``num_to_keep`` best checkpoints, in ascending order."""
     order = ranked(kept, config)
     return order if config.num_to_keep is None else order[-config.num_to_keep :] if config.num_to_keep else []
 
 
 def surplus(kept: Sequence[SavedCheckpoint], config: CheckpointConfig) -> list[SavedCheckpoint]:
-    """Those that may be deleted: neither among the best nor the newest, and with no pending validation.
+    """The checkpoints that may be deleted: neither among the best nor the newest, and without a pending validation.
 
-    A directory with another name than in its manifest was copied or renamed by a user, and is kept.
+    A directory whose name differs from the name in its manifest was copied or renamed by a user, and is kept.
     """
     original = [c for c in kept if not _is_renamed(c)]
     if not original:
@@ -78,7 +78,7 @@ def _is_renamed(saved: SavedCheckpoint) -> bool:
 
 
 def why_kept(kept: Sequence[SavedCheckpoint], config: CheckpointConfig) -> dict[PurePath, str]:
-    """For each checkpoint the reason why it is kept, in words."""
+    """For each checkpoint, a text that says why it is kept."""
     newest = max(kept, key=lambda c: c.manifest.seq).path if kept else None
     if config.num_to_keep is None:
         return {c.path: "all are kept (num_to_keep=None)" for c in kept}

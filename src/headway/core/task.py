@@ -1,4 +1,4 @@
-"""The task of each worker: the user's objects, and the options that workers use."""
+"""The task of the workers: the user's objects, and the options that workers use."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from headway.core.config import RunConfig, ScalingConfig
 
 @dataclass(frozen=True)
 class Task:
-    """The user's objects, sent to the workers as one cloudpickle, which a worker opens as late as possible.
+    """The user's objects, sent to the workers as one cloudpickle, which a worker unpickles as late as possible.
 
     Args:
-        call: The training function; it is bound to its config before it travels.
-        backend: How the workers form a group, a ``BackendConfig``; None where they are plain processes.
-        metadata: What ``get_context().get_metadata()`` returns.
-        datasets: By name; prepared before they travel.
+        call: The training function, already bound to its config.
+        backend: How the workers form a group: a ``BackendConfig``, or None if they are plain processes.
+        metadata: The value that ``get_context().get_metadata()`` returns.
+        datasets: The datasets by name, already prepared.
         any_value: Whether the function may return tensors and models.
     """
 
@@ -33,10 +33,11 @@ class WorkerOptions:
     """Values of the trainer's configs that workers use, sent with every start of a worker.
 
     Args:
-        every_reports: How often tracked state is saved; None: only when asked for.
-        global_workers: The number of workers whose rows make one step, whatever their number is now; None: this number.
-        validates: Whether there is a function to validate checkpoints with.
-        resources: What one worker was given.
+        every_reports: Interval in reports between saves of tracked state; None: saved only on request.
+        global_workers: The number of workers whose rows form one step, whatever the current number of workers is; None:
+            the current number.
+        validates: Whether there is a function that validates checkpoints.
+        resources: The resources of one worker.
     """
 
     every_reports: int | None = None

@@ -13,7 +13,7 @@ from headway.core.errors import ConfigError
 
 
 class ReportedCheckpointStatus(StrEnum):
-    """The state of a checkpoint: committed, waiting for its validation, or the outcome of that."""
+    """The state of a checkpoint: committed, waiting for its validation, or the outcome of the validation."""
 
     COMMITTED = "COMMITTED"
     PENDING_VALIDATION = "PENDING_VALIDATION"
@@ -23,7 +23,7 @@ class ReportedCheckpointStatus(StrEnum):
 
 
 class CheckpointConsistencyMode(StrEnum):
-    """What ``get_all_reported_checkpoints()`` waits for: this rank's last checkpoint, or also all validations."""
+    """What ``get_all_reported_checkpoints()`` waits for: this rank's last checkpoint, or all validations as well."""
 
     COMMITTED = "COMMITTED"
     VALIDATED = "VALIDATED"
@@ -34,7 +34,7 @@ class CheckpointConsistencyMode(StrEnum):
 class ValidationTaskConfig:
     """Keywords and time limit of a validation.
 
-    Those of ``report(validation=...)`` override those of ``ValidationConfig``, keyword by keyword.
+    Values in ``report(validation=...)`` override values in ``ValidationConfig``, keyword by keyword.
 
     Args:
         fn_kwargs: Keywords for the validation function.
@@ -60,8 +60,8 @@ class ValidationTaskConfig:
 class ValidationConfig:
     """The function that validates checkpoints during training.
 
-    It is called in a separate process for each checkpoint of a ``report(..., validation=True)``, the oldest first. The
-    returned dict is added to the checkpoint's metrics and ranks it.
+    It is called in a separate process for each checkpoint of a ``report(..., validation=True)``, oldest first. The
+    returned dict is added to the checkpoint's metrics, which rank the checkpoint.
 
     Args:
         fn: The function: ``fn(checkpoint, **kwargs) -> dict``.

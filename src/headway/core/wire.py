@@ -1,7 +1,7 @@
 """The wire format of messages: a frame is a mark, a kind, a length and the fields.
 
-Fields are pickled, because both ends are processes of one run and frames are never written to a file. Reports, of which
-there may be thousands per second, have a fixed layout of their own.
+Fields are pickled, because both ends are processes of one run and frames are never written to a file. Reports have a
+separate, fixed layout, because there may be thousands per second.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headway.core.errors import HeadwayError
 from headway.core.messages.to_controller import Report, SentByValidator, SentByWorker
 from headway.core.messages.to_worker import ToValidator, ToWorker
 
-_HEADER = struct.Struct("!BBQ")  # 64 bits: a function may carry gigabytes with it
+_HEADER = struct.Struct("!BBQ")  # 64 bits for the length, because a pickled function may contain gigabytes
 _REPORT_FRAME = struct.Struct("!BBQqd??I")
 _MARK = 0x48
 _REPORT = 0
@@ -27,7 +27,7 @@ _FIELDS: tuple[tuple[str, ...], ...] = tuple(tuple(getattr(kind, "__slots__", ()
 
 
 class WireError(HeadwayError):
-    """These bytes are not a message of Headway."""
+    """These bytes are not a Headway message."""
 
 
 def encode(message: object) -> bytes:
@@ -40,7 +40,7 @@ def encode(message: object) -> bytes:
 
 
 def encode_report(seq: int, time: float, metrics: bytes, staged: bool, pending: bool, cursor: bytes = b"") -> bytes:
-    """The frame of a Report, without creating one: the training loop waits for this call."""
+    """The frame of a Report, made without creating a Report because the training loop waits for this call."""
     size = _REPORT_FIELDS.size + len(cursor) + len(metrics)
     return _REPORT_FRAME.pack(_MARK, _REPORT, size, seq, time, staged, pending, len(cursor)) + cursor + metrics
 
@@ -53,19 +53,19 @@ def decode(number: int, body: memoryview) -> Any:
             begin = _REPORT_FIELDS.size + length
             return Report(seq, time, bytes(body[begin:]), staged, pending, bytes(body[begin - length : begin]))
         return _KINDS[number](**dict(zip(_FIELDS[number], pickle.loads(body), strict=True)))
-    except Exception as error:  # pickle raises anything for bytes that it did not write
+    except Exception as error:  # pickle may raise any exception for invalid bytes
         raise WireError(f"not a message: {error!r}") from error
 
 
 class Frames:
-    """Collects received bytes and returns whole messages."""
+    """Collects received bytes and returns complete messages."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     @property
     def incomplete(self) -> bool:
-        """Whether a message has been received in part only."""
+        """Whether only a part of a message has been received."""
         return bool(self._buffer)
 
     def feed(self, data: bytes) -> list[Any]:
