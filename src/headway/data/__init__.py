@@ -1,11 +1,11 @@
-"""Datasets: from files to batches, at the speed of the disk and in an exact order.
+"""Datasets: read files into batches at disk speed, in a reproducible order.
 
     train = headway.data.read_parquet("images/").map_batches(normalise).random_shuffle()
     TorchTrainer(train_func, datasets={"train": train}, …)
 
 and in the training function ``train.get_dataset_shard("train").iter_torch_batches(batch_size=256)``.
 
-Names are imported when they are used: ``headway.train.torch`` needs a module or two of this package, and not Arrow.
+Names are imported on first use, because ``headway.train.torch`` needs a few modules of this package but not Arrow.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _ELSEWHERE = {
     "Dataset": "headway.data.dataset",
     "GroupedData": "headway.data.dataset",
     "DataIterator": "headway.data.iterator",
-}  # modules of names that are not in headway.data.read_api
+}  # the modules of names that headway.data.read_api does not define
 
 
 def __getattr__(name: str) -> Any:

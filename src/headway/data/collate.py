@@ -1,4 +1,4 @@
-"""Base classes of collate functions that get a batch as an Arrow table, NumPy arrays or a pandas frame."""
+"""Base classes of collate functions that receive a batch as an Arrow table, NumPy arrays or a pandas DataFrame."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headway.data.blocks.chunk import Chunk, arrays_of, frame_of, table_of
 
 
 class Collate:
-    """Subclass one of those below: ``__call__(batch)`` returns what the loop gets."""
+    """The base class of the collate classes below. ``__call__(batch)`` returns what the training loop receives."""
 
     def prepared(self, chunk: Chunk) -> Any:
         raise NotImplementedError
@@ -18,21 +18,21 @@ class Collate:
 
 
 class ArrowBatchCollateFn(Collate):
-    """Gets an Arrow table."""
+    """A collate function that receives an Arrow table."""
 
     def prepared(self, chunk: Chunk) -> Any:
         return table_of(chunk)
 
 
 class NumpyBatchCollateFn(Collate):
-    """Gets a dict of NumPy arrays."""
+    """A collate function that receives a dict of NumPy arrays."""
 
     def prepared(self, chunk: Chunk) -> Any:
         return arrays_of(chunk)
 
 
 class PandasBatchCollateFn(Collate):
-    """Gets a pandas frame."""
+    """A collate function that receives a pandas DataFrame."""
 
     def prepared(self, chunk: Chunk) -> Any:
         return frame_of(chunk)

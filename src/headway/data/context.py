@@ -1,4 +1,4 @@
-"""Settings of data pipelines: memory, threads, progress bars. The driver's are sent to the workers."""
+"""Settings of data pipelines: memory, threads, progress bars. The driver sends its settings to the workers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class ExecutionOptions:
     """Options of Ray Data, accepted for compatibility. They have no effect: order is always preserved.
 
     Args:
-        resource_limits: of the whole pipeline.
-        exclude_resources: resources that the pipeline must not use.
+        resource_limits: resource limits of the complete pipeline.
+        exclude_resources: resources that the pipeline must leave free.
         preserve_order: keep the order of rows.
         locality_with_output: prefer the node of the consumer.
         actor_locality_enabled: prefer the node of the input.
@@ -32,13 +32,14 @@ class ExecutionOptions:
 
 @dataclass
 class DataContext:
-    """Settings of data pipelines. Change those of ``DataContext.get_current()`` before a run.
+    """Settings of data pipelines. Change the attributes of ``DataContext.get_current()`` before a run.
 
     Args:
-        memory_budget_bytes: what a worker's pipeline may hold at a time; None: its part of a quarter of the memory.
-        num_threads: for reading and for mapping, each; None: as many as the worker has cores, at most 8.
-        enable_progress_bars: show a bar on a terminal where something takes long.
-        execution_options: options of Ray Data, without effect.
+        memory_budget_bytes: how many bytes a worker's pipeline may hold; None: an equal share of a quarter of the
+            machine's memory.
+        num_threads: the number of reading threads and of mapping threads; None: one per core of the worker, at most 8.
+        enable_progress_bars: show a progress bar on a terminal during long operations.
+        execution_options: options of Ray Data; they have no effect.
     """
 
     memory_budget_bytes: int | None = None
@@ -69,12 +70,12 @@ class DataContext:
         return max(1, min(8, len(os.sched_getaffinity(0)) // max(1, num_local_workers)))
 
     def num_spare_cores(self, num_local_workers: int = 1) -> int:
-        """Idle cores for other processes of each worker."""
+        """Return how many cores each worker has for other processes, in addition to the core that it uses itself."""
         return len(os.sched_getaffinity(0)) // max(1, num_local_workers) - 1
 
 
 def memory_bytes() -> int:
-    """The memory of this machine, or of this container."""
+    """Return the memory of this machine or container, in bytes."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         with open("/sys/fs/cgroup/memory.max") as file:

@@ -1,7 +1,7 @@
-"""The public face of datasets: each method describes new rows (a plan) or runs the plan for its rows.
+"""The public dataset class: its methods describe new rows (a plan) or run the plan to get rows.
 
-A dataset is immutable and holds a plan; what is done to plans is in :mod:`headway.data.operations`, what runs them in
-:mod:`headway.data.execution`. The methods here check nothing and decide nothing: they connect the two.
+A dataset is immutable and holds a plan. :mod:`headway.data.operations` transforms plans and
+:mod:`headway.data.execution` runs them. The methods here check nothing and decide nothing; they connect the two.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from headway.data.plan import Plan, Shuffling, as_source
 
 
 class Dataset:
-    """A description of rows, made by the functions of ``headway.data``.
+    """A description of rows, without the rows themselves. The functions of ``headway.data`` create datasets.
 
-    Every operation returns another dataset. Files are listed at once, and nothing is read before rows are needed.
+    Every operation returns a new dataset. Files are listed immediately, but read only when rows are requested.
 
     >>> import headway.data
     >>> headway.data.range(3).map(lambda row: {"id": row["id"] + 1}).take_all()
@@ -43,7 +43,7 @@ class Dataset:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self._newest: EpochStream | None = None  # what ran last, for stats()
+        self._newest: EpochStream | None = None  # the most recent iteration, for stats()
 
     # --- operations on rows ---
 
@@ -63,13 +63,13 @@ class Dataset:
 
         Args:
             fn: the function; a class is instantiated once per thread, and its instances are called.
-            fn_args: more positional arguments for each call.
-            fn_kwargs: more keyword arguments for each call.
-            fn_constructor_args: positional arguments of the class.
-            fn_constructor_kwargs: keyword arguments of the class.
-            concurrency: how many threads run it, a number or (min, max); None: as many as the worker has.
+            fn_args: additional positional arguments for each call.
+            fn_kwargs: additional keyword arguments for each call.
+            fn_constructor_args: positional arguments for the class.
+            fn_constructor_kwargs: keyword arguments for the class.
+            concurrency: how many threads run it, a number or (min, max); None: all threads of the worker.
             executor: "thread" or "process"; None: whichever is measured to be faster.
-            resources: options of Ray's scheduler (``num_cpus``, …), without effect here.
+            resources: options of Ray's scheduler (``num_cpus``, …); they have no effect.
 
         >>> import headway.data
         >>> headway.data.range(3).map(lambda row: {"square": row["id"] ** 2}).take_all()
@@ -94,21 +94,22 @@ class Dataset:
         zero_copy_batch: bool = False,
         **resources: object,
     ) -> Dataset:
-        """Call a function with batches of rows; it returns a batch: a dict of arrays, a pandas frame or an Arrow table.
+        """Call a function with batches of rows; it returns a dict of arrays, a pandas DataFrame or an Arrow table.
 
         Args:
             fn: the function; a class is instantiated once per thread, and its instances are called.
-            batch_size: rows of a batch at most, in training no more than the loop's own batches; None: those.
+            batch_size: the maximum number of rows in a batch, which in training is never larger than the loop's
+                batches; None: the loop's batch size.
             batch_format: what the function gets: "numpy" or "default" (dicts of arrays), "pandas" or "pyarrow".
-            keeps_rows: False if it returns another number of rows than it gets.
-            fn_args: more positional arguments for each call.
-            fn_kwargs: more keyword arguments for each call.
-            fn_constructor_args: positional arguments of the class.
-            fn_constructor_kwargs: keyword arguments of the class.
-            concurrency: how many threads run it, a number or (min, max); None: as many as the worker has.
+            keeps_rows: False if the function may return a different number of rows than it gets.
+            fn_args: additional positional arguments for each call.
+            fn_kwargs: additional keyword arguments for each call.
+            fn_constructor_args: positional arguments for the class.
+            fn_constructor_kwargs: keyword arguments for the class.
+            concurrency: how many threads run it, a number or (min, max); None: all threads of the worker.
             executor: "thread" or "process"; None: whichever is measured to be faster.
-            zero_copy_batch: without effect: batches may always be changed in place.
-            resources: options of Ray's scheduler (``num_cpus``, …), without effect here.
+            zero_copy_batch: no effect; batches may always be changed in place.
+            resources: options of Ray's scheduler (``num_cpus``, …); they have no effect.
 
         >>> import headway.data
         >>> headway.data.range(3).map_batches(lambda batch: {"id": batch["id"] * 2}).take_all()
@@ -153,11 +154,11 @@ class Dataset:
         executor: str | None = None,
         **options: Any,
     ) -> Dataset:
-        """The rows for which a function or an expression is true. Without either: all of them.
+        """Keep the rows for which a function or an expression is true. Without either, keep all rows.
 
         Args:
             fn: gets a row, a dict.
-            expr: an Arrow expression, or a text such as ``"age >= 18"``.
+            expr: an Arrow expression, or a string such as ``"age >= 18"``.
             concurrency: how many threads run the function, as in ``map``.
             executor: "thread" or "process", as in ``map``.
             options: ``fn_args``, ``fn_kwargs`` and the like, as in ``map``.
@@ -175,7 +176,7 @@ class Dataset:
         return self._then(Filter(function=user_function(fn, **options), concurrency=concurrency, executor=executor))
 
     def select_columns(self, cols: str | Sequence[str], **options: object) -> Dataset:
-        """Only these columns; of files, only these are read.
+        """Keep only these columns. Only these columns are read from files.
 
         >>> import headway.data
         >>> headway.data.from_items([{"a": 1, "b": 2}]).select_columns("a").take_all()
@@ -185,7 +186,7 @@ class Dataset:
         return self._then(Select(columns=_names(cols)))
 
     def drop_columns(self, cols: str | Sequence[str], **options: object) -> Dataset:
-        """All columns but these.
+        """Drop these columns.
 
         >>> import headway.data
         >>> headway.data.from_items([{"a": 1, "b": 2}]).drop_columns(["b"]).take_all()
@@ -195,7 +196,7 @@ class Dataset:
         return self._then(Drop(columns=_names(cols)))
 
     def rename_columns(self, names: Mapping[str, str] | Sequence[str], **options: object) -> Dataset:
-        """Other names: a dict from old to new, or a list for all columns.
+        """Rename columns, by a dict of old and new names or by a list of the names of all columns.
 
         >>> import headway.data
         >>> headway.data.range(1).rename_columns({"id": "number"}).take_all()
@@ -212,11 +213,11 @@ class Dataset:
         batch_format: str | None = "pandas",
         concurrency: int | tuple[int, int] | None = None,
     ) -> Dataset:
-        """Add a column that a function makes of a batch.
+        """Add a column that a function computes from each batch.
 
         Args:
             col: the name of the column.
-            fn: gets a batch, returns a value for each of its rows.
+            fn: gets a batch and returns a value for each of its rows.
             batch_format: what the function gets: "pandas", "numpy" or "default" (dicts of arrays), or "pyarrow".
             concurrency: how many threads run it, as in ``map``.
 
@@ -227,10 +228,10 @@ class Dataset:
         function = user_function(fn)
         return self._then(AddColumn(function=function, column=col, batch_format=batch_format, concurrency=concurrency))
 
-    # --- which rows, in which order ---
+    # --- selection and order of rows ---
 
     def limit(self, limit: int) -> Dataset:
-        """The first rows.
+        """Keep the first ``limit`` rows.
 
         >>> import headway.data
         >>> headway.data.range(100).limit(2).take_all()
@@ -239,7 +240,7 @@ class Dataset:
         return _dataset(ordering.limited(self.plan, limit, self._first_table))
 
     def union(self, *others: Dataset) -> Dataset:
-        """These rows, followed by those of the others.
+        """Append the rows of other datasets.
 
         >>> import headway.data
         >>> headway.data.range(1).union(headway.data.range(2)).take_all()
@@ -248,7 +249,7 @@ class Dataset:
         return _dataset(ordering.union([each._as_source("union") for each in (self, *others)]))
 
     def zip(self, *others: Dataset) -> Dataset:
-        """The columns of all, side by side. They must have as many rows; equal names get a number.
+        """Combine the columns of datasets with equally many rows, side by side; a number is appended to repeated names.
 
         >>> import headway.data
         >>> headway.data.range(2).zip(headway.data.range(2)).take_all()
@@ -259,27 +260,27 @@ class Dataset:
     def random_shuffle(
         self, *, seed: int | None = None, shuffle: str = "window", window_rows: int | None = None, **options: object
     ) -> Dataset:
-        """The rows in a random order, another one in every epoch.
+        """Shuffle the rows, in a different order in every epoch.
 
-        Blocks of the source (row groups, for example) are permuted, and rows among all those of a window.
+        Blocks of the source (for example row groups) are permuted, and rows are shuffled within windows.
 
         Args:
-            seed: of the order; None: the run's own.
-            shuffle: "window", which costs hardly anything; or "full": every permutation is equally likely, and all
+            seed: the seed of the order; None: the run's seed.
+            shuffle: "window", which is cheap, or "full": every permutation is equally likely, but all
                 rows must fit into the memory budget.
-            window_rows: rows that are shuffled together; None: as many as make 16 MiB.
-            options: options of Ray's scheduler, without effect here.
+            window_rows: how many rows are shuffled together; None: about 16 MiB of rows.
+            options: options of Ray's scheduler; they have no effect.
         """
         refuse_unknown(options)
         how: Any = shuffle
         return _dataset(ordering.shuffled(self.plan, how, seed, window_rows))
 
     def randomize_block_order(self, *, seed: int | None = None) -> Dataset:
-        """The blocks of the source in a random order, the rows of each as they are. Another one in every epoch."""
+        """Shuffle the blocks of the source, but not the rows in a block. The order differs in every epoch."""
         return _dataset(replace(self.plan, shuffling=Shuffling("blocks", seed)))
 
     def repartition(self, num_blocks: int | None = None, **options: object) -> Dataset:
-        """The same rows in another number of blocks of equal size: more blocks are sharded and shuffled more finely.
+        """Divide the rows into blocks of equal size. Smaller blocks are distributed and shuffled more finely.
 
         >>> import headway.data
         >>> headway.data.range(10).repartition(5).num_blocks()
@@ -289,7 +290,7 @@ class Dataset:
         return _dataset(ordering.repartitioned(self.plan, num_blocks, self.to_arrow))
 
     def sort(self, key: str | Sequence[str], descending: bool | Sequence[bool] = False) -> Dataset:
-        """All rows by one column or several. They must fit into memory.
+        """Sort all rows by one or more columns. The rows must fit into memory.
 
         >>> import headway.data
         >>> headway.data.from_items([{"x": 2}, {"x": 1}]).sort("x").take_all()
@@ -298,7 +299,7 @@ class Dataset:
         return _dataset(ordering.in_order_of(self.plan, key, descending, self.to_arrow))
 
     def groupby(self, key: str | Sequence[str] | None) -> GroupedData:
-        """Groups of rows with equal values in a column, or in several."""
+        """Group the rows that have equal values in one or more columns."""
         return GroupedData(self, key)
 
     # --- parts ---
@@ -306,12 +307,12 @@ class Dataset:
     def train_test_split(
         self, test_size: int | float, *, shuffle: bool = False, seed: int | None = None, **options: object
     ) -> tuple[Dataset, Dataset]:
-        """Two datasets: one to train with, one to test with.
+        """Split the rows into a training dataset and a test dataset.
 
         Args:
             test_size: a fraction or a number of rows.
-            shuffle: choose the rows of each at random, and shuffle both in every epoch.
-            seed: of that choice and of the shuffle.
+            shuffle: choose the rows of each dataset at random, and shuffle both in every epoch.
+            seed: the seed of the choice and of the shuffle.
             options: options of Ray's scheduler, without effect here.
 
         >>> import headway.data
@@ -324,12 +325,12 @@ class Dataset:
         return _dataset(train), _dataset(test)
 
     def split(self, n: int, *, equal: bool = False, locality_hints: object = None) -> list[Dataset]:
-        """Split into ``n`` datasets of neighbouring rows.
+        """Split the rows into ``n`` datasets of consecutive rows.
 
         Args:
-            n: how many.
-            equal: drop the few rows that do not divide.
-            locality_hints: without effect here.
+            n: the number of datasets.
+            equal: make all datasets equally long by dropping the few rows that are left over.
+            locality_hints: no effect.
 
         >>> import headway.data
         >>> [part.count() for part in headway.data.range(10).split(3)]
@@ -338,23 +339,23 @@ class Dataset:
         return [_dataset(part) for part in ordering.equal_parts(self._as_source("split"), n, drop_rest=equal)]
 
     def split_at_indices(self, indices: Sequence[int]) -> list[Dataset]:
-        """Split before each of these row numbers."""
+        """Split the rows before each of these indices."""
         source = self._as_source("split")
         return [_dataset(part) for part in ordering.parts_at(source, indices, source.num_rows)]
 
     def split_proportionately(self, proportions: Sequence[float]) -> list[Dataset]:
-        """Split into parts with these fractions of the rows, and one with the rest."""
+        """Split off datasets with these fractions of the rows, followed by one with the remaining rows."""
         return [_dataset(part) for part in ordering.proportional_parts(self._as_source("split"), proportions)]
 
     def streaming_split(self, n: int, *, equal: bool = True, locality_hints: object = None) -> list[DataIterator]:
-        """Split into ``n`` parts that are read at the same time, each by its own consumer, as in a trainer's workers.
+        """Split the rows into ``n`` parts for concurrent consumers, as a trainer does for its workers.
 
-        Steps are equal in number, no row is dropped, and parts differ by one row at most.
+        All parts have the same number of steps, no row is dropped, and parts differ by at most one row.
 
         Args:
-            n: how many.
-            equal: without effect: steps are always equal in number.
-            locality_hints: without effect here.
+            n: the number of parts.
+            equal: no effect; the parts always have the same number of steps.
+            locality_hints: no effect.
         """
         return parts(self, n)
 
@@ -491,10 +492,10 @@ class Dataset:
     to_tf.__doc__ = DataIterator.to_tf.__doc__
     iter_rows.__doc__ = DataIterator.iter_rows.__doc__
 
-    # --- rows ---
+    # --- immediate results ---
 
     def count(self) -> int:
-        """The number of rows: known at once, unless an operation changes it.
+        """Return the number of rows. Nothing is run unless an operation changes that number.
 
         >>> import headway.data
         >>> headway.data.range(7).count()
@@ -504,7 +505,7 @@ class Dataset:
         return sum(map(num_rows, self._chunks("counting"))) if known is None else known
 
     def schema(self) -> pa.Schema | None:
-        """The columns and their types; where there are operations, a row is run through them."""
+        """Return the columns and their types. If there are operations, they are applied to one row."""
         if self.plan.schema is not None:
             return self.plan.schema
         first = consumption.first_rows(self._stream(), 1) or consumption.no_rows(self.plan)
@@ -518,15 +519,15 @@ class Dataset:
         return len(self.plan.source.counts)
 
     def size_bytes(self) -> int:
-        """About how many bytes the source takes in memory."""
+        """Return approximately how many bytes the source takes in memory."""
         return sum(map(self.plan.source.size, range(self.num_blocks())))
 
     def take(self, limit: int = 20) -> list[dict[str, Any]]:
-        """The first rows, as dicts."""
+        """Return the first rows as dicts."""
         return rows_of(consumption.first_rows(self._stream(), limit)) if limit > 0 else []
 
     def take_all(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """All rows, as dicts. With ``limit``: an error if there are more."""
+        """Return all rows as dicts; raise an error if there are more than ``limit``."""
         rows: list[dict[str, Any]] = []
         for chunk in self._chunks("taking all"):
             rows += rows_of(chunk)
@@ -535,7 +536,7 @@ class Dataset:
         return rows
 
     def take_batch(self, batch_size: int = 20, *, batch_format: str | None = "default") -> Any:
-        """The first rows as one batch."""
+        """Return the first rows as one batch."""
         check_format(batch_format)
         first = consumption.first_rows(self._stream(), batch_size)
         if not first:
@@ -548,7 +549,7 @@ class Dataset:
             print(row)
 
     def probe(self, row: int) -> dict[str, Any] | list[dict[str, Any]]:
-        """One row of the source through all operations, in this thread: for a debugger, after an error.
+        """Apply all operations to one row of the source, in this thread, to debug an error.
 
         >>> import headway.data
         >>> headway.data.range(5).map(lambda row: {"id": row["id"] * 10}).probe(3)
@@ -557,11 +558,11 @@ class Dataset:
         return consumption.mapped_row(self.plan, row)
 
     def to_arrow(self) -> pa.Table:
-        """All rows as one Arrow table."""
+        """Return all rows as one Arrow table."""
         return table_of(consumption.all_rows(self._stream()))
 
     def to_pandas(self, limit: int | None = None) -> Any:
-        """All rows as one pandas frame. With ``limit``: an error if there are more."""
+        """Return all rows as one pandas DataFrame; raise an error if there are more than ``limit``."""
         rows = consumption.all_rows(self._stream())
         total = num_rows(rows)
         if limit is not None and total > limit:
@@ -569,7 +570,7 @@ class Dataset:
         return formatted(rows, "pandas")
 
     def materialize(self) -> Dataset:
-        """Run everything now, and keep the rows in memory: functions are not called again later."""
+        """Run all operations now and keep the rows in memory, so that functions are not called again later."""
         return _dataset(Plan(Tables(tuple(self._tables()), "materialized")))
 
     def sum(self, on: str) -> Any:
@@ -588,7 +589,7 @@ class Dataset:
         return groupby.aggregate_of_column(self._column(on), "stddev", on, ddof=ddof)
 
     def unique(self, column: str) -> list[Any]:
-        """The distinct values of a column, sorted."""
+        """Return the distinct values of a column, sorted."""
         values: list[Any] = self._column(column).unique().to_pylist()
         return sorted(values, key=lambda value: (value is None, value))
 
@@ -602,46 +603,46 @@ class Dataset:
         arrow_parquet_args: Mapping[str, Any] | None = None,
         **options: object,
     ) -> None:
-        """Write a directory of Parquet files. They replace those of an earlier write when all of them are complete.
+        """Write a directory of Parquet files. When all are complete, they replace the files of an earlier write.
 
         Args:
-            path: the directory, on this machine or a URI of an object store.
-            row_group_rows: rows of a row group; None: as many as make 8 MiB, small enough to shard and shuffle.
-            arrow_parquet_args: more arguments for ``pyarrow.parquet.write_table``.
+            path: a directory on this machine, or a URI in an object store.
+            row_group_rows: rows per row group; None: about 8 MiB of rows, small enough to distribute and shuffle.
+            arrow_parquet_args: additional arguments for ``pyarrow.parquet.write_table``.
             options: options of Ray's scheduler, without effect here.
         """
         refuse_unknown(options)
         write.write_parquet(self._chunks("writing parquet"), path, row_group_rows, arrow_parquet_args or {})
 
     def write_csv(self, path: Any, **options: object) -> None:
-        """Write a directory of CSV files, which replace those of an earlier write."""
+        """Write a directory of CSV files, which replace the files of an earlier write."""
         refuse_unknown(options)
         write.write_csv(self._chunks("writing csv"), path)
 
     def write_json(self, path: Any, **options: object) -> None:
-        """Write a directory of JSON lines, which replace those of an earlier write."""
+        """Write a directory of JSON Lines files, which replace the files of an earlier write."""
         refuse_unknown(options)
         write.write_json(self._chunks("writing json"), path)
 
-    # --- statistics and compatibility ---
+    # --- statistics and deprecated methods ---
 
     def stats(self) -> str:
-        """Statistics of the last iteration: rows and rates of each operation, and waiting times."""
+        """Describe what each operation of the last iteration did, how fast it was, and what waited for what."""
         return summary(self._newest) if self._newest is not None else "nothing has been read yet"
 
     def get_context(self) -> DataContext:
         return DataContext.get_current()
 
     def pipeline(self, *, length: int | None = None) -> Dataset:
-        """An older name without effect: everything streams."""
+        """Return the dataset unchanged, for compatibility: all datasets stream."""
         return _dataset(self.plan)
 
     def window(self, *, blocks_per_window: int | None = None, bytes_per_window: int | None = None) -> Dataset:
-        """An older name without effect: everything streams."""
+        """Return the dataset unchanged, for compatibility: all datasets stream."""
         return _dataset(self.plan)
 
     def repeat(self, times: int | None = None) -> Dataset:
-        """An older name without effect: every iteration is an epoch."""
+        """Return the dataset unchanged, for compatibility: every iteration is an epoch."""
         return _dataset(self.plan)
 
     def __iter__(self) -> Any:
@@ -659,7 +660,7 @@ class Dataset:
     def __getstate__(self) -> dict[str, Any]:
         return {"plan": self.plan, "_newest": None}
 
-    # --- between plans and their execution ---
+    # --- from plans to execution ---
 
     def _then(self, op: Op) -> Dataset:
         return _dataset(self.plan.then(op))
@@ -690,14 +691,14 @@ class Dataset:
 
 
 class GroupedData:
-    """What ``Dataset.groupby`` returns: rows in groups. Its results are computed when their rows are needed."""
+    """Grouped rows, as ``Dataset.groupby`` returns them. Results are computed when their rows are requested."""
 
     def __init__(self, dataset: Dataset, key: str | Sequence[str] | None) -> None:
         self._dataset = dataset
         self._keys = [] if key is None else list(_names(key))
 
     def count(self) -> Dataset:
-        """How many rows each group has.
+        """Count the rows of each group.
 
         >>> import headway.data
         >>> rows = headway.data.from_items([{"a": 1}, {"a": 2}, {"a": 1}])
@@ -722,7 +723,7 @@ class GroupedData:
         return self._aggregate(groupby.Aggregate("std", on, "stddev", pc.VarianceOptions(ddof=ddof)))
 
     def map_groups(self, fn: Callable[[Any], Any], *, batch_format: str | None = "default") -> Dataset:
-        """Call a function with the rows of each group; it returns rows."""
+        """Call a function with the rows of each group; the function returns rows."""
         return self._later(lambda table: groupby.mapped_groups(table, self._keys, fn, batch_format))
 
     def _aggregate(self, aggregate: groupby.Aggregate) -> Dataset:
@@ -730,7 +731,7 @@ class GroupedData:
         return self._later(compute, aggregate.columns or ())
 
     def _later(self, compute: Callable[[pa.Table], pa.Table], columns: Sequence[str] = ()) -> Dataset:
-        """A dataset that is computed when it is needed; columns that cannot exist are refused now."""
+        """Return a dataset that is computed when needed; unknown columns are rejected immediately."""
         schema = self._dataset.plan.schema
         if schema is not None:
             check_columns([*columns, *self._keys], schema.names)

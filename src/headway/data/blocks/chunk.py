@@ -1,8 +1,8 @@
-"""Chunks: some rows in a pipeline, as a dict of columns, each a NumPy or an Arrow array.
+"""Chunks: the rows that move through a pipeline, as a dict of columns, each a NumPy or an Arrow array.
 
-Blocks, as they are read and kept, are Arrow tables. A chunk is taken out of them: its arrays are copies, so they may
-be changed in place. Numbers and tensors are NumPy arrays from then on; strings, lists and columns with nulls stay
-Arrow arrays until NumPy is requested.
+Blocks are Arrow tables, both when they are read and while they are kept. A chunk is copied from blocks, so its arrays
+may be changed in place. Numbers and tensors become NumPy arrays; strings, lists and columns with nulls stay Arrow
+arrays until a caller needs NumPy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def num_bytes(chunk: Mapping[str, Any]) -> int:
 
 
 def chunk_of(table: pa.Table) -> Chunk:
-    """A table without copies: its arrays must not be written to."""
+    """Return the columns of a table without copying them; the arrays must not be written to."""
     chunk = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         whole = one_array(column)
@@ -49,7 +49,7 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
 
 
 def empty_table(schema: pa.Schema) -> pa.Table:
-    """No rows of it; Arrow's own ``empty_table()`` refuses tensors that were read from files."""
+    """Return a table without rows. Arrow's ``empty_table()`` rejects tensors that were read from files."""
     return pa.Table.from_arrays([_empty(field.type) for field in schema], schema=schema)
 
 
@@ -68,7 +68,7 @@ def _arrow(column: Column) -> pa.Array:
 
 
 def arrays_of(chunk: Chunk) -> dict[str, np.ndarray[Any, Any]]:
-    """All columns as NumPy arrays that may be written to."""
+    """Return all columns as writable NumPy arrays."""
     arrays = {}
     for name, column in chunk.items():
         array = column if isinstance(column, np.ndarray) else array_of(column)
@@ -77,7 +77,7 @@ def arrays_of(chunk: Chunk) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def frame_of(chunk: Chunk) -> Any:
-    """All columns as a pandas frame; a tensor is one object per row."""
+    """Return all columns as a pandas DataFrame; a tensor column has one object per row."""
     import pandas as pd
 
     columns = {}
@@ -92,7 +92,7 @@ def frame_of(chunk: Chunk) -> Any:
 
 
 def rows_of(chunk: Chunk) -> list[dict[str, Any]]:
-    """Row by row: numbers and strings as Python has them, tensors as arrays."""
+    """Return a list of rows, with numbers and strings as Python objects and tensors as arrays."""
     if not chunk:
         return []
     columns = [_values(column) for column in chunk.values()]
@@ -113,18 +113,18 @@ def _values(column: Column) -> Any:
 
 
 def sliced(chunk: Chunk, start: int, stop: int) -> Chunk:
-    """Some of its rows, without a copy."""
+    """Return the rows from ``start`` to ``stop`` without copying them."""
     return {name: column[start:stop] for name, column in chunk.items()}
 
 
 def padded(chunk: Chunk, rows: int) -> Chunk:
-    """Repeat the rows until there are at least this many."""
+    """Repeat the rows of a chunk until it has at least ``rows`` rows."""
     have = num_rows(chunk)
     return chunk if have >= rows or not have else sliced(joined([chunk] * -(-rows // have)), 0, rows)
 
 
 def kept(chunk: Chunk, mask: np.ndarray[Any, Any]) -> Chunk:
-    """The rows for which the mask is true."""
+    """Return the rows for which the mask is true."""
     return {
         name: column[mask] if isinstance(column, np.ndarray) else column.filter(pa.array(mask))
         for name, column in chunk.items()
@@ -132,8 +132,8 @@ def kept(chunk: Chunk, mask: np.ndarray[Any, Any]) -> Chunk:
 
 
 def joined(chunks: Sequence[Chunk]) -> Chunk:
-    """All rows, one chunk after the other. Their columns must be the same."""
-    chunks = [chunk for chunk in chunks if num_rows(chunk)] or list(chunks[:1])  # an empty chunk may have other types
+    """Concatenate chunks, which must have the same columns."""
+    chunks = [chunk for chunk in chunks if num_rows(chunk)] or list(chunks[:1])  # empty ones may have different types
     if len(chunks) == 1:
         return chunks[0]
     names = list(chunks[0])
@@ -142,7 +142,7 @@ def joined(chunks: Sequence[Chunk]) -> Chunk:
 
 
 def groups_of(chunks: Iterable[Chunk], size: int) -> Iterator[list[Chunk]]:
-    """Join neighbouring chunks until they have this many bytes together."""
+    """Group consecutive non-empty chunks until each group has ``size`` bytes."""
     group: list[Chunk] = []
     total = 0
     for chunk in chunks:
@@ -195,7 +195,7 @@ def _per_row(column: Any) -> np.ndarray[Any, Any]:
 
 
 def chunk_of_rows(rows: Sequence[Mapping[str, Any]]) -> Chunk:
-    """Rows as columns. Every row must have the same names."""
+    """Convert rows to columns. Every row must have the same names."""
     if not rows:
         return {}
     names = rows[0].keys()
@@ -207,7 +207,7 @@ def chunk_of_rows(rows: Sequence[Mapping[str, Any]]) -> Chunk:
 
 
 def chunk_of_result(result: Any) -> Chunk:
-    """What a function on batches returned: a dict of arrays, a frame or a table."""
+    """Convert the return value of a batch function: a dict of arrays, a DataFrame or an Arrow table."""
     if isinstance(result, pa.Table):
         return chunk_of(result)
     if isinstance(result, pa.RecordBatch):
@@ -240,7 +240,7 @@ def _returned_column(name: Any, values: Any) -> Column:
     raise DataError(f"column {name!r} must be an array or a list with a value per row, not a {type(values).__name__}")
 
 
-# --- formats for the user ---
+# --- conversion to the user's batch format ---
 
 FORMATS: dict[str, Callable[[Chunk], Any]] = {
     "numpy": arrays_of,
@@ -259,11 +259,11 @@ def check_format(batch_format: str | None) -> None:
         raise DataError(f"batch_format must be one of {', '.join(FORMATS)}, got {batch_format!r}")
 
 
-# --- out of blocks ---
+# --- creating chunks from blocks ---
 
 
 def gathered(blocks: Sequence[pa.Table], where: np.ndarray[Any, Any] | None, rows: np.ndarray[Any, Any]) -> Chunk:
-    """Copies of rows: the i-th one is row ``rows[i]`` of block ``where[i]``. A single block needs no ``where``."""
+    """Copy rows: the i-th one is row ``rows[i]`` of block ``where[i]``. A single block needs no ``where``."""
     for block in blocks[1:]:
         if block.column_names != blocks[0].column_names:
             _check_columns([blocks[0].column_names, block.column_names])
@@ -314,5 +314,5 @@ def _gathered_views(views: list[Any], parts: list[np.ndarray[Any, Any]], rows: n
 
 
 def copied(table: pa.Table) -> Chunk:
-    """Copies of all rows of a table, which may be changed in place."""
+    """Copy all rows of a table; the copies may be changed in place."""
     return gathered([table], np.zeros(0), np.arange(table.num_rows))

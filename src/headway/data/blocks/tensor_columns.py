@@ -1,8 +1,8 @@
-"""Tensors as columns of Arrow tables: Arrow's own type where all have one shape, and one for other shapes.
+"""Tensor columns of Arrow tables: Arrow's own type if all shapes are equal, ``RaggedTensor`` if they differ.
 
-A column of images of one size is Arrow's ``fixed_shape_tensor``: other programs read it, and NumPy sees it without a
-copy. Arrow has nothing for arrays of different shapes, so there is ``RaggedTensor``: flat values and a shape per row.
-``PyObjects`` holds what no column can; it lives in memory only, and nothing of it is ever written to a file.
+A column of images of one size is Arrow's ``fixed_shape_tensor``, which other programs can read and NumPy can view
+without a copy. Arrow has no type for arrays of different shapes; ``RaggedTensor`` stores flat values and a shape per
+row. ``PyObjects`` holds objects that Arrow cannot represent; it exists in memory only and is never written to a file.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import pyarrow as pa
 
 from headway.core.errors import DataError
 
-RAY_TENSOR = b"ray.data.arrow_tensor"  # Ray's type of tensors, in files that Ray has written
+RAY_TENSOR = b"ray.data.arrow_tensor"  # the name of Ray's tensor type in files that Ray wrote
 
 
 class RaggedScalar(pa.ExtensionScalar):  # type: ignore[misc]
-    """One array of such a column."""
+    """One array of a ``RaggedTensor`` column."""
 
     def as_py(self, **options: Any) -> np.ndarray[Any, Any]:
         return np.array(np.asarray(self.value["values"].values)).reshape(self.value["shape"].as_py())
 
 
 class RaggedTensor(pa.ExtensionType):  # type: ignore[misc]
-    """Arrays of one dtype and of different shapes."""
+    """The Arrow type of arrays with one dtype and different shapes."""
 
     def __init__(self, value_type: pa.DataType) -> None:
         self.value_type = value_type
@@ -50,7 +50,7 @@ class RaggedTensor(pa.ExtensionType):  # type: ignore[misc]
 
 
 class PyObjects(pa.ExtensionType):  # type: ignore[misc]
-    """Any Python objects, pickled. It is not registered with Arrow: in files such columns stay bytes."""
+    """The Arrow type of pickled Python objects. It is not registered with Arrow: in files such columns stay bytes."""
 
     def __init__(self) -> None:
         super().__init__(pa.large_binary(), "headway.objects")
@@ -70,7 +70,7 @@ pa.register_extension_type(RaggedTensor(pa.uint8()))
 
 
 def column_of(array: np.ndarray[Any, Any]) -> pa.Array:
-    """A NumPy array as a column: its first axis counts the rows."""
+    """Convert a NumPy array, whose first axis counts the rows, to a column."""
     if array.ndim == 0:
         raise DataError("a column must have a first axis that counts its rows; this array has none")
     if array.dtype == object:
@@ -85,7 +85,7 @@ def column_of(array: np.ndarray[Any, Any]) -> pa.Array:
 
 
 def _numbers(array: np.ndarray[Any, Any]) -> pa.Array:
-    """Numbers without a copy. ``pa.array`` would import pandas, to check for its objects."""
+    """Convert numbers without a copy. ``pa.array`` would import pandas to check for pandas objects."""
     if not array.dtype.isnative or array.dtype.itemsize > 8:
         return pa.array(array)
     return pa.Array.from_buffers(
@@ -94,7 +94,7 @@ def _numbers(array: np.ndarray[Any, Any]) -> pa.Array:
 
 
 def _fixed(array: np.ndarray[Any, Any]) -> pa.Array:
-    """A tensor column for what Arrow's own function does not take: empty arrays and booleans."""
+    """Make a tensor column of arrays that Arrow's own function rejects: empty arrays and booleans."""
     kind = pa.fixed_shape_tensor(pa.from_numpy_dtype(array.dtype), array.shape[1:])
     size = int(np.prod(array.shape[1:]))
     storage = pa.FixedSizeListArray.from_arrays(pa.array(array.reshape(-1)), size)
@@ -106,7 +106,7 @@ def _objects(values: Any) -> pa.Array:
         return ragged(values)
     try:
         return pa.array(values)
-    except (pa.ArrowException, OverflowError, UnicodeEncodeError):  # Arrow has no type for them
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError):  # Arrow has no type for these values
         return _pickled(values)
 
 
@@ -116,7 +116,7 @@ def _pickled(values: Any) -> pa.Array:
 
 
 def ragged(values: Sequence[Any]) -> pa.Array:
-    """Arrays of one dtype as a column; of one shape, if they have one."""
+    """Convert arrays of one dtype to a column, with Arrow's own type if they all have the same shape."""
     arrays = [np.asarray(value) for value in values]
     if any(array.ndim == 0 for array in arrays):
         return _pickled(values)
@@ -138,7 +138,7 @@ def ragged(values: Sequence[Any]) -> pa.Array:
 
 
 def view_of(column: pa.Array) -> np.ndarray[Any, Any] | None:
-    """The column as an array without a copy, which numbers and tensors of one shape have; else None."""
+    """View a column of numbers or of tensors of one shape as an array without a copy; None for other columns."""
     if column.null_count:
         return None
     kind = column.type
@@ -148,7 +148,7 @@ def view_of(column: pa.Array) -> np.ndarray[Any, Any] | None:
 
 
 def _plain_view(column: pa.Array) -> np.ndarray[Any, Any]:
-    """Numbers without nulls. ``to_numpy`` would import pandas, which takes longer than many epochs."""
+    """View numbers without nulls. ``to_numpy`` would import pandas, which takes longer than many epochs."""
     data = column.buffers()[1]
     dtype = np.dtype(column.type.to_pandas_dtype())
     if data is None:
@@ -168,7 +168,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def array_of(column: pa.Array) -> np.ndarray[Any, Any]:
-    """The column as an array, copied if necessary. Lists of one length become one array, others one per row."""
+    """Convert a column to an array, with a copy if needed. Lists of equal length become one array, others one per row."""
     view = view_of(column)
     if view is not None:
         return view
@@ -207,7 +207,7 @@ def _lists(column: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def _array_per_row(values: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """One object per row, even where NumPy would see one array in all of them."""
+    """Make an array with one object per row, even if NumPy would combine them into one array."""
     array = np.empty(len(values), dtype=object)
     for number, value in enumerate(values):
         array[number] = value
@@ -215,7 +215,7 @@ def _array_per_row(values: Sequence[Any]) -> np.ndarray[Any, Any]:
 
 
 def stacked(values: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """What a function returned for each row, as one array; one object per row where shapes differ."""
+    """Stack a function's results for each row into one array; if their shapes differ, one object per row."""
     first = values[0]
     if hasattr(first, "shape") and hasattr(first, "__array__") and np.ndim(first):
         return _stacked_arrays(values)
@@ -230,7 +230,7 @@ def stacked(values: Sequence[Any]) -> np.ndarray[Any, Any]:
 
 
 def _stacked_arrays(values: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """Copy row by row into one array: half the time of ``np.stack``, which makes a list first."""
+    """Copy row by row into one array. This takes half the time of ``np.stack``, which makes a list first."""
     first = np.asarray(values[0])
     stacked = np.empty((len(values), *first.shape), first.dtype)
     for number, value in enumerate(values):
@@ -242,7 +242,7 @@ def _stacked_arrays(values: Sequence[Any]) -> np.ndarray[Any, Any]:
 
 
 def without_foreign_types(table: pa.Table) -> pa.Table:
-    """Convert tensors that Ray wrote: lists with a shape in the column's metadata."""
+    """Convert tensors that Ray wrote as lists with a shape in the column's metadata."""
     for number, field in enumerate(table.schema):
         metadata = field.metadata or {}
         if metadata.get(b"ARROW:extension:name", b"").startswith(RAY_TENSOR):

@@ -1,1 +1,1 @@
-"""Where rows come from: files, memory, and views of other sources."""
+"""Sources of rows: files, memory, and views of other sources."""

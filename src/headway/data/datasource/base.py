@@ -1,7 +1,7 @@
-"""The contract of data sources: pieces that can be read one by one, whose rows are counted before anything is read.
+"""The interface of data sources: pieces that can be read independently and whose rows are counted before reading.
 
-A source is a value. It can be pickled and read in another process; what it has found out (its files, their row
-counts) travels with it. Every implementation passes ``headway.testing.contracts.data_source``.
+A source is a value that can be pickled and read in another process. Its list of files and their row counts are
+pickled with it. Every implementation passes ``headway.testing.contracts.data_source``.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ Columns = Sequence[str] | None
 
 
 class DataSource(abc.ABC):
-    """Rows in pieces. ``counts`` and ``read`` are all that a source needs; the rest has defaults.
+    """Rows, divided into pieces. A source must implement ``counts`` and ``read``; all other methods have defaults.
 
-    Several threads may call ``read`` at the same time, with any pieces in any order, and again in every epoch.
+    Several threads may call ``read`` at the same time, for any piece, in any order, and repeatedly in every epoch.
     """
 
     @property
     @abc.abstractmethod
     def counts(self) -> tuple[int, ...]:
-        """The rows of each piece. May look at files, once."""
+        """Return the number of rows of each piece. The first call may access files."""
 
     @abc.abstractmethod
     def read(self, piece: int, columns: Columns = None) -> pa.Table:
-        """The rows of a piece, with these columns in this order; None: all columns."""
+        """Return the rows of a piece, with these columns in this order; None: all columns."""
 
     @property
     def schema(self) -> pa.Schema | None:
-        """The columns, where they are known before anything is read."""
+        """Return the columns if they are known before anything is read."""
         return None
 
     def size(self, piece: int) -> int:
-        """About how many bytes a piece takes in memory; 0: unknown."""
+        """Return approximately how many bytes a piece takes in memory; 0: unknown."""
         return 0
 
     def where(self, piece: int) -> str:
-        """A name for this piece in messages, such as its file and row group."""
+        """Return a name of this piece for messages, such as its file and row group."""
         return f"piece {piece}"
 
     @property
     def exact(self) -> bool:
-        """Whether ``read`` always gives as many rows as were counted. If not, it gives fewer, never more."""
+        """Whether ``read`` always returns as many rows as were counted. If not, it may return fewer but never more."""
         return True
 
     @property
     def left_out(self) -> Sequence[str]:
-        """What could not be read and was skipped, as requested by ``on_error``."""
+        """Return what could not be read and was skipped at the user's request."""
         return ()
 
     @property
@@ -66,7 +66,7 @@ class DataSource(abc.ABC):
         return type(self).__name__
 
     def fingerprint(self) -> str:
-        """Changes when the rows or their order would. The same in every process, before and after reading."""
+        """Return a string that changes if the rows or their order change. Processes agree on it before and after reading."""
         return digest(self.name, self.counts)
 
     @property
@@ -75,7 +75,7 @@ class DataSource(abc.ABC):
 
     @property
     def row_bytes(self) -> int:
-        """About how many bytes a row takes; 0: unknown."""
+        """Return approximately how many bytes a row takes; 0: unknown."""
         rows = self.num_rows
         return sum(map(self.size, range(len(self.counts)))) // rows if rows else 0
 
@@ -89,18 +89,18 @@ def select(table: pa.Table, columns: Columns) -> pa.Table:
 
 
 def check_columns(names: Iterable[str], known: Sequence[str], where: str = "this dataset") -> None:
-    """Raise DataError for the first of these names that is not a known column."""
+    """Raise DataError for the first name that is not a known column."""
     for name in names:
         if name not in known:
             raise DataError(f"there is no column {name!r} in {where}; there are {', '.join(known)}")
 
 
-# Options of Ray for its own scheduler. They have no effect here.
+# options for Ray's scheduler; they have no effect
 _RAYS = {"parallelism", "concurrency", "num_cpus", "num_gpus", "memory", "resources", "ray_remote_args", "max_retries"}
 
 
 def refuse_unknown(options: Mapping[str, object], *known: str) -> None:
-    """Raise DataError for options that do not exist, instead of ignoring them."""
+    """Raise DataError for unknown options instead of ignoring them."""
     unknown = sorted(set(options) - _RAYS - set(known))
     if unknown:
         there = f"; there are {', '.join(known)}" if known else ""

@@ -1,8 +1,8 @@
-"""CSV, JSON lines and text files, whose rows have to be counted first.
+"""CSV, JSON Lines and text files, whose rows must be counted first.
 
-Lines are counted once, at the speed of the disk, and each file is cut between lines into pieces that can be read on
-their own. Where a row may span lines (quoted line breaks, an option), or a file is compressed, the
-whole file is one piece.
+Lines are counted once, at disk speed, and each file is divided between lines into pieces that can be read
+independently. A file is a single piece if it is compressed, or if rows may span lines (quoted line breaks, which must
+be enabled).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from headway.data.blocks.chunk import empty_table
 from headway.data.datasource.base import Columns, DataSource, digest, select
 from headway.data.datasource.file_listing import Files
 
-PIECE = 4 << 20  # bytes of a file, about
+PIECE = 4 << 20  # approximate bytes of a file per piece
 COUNTERS = 8
-CUTTABLE = ("utf-8", "ascii", "iso8859-1", "cp1252")  # encodings in which a line break is one byte, and only that
+CUTTABLE = ("utf-8", "ascii", "iso8859-1", "cp1252")  # encodings in which a line break is always one specific byte
 SPANNING = "ParseOptions(newlines_in_values=True)"
 JSON_LINES = "read_json takes JSON lines, an object in each: pandas.DataFrame.to_json(lines=True) writes them"
 COMPRESSED = (".gz", ".bz2", ".zst", ".lz4", ".br")
@@ -32,7 +32,7 @@ Kind = Literal["csv", "json", "text"]
 
 
 class Part(NamedTuple):
-    """Bytes of a file; ``stop`` None: all of it."""
+    """A range of bytes of a file; ``stop`` None: the complete file."""
 
     file: int
     first: int
@@ -43,7 +43,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class LineFiles(DataSource):
-    """Files of lines. ``options`` are passed to Arrow's reader; ``skip``: leave out what is damaged."""
+    """Files of lines. ``options`` are passed to Arrow's reader; ``skip``: skip damaged files and rows."""
 
     files: Files
     kind: Kind
@@ -76,7 +76,7 @@ class LineFiles(DataSource):
         return DataError(f"{where} cannot be read: {error}{hint}")
 
     def _is_whole(self, number: int) -> bool:
-        """Whether a file cannot be cut between lines."""
+        """Whether a file cannot be divided between lines."""
         options = self.options or {}
         if (
             getattr(options.get("parse_options"), "newlines_in_values", False)
@@ -115,7 +115,7 @@ class LineFiles(DataSource):
                     return parts
 
     def _num_rows(self, data: bytes) -> int:
-        """How many lines are rows: those that are not empty."""
+        """Count the lines that are not empty, each of which is a row."""
         if self.kind == "text":
             return len(self._lines(data))
         if self.kind == "csv":
@@ -139,7 +139,7 @@ class LineFiles(DataSource):
 
     @functools.cached_property
     def schema(self) -> pa.Schema | None:
-        """As Arrow infers it from the first piece. Later pieces must fit."""
+        """Return the schema that Arrow infers from the first piece. Later pieces must match it."""
         if self.kind == "text":
             return pa.schema([("text", pa.string())])
         for number, part in enumerate(self.parts):
@@ -196,7 +196,7 @@ class LineFiles(DataSource):
         return csv.read_csv(pa.BufferReader(data), read_options=chosen, **rest)
 
     def _names(self, number: int) -> list[str]:
-        """The header of a CSV file, read once."""
+        """Return the column names in the header of a CSV file, which is read once."""
         from pyarrow import csv
 
         if number in self._headers:
@@ -226,7 +226,7 @@ class LineFiles(DataSource):
 
 
 def _header_size(data: bytes) -> int:
-    """The bytes up to the end of the first line that is not empty."""
+    """Return the number of bytes up to the end of the first line that is not empty."""
     at = 0
     while at < len(data):
         end = data.find(b"\n", at)
@@ -238,7 +238,7 @@ def _header_size(data: bytes) -> int:
 
 
 def _cast(table: pa.Table, schema: pa.Schema, *, nulls: bool) -> pa.Table:
-    """``nulls``: missing columns are null, as for objects of JSON that lack a key."""
+    """Convert a table to a schema. ``nulls``: fill missing columns with nulls, as for JSON objects without a key."""
     if nulls:
         for field in schema:
             if field.name not in table.column_names:

@@ -1,4 +1,4 @@
-"""Lists the files that a user means by paths, directories, patterns and URIs, in an order that does not change."""
+"""The list of files that the user's paths, directories, patterns and URIs match, in a stable order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from headway.core.errors import DataError
 from headway.data.datasource.base import digest
 
-MOVING = ".headway-moving"  # in a directory whose dataset is being replaced
+MOVING = ".headway-moving"  # a marker file in a directory whose dataset is being replaced
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -24,12 +24,12 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 class File:
     path: str
     size: int
-    below: str  # the path relative to what the user named: the same on another machine
+    below: str  # the path relative to the user's path, so that it is the same on other machines
 
 
 @dataclass(frozen=True)
 class Files:
-    """Files of one filesystem of pyarrow; ``filesystem`` None: that of this machine."""
+    """Files on one pyarrow filesystem; ``filesystem`` None: this machine's filesystem."""
 
     files: tuple[File, ...]
     filesystem: Any = None
@@ -45,7 +45,7 @@ class Files:
             raise gone(file.path) from error
 
     def open_decompressed(self, number: int) -> Any:
-        """Open a file to read it from the beginning, decompressed according to its suffix."""
+        """Open a file for sequential reading, decompressed according to its suffix."""
         path = self.files[number].path
         if self.filesystem is not None or is_utf8(path):
             return self.fs.open_input_stream(path)
@@ -74,7 +74,7 @@ class Files:
 
 
 def is_utf8(path: str) -> bool:
-    """Whether Arrow can open a file of this name. Names are bytes, and may be in any encoding."""
+    """Whether Arrow can open a file of this name. File names are bytes and may have any encoding."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -93,7 +93,7 @@ def gone(path: str) -> DataError:
 
 
 def find(paths: Paths, filesystem: Any = None, suffixes: Iterable[str] | None = None) -> Files:
-    """The files that are meant; in directories only those with one of these suffixes, and no hidden ones."""
+    """Find the files of these paths; in directories, only files with one of these suffixes that are not hidden."""
     wanted = tuple(suffixes) if suffixes is not None else None
     named = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not named:
@@ -139,7 +139,7 @@ def _file(path: str, below: str) -> File:
 
 
 def _unreadable(error: OSError) -> NoReturn:
-    """Raise: skipping a directory would mean training on other data."""
+    """Raise an error, because skipping a directory would mean training on different data."""
     raise DataError(f"{error.filename} cannot be read: {error.strerror}") from error
 
 
@@ -150,7 +150,7 @@ def _some(found: list[str], text: str) -> list[str]:
 
 
 def _is_data(below: str, suffixes: tuple[str, ...] | None) -> bool:
-    """Names that begin with a dot or an underscore are not data, as is usual in this field."""
+    """Whether a file is data. By convention, names that begin with a dot or an underscore are not."""
     if any(part.startswith((".", "_")) for part in below.split(os.sep)):
         return False
     return suffixes is None or below.lower().endswith(suffixes)

@@ -17,13 +17,13 @@ from headway.core.errors import DataError
 from headway.data.blocks.chunk import chunk_of_rows, table_of
 from headway.data.datasource.base import Columns, DataSource, digest, select
 
-ROWS = 1 << 16  # of a piece, at most
+ROWS = 1 << 16  # maximum rows of a piece
 BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
 class Numbers(DataSource):
-    """The numbers below ``stop``, or tensors of a shape that hold them."""
+    """The numbers below ``stop``, or tensors of a given shape that are filled with them."""
 
     stop: int
     column: str = "id"
@@ -61,7 +61,7 @@ class Numbers(DataSource):
 
 @dataclass(frozen=True)
 class Tables(DataSource):
-    """Arrow tables, each of them a piece."""
+    """Arrow tables; each table is a piece."""
 
     tables: tuple[pa.Table, ...]
     title: str = "tables"
@@ -85,7 +85,7 @@ class Tables(DataSource):
         return self.title
 
     def fingerprint(self) -> str:
-        """A checksum of all bytes, as there is no file name to identify them."""
+        """Return a checksum of all bytes, because there is no file name to identify them."""
         return self._checksum
 
     @functools.cached_property
@@ -103,9 +103,9 @@ class Tables(DataSource):
 
 
 class LazyTables(DataSource):
-    """Tables that are computed when they are needed first, and then kept: the results of a sort or a groupby.
+    """Tables that are computed when they are first needed and then kept, such as the results of a sort or a groupby.
 
-    Pickling computes them: another process gets the tables, not the function.
+    Pickling computes them, so another process receives the tables, not the function.
     """
 
     def __init__(self, make: Callable[[], Sequence[pa.Table]], title: str) -> None:
@@ -152,7 +152,7 @@ class LazyTables(DataSource):
 
 @dataclass(frozen=True)
 class Items(DataSource):
-    """Anything that can be indexed, such as a torch dataset. Items are fetched when their piece is read."""
+    """An indexable object, such as a torch dataset. Items are fetched when their piece is read."""
 
     items: Any
     rows: int = 256
@@ -181,7 +181,7 @@ def cut(total: int, most: int) -> tuple[int, ...]:
 
 
 def tables_of(table: pa.Table, num_pieces: int | None = None) -> tuple[pa.Table, ...]:
-    """Pieces of a table that are small enough to shard and shuffle."""
+    """Divide a table into pieces that are small enough to distribute and shuffle."""
     rows = table.num_rows
     if num_pieces is None:
         num_pieces = max(-(-rows // ROWS), -(-int(table.nbytes) // BYTES), min(rows, 8), 1)

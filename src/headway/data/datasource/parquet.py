@@ -1,4 +1,4 @@
-"""Parquet files. A piece is a row group; footers, which are read once, tell its rows and columns."""
+"""Parquet files. A piece is a row group; the footers, which are read once, contain its row count and columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headway.data.blocks.tensor_columns import without_foreign_types
 from headway.data.datasource.base import Columns, DataSource, check_columns, digest
 from headway.data.datasource.file_listing import File, Files
 
-FOOTERS = 16  # read at the same time
+FOOTERS = 16  # maximum number of footers that are read at the same time
 SLICE = 384 << 10  # bytes that are decoded at once
 
 
@@ -32,7 +32,7 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class Found:
-    """The contents of the footers of all files."""
+    """The metadata from the footers of all files."""
 
     groups: tuple[Group, ...]
     schema: pa.Schema
@@ -42,7 +42,7 @@ class Found:
 
 @dataclass(frozen=True)
 class ParquetFiles(DataSource):
-    """``filter`` is an Arrow expression. ``skip``: leave out what is damaged."""
+    """Parquet files. ``filter`` is an Arrow expression. ``skip``: skip damaged files and row groups."""
 
     files: Files
     columns: tuple[str, ...] | None = None
@@ -134,7 +134,7 @@ class ParquetFiles(DataSource):
         return self._as_one_schema(table, names)
 
     def _read_group(self, group: Group, names: list[str], file: File) -> pa.Table:
-        """Reads all columns if there is a filter, which may refer to any of them."""
+        """Read a row group; if there is a filter, read all columns, because the filter may refer to any of them."""
         partitions = _partitions(file)
         with self.files.open(group.file) as opened:
             away = self.files.filesystem is not None
@@ -179,7 +179,7 @@ class ParquetFiles(DataSource):
 
 
 def _decoded(reader: Any, group: Group, columns: list[str] | None) -> pa.Table:
-    """A row group, decoded in slices that a core's cache can hold: faster than all at once, and in less memory."""
+    """Decode a row group in slices that fit into a core's cache, which is faster and takes less memory."""
     rows = max(64, SLICE * group.num_rows // max(1, group.num_bytes))
     if rows >= group.num_rows or columns == []:
         return reader.read_row_group(group.number, columns=columns, use_threads=False)
@@ -199,7 +199,7 @@ def _group(file: int, footer: Any, number: int, schema: pa.Schema) -> Group:
 
 
 def _fixed_size(kind: pa.DataType) -> int:
-    """The bytes of one value; 0: they differ."""
+    """Return the size of one value in bytes; 0 if sizes differ."""
     if isinstance(kind, pa.FixedShapeTensorType):
         return int(np.prod(kind.shape)) * _fixed_size(kind.value_type)
     try:
@@ -209,12 +209,12 @@ def _fixed_size(kind: pa.DataType) -> int:
 
 
 def _statistics(footer: Any) -> str:
-    """Offsets and statistics of all pages, which change when the contents do, in nearly all cases."""
+    """Return offsets and statistics of all pages, which almost always change when the contents change."""
     return digest([str(footer.row_group(number).to_dict()) for number in range(footer.num_row_groups)])
 
 
 def _common(schema: pa.Schema, other: pa.Schema, first: File | None, file: File) -> pa.Schema:
-    """One schema for two files; numbers may widen, but no column may be missing."""
+    """Return a common schema for two files; number types may widen, but no column may be missing."""
     missing = set(schema.names) ^ set(other.names)
     path = first.path if first else ""
     if missing:
@@ -237,7 +237,7 @@ def _partitions(file: File) -> dict[str, str]:
 
 
 def _partition_types(files: Sequence[File]) -> dict[str, pa.DataType]:
-    """Integers, if they are integers in every directory; else strings."""
+    """Return the types of the partition keys: integer if every directory has an integer, otherwise string."""
     values: dict[str, list[str]] = {}
     for file in files:
         for name, value in _partitions(file).items():

@@ -1,4 +1,4 @@
-"""Views: sources made of other sources: parts, unions, columns side by side, shuffled or mapped rows."""
+"""Views: sources based on other sources, such as parts, unions, zipped columns, shuffled or mapped rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headway.data.sharding.row_order import Lane, Order, Picks, permutation
 
 
 def read_picks(source: DataSource, picks: Picks, columns: Columns = None) -> pa.Table:
-    """These rows of a source; each piece is read once."""
+    """Return these rows of a source; each piece is read once."""
     pieces, where = np.unique(picks.pieces, return_inverse=True)
     if not len(pieces):
         return source.read(0, columns).slice(0, 0)
@@ -27,7 +27,7 @@ def read_picks(source: DataSource, picks: Picks, columns: Columns = None) -> pa.
 
 
 class View(DataSource):
-    """A source over another one, whose properties are its own unless it overrides them."""
+    """A source based on another one, whose properties it has unless it overrides them."""
 
     base: DataSource
 
@@ -54,7 +54,7 @@ class View(DataSource):
 
 @dataclass(frozen=True)
 class RowRanges(View):
-    """Its i-th piece has the rows ``bounds[i]`` to ``bounds[i + 1]`` of a source."""
+    """A view whose i-th piece has the rows ``bounds[i]`` to ``bounds[i + 1]`` of a source."""
 
     base: DataSource
     bounds: tuple[int, ...]
@@ -95,7 +95,7 @@ class RowRanges(View):
 
 
 def some_rows(base: DataSource, first: int, stop: int) -> RowRanges:
-    """A run of rows, in the pieces that the source has."""
+    """Return a range of rows, divided at the same rows as the source's pieces."""
     ends = np.cumsum((0, *base.counts)).tolist()
     inner = [end for end in ends if first < end < stop]
     return RowRanges(base, (first, *inner, stop) if stop > first else (first, first))
@@ -110,7 +110,7 @@ def in_pieces(base: DataSource, num_pieces: int) -> RowRanges:
 
 @dataclass(frozen=True)
 class RandomPart(View):
-    """A random part of the rows, in the order that they had: ``part`` 0 or 1 of a cut after ``num_first`` rows."""
+    """A random part of the rows in their original order: part 0 has ``num_first`` rows, part 1 has the others."""
 
     base: DataSource
     num_first: int
@@ -150,13 +150,13 @@ class RandomPart(View):
         return digest(self.base.fingerprint(), self.num_first, self.part, self.seed)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state for pickling, without what can be computed again."""
+        """Return the state without values that can be recomputed."""
         return {name: getattr(self, name) for name in ("base", "num_first", "part", "seed")}
 
 
 @dataclass(frozen=True)
 class UnionView(DataSource):
-    """The rows of several sources, one after the other."""
+    """The concatenated rows of several sources."""
 
     parts: tuple[DataSource, ...]
 
@@ -211,7 +211,7 @@ class UnionView(DataSource):
 
 @dataclass(frozen=True)
 class ZipView(DataSource):
-    """The columns of two sources of equally many rows, side by side; equal names get a number."""
+    """The columns of two sources with equally many rows, side by side; a number is appended to repeated names."""
 
     left: DataSource
     right: DataSource
@@ -262,7 +262,7 @@ def _free(name: str, taken: list[str]) -> str:
 
 @dataclass(frozen=True)
 class ShuffledView(View):
-    """The rows of a source in the order of its first epoch; a piece is a window of it."""
+    """The rows of a source in the order of its first epoch; a piece is a window of that order."""
 
     base: DataSource
     order: Order
@@ -288,16 +288,16 @@ class ShuffledView(View):
         return digest(self.base.fingerprint(), self.order.shuffle, self.order.window, self.order.seed, self.rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state for pickling, without what can be computed again."""
+        """Return the state without values that can be recomputed."""
         return {name: getattr(self, name) for name in ("base", "order", "rows")}
 
 
 @dataclass(frozen=True)
 class MappedView(View):
-    """The rows of a source after operations that keep their number."""
+    """The rows of a source after operations that keep the number of rows."""
 
     base: DataSource
-    call: Callable[[Any, Any], Any]  # (chunk, names of its rows) -> chunk
+    call: Callable[[Any, Any], Any]  # (chunk, RowName) -> chunk
     title: str
 
     @property

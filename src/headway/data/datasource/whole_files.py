@@ -22,16 +22,16 @@ from headway.data.datasource.file_listing import Files, is_utf8
 from headway.data.datasource.memory import cut
 
 IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tiff", ".tif", ".webp")
-FILES = 64  # of a piece, at most
+FILES = 64  # maximum files of a piece
 BYTES = 8 << 20
-LONGEST_NAME = 1 << 20  # bytes of a name, or of other attributes, in a tar file
+LONGEST_NAME = 1 << 20  # maximum bytes of a name or of other attributes in a tar file
 
 Kind = Literal["image", "bytes"]
 
 
 @dataclass(frozen=True)
 class FilePerRow(DataSource):
-    """A row per file. Images are converted to ``size_hw`` (height, width) and ``mode``, if given."""
+    """Files that are one row each. Images are converted to ``size_hw`` (height, width) and ``mode``, if given."""
 
     files: Files
     kind: Kind
@@ -43,7 +43,7 @@ class FilePerRow(DataSource):
 
     @functools.cached_property
     def _bounds(self) -> tuple[int, ...]:
-        """Pieces of neighbouring files."""
+        """Return the bounds of pieces of consecutive files."""
         bounds, size = [0], 0
         for number, file in enumerate(self.files.files):
             if number > bounds[-1] and (number - bounds[-1] >= FILES or size + file.size > BYTES):
@@ -98,7 +98,7 @@ class FilePerRow(DataSource):
                 if self.size_hw is not None:
                     chosen = chosen.resize((self.size_hw[1], self.size_hw[0]))
                 return np.array(chosen)
-        except Exception as error:  # PIL raises errors of many types, also for images that are suspiciously large
+        except Exception as error:  # PIL raises many types of errors, including one for suspiciously large images
             raise DataError(f"{path} is not an image that can be read: {error}") from error
 
     def size(self, piece: int) -> int:
@@ -128,7 +128,7 @@ class Slab(NamedTuple):
 
 @dataclass(frozen=True)
 class NumpyFiles(DataSource):
-    """``.npy`` files; their first axis counts the rows. Large ones are read in slabs."""
+    """``.npy`` files, whose first axis counts the rows. Large arrays are read in slices."""
 
     files: Files
 
@@ -203,7 +203,7 @@ class NumpyFiles(DataSource):
 
 @dataclass(frozen=True)
 class TarSamples(DataSource):
-    """Tar files in which ``17.jpg`` and ``17.cls`` are two columns of one row. Pieces are runs of samples."""
+    """Tar files in which ``17.jpg`` and ``17.cls`` are two columns of one row. A piece is a range of samples."""
 
     files: Files
     decode: bool | Callable[[str, bytes], Any] = True
@@ -211,7 +211,7 @@ class TarSamples(DataSource):
 
     @functools.cached_property
     def _samples(self) -> tuple[tuple[int, tuple[tuple[str, tuple[tuple[str, int, int], ...]], ...]], ...]:
-        """(file, ((key, ((column, offset, size), …)), …)): found by reading headers only."""
+        """Return (file, ((key, ((column, offset, size), …)), …)), which only requires reading headers."""
         pieces = []
         for number in range(len(self.files.files)):
             samples: dict[str, list[tuple[str, int, int]]] = {}
@@ -248,7 +248,7 @@ class TarSamples(DataSource):
             return data
         try:
             return _decoded(column.rsplit(".", 1)[-1].lower(), data)
-        except Exception as error:  # libraries raise anything for damaged or huge content
+        except Exception as error:  # libraries raise arbitrary exceptions for damaged or huge content
             raise DataError(f"{where}.{column} cannot be read: {error}") from error
 
     def size(self, piece: int) -> int:
@@ -267,8 +267,9 @@ class TarSamples(DataSource):
 
 
 class _Member(tarfile.TarInfo):
-    """A header that is checked. ``tarfile`` silently stops at a damaged one, seeks backwards by a negative size, and
-    reads names of any length.
+    """A tar header that is validated.
+
+    ``tarfile`` silently stops at a damaged header, seeks backwards by a negative size, and reads names of any length.
     """
 
     @classmethod
@@ -285,14 +286,14 @@ class _Member(tarfile.TarInfo):
         return found
 
     def _proc_gnusparse_10(self, *args: Any) -> NoReturn:
-        raise tarfile.ReadError("a sparse file")  # tarfile may read its map without end
+        raise tarfile.ReadError("a sparse file")  # tarfile may read the map of a sparse file endlessly
 
 
 def _members(file: Any, path: str) -> Iterator[tuple[str, str, int, int]]:
     try:
         with tarfile.open(fileobj=file, mode="r:", tarinfo=_Member) as tar:
             for member in tar:
-                if member.size < 0:  # by an extended header
+                if member.size < 0:  # an extended header can set a negative size
                     raise tarfile.ReadError(f"a header with an impossible size ({member.size})")
                 folder, name = os.path.split(member.name)
                 key, dot, column = name.partition(".")
@@ -303,7 +304,7 @@ def _members(file: Any, path: str) -> Iterator[tuple[str, str, int, int]]:
 
 
 def _decoded(suffix: str, data: bytes) -> Any:
-    """Decode by suffix. Pickles are not supported, because the origin of the file is unknown."""
+    """Decode a file according to its suffix. Pickles are not loaded, because the file may not be trustworthy."""
     if suffix in ("txt", "text", "transcript"):
         return data.decode()
     if suffix in ("cls", "cls2", "index", "count", "id"):
