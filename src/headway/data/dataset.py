@@ -624,7 +624,7 @@ class Dataset:
         refuse_unknown(options)
         write.write_json(self._chunks("writing json"), path)
 
-    # --- statistics and deprecated methods ---
+    # --- statistics and compatibility ---
 
     def stats(self) -> str:
         """Describe what each operation of the last iteration did, how fast it was, and what waited for what."""

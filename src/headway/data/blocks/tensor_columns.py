@@ -168,7 +168,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def array_of(column: pa.Array) -> np.ndarray[Any, Any]:
-    """Convert a column to an array, with a copy if needed. Lists of equal length become one array, others one per row."""
+    """Convert a column to an array, copied if needed. Lists of equal length become one array, others one per row."""
     view = view_of(column)
     if view is not None:
         return view
