@@ -16,7 +16,7 @@ from headway.data.execution.epochs import Batches, BatchOptions, EpochStream, Sh
 from headway.data.execution.stats import summary
 from headway.data.plan import Plan
 
-ROWS = 1024  # that iter_rows fetches at a time
+ROWS = 1024  # rows that iter_rows fetches at a time
 
 
 class Whole(Protocol):
@@ -30,16 +30,18 @@ class Whole(Protocol):
     def schema(self) -> pa.Schema | None: ...
 
     def materialize(self) -> Any:
-        """The same dataset, in memory."""
+        """Return the same dataset, in memory."""
 
 
 class DataIterator:
-    """What ``train.get_dataset_shard`` and ``streaming_split`` return: every iteration is the next epoch of its part.
+    """The batches and rows of one part of a dataset, from ``train.get_dataset_shard`` or ``streaming_split``.
+
+    Every iteration is the next epoch of the part.
 
     Args:
-        dataset: the dataset that this is a part of.
-        stream: which rows of it, and how far they are consumed.
-        device: where batches of torch go by default, or a function that tells it; None: they stay where they are.
+        dataset: the complete dataset.
+        stream: the rows of this part, and how many of them have been consumed.
+        device: the default device of torch batches, or a function that returns it; None: batches are not moved.
     """
 
     def __init__(self, dataset: Whole, stream: EpochStream, device: Any = None) -> None:
@@ -58,16 +60,16 @@ class DataIterator:
         local_shuffle_seed: int | None = None,
         pad_last: bool = False,
     ) -> Batches:
-        """Batches as dicts of arrays, pandas frames or Arrow tables. They are copies, and may be changed in place.
+        """Return batches as dicts of arrays, pandas DataFrames or Arrow tables, which may be changed in place.
 
         Args:
             prefetch_batches: how many batches are made ahead of the loop.
-            batch_size: rows of a batch; None: all rows in one.
+            batch_size: rows per batch; None: all rows in one batch.
             batch_format: "numpy" or "default" (dicts of arrays), "pandas" or "pyarrow".
-            drop_last: leave out a last batch that is too small.
-            local_shuffle_buffer_size: shuffle rows among so many neighbours; batches keep their size.
-            local_shuffle_seed: of that shuffle.
-            pad_last: fill a batch that is too small by repeating its rows, for code that needs equal shapes.
+            drop_last: omit a last batch that is too small.
+            local_shuffle_buffer_size: shuffle rows within windows of this many rows; batches keep their size.
+            local_shuffle_seed: the seed of that shuffle.
+            pad_last: fill a last batch that is too small by repeating its rows, for code that needs equal shapes.
 
         >>> import headway.data
         >>> [batch["id"].tolist() for batch in headway.data.range(5).iter_batches(batch_size=2)]
@@ -100,19 +102,19 @@ class DataIterator:
         pin_memory: bool = False,
         pad_last: bool = False,
     ) -> Batches:
-        """Batches as dicts of tensors on this worker's device; made once, iterated every epoch.
+        """Return batches as dicts of tensors on this worker's device. Call it once and iterate in every epoch.
 
         Args:
             prefetch_batches: how many batches are made ahead of the loop.
-            batch_size: rows of a batch; None: all rows in one.
-            dtypes: one for all columns, or a dict by column.
-            device: where the tensors are; "auto": on the device of this worker.
-            collate_fn: gets a dict of arrays and returns what the loop gets.
-            drop_last: leave out a last batch that is too small.
-            local_shuffle_buffer_size: shuffle rows among so many neighbours; batches keep their size.
-            local_shuffle_seed: of that shuffle.
-            pin_memory: put the tensors into pinned memory, where there is a GPU.
-            pad_last: fill a batch that is too small by repeating its rows, for code that needs equal shapes.
+            batch_size: rows per batch; None: all rows in one batch.
+            dtypes: one dtype for all columns, or a dict with a dtype per column.
+            device: the device of the tensors; "auto": this worker's device.
+            collate_fn: gets a dict of arrays and returns the batch for the loop.
+            drop_last: omit a last batch that is too small.
+            local_shuffle_buffer_size: shuffle rows within windows of this many rows; batches keep their size.
+            local_shuffle_seed: the seed of that shuffle.
+            pin_memory: put the tensors into pinned memory if there is a GPU.
+            pad_last: fill a last batch that is too small by repeating its rows, for code that needs equal shapes.
 
         >>> import headway.data
         >>> next(iter(headway.data.range(3).iter_torch_batches()))
@@ -145,16 +147,16 @@ class DataIterator:
         local_shuffle_seed: int | None = None,
         pad_last: bool = False,
     ) -> Batches:
-        """Batches as dicts of TensorFlow tensors.
+        """Return batches as dicts of TensorFlow tensors.
 
         Args:
             prefetch_batches: how many batches are made ahead of the loop.
-            batch_size: rows of a batch; None: all rows in one.
-            dtypes: one for all columns, or a dict by column.
-            drop_last: leave out a last batch that is too small.
-            local_shuffle_buffer_size: shuffle rows among so many neighbours; batches keep their size.
-            local_shuffle_seed: of that shuffle.
-            pad_last: fill a batch that is too small by repeating its rows, for code that needs equal shapes.
+            batch_size: rows per batch; None: all rows in one batch.
+            dtypes: one dtype for all columns, or a dict with a dtype per column.
+            drop_last: omit a last batch that is too small.
+            local_shuffle_buffer_size: shuffle rows within windows of this many rows; batches keep their size.
+            local_shuffle_seed: the seed of that shuffle.
+            pad_last: fill a last batch that is too small by repeating its rows, for code that needs equal shapes.
         """
         from headway.data.frameworks.tensorflow import tf_batches
 
@@ -183,20 +185,20 @@ class DataIterator:
         unsqueeze_label_tensor: bool = True,
         unsqueeze_feature_tensors: bool = True,
     ) -> Any:
-        """A torch ``IterableDataset`` of (features, label) pairs. Newer code uses ``iter_torch_batches``.
+        """Return a torch ``IterableDataset`` of (features, label) pairs. Newer code uses ``iter_torch_batches``.
 
         Args:
-            label_column: the column of the label; without it and ``feature_columns`` the last one.
-            feature_columns: which columns are features: names, lists of names, or a dict of them.
-            label_column_dtype: of the label.
-            feature_column_dtypes: one for all features, or a dict by column.
-            batch_size: rows of a batch.
+            label_column: the label column; without it and ``feature_columns``, the last column.
+            feature_columns: the feature columns: names, lists of names, or a dict of them.
+            label_column_dtype: the dtype of the label.
+            feature_column_dtypes: one dtype for all features, or a dict with a dtype per column.
+            batch_size: rows per batch.
             prefetch_batches: how many batches are made ahead of the loop.
-            drop_last: leave out a last batch that is too small.
-            local_shuffle_buffer_size: shuffle rows among so many neighbours; batches keep their size.
-            local_shuffle_seed: of that shuffle.
-            unsqueeze_label_tensor: labels of one number per row get a second axis.
-            unsqueeze_feature_tensors: a single feature of one number per row gets a second axis.
+            drop_last: omit a last batch that is too small.
+            local_shuffle_buffer_size: shuffle rows within windows of this many rows; batches keep their size.
+            local_shuffle_seed: the seed of that shuffle.
+            unsqueeze_label_tensor: add a second axis to labels with one number per row.
+            unsqueeze_feature_tensors: add a second axis to a single feature with one number per row.
         """
         from headway.data.frameworks.torch import Pairs
 
@@ -233,17 +235,17 @@ class DataIterator:
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
     ) -> Any:
-        """A ``tf.data.Dataset`` of (features, labels).
+        """Return a ``tf.data.Dataset`` of (features, labels).
 
         Args:
-            feature_columns: a column, or several as a dict.
-            label_columns: likewise.
-            additional_columns: likewise: a third part of each element.
+            feature_columns: one column, or a list of columns, which become a dict.
+            label_columns: one column or a list, as for features.
+            additional_columns: one column or a list, as for features; they become a third part of each element.
             prefetch_batches: how many batches are made ahead of the loop.
-            batch_size: rows of a batch.
-            drop_last: leave out a last batch that is too small.
-            local_shuffle_buffer_size: shuffle rows among so many neighbours; batches keep their size.
-            local_shuffle_seed: of that shuffle.
+            batch_size: rows per batch.
+            drop_last: omit a last batch that is too small.
+            local_shuffle_buffer_size: shuffle rows within windows of this many rows; batches keep their size.
+            local_shuffle_seed: the seed of that shuffle.
         """
         from headway.data.frameworks.tensorflow import tf_dataset
 
@@ -257,7 +259,7 @@ class DataIterator:
         return tf_dataset(batches, feature_columns, label_columns, additional_columns)
 
     def iter_rows(self) -> Iterable[dict[str, Any]]:
-        """Row by row, as dicts. Every ``iter()`` is an epoch.
+        """Return the rows as dicts. Every ``iter()`` is an epoch.
 
         >>> import headway.data
         >>> list(headway.data.from_items([{"x": 1}, {"x": 2}]).iter_rows())
@@ -266,20 +268,20 @@ class DataIterator:
         return _Rows(Batches(self.stream, BatchOptions(ROWS, rows_of, form="rows")))
 
     def schema(self) -> pa.Schema | None:
-        """The columns and their types."""
+        """Return the columns and their types."""
         return self._dataset.schema()
 
     def materialize(self) -> Any:
-        """The whole dataset, all parts of it, in memory."""
+        """Return the complete dataset with all its parts, in memory."""
         return self._dataset.materialize()
 
     def count(self) -> int:
-        """The rows of this part; in an epoch it may have one more or less, depending on how batches are cut."""
+        """Count the rows of this part; an epoch may have one more or one fewer, depending on the batches."""
         rows, left = divmod(self._dataset.count(), self.stream.place.world_size)
         return rows + (self.stream.place.rank < left)
 
     def stats(self) -> str:
-        """Statistics: rows and rates of each operation, and waiting times."""
+        """Return statistics: rows and rates of each operation, and waiting times."""
         return summary(self.stream)
 
     def get_context(self) -> DataContext:
@@ -295,7 +297,7 @@ class DataIterator:
 
 
 def parts(dataset: Whole, number: int) -> list[DataIterator]:
-    """Iterators over ``number`` parts, for consumers in one process or in others."""
+    """Return iterators over ``number`` parts, for consumers in this process or in others."""
     if number < 1:
         raise DataError(f"streaming_split needs a positive number of parts, got {number}")
     plan = dataset.plan

@@ -66,7 +66,7 @@ class DataSource(abc.ABC):
         return type(self).__name__
 
     def fingerprint(self) -> str:
-        """Return a string that changes if the rows or their order change. All processes get the same string at any time."""
+        """Return a string that changes if the rows or their order change. It is equal in all processes at all times."""
         return digest(self.name, self.counts)
 
     @property

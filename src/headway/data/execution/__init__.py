@@ -1,1 +1,1 @@
-"""Runs data pipelines: epochs, block readers, map processes, statistics."""
+"""Execution of data pipelines: epochs, block readers, map processes, statistics."""

@@ -1,4 +1,4 @@
-"""Counts batches as a loop takes them, to show that it advances and whether it waits for data."""
+"""Counters of the batches that a loop takes, which show that it advances and whether it waits for data."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ T = TypeVar("T")
 
 
 class LoaderProgress(Protocol):
-    """What is counted; a heartbeat reports it."""
+    """The counters that heartbeats report."""
 
     in_loader: bool  # the loop waits for a batch
     batches: int
-    taken: dict[str, int]  # of each dataset that ranks share: rows of its order, over all epochs
+    taken: dict[str, int]  # for each dataset that ranks share, the number of consumed rows of its order over all epochs
 
 
 class PassObserver(Protocol):
-    """Follows the passes of loops over their data. ``name`` is of the dataset or the loader."""
+    """An observer of loops' passes over their data. ``name`` identifies the dataset or the loader."""
 
     def begin(self, name: Hashable) -> None:
-        """A pass begins or is resumed."""
+        """Record that a pass begins or resumes."""
 
     def ask(self, name: Hashable, *, last: bool) -> None:
-        """The loop has finished with its batch and requests the next one; ``last``: there is none."""
+        """Record that the loop has finished its batch and requests the next one; ``last``: there is none."""
 
     def end(self, name: Hashable) -> None:
-        """The pass is over."""
+        """Record that the pass has ended."""
 
 
 class NoObserver:
-    """Ignores the passes of a loop."""
+    """An observer that ignores the passes of a loop."""
 
     def begin(self, name: Hashable) -> None: ...
 
@@ -40,7 +40,7 @@ class NoObserver:
 
 
 def counted(batches: Iterator[T], progress: LoaderProgress) -> Iterator[T]:
-    """Pass the batches on; count them in ``progress``, and record when the loop waits for one."""
+    """Yield the batches, count them in ``progress``, and record when the loop waits for one."""
     end = object()
     while True:
         progress.in_loader = True

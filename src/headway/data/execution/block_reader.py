@@ -1,11 +1,10 @@
-"""Reads the blocks that batches are made of, ahead of them, in threads and within a budget of bytes.
+"""The reader of a pipeline's blocks, which reads ahead in threads and within a budget of bytes.
 
-    needs ──▶ reading ──▶ held ──(their last row is passed)──▶ kept for later epochs, while there is room
+    needs ──▶ reading ──▶ held ──(their last row is passed)──▶ cached for later epochs, while there is room
 
-Held blocks and those being read never take more than the budget: the next piece is read when there is room for it.
-Blocks kept from earlier epochs make room first. A lane is read in the same pieces every epoch, so the pieces that
-were read first are kept and those read last are dropped: the other way round, a kept block would always be dropped
-before it is used again.
+The blocks held or being read never exceed the budget; the next piece is read when there is room for it. Blocks cached
+from earlier epochs are dropped first, the most recently read before the others: a lane is read in the same pieces in
+every epoch, so with the opposite policy a block would always be dropped before it is used again.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from headway.data.datasource.base import Columns, DataSource
 from headway.data.execution.daemon_threads import DaemonThreads
 from headway.data.operations.base import OpTally
 
-AHEAD = 1  # pieces that are being read beyond one per thread
+AHEAD = 1  # pieces queued for reading in addition to one per thread
 
 Time = tuple[int, int]  # epoch, row of the lanes
 
 
 @dataclass
 class HeldBlock:
-    """A piece that is in memory or being read; ``size`` is an estimate until it is in memory."""
+    """A piece that is in memory or being read; ``size`` is an estimate until the piece is in memory."""
 
     until: Time
     size: int
@@ -53,7 +52,7 @@ class BlockReader:
     ) -> None:
         self.tally = OpTally(source.name)
         self.budget = budget
-        self._room = budget - budget // 4  # the rest is for decoding, which needs memory of its own
+        self._room = budget - budget // 4  # the rest is for decoding, which needs additional memory
         self._source = source
         self._columns = columns
         self._needs = needs
@@ -62,16 +61,16 @@ class BlockReader:
         self._cache: dict[int, pa.Table] = {}
         self._cached_bytes = 0
         self._held_bytes = 0
-        self._outside_bytes = 0  # of batches that wait for the loop
+        self._outside_bytes = 0  # bytes of batches that wait for the loop
         self.most_bytes = 0
-        self._ratio = 1.0  # how much larger blocks are than their source estimates
+        self._ratio = 1.0  # the actual size of blocks relative to the source's estimates
         self._num_threads = num_threads
         self._threads = DaemonThreads(num_threads, "headway-data-read")
         self._changed = threading.Condition()
         self._closed = False
 
     def blocks(self, pieces: Sequence[int], now: Time) -> list[pa.Table]:
-        """These pieces; waits until they are read."""
+        """Return these pieces; wait until they have been read."""
         with self._changed:
             for piece in pieces:
                 self._ask(piece, now)
@@ -86,7 +85,7 @@ class BlockReader:
             return [block.table for block in held]
 
     def passed(self, now: Time) -> None:
-        """Release what is needed only up to here, and read on."""
+        """Release the pieces that are not needed after ``now``, and continue reading."""
         with self._changed:
             for piece, held in list(self._held.items()):
                 if held.until <= now and held.is_read:
@@ -94,12 +93,12 @@ class BlockReader:
             self._pump()
 
     def made(self, size: int) -> None:
-        """Count a batch of so many bytes that waits for the loop."""
+        """Count the bytes of a batch that now waits for the loop."""
         with self._changed:
             self._outside_bytes += size
 
     def taken(self, size: int) -> None:
-        """Stop counting it: the loop has taken it."""
+        """Stop counting the bytes of a batch that the loop has taken."""
         with self._changed:
             self._outside_bytes -= size
 
@@ -129,9 +128,9 @@ class BlockReader:
         return self._held_bytes + self._cached_bytes + self._outside_bytes
 
     def _pump(self) -> None:
-        """Start reading what is needed next, while there is room and a thread is free.
+        """Start reading the pieces that are needed next, while there is room and a thread is free.
 
-        A piece that is needed again later is not begun again before its first need is over.
+        A piece that is needed again later is not read again until its first need has ended.
         """
         while self._next is not None and not self._closed:
             first, until, piece = self._next
@@ -146,16 +145,16 @@ class BlockReader:
             self._next = next(self._needs, None)
 
     def _ask(self, piece: int, now: Time) -> None:
-        """Start reading a piece that a batch waits for, even without room."""
+        """Start reading a piece that a batch is waiting for, even if there is no room."""
         if piece not in self._held:
-            while self._next is not None and self._next[0] <= now:  # usually it is among the next ones
+            while self._next is not None and self._next[0] <= now:  # usually the piece is among the next ones
                 self._begin(self._next[2], self._next[1], must=True)
                 self._next = next(self._needs, None)
         if piece not in self._held:
             self._begin(piece, (now[0], now[1] + 1), must=True)
 
     def _begin(self, piece: int, until: Time, *, must: bool) -> bool:
-        """Hold a piece up to ``until``: read it if it is not in memory. False if there is no room and no ``must``."""
+        """Hold a piece until ``until``; read it if necessary. False if there is no room and ``must`` is false."""
         if piece in self._held:
             self._held[piece].until = max(self._held[piece].until, until)
             return True
@@ -203,7 +202,7 @@ class BlockReader:
                     f"{self._source.where(piece)} has {table.num_rows:,} rows now, and had {expected:,}: "
                     "it has changed since the dataset was created"
                 )
-        except BaseException as caught:  # raised where the block is awaited
+        except BaseException as caught:  # blocks() raises it
             error, table = caught, None
         with self._changed:
             held = self._held.get(piece)
@@ -216,7 +215,7 @@ class BlockReader:
                 self._pump()
 
     def _account(self, held: HeldBlock, table: pa.Table, piece: int, seconds: float) -> None:
-        """Replace the estimate of a block's size by what it takes."""
+        """Replace the estimate of a block's size by its actual size."""
         self._held_bytes += table.nbytes - held.size
         held.size = table.nbytes
         expected = self._source.size(piece)

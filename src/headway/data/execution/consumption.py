@@ -1,4 +1,4 @@
-"""Runs a plan to get its rows: in chunks, the first ones, all of them as tables, or one row for a debugger."""
+"""Functions that run a plan for its rows: in chunks, the first rows, all rows as tables, or one row for debugging."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from headway.data.operations.base import Chain
 from headway.data.plan import Plan
 from headway.data.sharding.row_order import Picks
 
-ROWS = 1024  # of a chunk that no batch size is given for
-TABLE_BYTES = 8 << 20  # of a table in memory, about
+ROWS = 1024  # rows of a chunk if no batch size is given
+TABLE_BYTES = 8 << 20  # approximate bytes of a table in memory
 
 
 def chunks(stream: EpochStream, title: str) -> Iterator[Chunk]:
-    """All rows, in chunks; with a progress bar where it takes long."""
+    """Yield all rows in chunks, with a progress bar if this takes long."""
     size = max([ROWS, *(op.batch_size or 0 for op in stream.plan.ops)])
     options = BatchOptions(size, prefetch=2)
     yield from shown(stream.iterate(options), title, stream.plan.num_rows, num_rows, stream.context)
 
 
 def first_rows(stream: EpochStream, limit: int) -> Chunk:
-    """The first rows; no more is read than they need."""
+    """Return the first rows, without reading more than necessary."""
     found: list[Chunk] = []
     missing = limit
     batches = stream.iterate(BatchOptions(min(ROWS, max(1, limit)), prefetch=1))
@@ -57,7 +57,7 @@ def first_rows(stream: EpochStream, limit: int) -> Chunk:
 
 
 def all_rows(stream: EpochStream) -> Chunk:
-    """All rows as one chunk; if there are none, at least their columns, as far as known."""
+    """Return all rows as one chunk. If there are none, it has their columns, as far as they are known."""
     found = list(chunks(stream, "collecting"))
     if any(map(num_rows, found)):
         return joined(found)
@@ -65,7 +65,7 @@ def all_rows(stream: EpochStream) -> Chunk:
 
 
 def all_tables(stream: EpochStream) -> list[pa.Table]:
-    """All rows as tables of about 8 MiB."""
+    """Return all rows as tables of about 8 MiB."""
     groups = groups_of(chunks(stream, "materializing"), TABLE_BYTES)
     tables = [table_of(joined(group)).combine_chunks() for group in groups]
     nothing = no_rows(stream.plan)
@@ -73,7 +73,7 @@ def all_tables(stream: EpochStream) -> list[pa.Table]:
 
 
 def no_rows(plan: Plan) -> Chunk:
-    """No rows, with the columns that they would have. User functions are not called: then the columns are unknown."""
+    """Return an empty chunk with the plan's columns, or without columns if they depend on a user's function."""
     schema = plan.source.schema
     chunk = chunk_of(empty_table(schema)) if schema is not None else {}
     for op in plan.ops:
@@ -85,7 +85,7 @@ def no_rows(plan: Plan) -> Chunk:
 
 
 def mapped_row(plan: Plan, row: int) -> dict[str, Any] | list[dict[str, Any]]:
-    """One row of the source through all operations, in this thread."""
+    """Apply all operations to one row of the source, in this thread."""
     source = plan.source
     if not 0 <= row < source.num_rows:
         raise DataError(f"there is no row {row}: the source has {source.num_rows:,}")

@@ -1,4 +1,4 @@
-"""A pool of daemon threads: jobs run in order, and the end of the process does not wait for them."""
+"""A pool of daemon threads: jobs start in order, and the process can exit without waiting for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class DaemonThreads:
-    """Like an executor of ``concurrent.futures``, which would let a slow disk delay the end of a program."""
+    """A thread pool that, unlike those of ``concurrent.futures``, does not let a slow disk delay a program's exit."""
 
     def __init__(self, number: int, name: str) -> None:
         self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None]
@@ -40,6 +40,6 @@ class DaemonThreads:
                 continue
             try:
                 future.set_result(job(*args))
-            except BaseException as error:  # raised again where the result is awaited
+            except BaseException as error:  # Future.result() raises it
                 future.set_exception(error)
-            del future, job, args, entry  # a result may be large, and the next job may take long to come
+            del future, job, args, entry  # results may be large, and the next job may come much later

@@ -1,6 +1,6 @@
-"""The epochs of one consumer of a dataset: which one comes next, and how far it is consumed.
+"""The epochs of one consumer of a dataset: which one comes next, and how much of it has been consumed.
 
-A training worker has one stream per dataset. Its position is in every report, and the next attempt begins there.
+A training worker has one stream per dataset. Every report contains its position, and the next attempt begins there.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ NOWHERE = Position(-1, done=True)  # no epoch has begun
 
 
 class LastStepAgreement(Protocol):
-    """Finds the last step if no rank knows it in advance: see ``control.machine.epoch_end``."""
+    """The ranks' agreement on the last step if no rank knows it in advance: see ``control.machine.epoch_end``."""
 
     def announce(self, epoch: int, num_batches: int, *, ended: bool) -> None:
-        """Announce that this rank has this many batches; ``ended``: and no more."""
+        """Announce that this rank has at least this many batches; ``ended``: exactly this many."""
 
     def all_have(self, epoch: int, number: int) -> bool:
-        """Whether every rank has batch ``number``; waits until that is known."""
+        """Whether every rank has batch ``number``; wait until this is known."""
 
 
 @dataclass(frozen=True)
 class ShardPlace:
-    """Which part of the rows a consumer gets.
+    """The part of the rows that a consumer gets.
 
     Args:
-        rank: of this consumer.
+        rank: the rank of this consumer.
         world_size: how many consumers share the rows.
-        global_workers: how many workers' rows make a step; None: as many as there are.
+        global_workers: the number of workers whose rows make up a step; None: the actual number.
         local_world_size: how many consumers share this machine.
     """
 
@@ -56,18 +56,18 @@ class ShardPlace:
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """How a loop wants its batches. Equal ``key``s allow a running pipeline to be reused.
+    """The batch options of a loop. Equal ``key``s allow a running pipeline to be reused.
 
     Args:
-        batch_size: rows of a batch; None: one batch per epoch.
-        finish: what to make of the rows of a batch; runs in the pipeline's threads.
-        deliver: wraps the iterator of batches in the thread of the loop, to copy them to a device for example.
+        batch_size: rows per batch; None: one batch per epoch.
+        finish: converts the rows of a batch for the loop; runs in the pipeline's threads.
+        deliver: wraps the iterator of batches in the loop's thread, for example to copy batches to a device.
         prefetch: how many batches are made ahead of the loop.
-        drop_last: leave out a last batch that is too small.
-        local_shuffle: shuffle rows among so many neighbours.
-        local_seed: of the local shuffle; None: the run's own.
-        pad_last: fill a batch that is too small by repeating its rows.
-        form: identifies what ``finish`` and ``deliver`` do; None: pipelines are not reused.
+        drop_last: omit a last batch that is too small.
+        local_shuffle: the size of the window of rows that are shuffled together.
+        local_seed: the seed of the local shuffle; None: the run's seed.
+        pad_last: fill a last batch that is too small by repeating its rows.
+        form: identifies what ``finish`` and ``deliver`` do; None: the pipeline is not reused.
     """
 
     batch_size: int | None = 256
@@ -88,7 +88,7 @@ class BatchOptions:
         return self.form, self.batch_size, self.prefetch, self.drop_last, local, self.pad_last
 
     def finish_chunk(self, chunk: Chunk) -> Any:
-        """The rows of a batch, as the loop wants them."""
+        """Convert the rows of a batch for the loop."""
         if self.pad_last and self.batch_size is not None:
             chunk = padded(chunk, self.batch_size)
         return self.finish(chunk)
@@ -111,8 +111,8 @@ class LoopHooks:
     Args:
         progress: counts batches and waits.
         observer: notified of passes.
-        agreement: finds the last step of all ranks; None: it is known, or ranks are independent.
-        before_first_batch: called before the loop gets its first batch, and all later ones.
+        agreement: finds the last step of all ranks; None: it is already known, or ranks are independent.
+        before_first_batch: called before the loop gets its first batch and each later one.
     """
 
     progress: LoaderProgress | None = None
@@ -123,25 +123,25 @@ class LoopHooks:
 
 @dataclass
 class EpochCursor:
-    """How far a consumer is, and whether a pass that it has begun crosses the end of an epoch of its function.
+    """The position of a consumer, and whether its current pass crosses the end of an epoch of its function.
 
     A function may hold an iterator across the end of its own epoch. When it is resumed at such a boundary, the pass is
     continued if the code keeps using it (``crosses``), and counts as done if the code begins another one.
     """
 
     position: Position = NOWHERE
-    num_to_skip: int = 0  # passes that a resumed epoch has had already: they give nothing
-    running: bool = False  # a pass, in this process
-    at_boundary: bool = False  # a pass was running when an epoch of the function ended
+    num_to_skip: int = 0  # passes that the resumed epoch completed before: they yield nothing
+    running: bool = False  # whether a pass is running in this process
+    at_boundary: bool = False  # whether a pass was running when an epoch of the function ended
     crosses: bool | None = None  # whether such a pass is continued in the next epoch; None: not known yet
 
     def coming(self) -> Position:
-        """Where the next iteration begins."""
+        """Return the position where the next iteration begins."""
         return Position(self.position.epoch + 1) if self.position.done else self.position
 
     @property
     def resume_position(self) -> Position:
-        """Where the next attempt begins: after a pass that is still running, if it will not be continued."""
+        """The position where the next attempt begins: after a running pass if the pass will not be continued."""
         left = self.at_boundary and self.crosses is False
         return Position(self.position.epoch, done=True) if left else self.position
 
@@ -190,15 +190,15 @@ class EpochStream:
     lasting: bool = False
     hooks: LoopHooks = field(default_factory=LoopHooks)
     pipeline: Pipeline | None = None
-    local_shuffle: list[Any] | None = None  # buffer and seed that this epoch has
+    local_shuffle: list[Any] | None = None  # buffer size and seed of this epoch
     _pipeline_key: Hashable = None
-    _next_order: Order | None = None  # of the next epoch, where this one was begun in another order
+    _next_order: Order | None = None  # the order of the next epoch if this one began in a different order
 
     # --- what is known before iterating ---
 
     @property
     def key(self) -> Hashable:
-        """Identifies it for observers."""
+        """The key that identifies this stream for observers."""
         return "dataset", self.name
 
     def schedule(self, options: BatchOptions) -> Schedule:
@@ -211,7 +211,7 @@ class EpochStream:
         return Schedule(order, place.rank, place.world_size, global_batch, drop_last)
 
     def num_batches(self, options: BatchOptions) -> int:
-        """Of a whole epoch; TypeError where that cannot be known."""
+        """Return the number of batches in a complete epoch; raise TypeError if it cannot be known."""
         if not self.plan.keeps_rows:
             raise TypeError("the number of batches is not known before they are made: the dataset is filtered")
         schedule = self.schedule(options)
@@ -220,7 +220,7 @@ class EpochStream:
         return schedule.num_steps
 
     def check(self) -> None:
-        """ConfigError if there are fewer rows than ranks that must all have one in every step."""
+        """Raise ConfigError if there are fewer rows than ranks that all need a row in every step."""
         rows = self.order.num_rows
         if self.training and rows < self.place.world_size and self.plan.keeps_rows:
             raise ConfigError(
@@ -230,18 +230,18 @@ class EpochStream:
 
     @property
     def lanes(self) -> int:
-        """Of this epoch's order. Where rows are dropped: the number of ranks, as only as many can resume."""
+        """The lanes of this epoch's order; if rows are dropped, the number of ranks, as only that many can resume."""
         return self.order.lanes if self.plan.keeps_rows else self.place.world_size
 
     def resume(self, lanes: int, window: int, local_shuffle: list[Any] | None) -> None:
-        """Finish the epoch in its original order; later epochs have the current order."""
+        """Finish the epoch in its original order; later epochs use the current order."""
         self._next_order, self.order = self.order, replace(self.order, lanes=lanes, window=window)
         self.local_shuffle = local_shuffle
 
     # --- iterating ---
 
     def iterate(self, options: BatchOptions) -> Generator[Any, None, None]:
-        """The batches of the next epoch. Leaving the loop early ends the epoch."""
+        """Yield the batches of the next epoch. Leaving the loop early ends the epoch."""
         self.check()
         hooks = self.hooks
         if self.cursor.num_to_skip:
@@ -266,7 +266,7 @@ class EpochStream:
     def _loop(
         self, batches: Iterator[Batch], pipeline: Pipeline, schedule: Schedule, epoch: int
     ) -> Generator[Any, None, None]:
-        """Hand over batches, and record the loop's position."""
+        """Yield batches and record the loop's position."""
         cursor, hooks = self.cursor, self.hooks
         hooks.observer.begin(self.key)
         cursor.running = True
@@ -278,14 +278,14 @@ class EpochStream:
                 self.count_as_taken()
                 cursor.leave_boundary(crossed=True)
                 hooks.observer.ask(self.key, last=self._is_last(schedule, epoch, number))
-            hooks.before_first_batch()  # if nothing was left, training is resumed after the loop
+            hooks.before_first_batch()  # if no batch was left, training resumes after the loop
         except Closed:
             raise DataError(
                 f"another iteration of {self.name or 'this dataset'} has begun, which ends this one"
             ) from None
         except BaseException:
-            # Also GeneratorExit: the loop was left by break, and this epoch is over for it; or it was left by an
-            # exception, and its rows were not trained with. Which of the two is known when it reports or continues.
+            # This includes GeneratorExit. Either a break left the loop and ended its epoch, or an exception left it
+            # and the rows were not used for training. The next report or iteration shows which of the two it was.
             cursor.leave_boundary(crossed=False)
             pipeline.close()
             raise
@@ -294,14 +294,14 @@ class EpochStream:
             if not cursor.position.done:
                 cursor.position = Position(epoch, done=True)
                 hooks.observer.end(self.key)
-            if pipeline.coming == epoch:  # other ranks have no more rows, and this one has: they are left out
+            if pipeline.coming == epoch:  # other ranks have no more rows: the rest of this rank's is omitted
                 pipeline.close()
         self.count_as_taken()
 
     def _begin(self, options: BatchOptions) -> Position:
-        """Where this iteration begins. ConfigError if it would continue an epoch in another local shuffle."""
+        """Return where this iteration begins; ConfigError if it would continue an epoch with a different shuffle."""
         if self.cursor.position.done and self._next_order is not None:
-            self.close()  # what it has made ahead is in the old order
+            self.close()  # batches that were made ahead are in the old order
             self.order, self._next_order = self._next_order, None
         begin = self.cursor.coming()
         now = None if options.local_shuffle is None else [options.local_shuffle, options.local_seed]
@@ -315,7 +315,7 @@ class EpochStream:
         return begin
 
     def _pipeline(self, options: BatchOptions, schedule: Schedule, begin: Position) -> Pipeline:
-        """The pipeline that is running, if it makes these batches next; else another one."""
+        """Return the running pipeline if it makes these batches next; otherwise start a new one."""
         running = self.pipeline
         if running is not None and not running.closed:
             reusable = self._pipeline_key == options.key and options.key is not None
@@ -344,16 +344,16 @@ class EpochStream:
         return self.pipeline
 
     def count_as_taken(self) -> None:
-        """Count the rows that the loop has finished with: it requests more, or reports.
+        """Count the rows that the loop has finished with; called when it requests more or reports.
 
-        Ranks with equal numbers are equally far, however many batches of their own that makes.
+        Ranks with equal counts are at the same position, even if they took different numbers of batches.
         """
         if self.hooks.progress is not None and self.place.world_size > 1:
             epoch, rows, _, done = self.cursor.position
             self.hooks.progress.taken[self.name] = (epoch + done) * self.order.num_rows + (0 if done else rows)
 
     def _is_last(self, schedule: Schedule, epoch: int, number: int) -> bool:
-        """Whether no batch follows in this epoch, as far as that is known. All ranks must come to the same answer."""
+        """Whether no batch follows in this epoch, as far as known. The result must be the same on all ranks."""
         if self.hooks.agreement is not None and not self.plan.keeps_rows:
             return not self.hooks.agreement.all_have(epoch, number)
         left = self.order.num_rows - self.cursor.position.rows
@@ -364,13 +364,13 @@ class EpochStream:
             self.pipeline.close()
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not ending():  # at the end of the process modules may be gone already
+        if not ending():  # modules may already have been unloaded at interpreter exit
             with contextlib.suppress(Exception):
                 self.close()
 
 
 class Batches:
-    """The result of ``iter_batches`` and similar methods: each ``iter()`` is the next epoch. ``len()`` is exact."""
+    """The batches that ``iter_batches`` and similar methods return: each ``iter()`` is an epoch, ``len()`` is exact."""
 
     def __init__(self, stream: EpochStream, options: BatchOptions) -> None:
         self.stream = stream
@@ -387,7 +387,7 @@ class Batches:
 
 
 def _locally_shuffled(order: Order, options: BatchOptions) -> Order:
-    """The order with a local shuffle: a window of as many rows, where the order has none."""
+    """Add a local shuffle to an order: its window has at least as many rows as the local shuffle's buffer."""
     assert options.local_shuffle is not None
     seed = order.seed if options.local_seed is None else options.local_seed
     if order.shuffle == "no":
@@ -398,7 +398,7 @@ def _locally_shuffled(order: Order, options: BatchOptions) -> Order:
 
 
 def _agreed(batches: Iterator[Batch], epoch: int, agreement: LastStepAgreement, name: str) -> Iterator[Batch]:
-    """As many batches as every rank has. One is fetched ahead, so that no rank waits for the answer of others."""
+    """Yield the batches that every rank has. One is fetched ahead, so that ranks need not wait for each other."""
     end = object()
     number, coming = 0, next(batches, end)
     agreement.announce(epoch, int(coming is not end), ended=coming is end)

@@ -1,8 +1,8 @@
-"""Runs operations on chunks: in this thread, or in a process of its own, whichever is faster.
+"""The executor of operations on chunks, in this thread or in a separate process, whichever is faster.
 
-Functions on batches mostly spend their time in NumPy, Arrow or torch, which let other threads run. Functions on rows
-are Python, and Python runs on one core: where cores are idle, a process is started for each thread and tried, and kept
-if a row takes less time there, transfer included.
+Functions on batches mostly spend their time in NumPy, Arrow or torch, which release the interpreter lock. Functions on
+rows are Python code, which runs on one core. If cores are idle, each thread starts a process as a trial and keeps it
+if a row takes less time there, including the transfer.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from headway.data.execution.block_reader import Closed
 from headway.data.execution.map_process import MapProcess
 from headway.data.operations.base import Chain, Op, OpTally, RowName
 
-CONSIDER_S = 0.5  # of mapping in this thread, before a process is started
-WORTH_S = 10e-6  # a row: below that, transfer costs more than the work
-TRIAL = 8  # chunks in the process, before times are compared
+CONSIDER_S = 0.5  # seconds of mapping in this thread before a process is started
+WORTH_S = 10e-6  # seconds per row; below this, transfer costs more than the work
+TRIAL = 8  # chunks that the process maps before times are compared
 
 
 class MapExecutor:
-    """Applies all operations to a chunk. Belongs to one thread; ends its process when it is not faster."""
+    """An executor of all operations, used by one thread. It ends its process if the process is not faster."""
 
     def __init__(self, ops: Sequence[Op], tallies: Sequence[OpTally], num_spare: int) -> None:
         self._ops = tuple(ops)

@@ -1,4 +1,4 @@
-"""Map processes: they map chunks on another core, for Python code that does not release the interpreter.
+"""Map processes, which map chunks on another core if Python code does not release the interpreter lock.
 
 worker ──socket: what, where──▶ helper          arrays are in two memory files that both have mapped:
        ◀──socket: what, where──                 they are copied once on each way, and never pickled
@@ -31,14 +31,14 @@ _ROW = re.compile(r"@row (\d+)@")
 
 
 class SharedBuffer:
-    """A memory file that one side writes and the other reads; it grows as it must."""
+    """A memory file that one side writes and the other reads; it grows as needed."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self._map: mmap.mmap | None = None
 
     def lay(self, buffers: list[Any]) -> list[tuple[int, int]]:
-        """Copy these into the file; return their places."""
+        """Copy buffers into the file and return their positions."""
         places, end = [], 0
         for buffer in buffers:
             places.append((end, buffer.nbytes))
@@ -59,7 +59,7 @@ class SharedBuffer:
 
 
 class BufferChannel:
-    """One end of the connection: objects over a socket, their buffers in memory files."""
+    """One end of the connection, which sends objects over a socket and their buffers through memory files."""
 
     def __init__(self, wire: socket.socket, out: SharedBuffer, back: SharedBuffer) -> None:
         self.wire = wire
@@ -90,7 +90,7 @@ class BufferChannel:
 
 
 class MapProcess:
-    """A chain of operations in another process. Belongs to one thread."""
+    """A chain of operations in another process, used by one thread."""
 
     def __init__(self, ops: tuple[Op, ...]) -> None:
         packed = _packed_ops(ops)
@@ -103,13 +103,13 @@ class MapProcess:
 
     @property
     def ready(self) -> bool:
-        """Whether the process has imported all that it needs; it sends one message then."""
+        """Whether the process has sent its message that all its imports are done."""
         if not self._ready and select.select([self._line.wire], [], [], 0)[0]:
             self._expect_ready()
         return self._ready
 
     def _expect_ready(self) -> None:
-        """Wait for it to import its modules. Hang diagnosis recognises this function by its name."""
+        """Wait until the process has imported its modules. Hang diagnosis recognizes this function by its name."""
         answer = self._received()
         if isinstance(answer, BaseException):
             raise answer
@@ -146,14 +146,14 @@ class MapProcess:
 def _packed_ops(ops: tuple[Op, ...]) -> bytes:
     try:
         data: bytes = cloudpickle.dumps(ops)
-    except Exception as error:  # pickling runs code of the user's objects
+    except Exception as error:  # pickling runs the code of the user's objects
         names = ", ".join(op.title for op in ops)
         raise DataError(f"{names} cannot be sent to a map process: {error}") from error
     return data
 
 
 def _named(error: BaseException, row_name: RowName) -> BaseException:
-    """Replace numbers of rows in the chunk, which is all that the process knows, by their names."""
+    """Replace row numbers within the chunk, which are all that the process knows, by row names."""
     notes, error.__notes__ = getattr(error, "__notes__", []), []
     for note in notes:
         if note.startswith(_RAISED):
@@ -176,7 +176,7 @@ def main(connection: socket.socket, fds: Sequence[int]) -> None:
             _answer(line, chain)
     except EOFError:
         return
-    except BaseException as error:  # the function cannot be unpickled here: the worker raises this
+    except BaseException as error:  # for example if the function cannot be unpickled; the worker raises it
         with contextlib.suppress(OSError):
             line.send(_packed(error))
 
@@ -185,7 +185,7 @@ def _answer(line: BufferChannel, chain: Chain) -> None:
     chunk = line.receive()
     try:
         answer: Any = chain(chunk, lambda number: f"@row {number}@")
-    except Exception as error:  # from the user's function: the worker raises it
+    except Exception as error:  # raised by the user's function; the worker raises it again
         answer = _packed(error)
     line.send(answer)
 
@@ -194,7 +194,7 @@ def _packed(error: BaseException) -> BaseException:
     text = "".join(traceback.format_exception(error))
     try:
         again: BaseException = pickle.loads(cloudpickle.dumps(error))
-    except Exception:  # a class of the user's that cannot be pickled
+    except Exception:  # a user's exception class that cannot be pickled
         again = DataError(f"{type(error).__name__}: {error}")
         again.__notes__ = list(getattr(error, "__notes__", []))
     again.add_note(f"{_RAISED}:\n{text}")

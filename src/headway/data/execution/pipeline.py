@@ -1,11 +1,11 @@
-"""The pipeline of batches: a thread makes them ahead of the loop that takes them, also of the epochs that follow.
+"""The pipeline of batches: a thread makes batches ahead of the loop that takes them, even for later epochs.
 
     BlockReader ──blocks──▶ gather ──▶ operations ──▶ (re-batch) ──▶ finish ──▶ queue ──▶ the loop
        threads              └────────── one thread, or several ──────────┘
 
-Where operations keep the number of rows, a batch is gathered, mapped and finished in one go, and its place in the order
-is known. Where they do not, the rows that are left are put together into batches, and the place of a batch is the chunk
-of the source that its next row will come from.
+If operations keep the number of rows, a batch is gathered, mapped and finished in one step, and its position in the
+order is known. If not, the resulting rows are combined into batches, and the position after a batch is the chunk of the
+source that contains the next row.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from headway.data.sharding.step_schedule import Schedule, Step
 class Position(NamedTuple):
     """The position of a consumer: ``rows`` of the epoch's order, and ``skip`` of the rows that come next.
 
-    ``done``: the epoch is over.
+    ``done``: the epoch has ended.
     """
 
     epoch: int = 0
@@ -48,7 +48,7 @@ class Position(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """``after``: the position of its consumer when it has taken it."""
+    """A batch; ``after`` is the position of the consumer once it has taken the batch."""
 
     value: Any
     after: Position
@@ -57,14 +57,14 @@ class Batch(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """An epoch is over."""
+    """A marker of the end of an epoch in the queue."""
 
     epoch: int
 
 
 @dataclass(frozen=True)
 class PipelineOptions:
-    """``finish`` makes of a chunk what the loop gets. ``last_epoch``: where to end; None: never."""
+    """Options of a pipeline. ``finish`` converts a chunk for the loop. ``last_epoch`` None: there is no last epoch."""
 
     batch_size: int | None
     finish: Callable[[Chunk], Any] = lambda chunk: chunk
@@ -72,13 +72,13 @@ class PipelineOptions:
     drop_last: bool = False
     budget: int = 1 << 30
     num_threads: int = 1
-    num_spare: int = 0  # cores that other processes may use
+    num_spare: int = 0  # cores available to other processes
     last_epoch: int | None = None
 
 
 @dataclass
 class PipelineFigures:
-    """Counts and times so far, to tell what training waits for."""
+    """Counts and times so far, which show what training waits for."""
 
     ops: list[OpTally] = field(default_factory=list)
     batches: int = 0
@@ -88,7 +88,7 @@ class PipelineFigures:
 
 
 class Pipeline:
-    """Belongs to the loop that takes from it; close it, or take all."""
+    """A pipeline that belongs to the loop that takes its batches. The loop must take all batches or close it."""
 
     def __init__(self, plan: Plan, schedule: Schedule, begin: Position, options: PipelineOptions) -> None:
         self.options = options
@@ -109,7 +109,7 @@ class Pipeline:
     # --- in the thread of the loop ---
 
     def epoch(self) -> Iterator[Batch]:
-        """The batches of the epoch that comes next."""
+        """Yield the batches of the next epoch."""
         while True:
             began = time.perf_counter()
             made = self._made.get()
@@ -137,7 +137,7 @@ class Pipeline:
 
     @property
     def executors(self) -> list[str]:
-        """Where operations run now ("thread" or "process"), for each thread that runs any."""
+        """Return where each mapping thread currently runs operations: "thread" or "process"."""
         return [mapper.where for mapper in self._mappers]
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class Pipeline:
         if self._pool is not None:
             self._pool.close()
         with contextlib.suppress(queue.Empty):
-            while True:  # the thread may wait at the full queue
+            while True:  # the thread may be waiting because the queue is full
                 self._made.get_nowait()
         for mapper in self._mappers:
             mapper.close()
@@ -159,7 +159,7 @@ class Pipeline:
             if self._pool is not None:
                 self._pool.join()
         with contextlib.suppress(queue.Full):
-            self._made.put_nowait(Closed())  # for a loop that waits for a batch, or will
+            self._made.put_nowait(Closed())  # for a loop that waits for a batch now or later
 
     # --- in the pipeline's thread ---
 
@@ -185,7 +185,7 @@ class Pipeline:
         raise Closed
 
     def _epochs(self) -> Iterator[Position]:
-        """Where each epoch begins."""
+        """Yield the position at which each epoch begins."""
         yield self._begin
         for epoch in itertools.count(self._begin.epoch + 1):
             if self.options.last_epoch is not None and epoch > self.options.last_epoch:
@@ -193,7 +193,7 @@ class Pipeline:
             yield Position(epoch)
 
     def _needs(self) -> Iterator[tuple[Time, Time, int]]:
-        """Which pieces are read, and for how long each is needed."""
+        """Yield the pieces to read and the time during which each is needed: (first, until, piece)."""
         for begin in self._epochs():
             epoch, found = begin.epoch, False
             for need in self._schedule.needs(epoch, begin.rows):
@@ -211,7 +211,7 @@ class Pipeline:
             yield EpochEnd(begin.epoch)
 
     def _chunks(self, begin: Position, *, finish: bool) -> Iterator[Batch]:
-        """In order; several are made at the same time if there are threads. If one cannot be read, it raises last."""
+        """Yield chunks in order, several made in parallel if there are threads; raise a read error after the last."""
         running: deque[Future[Batch]] = deque()
         failure: Exception | None = None
         for step in self._schedule.steps(begin.epoch, begin.rows):
@@ -220,7 +220,7 @@ class Pipeline:
                 blocks = self.reader.blocks(pieces, (begin.epoch, step.at))
             except Closed:
                 raise
-            except Exception as error:  # from a source: the batches before it are still given
+            except Exception as error:  # raised by a source; earlier batches are still yielded
                 failure = error
                 break
             after = Position(begin.epoch, step.position)
@@ -237,7 +237,7 @@ class Pipeline:
             raise failure
 
     def _rebatched(self, begin: Position, chunks: Iterator[Batch]) -> Iterator[Batch]:
-        """Batches of the requested size, from chunks of any size."""
+        """Yield batches of the requested size, from chunks of any size."""
         size = self.options.batch_size
         left: list[
             tuple[Chunk, Position, int]
@@ -276,10 +276,10 @@ class Pipeline:
     def _make_batch(
         self, step: Step, blocks: Sequence[pa.Table], where: Array | None, after: Position, finish: bool
     ) -> Batch:
-        """The batch of a step, or a chunk of it if ``finish`` is false. Row i is in block ``where[i]``."""
+        """Make the batch of a step, or its chunk if ``finish`` is false. Row i is in block ``where[i]``."""
         rows = step.picks.rows
         present = None
-        if not self._plan.source.exact:  # a block has fewer rows than were counted, where some were left out
+        if not self._plan.source.exact:  # a block has fewer rows than were counted if some were skipped
             where = np.zeros(len(rows), np.int64) if where is None else where
             present = np.flatnonzero(rows < np.array([block.num_rows for block in blocks])[where])
             used, where = np.unique(where[present], return_inverse=True)
@@ -304,7 +304,7 @@ class Pipeline:
             )
 
     def _row_name(self, step: Step, present: Array | None, number: int) -> str:
-        """The n-th row of a chunk, for error messages."""
+        """Describe the n-th row of a chunk for error messages."""
         if number >= len(step.picks.rows if present is None else present):
             return "the last row"
         at = number if present is None else present[number]
@@ -314,7 +314,7 @@ class Pipeline:
 
 
 def _pieces(step: Step) -> tuple[list[int], Array | None]:
-    """The pieces of a step, and for each row which of them it is in; None: all are in one."""
+    """Return the pieces of a step, and for each row the index of its piece; None if there is only one piece."""
     picked = step.picks.pieces
     first = int(picked[0])
     if picked[-1] == first and (picked == first).all():

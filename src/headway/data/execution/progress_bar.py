@@ -1,4 +1,4 @@
-"""A progress bar on a terminal, for what takes long."""
+"""A progress bar for long operations on a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from headway.data.context import DataContext
 
-PATIENCE_S = 1.5  # before a bar is shown
+PATIENCE_S = 1.5  # seconds before a bar is shown
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 def shown(
     items: Iterator[T], what: str, total: int | None, weight: Callable[[Any], int], context: DataContext
 ) -> Iterator[T]:
-    """The same items; with a bar, if they take longer than a moment."""
+    """Yield the items; show a progress bar if they take longer than ``PATIENCE_S``."""
     if not context.enable_progress_bars or not sys.stderr.isatty():
         yield from items
         return

@@ -1,4 +1,4 @@
-"""Statistics of a pipeline: rows and bytes by operation, waiting times, memory."""
+"""Statistics of a pipeline: rows and bytes per operation, waiting times, memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def figures(stream: EpochStream) -> DatasetStats | None:
-    """As data, for ``data.jsonl`` and dashboards; None before the first batch."""
+    """Return the statistics as data, for ``data.jsonl`` and dashboards; None before the first batch."""
     pipeline = stream.pipeline
     if pipeline is None:
         return None

@@ -1,4 +1,4 @@
-"""Copies batches to a device, one ahead of the loop that takes them."""
+"""Prefetching of batches to a device, one ahead of the loop that takes them."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def one_ahead(
         main.wait_stream(side)
         for tensor in tensors_in(batch):
             if tensor.is_cuda:
-                tensor.record_stream(main)  # else the allocator knows only the stream that it was made on
+                tensor.record_stream(main)  # otherwise the allocator knows only the side stream
         coming = fetch()
         yield batch
 
 
 def moved(batch: Any, device: torch.device) -> Any:
-    """The same batch with all its tensors on the device, however deeply nested."""
+    """Return the batch with all its tensors on the device, at any nesting depth."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
     if callable(getattr(batch, "to", None)):
@@ -58,7 +58,7 @@ def moved(batch: Any, device: torch.device) -> Any:
 
 
 def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
-    """Every tensor of a batch; of an object with a ``to`` method, those among its attributes."""
+    """Yield every tensor of a batch; for an object with a ``to`` method, the tensors among its attributes."""
     if isinstance(batch, torch.Tensor):
         yield batch
     elif isinstance(batch, Mapping):

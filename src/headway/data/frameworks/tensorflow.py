@@ -25,10 +25,10 @@ def _dtype(dtypes: Any, name: str) -> Any:
 
 
 def tf_dataset(batches: Batches, features: Any, labels: Any, additional: Any) -> Any:
-    """A ``tf.data.Dataset`` as Keras takes it; each iteration is the next epoch."""
+    """Return a ``tf.data.Dataset`` for Keras; each iteration is the next epoch."""
     names = [features, labels] if additional is None else [features, labels, additional]
     plan = batches.stream.plan
-    with contextlib.closing(EpochStream(plan, plan.order(1))) as peek:  # the position of the loop stays
+    with contextlib.closing(EpochStream(plan, plan.order(1))) as peek:  # the loop's position does not change
         first = next(peek.iterate(batches.options))
     signature = tuple(_spec(first, name) for name in names)
 

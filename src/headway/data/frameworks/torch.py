@@ -23,7 +23,7 @@ Dtypes = torch.dtype | Mapping[str, torch.dtype] | None
 
 @dataclass(frozen=True)
 class ToTensors:
-    """Makes a dict of tensors of a chunk, or calls the user's collate function."""
+    """A converter of chunks to dicts of tensors, or to what the user's collate function returns."""
 
     dtypes: Any = None
     collate_fn: Any = None
@@ -94,7 +94,7 @@ def torch_batches(
     collate_fn: Callable[[dict[str, Any]], Any] | None,
     pin_memory: bool,
 ) -> Batches:
-    """Batches for a GPU go through pinned memory and a CUDA stream of their own, one ahead of the loop."""
+    """Return batches of tensors. For a GPU, they use pinned memory and a separate stream, one ahead of the loop."""
     target = torch.device(device) if device not in (None, "cpu") else None
     to_gpu = target is not None and target.type == "cuda"
     finish = ToTensors(dtypes, collate_fn, pin=to_gpu or (pin_memory and torch.cuda.is_available()))
@@ -111,7 +111,7 @@ def torch_batches(
 
 
 class Pairs(IterableDataset[Any]):
-    """What ``to_torch`` returns: (features, label) for each batch."""
+    """The torch dataset that ``to_torch`` returns: (features, label) for each batch."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Pairs(IterableDataset[Any]):
         return len(self._batches)
 
     def _label_in(self, batch: dict[str, torch.Tensor]) -> str | None:
-        """The named column; else the last one, unless features were chosen or it is the only one."""
+        """Return the label column: the named one, or the last unless features were chosen or it is the only one."""
         if self._label is not None or self._features is not None or len(batch) < 2:
             return self._label
         return list(batch)[-1]
