@@ -52,7 +52,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a file's content and permissions, as a reflink where the filesystem supports it, else inside the kernel."""
+    """Copy a file's content and permissions, as a reflink if the filesystem supports it, or inside the kernel."""
     with open(os.open(source, _READ), "rb") as reading, target.open("wb") as writing:
         os.fchmod(writing.fileno(), os.fstat(reading.fileno()).st_mode & 0o777 | 0o600)
         try:
@@ -69,7 +69,7 @@ def _copy_content(source: int, target: int) -> None:
         while position < end and (count := _copy_range(source, target, position, end - position)):
             position += count
         if position < end:
-            break  # the source was truncated meanwhile
+            break  # the source was truncated in the meantime
     os.ftruncate(target, position)
 
 
@@ -79,7 +79,7 @@ def _next_data(fd: int, position: int, size: int) -> tuple[int, int]:
         start = os.lseek(fd, position, os.SEEK_DATA)
         return start, min(size, os.lseek(fd, start, os.SEEK_HOLE))
     except OSError as error:
-        return (size, size) if error.errno == errno.ENXIO else (position, size)  # ENXIO: only a hole; else unsupported
+        return (size, size) if error.errno == errno.ENXIO else (position, size)  # ENXIO: only a hole; or unsupported
 
 
 def _copy_range(source: int, target: int, position: int, count: int) -> int:
@@ -103,7 +103,7 @@ def link(source: Path, target: Path) -> None:
 
 
 def exchange(a: Path, b: Path) -> None:
-    """Swap two directories, atomically where the kernel and the filesystem support it."""
+    """Swap two directories, atomically if the kernel and the filesystem support it."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None or renameat2(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), _RENAME_EXCHANGE) != 0:
         aside = a.with_name(f"{a.name}.aside")
@@ -113,7 +113,7 @@ def exchange(a: Path, b: Path) -> None:
 
 
 def is_open_for_writing(path: Path) -> bool:
-    """Whether a process has this file open for writing, or mapped; False where the filesystem does not support leases.
+    """Whether a process has this file open for writing, or mapped; False if the filesystem has no leases.
 
     The kernel refuses a read lease on such a file.
     """
@@ -155,12 +155,12 @@ def shared(folder: Path) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_UN)  # a process that was forked meanwhile may hold a copy of the descriptor
+            fcntl.flock(fd, fcntl.LOCK_UN)  # a process forked in the meantime may hold a copy of the descriptor
         os.close(fd)
 
 
 def _open_shared(folder: Path) -> int:
-    """Open and lock a directory; try again if another one replaced it before the lock was taken."""
+    """Open and lock a directory; try again if a different one replaced it before the lock was taken."""
     while True:
         fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         try:

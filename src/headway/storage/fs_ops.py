@@ -17,8 +17,8 @@ from typing import Any
 from headway.core.errors import StorageError
 from headway.storage import durable_fs
 
-MAX_JSON_BYTES = 1 << 28  # of one value: Headway writes none that is larger
-PRIVATE = 0o600  # run directories hold what their owner's programs print
+MAX_JSON_BYTES = 1 << 28  # limit for one value; Headway writes no larger ones
+PRIVATE = 0o600  # run directories contain the output of their owner's programs
 
 _HALF_REPLACED = ".headway-link"
 
@@ -88,7 +88,7 @@ def replace_links(folder: Path) -> None:
 
     Targets inside the directory are hard-linked, others are copied. Dangling links stay.
     """
-    for half in folder.rglob(f".*{_HALF_REPLACED}"):  # a former call was interrupted
+    for half in folder.rglob(f".*{_HALF_REPLACED}"):  # left by an interrupted call
         place = half.with_name(half.name[1:].removesuffix(_HALF_REPLACED))
         durable_fs.remove(half) if os.path.lexists(place) else durable_fs.move(half, place)
     for root, folders, names in os.walk(folder):
@@ -98,7 +98,7 @@ def replace_links(folder: Path) -> None:
 
 
 def detach_files(folder: Path, *, leases: bool) -> None:
-    """Replace files that other processes can still write to by copies: a committed checkpoint must never change.
+    """Replace files that other processes can still write to by copies, because a committed checkpoint never changes.
 
     Args:
         folder: A directory without symbolic links, whose files have just been moved into it.
@@ -221,7 +221,7 @@ def same_content(a: Path, b: Path) -> bool:
 
 
 def same_beginning(short: Path, long: Path) -> bool:
-    """Whether a file begins with the content of another."""
+    """Whether ``long`` begins with the content of ``short``."""
     with open_regular(short) as left, open_regular(long) as right:
         while chunk := left.read(1 << 20):
             if chunk != right.read(len(chunk)):

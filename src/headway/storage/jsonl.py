@@ -113,7 +113,7 @@ def _whole_lines(fd: int, begin: int) -> Iterator[tuple[bytes | DamagedLine | No
     A line that cannot be JSON (too long, or with zero bytes) yields DamagedLine at once and None at its end. Its bytes
     are not kept and holes are not read, so that a sparse file of terabytes costs nothing.
     """
-    parts: list[bytes] = []  # of the current line
+    parts: list[bytes] = []  # the current line so far
     skipping = False
     os.lseek(fd, begin, os.SEEK_SET)
     while chunk := os.read(fd, _CHUNK_BYTES):
@@ -166,9 +166,9 @@ def _parsed(line: bytes, parse: Callable[[Any], T]) -> T | DamagedLine:
 def _lines_backwards(path: Path) -> Iterator[bytes]:
     with contextlib.suppress(FileNotFoundError), open_regular(path) as file:
         position = file.seek(0, os.SEEK_END)
-        beginning = b""  # of a line whose end was read already; at first, of the torn last line
+        beginning = b""  # start of a line whose end was already read; at first, the torn last line
         torn = True
-        skipped = 0  # bytes of a line that cannot be JSON
+        skipped = 0  # number of bytes of a line that cannot be JSON
         while position > 0 and len(beginning) + skipped <= MAX_JSON_BYTES:
             size = min(position, max(1 << 16, len(beginning)))  # long lines are read in growing steps
             position -= size
@@ -215,7 +215,7 @@ class Appender:
 def _cut_torn_line(fd: int) -> None:
     size = end = os.lseek(fd, 0, os.SEEK_END)
     while end > 0:
-        if size - end > MAX_JSON_BYTES:  # perhaps terabytes of a sparse file: readers skip this line
+        if size - end > MAX_JSON_BYTES:  # possibly terabytes of a sparse file; readers skip this line
             os.write(fd, b"\n")
             return
         start = max(0, end - _CHUNK_BYTES)

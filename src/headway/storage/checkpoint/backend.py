@@ -33,10 +33,10 @@ class CheckpointBackend(Protocol):
         """The same checkpoints for readers: without a key and without a lock, so that it can be pickled."""
 
     def fence(self) -> None:
-        """StorageError where another driver has taken the run: then nothing may be written."""
+        """Raise StorageError if another driver has taken over the run, because then nothing may be written."""
 
     def commit(self, what: CommitRequest) -> SavedCheckpoint:
-        """Make a checkpoint of staged files. Raises without leaving anything that looks like one."""
+        """Commit staged files as a checkpoint. If it raises, nothing is left that looks like a checkpoint."""
 
     def extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> SavedCheckpoint:
         """Add a rank's files to a checkpoint."""
@@ -45,51 +45,51 @@ class CheckpointBackend(Protocol):
         """Remove a checkpoint; readers see all of it or nothing."""
 
     def note_validation(self, path: PurePath, validation: ValidationRecord) -> None:
-        """Store the state of a validation beside a checkpoint, if the checkpoint still exists."""
+        """Store the state of a validation next to its checkpoint, if the checkpoint still exists."""
 
     def checkpoint(self, path: PurePath) -> Checkpoint:
         """The committed checkpoint at this path, as users handle it."""
 
     def is_read(self, path: PurePath) -> bool:
-        """Whether a process reads it now."""
+        """Whether a process is reading it."""
 
     def finish(self, attempt: int, seq: int, rank: int) -> bool:
-        """Complete the save of a worker that has died during an upload; False where its files are gone."""
+        """Complete the save of a worker that died during an upload; False if its files no longer exist."""
 
     def clear(self, attempt: int, seq: int, rank: int, folder: str | None) -> None:
-        """Remove files of a rank that will not become a checkpoint; ``folder``: where they are, if it was allotted."""
+        """Remove a rank's files that will not become a checkpoint; ``folder``: their directory, if one was allotted."""
 
     def sweep(self, attempt: int, names: Collection[str], keep: Collection[int] = ()) -> None:
-        """Remove what an attempt has left.
+        """Remove the leftover files of an attempt.
 
         Args:
-            attempt: Number of the attempt, which is over.
+            attempt: Number of the attempt, which has ended.
             names: Names of checkpoints that were allotted to it.
-            keep: Numbers of reports whose files stay for the next opening.
+            keep: Numbers of reports whose files stay until the run is opened again.
         """
 
     def survey(self) -> Survey:
         """List the checkpoints without changing anything."""
 
     def folders(self) -> list[str]:
-        """Names of all directories that are checkpoints or may have been, also without a manifest."""
+        """Names of all directories that are or may have been checkpoints, including those without a manifest."""
 
     def verify(self, name: str) -> tuple[Manifest, list[str]]:
-        """Read every byte of a checkpoint; its manifest, and what differs from the commit."""
+        """Read every byte of a checkpoint. Returns its manifest and the differences from the commit."""
 
     def recover(self, *, crashed: bool) -> Recovered:
-        """Repair what a crash has left. The run's lock must be held."""
+        """Repair the run after a crash. The caller holds its lock."""
 
     def next_number(self) -> int:
-        """One that no checkpoint has, whatever it holds."""
+        """A checkpoint number that is not in use, not even by a damaged checkpoint."""
 
 
 @dataclass(frozen=True)
 class LocalCheckpointBackend:
-    """``root`` is the run's folder, or a place in memory like it."""
+    """Checkpoints in a local directory. ``root`` is the run's directory, or a directory in shared memory."""
 
     root: Path
-    signer: Signer | None = None  # None: nothing will be committed here
+    signer: Signer | None = None  # None for readers, which commit nothing
     check_lock: Callable[[], None] | None = field(default=None, compare=False)
 
     @property
@@ -100,7 +100,7 @@ class LocalCheckpointBackend:
         return LocalCheckpointBackend(self.root)
 
     def fence(self) -> None:
-        """LeaseLost where the folder is another run's by now."""
+        """Raise LeaseLost if the directory now belongs to another run."""
         if self.check_lock is not None:
             self.check_lock()
 
@@ -133,7 +133,7 @@ class LocalCheckpointBackend:
         handoffs = {(each.seq, each.rank): each for each in background_handoff.pending(self.root, key, attempt)}
         if (left := handoffs.get((seq, rank))) is not None:
             return background_handoff.finish(self.root, left, key)
-        return Slot(self.root, attempt, seq, rank).folder.is_dir()  # they were there, and it could not say so
+        return Slot(self.root, attempt, seq, rank).folder.is_dir()  # complete, although the worker could not report it
 
     def clear(self, attempt: int, seq: int, rank: int, folder: str | None) -> None:
         self.fence()

@@ -1,14 +1,14 @@
 """Hand-offs: records of files that a worker has moved out of the user's directory and not yet stored.
 
-    begin ──▶ files moved aside, beside the user's directory ──▶ report() returns ──▶ copied or uploaded ──▶ end
+    begin ──▶ files moved next to the user's directory ──▶ report() returns ──▶ copied or uploaded ──▶ end
                   3.17.rank-0.handoff records where they are
 
 Once ``report()`` has returned, the save counts although its files are still being copied. If the worker dies now, the
-controller or the next opening of the run completes the hand-off. If the worker dies before, it has not reported, and
-its files are moved back.
+controller completes the hand-off, or the next driver that opens the run does. If the worker dies earlier, it has not
+reported, and its files are moved back.
 
-A copy of a run's directory holds copies of its hand-offs. The files belong to the original, which may be running: the
-copied run copies them and never moves them.
+A copy of a run's directory contains copies of its hand-offs. The files belong to the original run, which may be active,
+so the copied run copies them and never moves them.
 """
 
 from __future__ import annotations
@@ -154,14 +154,14 @@ def _aside(slot: Slot) -> Path:
 
 
 def _moved(handoff: Handoff, given: Inventory, slot: Slot) -> list[str]:
-    """The moved files. StorageError unless these are all that were reported."""
+    """List the moved files. StorageError if a reported file is missing."""
     moved = inventory_of(handoff.aside, slot, handoff.note)
     check_any(moved, handoff.source)
     if not handoff.source.is_dir():
         raise Incomplete(f"{handoff.source} vanished while it was saved")
-    kept = {state.identity for state in moved.files.values()}  # perhaps under another name
+    kept = {state.identity for state in moved.files.values()}  # possibly under a different name
     present = {name for name, state in given.files.items() if name in moved.files or state.identity in kept}
-    if handoff.note.world_size == 1:  # else another rank may have moved it
+    if handoff.note.world_size == 1:  # otherwise another rank may have moved it
         given.check(present, handoff.source)
     return sorted(moved.files)
 
@@ -231,7 +231,7 @@ def undo(run: Path, handoff: Handoff) -> Path:
     """Move the files back to the user's directory, which is created if necessary: there may be no other copy.
 
     Returns:
-        The directory where they are now: another one beside the user's if that has newer files of the same names, or
+        The directory where they are now: a new one next to the user's if that has newer files of the same names, or
         one in the run's directory if they cannot be moved back.
     """
     slot = handoff.slot(run)

@@ -1,4 +1,4 @@
-"""The checkpoint that users handle: a reference to a directory of files, or a dict that becomes one."""
+"""The user-facing checkpoint: a reference to a directory of files, or a dict that will be written to one."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from headway.storage.object_store.base import ObjectStore
 
 @dataclass(frozen=True)
 class _Origin:
-    """Who hands a checkpoint out.
+    """The provider of a checkpoint, which decides whether its pickles are opened.
 
     Args:
-        trusted: Whether its pickles may be opened, whoever wrote them.
-        key: Key of the run, if that is not this user's own. It does not travel to other processes.
+        trusted: Whether its pickles may be opened regardless of who wrote them.
+        key: The run's key, if it differs from the user's key. It is not sent to other processes.
     """
 
     trusted: bool = False
@@ -43,7 +43,7 @@ class _Origin:
 
 
 class Checkpoint:
-    """A reference to a folder of files, or a dict in memory.
+    """A reference to a directory of files, or a dict in memory.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "model.txt").write_text("weights")
@@ -57,7 +57,7 @@ class Checkpoint:
     _origin = _Origin()
 
     def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:
-        """``path`` may be a URI (``s3://bucket/runs/a/checkpoints/checkpoint_000003``), or on ``filesystem``."""
+        """``path`` may be a URI (``s3://bucket/runs/a/checkpoints/checkpoint_000003``), or a path on ``filesystem``."""
         self._location: CheckpointLocation = location_of(path, filesystem)
         self.path = self._location.path
 
@@ -66,22 +66,22 @@ class Checkpoint:
         """A checkpoint of a run.
 
         Args:
-            place: Its directory, or where it is in a store.
-            trust: Its pickles may be opened, whoever wrote them.
-            key: The key of the run that hands it out.
+            place: The checkpoint's directory, or its location in a store.
+            trust: Its pickles may be opened regardless of who wrote them.
+            key: The key of the run that provides it.
         """
         made = _at(cls, DirectoryLocation(os.path.abspath(place)) if isinstance(place, str) else StoreLocation(place))
         made._origin = _Origin(trust, key)
         return made
 
     def proven_by(self, key: Key, *, trust: bool = False) -> Self:
-        """The same checkpoint, handed out by the run with this key."""
+        """Return this checkpoint, with the key of the run that provides it."""
         self._origin = _Origin(self._origin.trusted or trust, key)
         return self
 
     @property
     def filesystem(self) -> Any:
-        """A pyarrow filesystem on which ``path`` is where the files are."""
+        """A pyarrow filesystem on which the files are at ``path``."""
         return self._location.filesystem
 
     @classmethod
@@ -98,14 +98,14 @@ class Checkpoint:
 
     @classmethod
     def from_dict(cls, data: Mapping[Any, Any]) -> Self:
-        """A checkpoint of tensors, arrays and plain values. Kept in memory until it is reported or written."""
+        """A checkpoint of tensors, arrays and plain values. It stays in memory until it is reported or written."""
         return _at(cls, location_of_dict(data))
 
     def to_dict(self, trust: bool = False) -> dict[Any, Any]:
-        """The dict that this was made of; its tensors are on the CPU.
+        """The dict that this checkpoint was made from, with its tensors on the CPU.
 
-        What only pickle can hold is opened if it is proven that your own runs wrote it, or on ``trust``: pickles run
-        code.
+        Pickled values are opened only if your own runs are proven to have written them, or with ``trust``, because
+        opening a pickle can run code.
         """
         kind, data = self._location.representation
         if kind == "data_dict":
@@ -114,16 +114,16 @@ class Checkpoint:
             return read_dict(Path(folder), trusted(Path(folder)) if trust else self.proof(Path(folder)))
 
     def proof(self, folder: Path) -> Proof:
-        """What is proven of its files, which :meth:`as_directory` has put into ``folder``."""
+        """The proof of origin of its files; ``folder`` is the directory from :meth:`as_directory`."""
         if self._origin.trusted:
             return trusted(folder)
         return proof_of(folder, self._location.manifest(), self._origin.key)
 
     def may_be_signed(self) -> bool:
-        """Whether a run that is given these files may say that it has written them.
+        """Whether a run to which these files are reported may sign them as its own.
 
-        Not those of another user's checkpoint, nor a dict with pickles that this user's Headway has not written: a run
-        that reports them would prove the origin of code that it has only copied.
+        It may not sign another user's checkpoint, or a dict with pickles that this user's Headway did not write.
+        Otherwise its signature would vouch for code that it only copied.
         """
         if not self._location.exists():
             return True
@@ -134,15 +134,15 @@ class Checkpoint:
         return False
 
     def as_directory(self) -> AbstractContextManager[str]:
-        """The files, to read: the directory itself, not a copy. They stay until the context ends.
+        """A directory with the files, for reading: the original, not a copy. The files stay until the context ends.
 
-        Files in an object store are downloaded, once for all processes of this machine that read them now, and every
-        byte is compared with what was committed.
+        Files in an object store are downloaded once for all processes of this machine that are reading them, and every
+        byte is verified against the commit.
         """
         return self._location.directory()
 
     def kept_here(self) -> AbstractContextManager[None]:
-        """Within this, files that were downloaded stay on this machine, for processes that come later, too."""
+        """Keep downloaded files on this machine until the context ends, so that later processes can use them."""
         return self._location.kept_here()
 
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
@@ -152,24 +152,24 @@ class Checkpoint:
         return str(target)
 
     def get_internal_representation(self) -> tuple[str, Any]:
-        """``("local_path", path)``, ``("uri", url)``, or ``("data_dict", data)`` for one that was not written yet."""
+        """``("local_path", path)``, ``("uri", url)``, or ``("data_dict", data)`` if it is not written yet."""
         return self._location.representation
 
-    # --- what is known about it: beside its files, and never in its manifest ---
+    # --- metadata: stored next to the files, never in the manifest ---
 
     def get_metadata(self) -> dict[str, Any]:
-        """What was noted with :meth:`set_metadata`."""
+        """The metadata that :meth:`set_metadata` stored."""
         return self._location.metadata()
 
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Replace what is known about it; anything that JSON can hold."""
+        """Replace the metadata. The values must be JSON-serializable."""
         try:
             self._location.write_metadata(metadata)
         except TypeError as error:
             raise ConfigError(f"metadata must be something that JSON can hold: {error}") from None
 
     def update_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Add to what is known about it."""
+        """Add entries to the metadata."""
         self.set_metadata({**self.get_metadata(), **metadata})
 
     def __eq__(self, other: object) -> bool:
@@ -191,7 +191,7 @@ _Kind = TypeVar("_Kind", bound=Checkpoint)
 
 
 def _at(kind: type[_Kind], location: CheckpointLocation) -> _Kind:
-    """A checkpoint of this class, whose files are at this location."""
+    """A checkpoint of class ``kind`` whose files are at this location."""
     made = kind("")
     made._location, made.path = location, location.path
     return made

@@ -1,9 +1,9 @@
-"""From staged files to a checkpoint: merge the ranks, flush, describe, rename. Only the rename makes it one.
+"""Commit of staged files as a checkpoint: merge the ranks, flush, write the manifest, rename.
 
-    every file flushed and summed  →  manifest written and flushed  →  folder renamed  →  its name flushed
+    files flushed and checksummed  →  manifest written and flushed  →  directory renamed  →  its name flushed
 
-A crash before the rename leaves a folder in staging: with a manifest it is whole, and recovery renames it; without one
-it is not, and recovery begins again with what the ranks have staged, or sweeps it.
+Only the rename makes it a checkpoint. A crash before the rename leaves a directory in staging. If it has a manifest, it
+is complete, and recovery renames it. Otherwise recovery starts over from the ranks' staged files, or sweeps it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headway.storage.run import layout
 
 @dataclass(frozen=True, kw_only=True)
 class CommitRequest:
-    """All that is needed to turn staged files into a checkpoint."""
+    """Everything that is needed to turn staged files into a checkpoint."""
 
     number: int
     seq: int
@@ -38,16 +38,16 @@ class CommitRequest:
     world_size: int
     ranks: tuple[int, ...]
     metrics: dict[str, Any]
-    name: str | None = None  # None: as its first rank wants it, else by its number
+    name: str | None = None  # None: the name requested by the first rank, otherwise derived from the number
     cursors: dict[str, DatasetCursor] = field(default_factory=dict)  # position of the ranks in each dataset
 
     @property
     def folder(self) -> str:
-        """What the checkpoint will be called."""
+        """The checkpoint's name, which is also the name of its directory."""
         return self.name or checkpoint_name(self.number)
 
     def manifest(self, note: Note | None, files: dict[str, StoredFile]) -> Manifest:
-        """What the checkpoint will say of itself; ``note`` is that of its first rank."""
+        """Build the checkpoint's manifest; ``note`` is the first rank's note."""
         return Manifest(
             number=self.number,
             name=self.folder,
@@ -64,37 +64,37 @@ class CommitRequest:
         )
 
     def _cursor(self, note: Note | None) -> DataCursor:
-        """Reported positions take precedence over those in a note, which may be of a rank that was not heard."""
+        """The training position. Reported dataset positions take precedence over those in the note."""
         noted = note.cursor if note is not None else DataCursor()
         datasets: dict[str, object] = {name: cursor.to_json() for name, cursor in self.cursors.items()}
         return replace(noted, datasets=datasets) if datasets else noted
 
     def path(self, run: Path) -> Path:
-        """Where it will be, if that is a folder here."""
+        """The checkpoint's directory, for runs in a local directory."""
         return run / layout.CHECKPOINTS / self.folder
 
 
 @dataclass(frozen=True)
 class Signer:
-    """Signs what a run commits, if its own workers have given it."""
+    """Signs the manifests that a run commits, if all files come from the run's own workers."""
 
     run: str
     key: Key
 
     def sign(self, manifest: Manifest, notes: Mapping[int, Note | None]) -> Manifest:
-        """The manifest of files that these ranks have given, by rank."""
+        """Return the manifest, signed if the run's key signed all ``notes`` (by rank)."""
         place = manifest.attempt, manifest.seq
         ours = all(note is not None and note.is_signed(self.key, *place, rank) for rank, note in notes.items())
         return manifest.signed(self.run, self.key) if ours else manifest
 
     def extend(self, known: Manifest, larger: Manifest, late: int, note: Note | None) -> Manifest:
-        """The manifest of a checkpoint that one more rank has given files to."""
+        """Return the manifest of a checkpoint extended by a late rank, signed if ``known`` and ``note`` are."""
         unsigned = replace(larger, signature="")
         return self.sign(unsigned, {late: note}) if known.is_signed(self.key) else unsigned
 
 
 def commit(run: Path, what: CommitRequest, signer: Signer | None = None) -> SavedCheckpoint:
-    """Make these ranks' files the checkpoint of this number. Raises without leaving anything that looks like one."""
+    """Commit these ranks' staged files as a checkpoint. If it raises, nothing is left that looks like a checkpoint."""
     slots = [Slot(run, what.attempt, what.seq, rank) for rank in what.ranks]
     notes = {slot.rank: read_note(slot) for slot in slots}
     note = notes[slots[0].rank]
@@ -105,9 +105,9 @@ def commit(run: Path, what: CommitRequest, signer: Signer | None = None) -> Save
     whole = final if note is not None and note.adopted else slots[0].folder
     if whole.is_symlink():
         raise StorageError(f"{whole} is a link, and Headway writes only inside a run's directory: remove it")
-    remove_json(whole / layout.MANIFEST)  # of a commit that was cut off
+    remove_json(whole / layout.MANIFEST)  # left by an interrupted commit
     if whole == final:
-        replace_links(whole)  # what the ranks have copied has none
+        replace_links(whole)  # only adopted directories can contain links
     clashes = () if whole == final else tuple(merge([Given.by(slot) for slot in slots]))
     validation = write_request(whole, _validation_request(slots))
     manifest = what.manifest(note, flush_files(whole))
@@ -123,14 +123,14 @@ def commit(run: Path, what: CommitRequest, signer: Signer | None = None) -> Save
 
 
 def check_adopted_files(manifest: Manifest, notes: Iterable[Note | None]) -> None:
-    """StorageError where a file has vanished or changed that was there when the directory was reported."""
+    """Raise StorageError if a file of the reported directory has since vanished or changed."""
     for name, stored in ((name, stored) for note in notes if note is not None for name, stored in note.files.items()):
         there = manifest.files.get(name)
         if there is None:
             raise StorageError(
                 f"{name} vanished from {manifest.name} after it was reported and before it was committed"
             )
-        if there.size != stored.size and manifest.world_size == 1:  # else another rank may have written it
+        if there.size != stored.size and manifest.world_size == 1:  # otherwise another rank may have written it
             raise StorageError(
                 f"{name} in {manifest.name} changed after it was reported and before it was committed: it had "
                 f"{stored.size:,} bytes and has {there.size:,}"
@@ -138,7 +138,7 @@ def check_adopted_files(manifest: Manifest, notes: Iterable[Note | None]) -> Non
 
 
 def _validation_request(slots: Sequence[Slot]) -> dict[str, Any] | None:
-    """Any rank may ask for a validation; the lowest that does is heard."""
+    """The validation request of the lowest rank that has one."""
     requests = (note.validation for slot in slots if (note := read_note(slot)) is not None)
     return next((request for request in requests if request is not None), None)
 
@@ -153,7 +153,10 @@ def _check_slots(slots: Sequence[Slot]) -> None:
 
 
 def publish(whole: Path, final: Path) -> None:
-    """The one step that makes a folder with a manifest a checkpoint; one that lay there already has just become it."""
+    """Turn a directory with a manifest into a checkpoint, in one step.
+
+    An adopted directory is already in place and became a checkpoint when its manifest was written.
+    """
     if whole != final:
         if os.path.lexists(final):
             raise StorageError(f"there is a folder {final.name} already: every checkpoint needs a name of its own")
@@ -162,10 +165,10 @@ def publish(whole: Path, final: Path) -> None:
 
 
 def extend(path: Path, late: Slot, signer: Signer | None = None) -> SavedCheckpoint:
-    """Add a rank's files to a checkpoint: build the larger one beside it and swap the two in one step."""
+    """Add a rank's files to a checkpoint: build the larger one next to it and swap the two in one step."""
     manifest = read_manifest(path)
     known = late.folder.with_name(f"{late.folder.name}.known")
-    beside = [layout.METADATA] if (path / layout.METADATA).is_file() else []  # replaced as a whole when it changes
+    beside = [layout.METADATA] if (path / layout.METADATA).is_file() else []  # safe to link: a change replaces the file
     for name in (*manifest.files, *beside):
         durable_fs.make_directory((known / name).parent)
         durable_fs.link(path / name, known / name)  # committed files never change
@@ -186,7 +189,7 @@ def extend(path: Path, late: Slot, signer: Signer | None = None) -> SavedCheckpo
 
 
 def discard(path: Path) -> None:
-    """Take a checkpoint away: first its name, so that it is never half there."""
+    """Remove a checkpoint. It is renamed first, so that a partly removed checkpoint is never visible."""
     trash = path.parent / layout.STAGING / layout.with_ending(path.name, ".discarded")
     durable_fs.make_directory(trash.parent)
     if path.exists():

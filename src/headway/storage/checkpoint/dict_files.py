@@ -1,8 +1,8 @@
-"""A dict as files that anybody may open: plain values as JSON, tensors and arrays as safetensors.
+"""Dicts stored as files that are safe to open: plain values as JSON, tensors and arrays as safetensors.
 
-dict.json              the tree; what JSON cannot say is {"$": kind, …}
+dict.json              the tree; values that JSON cannot represent are {"$": kind, …}
 tensors.safetensors    torch tensors            arrays.safetensors    NumPy arrays
-pickled.pkl            what only pickle can hold; opening it runs code, so it must be proven to be our own
+pickled.pkl            values that only pickle can represent; opening it runs code, so its origin must be proven
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from headway.storage.fs_ops import open_regular, read_json, walk
 
 TREE, TENSORS, ARRAYS, PICKLED = "dict.json", "tensors.safetensors", "arrays.safetensors", "pickled.pkl"
 MARK = "$"
-SIGNATURE = "signature"  # of pickled.pkl, by the key of the user who wrote it
-# What arrays.safetensors holds; arrays of other types, and of subclasses (masked ones, say), are pickled.
+SIGNATURE = "signature"  # signature of pickled.pkl, made with the key of the user who wrote it
+# Types of arrays in arrays.safetensors. Arrays of other types, and subclasses such as record arrays, are pickled.
 _ARRAY_TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
 
 
 def write_dict(folder: Path, data: Mapping[Any, Any]) -> None:
-    """Lay a dict down as files."""
+    """Write a dict as files."""
     parts = _Parts()
     tree = parts.encode(dict(data) if type(data) is not OrderedDict else data)
     content = {"format": 1, "tree": tree}
@@ -56,7 +56,7 @@ def _sign(digest: str) -> str:
 
 
 def foreign_pickles(folder: Path) -> Iterator[Path]:
-    """The pickles of dicts below a directory that this user's Headway has not written."""
+    """Pickle files of stored dicts below a directory that this user's Headway did not write."""
     for _, path in walk(folder, leave_out=folder):
         if path.name == PICKLED and path.is_file() and is_dict(path.parent) and not _is_ours(path):
             yield path
@@ -76,7 +76,7 @@ def is_dict(folder: Path) -> bool:
 
 
 def read_dict(folder: Path, proof: Proof) -> dict[Any, Any]:
-    """The dict again. StorageError where it is damaged, or holds pickles that are not proven to be ours."""
+    """Read the dict back. StorageError if it is damaged or contains pickles of unproven origin."""
     if not is_dict(folder):
         raise StorageError(f"{folder} was not made of a dict: read its files with as_directory()")
     content = read_json(folder / TREE)
@@ -86,7 +86,7 @@ def read_dict(folder: Path, proof: Proof) -> dict[Any, Any]:
         data = _Reader(folder, proof).decode(content["tree"])
     except StorageError:
         raise
-    except Exception as error:  # whatever a damaged file does to the code that reads it
+    except Exception as error:  # a damaged file can cause any error
         raise StorageError(f"{folder} is damaged: {type(error).__name__}: {error}") from error
     if not isinstance(data, dict):
         raise StorageError(f"{folder / TREE} is damaged: it holds no dict")
@@ -94,7 +94,7 @@ def read_dict(folder: Path, proof: Proof) -> dict[Any, Any]:
 
 
 def scalars(data: Mapping[Any, Any], above: str = "") -> dict[str, float]:
-    """The plain numbers in a dict, by their path: what a checkpoint may be ranked by."""
+    """The plain numbers in a dict by their path. Checkpoints can be ranked by them."""
     found: dict[str, float] = {}
     for key, value in data.items():
         if isinstance(value, Mapping):
@@ -105,7 +105,7 @@ def scalars(data: Mapping[Any, Any], above: str = "") -> dict[str, float]:
 
 
 class _Parts:
-    """What the tree refers to by name."""
+    """The values that the tree refers to by name."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Any] = {}
@@ -138,7 +138,7 @@ class _Parts:
         if not plain or value.is_quantized or value.is_complex():
             return None
         name = f"tensor-{len(self.tensors)}"
-        # safetensors keeps no two views of one memory, and looks at the memory alone
+        # safetensors refuses tensors that share memory, so each tensor is cloned
         self.tensors[name] = value.detach().resolve_neg().cpu().contiguous().clone()
         if isinstance(value, torch.nn.Parameter):
             return {MARK: "tensor", "name": name, "parameter": value.requires_grad}
@@ -148,7 +148,7 @@ class _Parts:
         numpy = sys.modules.get("numpy")
         if numpy is None or not (type(value) is numpy.ndarray or isinstance(value, numpy.generic)):
             return None
-        if str(value.dtype) not in _ARRAY_TYPES:  # also those of the other byte order
+        if str(value.dtype) not in _ARRAY_TYPES:  # including arrays with non-native byte order
             return None
         name = f"array-{len(self.arrays)}"
         self.arrays[name] = numpy.array(value, order="C").reshape(value.shape)
@@ -224,12 +224,12 @@ class _Reader:
         data = self._part(PICKLED, self._load_pickles)[name]
         try:
             return pickle.loads(data)
-        except Exception as error:  # the user's own class: it may do anything here
+        except Exception as error:  # a user's class can raise anything
             raise StorageError(f"{self._folder} holds a value that cannot be unpickled here: {error!r}") from error
 
     def _load_pickles(self, path: Path) -> dict[str, Any]:
         with open_regular(path) as file:
-            data = b"" if self._proof.doubt else file.read()  # a stranger's may be of any size
+            data = b"" if self._proof.doubt else file.read()  # an untrusted file may be of any size
         if not self._proof.covers(path, data):
             why = self._proof.doubt or f"{path.name} has changed since it was committed"
             raise StorageError(
@@ -244,8 +244,9 @@ class _Reader:
 def _load_tensors(path: Path) -> dict[str, Any]:
     import safetensors.torch
 
-    open_regular(path).close()  # safetensors would wait for the other end of a pipe
-    # As torch allocates them: in the file they begin anywhere, and products of such tensors differ in the last bit.
+    open_regular(path).close()  # refuse a pipe, on which safetensors would block
+    # Clone, so that torch's allocator aligns them: in the file they are not aligned, and products of unaligned tensors
+    # can differ in the last bit.
     return {name: tensor.clone() for name, tensor in safetensors.torch.load_file(path).items()}
 
 

@@ -1,10 +1,10 @@
-"""The inventory of a reported directory: the files that must be in the checkpoint that is made of it.
+"""The inventory of a reported directory: the files that its checkpoint must contain.
 
-A checkpoint is committed only if it holds every file that the directory held when it was reported. Two kinds of files
-may be missing, because programs write and remove them all the time without meaning them to be saved:
+A checkpoint is committed only if it contains every file that the directory contained when it was reported. Two kinds of
+files may be missing, because programs write and remove them all the time and do not intend to save them:
 
 - temporary files, by their names (``model.pt.tmp``, ``.tmp-progress``, ``weights.part``);
-- in a directory that several ranks report together, files that another rank has made during the report.
+- in a directory that several ranks report together, files that another rank created during the report.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _TEMPORARY = re.compile(
     r"(.*[._-])?tmp([._-].*)?|tmp[a-z0-9_]{8}|.*\.(temp|part|partial|incomplete|download|lock|sw[a-z])|\.nfs.*|~.*|.*~",
     re.IGNORECASE,
 )
-_YOUNG_NS = 200_000_000  # a file of another rank, made while this one looked; clocks of filesystems are coarse
-PATIENCE_S = 10.0  # with a file that changes whenever it is copied
+_YOUNG_NS = 200_000_000  # younger files may have been created during the listing; filesystem clocks are coarse
+PATIENCE_S = 10.0  # how long to retry a file that changes whenever it is copied
 
 
 class Incomplete(OSError):
@@ -34,7 +34,7 @@ class Incomplete(OSError):
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file's name says that it is not meant to last."""
+    """Whether a file's name marks it as temporary."""
     return _TEMPORARY.fullmatch(name.rpartition("/")[2]) is not None
 
 
@@ -55,7 +55,7 @@ def changes_always(path: Path) -> str:
 
 @dataclass(frozen=True)
 class FileState:
-    """Tells whether a file is still the same, and still has the same content."""
+    """The state of a file, which shows whether it is still the same file with the same content."""
 
     size: int
     modified_ns: int
@@ -74,13 +74,13 @@ class FileState:
 
 @dataclass(frozen=True)
 class Inventory:
-    """What a directory held.
+    """The content of a directory at one moment.
 
     Args:
-        files: By their relative paths; links count as what they lead to.
-        directories: Their relative paths, each before what is in it.
-        shared: Whether other ranks may have written into the directory.
-        taken_ns: When.
+        files: The files by relative path; links count as their targets.
+        directories: The relative paths of the directories, each before its content.
+        shared: Whether other ranks may have written to the directory.
+        taken_ns: The time of the listing.
     """
 
     files: dict[str, FileState]
@@ -90,7 +90,7 @@ class Inventory:
 
     @classmethod
     def of(cls, source: Path, leave_out: Path, *, shared: bool = False) -> Inventory:
-        """List a directory. ``leave_out`` is not entered even if it lies inside."""
+        """List a directory. ``leave_out`` is not entered even if it is inside."""
         taken_ns, files, directories = time.time_ns(), {}, []
         for path, entry in walk(source, leave_out=leave_out):
             try:
@@ -99,7 +99,7 @@ class Inventory:
                 elif path not in (layout.MANIFEST, layout.VALIDATION):
                     files[path] = FileState.of(entry)
             except FileNotFoundError:
-                continue  # it went while we looked
+                continue  # removed during the listing
         return cls(files, tuple(directories), shared, taken_ns)
 
     def without(self, names: Collection[str]) -> Inventory:
@@ -107,35 +107,35 @@ class Inventory:
         return Inventory(files, self.directories, self.shared, self.taken_ns)
 
     def may_lack(self, name: str) -> bool:
-        """Whether a checkpoint without this file has all that was reported."""
+        """Whether a checkpoint without this file is still complete."""
         young = self.shared and self.files[name].modified_ns > self.taken_ns - _YOUNG_NS
         return young or is_temporary(name)
 
     def check(self, present: Collection[str], source: Path) -> None:
-        """Raise Incomplete unless these files are all that must be there."""
+        """Raise Incomplete unless every required file is in ``present``."""
         for name in self.files.keys() - set(present):
             if not self.may_lack(name):
                 raise Incomplete(vanished(source / name))
 
 
 def copy(inventory: Inventory, source: Path, target: Path, *, leave_out: Path, frozen: bool) -> set[str]:
-    """Copy a directory as its inventory says; the relative paths of the files that were copied.
+    """Copy the files of an inventory. Returns the relative paths of the copied files.
 
     Args:
-        inventory: What it holds.
-        source: The directory.
-        target: The directory to make.
-        leave_out: A directory that is not entered even if it lies inside.
-        frozen: The files must be as the inventory says. Else each is copied in a state that it had meanwhile.
+        inventory: The content of ``source``.
+        source: The directory to copy.
+        target: The directory to create.
+        leave_out: A directory that is not entered even if it is inside.
+        frozen: The files must be unchanged since the inventory. Otherwise each is copied in a state that it had since.
 
     Raises:
         Incomplete: A file has vanished, or keeps changing.
-        OSError: A file cannot be read or written; it is named.
+        OSError: A file cannot be read or written; the error includes its path.
     """
     durable_fs.make_directory(target)
     copied = set(_copied(inventory, source, target, frozen=frozen))
     vanished = inventory.files.keys() - copied
-    if vanished and not frozen:  # what they are called now, if they were renamed
+    if vanished and not frozen:  # look for them under new names
         again = Inventory.of(source, leave_out, shared=inventory.shared).without(copied)
         copied |= set(_copied(again, source, target, frozen=False))
         renamed = {state.identity for name, state in again.files.items() if name in copied}
@@ -161,7 +161,7 @@ def _copied(inventory: Inventory, source: Path, target: Path, *, frozen: bool) -
 
 
 def _copy_file(source: Path, target: Path, expected: FileState | None) -> None:
-    """Copy a file in one of the states that it had, even if somebody writes to it meanwhile."""
+    """Copy a file in one consistent state, even if a program writes to it during the copy."""
     until = time.monotonic() + PATIENCE_S
     while True:
         before = FileState.of(source)
@@ -180,12 +180,12 @@ def _copy_file(source: Path, target: Path, expected: FileState | None) -> None:
 
 
 def _has_only_grown(before: FileState, after: FileState, source: Path, target: Path) -> bool:
-    """A log file, say: what was there when it was reported is in the copy."""
+    """Whether the file only grew, such as a log file; then the copy contains everything that was reported."""
     return before.identity == after.identity and after.size > before.size and same_beginning(target, source)
 
 
 def remove(source: Path, names: Iterable[str]) -> None:
-    """Remove these files from a directory, and directories below that are empty then. Links are not followed."""
+    """Remove these files from a directory, and subdirectories that are then empty. Links are not followed."""
     chosen = set(names)
     for root, directories, files in os.walk(source, topdown=False):
         for name in files:

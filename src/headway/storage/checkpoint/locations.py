@@ -26,7 +26,7 @@ from headway.storage.run import layout
 
 
 class CheckpointLocation(Protocol):
-    """Where files are, and how they are read."""
+    """The location of a checkpoint's files, with methods to read them."""
 
     @property
     def path(self) -> str:
@@ -34,7 +34,7 @@ class CheckpointLocation(Protocol):
 
     @property
     def name(self) -> str:
-        """What tells it from other locations; a URI for a store."""
+        """A name that distinguishes it from other locations; a URI for a store."""
 
     @property
     def representation(self) -> tuple[str, Any]:
@@ -42,28 +42,28 @@ class CheckpointLocation(Protocol):
 
     @property
     def filesystem(self) -> Any:
-        """A pyarrow filesystem on which ``path`` is."""
+        """The pyarrow filesystem of ``path``."""
 
     def exists(self) -> bool:
-        """Whether there may be files that somebody has written."""
+        """Whether files may already have been written there."""
 
     def directory(self) -> AbstractContextManager[str]:
-        """The files in a directory of this machine, to read; they stay until the context ends."""
+        """The files in a directory of this machine, for reading; they stay until the context ends."""
 
     def kept_here(self) -> AbstractContextManager[None]:
-        """Within this, what was downloaded stays on this machine for all processes."""
+        """Keep downloaded files on this machine, for all processes, until the context ends."""
 
     def copy_to(self, target: Path) -> None:
         """Copy the files to a directory."""
 
     def manifest(self) -> Manifest | None:
-        """What the commit says of the files; None if they were never committed."""
+        """The manifest from the commit; None if the files were never committed."""
 
     def metadata(self) -> dict[str, Any]:
-        """What users have noted about it."""
+        """The user's metadata."""
 
     def write_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Replace what users have noted about it."""
+        """Replace the user's metadata."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class DirectoryLocation:
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(durable_fs.shared(Path(self.path)))
-            except FileNotFoundError:  # it was removed at this moment
+            except FileNotFoundError:  # removed at this moment
                 self._check()
                 raise
             yield self.path
@@ -129,7 +129,7 @@ class DirectoryLocation:
 
 @dataclass(frozen=True)
 class StoreLocation:
-    """Files in an object store; ``store`` begins at the checkpoint."""
+    """Files in an object store; ``store`` is rooted at the checkpoint."""
 
     store: ObjectStore
 
@@ -237,7 +237,7 @@ def location_of(path: str | os.PathLike[str], filesystem: Any = None) -> Checkpo
 
 
 def location_of_dict(data: Mapping[Any, Any]) -> DictLocation:
-    """The location of a dict that a user gives."""
+    """The location of a user's dict."""
     if not isinstance(data, Mapping):
         raise ConfigError(f"Checkpoint.from_dict takes a dict, got {type(data).__name__}")
     return DictLocation(dict(data))

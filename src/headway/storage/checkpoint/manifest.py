@@ -39,13 +39,13 @@ _SHAPE = {
     "?run": str,
     "?signature": str,
 }
-_MOST_NAMED = 5  # damaged files in one sentence
-_LONGEST = 200  # of a name in a sentence, in characters
-HASHERS = 4  # files that are flushed and read at the same time
+_MOST_NAMED = 5  # maximum number of damaged files in one sentence
+_LONGEST = 200  # maximum length of a name in a sentence, in characters
+HASHERS = 4  # number of files that are flushed and read at the same time
 
 
 class NewerFormat(StorageError):
-    """Written by a later version: there is nothing wrong with it, but we cannot read it."""
+    """A manifest from a later version: not damaged, but not readable by this version."""
 
 
 def versions() -> dict[str, str]:
@@ -53,8 +53,8 @@ def versions() -> dict[str, str]:
 
 
 def flush_files(folder: Path) -> dict[str, StoredFile]:
-    """Put every file below on the disk itself, for its owner alone to read, and say what it holds."""
-    names = [name for name in sizes(folder) if name not in layout.BESIDE[1:]]  # which may change
+    """Flush every file below to the disk, make it private to its owner, and return sizes and checksums."""
+    names = [name for name in sizes(folder) if name not in layout.BESIDE[1:]]  # the others may change later
     with concurrent.futures.ThreadPoolExecutor(max(1, min(HASHERS, len(names)))) as pool:
         stored = list(pool.map(lambda name: _flush_file(folder / name), names))
     for root, _, _ in os.walk(folder):
@@ -83,13 +83,13 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 
 
 def _sealed(content: dict[str, Any]) -> dict[str, Any]:
-    """With a checksum of its own: no bit of it may change."""
+    """Add a checksum of the content itself, which reveals any change."""
     plain = {key: value for key, value in content.items() if key != _SEAL}
     return {**plain, _SEAL: hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()}
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """StorageError where it is damaged or not ours; FileNotFoundError where there is none."""
+    """Read a manifest. StorageError if it is damaged or not Headway's; FileNotFoundError if it does not exist."""
     path = folder / layout.MANIFEST
     return parse_manifest(path, read_small(path))
 
@@ -125,11 +125,11 @@ def _check(content: dict[str, Any]) -> None:
 
 
 def damage(folder: Path, manifest: Manifest, *, contents: bool) -> Iterator[str]:
-    """Everything that is not as it was committed; with ``contents`` every byte is read."""
+    """All differences from the commit; with ``contents``, every byte is read."""
     for name, stored in manifest.files.items():
         try:
             wrong = _difference(folder, name, stored, contents=contents)
-        except OSError as error:  # a path that is too long, a directory that we may not enter
+        except OSError as error:  # a path that is too long, or a directory without permission to enter
             wrong = f"cannot be read: {error.strerror}"
         if wrong:
             yield f"{_brief(name)} {wrong}"
@@ -147,7 +147,7 @@ def _difference(folder: Path, name: str, stored: StoredFile, *, contents: bool) 
 
 
 def one_sentence(wrong: Iterable[str]) -> str:
-    """One sentence of what is wrong with a checkpoint; empty where nothing is. Of many files it names the first."""
+    """One sentence about all damage of a checkpoint; empty if there is none. It lists only the first few files."""
     found = list(wrong)
     more = len(found) - _MOST_NAMED
     return "; ".join([*found[:_MOST_NAMED], *([f"and {more:,} more"] if more > 0 else [])])
@@ -158,6 +158,6 @@ def _brief(name: str) -> str:
 
 
 def _leads_elsewhere(folder: Path, name: str) -> bool:
-    """Whether a link stands on the way to a file: a checkpoint has files of its own only."""
+    """Whether the path to a file contains a link. A checkpoint must contain all its files itself."""
     parts = name.split("/")
     return any((folder / "/".join(parts[: count + 1])).is_symlink() for count in range(len(parts)))

@@ -1,8 +1,8 @@
-"""Merges the files of several ranks into one checkpoint, and reports files that differ between ranks.
+"""Merge of several ranks' files into one checkpoint, with a report of files that differ between ranks.
 
-Of files with equal names and different contents the lowest rank's is kept, and the conflict is reported. But if ranks
-save into one shared directory (a common mistake), they write to the same file while others copy it: then the last copy
-is kept, because it holds what all have written.
+If files have the same name but different contents, the lowest rank's is kept and the conflict is reported. If ranks
+save into one shared directory (a common mistake), they write to the same file while others copy it. In this case the
+last copy is kept, because it contains the writes of all ranks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Given:
 
 
 def merge(given: Sequence[Given]) -> Iterator[FileConflict]:
-    """Move all files into the first rank's directory; the files that differ between ranks."""
+    """Move all files into the first rank's directory, and yield the files that differ between ranks."""
     whole = given[0].folder
     owners = dict.fromkeys(sizes(whole), given[0])
     differing: dict[str, list[Given]] = {}

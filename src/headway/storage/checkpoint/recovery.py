@@ -1,12 +1,12 @@
-"""Recovery of the checkpoints in a run directory: whole ones are kept, others are never offered.
+"""Recovery of the checkpoints in a run directory: keeps complete checkpoints and never offers others.
 
-0. Files that a worker was about to bring here are brought (see :mod:`headway.storage.checkpoint.background_handoff`).
-1. A folder in staging that has a manifest was about to be renamed: it is.
-2. Complete saves that nobody made a checkpoint of (the driver was killed) are made one, if every rank that saves is
-   there. They were not flushed: only in the same life of the machine can we be sure of their bytes.
-3. Reports that the driver had not read are added to the metrics; everything else in staging is swept.
-4. The sizes of all files of all checkpoints are checked; after a crash, every byte of the newest. What is damaged is
-   set aside, and the next one is the newest.
+0. Unfinished hand-offs of workers are completed (see :mod:`headway.storage.checkpoint.background_handoff`).
+1. A directory in staging that has a manifest was about to be renamed, and is renamed now.
+2. Complete saves that were not committed because the driver was killed are committed, if the save of every saving rank
+   is complete. They were not flushed, so their content is reliable only if the machine has not rebooted since.
+3. Reports that the driver had not read are added to the metrics. Everything else in staging is swept.
+4. The file sizes of all checkpoints are checked; after a crash, every byte of the newest checkpoint is read. A damaged
+   checkpoint is set aside, and the next one becomes the newest.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from headway.storage.run import layout, report_backlog
 
 _logger = logging.getLogger(__name__)
 
-LOOKS = 5  # at a directory whose checkpoints are being taken away
-LARGE = 1 << 30  # bytes that take a moment to read
+LOOKS = 5  # attempts to list a directory while checkpoints are being removed
+LARGE = 1 << 30  # bytes; reading larger checkpoints takes long enough for a warning
 
 
 @dataclass(frozen=True)
 class Survey:
-    """The checkpoints of a run by the report they were made of, and those that are not what they should be."""
+    """The good checkpoints of a run, ordered by report, and the damaged ones, each with a description of the damage."""
 
     kept: list[SavedCheckpoint]
     damaged: dict[PurePath, str]
@@ -49,16 +49,17 @@ class Survey:
 
 @dataclass(frozen=True)
 class Recovered:
-    """What an opening found; ``notes`` are what a person should hear of it."""
+    """The result of a recovery; ``notes`` are messages for the user."""
 
     kept: list[SavedCheckpoint]
     notes: list[str]
 
 
 def survey(run: Path) -> Survey:
-    """Look, and change nothing. Sizes are checked; what is being taken away while we look is not there.
+    """List the checkpoints and check file sizes, without changing anything.
 
-    What has taken its place may not have been there yet when we began to look: so we look again.
+    Checkpoints that are removed during the listing are left out. Their replacements may have appeared after the listing
+    started, so the directory is then listed again.
     """
     for _ in range(LOOKS):
         found, vanished = _look(run)
@@ -68,7 +69,7 @@ def survey(run: Path) -> Survey:
 
 
 def _look(run: Path) -> tuple[Survey, bool]:
-    """What is there, and whether something has vanished meanwhile."""
+    """The survey, and whether a checkpoint vanished in the meantime."""
     vanished = False
     kept: list[SavedCheckpoint] = []
     damaged: dict[PurePath, str] = {}
@@ -91,7 +92,7 @@ def _look(run: Path) -> tuple[Survey, bool]:
 
 
 def committed(run: Path) -> list[SavedCheckpoint]:
-    """Every good checkpoint of a run, by the report it was made of."""
+    """Every good checkpoint of a run, ordered by report."""
     return survey(run).kept
 
 
@@ -109,12 +110,12 @@ def _has_manifest(folder: Path) -> bool:
 
 
 def next_number(run: Path) -> int:
-    """One that no folder in there has, whatever it holds."""
+    """A checkpoint number that no directory uses, not even one that is not a checkpoint."""
     return layout.next_number(path.stem for path in (run / layout.CHECKPOINTS).iterdir())
 
 
 def recover(run: Path, *, crashed: bool, signer: Signer | None = None) -> Recovered:
-    """Put a run directory in order; we hold its lock."""
+    """Recover a run directory. The caller holds its lock."""
     begun = _finish_handoffs(run, signer.key) if signer is not None else ()
     notes = [*begun, *_finish_renames(run), *_commit_complete_saves(run, signer)]
     notes += restore_reports(run, committed(run))
@@ -125,7 +126,7 @@ def recover(run: Path, *, crashed: bool, signer: Signer | None = None) -> Recove
 
 
 def restore_reports(run: Path, kept: Sequence[SavedCheckpoint]) -> Iterator[str]:
-    """Reports before the newest checkpoint that the driver had not read when it was killed; ``run`` is a directory."""
+    """Restore reports up to the newest checkpoint that a killed driver had not read. ``run`` is a local directory."""
     restored = report_backlog.restore(run, kept[-1].manifest.seq) if kept else 0
     if restored:
         reports = "reports" if restored > 1 else "report"
@@ -138,17 +139,17 @@ def _finish_handoffs(run: Path, key: Key) -> Iterator[str]:
 
 
 def _rescue(run: Path) -> Iterator[str]:
-    """Files that somebody has taken whose key is another: what he has said of them is not believed, but they stay."""
+    """Rescue moved files whose hand-off this run's key did not sign: it is not trusted, but the files are kept."""
     for taken in background_handoff.orphans(run):
         place = background_handoff.rescue(run, taken)
         yield f"files that were taken when the run was cut off belong to no report of yours; they are in {place}"
 
 
 def finish_or_undo(run: Path, left: Handoff, finish: Callable[[Handoff], bool]) -> Iterator[str]:
-    """Bring files to storage that a worker was about to, or put them back, and say why.
+    """Complete a hand-off, or put its files back and report why.
 
     Raises:
-        StorageError: There is no room for them. They stay where they are, for the next opening.
+        StorageError: There is not enough space. The files stay where they are until the run is opened again.
     """
     what = f"the files of rank {left.rank} for report {left.seq}, saved when the run was cut off,"
     try:
@@ -175,7 +176,7 @@ def _finish_renames(run: Path) -> Iterator[str]:
         try:
             manifest = read_manifest(folder)
         except (StorageError, FileNotFoundError):
-            continue  # torn: it was never flushed, and what the ranks staged is still there
+            continue  # a torn manifest was never flushed; the ranks' staged files still exist
         final = run / layout.CHECKPOINTS / manifest.name
         if any(damage(folder, manifest, contents=True)) or os.path.lexists(final):
             continue
@@ -209,7 +210,7 @@ def _commit_complete_saves(run: Path, signer: Signer | None) -> Iterator[str]:
 
 
 def _is_inside(slot: Slot, note: Note, key: Key | None) -> bool:
-    """Whether the files are the run's own. An adopted folder may hold links, if the run's own worker says so."""
+    """Whether the files are the run's own. An adopted directory may contain links if the run's key signed its note."""
     if note.adopted is None:
         return True
     folder = slot.run / layout.CHECKPOINTS / note.adopted
@@ -235,11 +236,11 @@ def _complete_saves(run: Path, key: Key | None = None) -> dict[tuple[int, int], 
 def complete_rounds(
     rounds: Mapping[tuple[int, int], Mapping[int, Note]], savers: Mapping[int, set[int]], newest: Manifest | None
 ) -> list[tuple[int, int]]:
-    """Those (attempt, seq) to which every rank has given that gives files at all.
+    """The (attempt, seq) pairs for which the save of every rank that gives files is complete.
 
-    Who does is seen from what lies there (``savers`` of each attempt) and from the newest checkpoint; where there is
-    none, rank 0 does. In a run with datasets all ranks must have given: one that gives none may have been behind in its
-    part of them, and nobody is left who could tell.
+    The ranks that give files are those with staged saves (``savers`` of each attempt) and those of the newest
+    checkpoint, or rank 0 if there is no checkpoint. In a run with datasets all ranks must have given files, because a
+    rank without files may have been behind in its shard, and its position can no longer be determined.
     """
     found = []
     for (attempt, seq), notes in sorted(rounds.items()):
@@ -266,14 +267,14 @@ def _set_damaged_aside(run: Path, *, crashed: bool) -> Iterator[str]:
 
 
 def warn_of_reading(manifest: Manifest) -> None:
-    """Tell the user why opening the run takes long."""
+    """Tell the user why it takes long to open the run."""
     if manifest.size > LARGE:
         size = f"{manifest.size / 1e9:.1f} GB"
         _logger.warning(f"the run was cut off; reading every byte of {printable(manifest.name)} ({size})")
 
 
 def _refuse_newer(folder: Path) -> None:
-    """StorageError for a run that a later version has continued."""
+    """Raise StorageError if a later version of Headway wrote the manifest."""
     try:
         read_manifest(folder)
     except NewerFormat:

@@ -1,7 +1,7 @@
 """Proof of origin: which files of a checkpoint were committed by this user's Headway.
 
-Only pickles among them are opened. A manifest is signed by its run's key and holds the checksum of every file, so that
-the bytes of a file prove its origin.
+Only pickles with proven origin are opened. The run's key signs the manifest, which contains the checksum of every file,
+so that the bytes of a file prove its origin.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def trusted(root: Path) -> Proof:
 
 
 def proof_of(root: Path, manifest: Manifest | None, key: Key | None = None) -> Proof:
-    """The proof that a checkpoint's manifest gives, by this user's key or by ``key``.
+    """The proof of origin from a checkpoint's manifest, verified with this user's key or with ``key``.
 
     Args:
         root: The directory of the checkpoint.

@@ -1,4 +1,4 @@
-"""Staging of a rank's files in the run directory. Only the controller turns them into checkpoints.
+"""Staging area for the ranks' files in the run directory. Only the controller turns them into checkpoints.
 
 .staging/3.own-x7g2/           being written by Headway: the state of tracked objects
 .staging/3.17.rank-0.part/     being copied
@@ -34,7 +34,7 @@ from headway.storage.run import layout
 
 @dataclass(frozen=True, order=True)
 class Slot:
-    """The staging directories of one rank's files for one report. Ranks share none: a late one may still be writing."""
+    """One rank's staging directories for one report. Ranks share none, because a late rank may still be writing."""
 
     run: Path
     attempt: int
@@ -54,7 +54,7 @@ class Slot:
         return self.folder.with_name(f"{self.folder.name}.json")
 
     def clear(self) -> None:
-        """Remove the files, the note first: without a note the rest is not taken for a complete save."""
+        """Remove the files, the note first, because without a note the rest is not mistaken for a complete save."""
         for path in (self.note, self.folder, self.part):
             durable_fs.remove(path)
 
@@ -71,13 +71,13 @@ class Note:
     name: str | None = None  # requested name of the checkpoint
     validation: dict[str, Any] | None = None  # request to validate it: see validation_record.py
     source: str = ""  # the user's directory that was copied; ranks may share one
-    began: float = 0.0  # when the copy began, by the machine's monotonic clock
+    began: float = 0.0  # when the copy started, by the machine's monotonic clock
     adopted: str | None = None  # a directory among the run's checkpoints that already holds the files
-    # In a store, or if adopted: the files that this rank has stored, and those that it left to another rank.
+    # In a store, or if adopted: the files that this rank stored (files), and those that it left to another rank (left).
     files: dict[str, StoredFile] = field(default_factory=dict)
     left: dict[str, StoredFile] = field(default_factory=dict)
     seconds: float = 0.0  # duration of the upload
-    unproven: bool = False  # the files are from an untrusted checkpoint: they must not be signed
+    unproven: bool = False  # the files come from an untrusted checkpoint and must not be signed
     signature: str = ""  # by the run's key
 
     @property
@@ -143,14 +143,14 @@ _NOTE = {
 
 
 def with_source(note: Note, source: Path) -> Note:
-    """The note with its source directory and start time; made before the first byte is copied."""
+    """Return the note with its source directory and start time. Called before the first byte is copied."""
     return replace(note, source=str(source.resolve()), began=time.monotonic())
 
 
 def check_present(run: Path, lock: tuple[int, int] | None = None) -> None:
-    """StorageError if the run directory has disappeared (an unmounted disk): it must not be created again.
+    """Raise StorageError if the run directory has disappeared (an unmounted disk), so that it is not created again.
 
-    ``lock`` is an earlier result of :func:`lock_identity`: the directory must not be that of another run either.
+    ``lock`` is an earlier result of :func:`lock_identity`: the directory must not belong to another run either.
     """
     if not run.is_dir():
         raise StorageError(f"the run directory {run} has disappeared: is its disk still mounted?")
@@ -175,21 +175,21 @@ def replaced(run: Path) -> str:
 
 
 def scratch(run: Path, attempt: int) -> Path:
-    """A new directory for files that will be staged. It is swept with the other files of the attempt."""
+    """A new directory for files that will be staged. It is swept with the attempt's other files."""
     check_present(run)
     durable_fs.make_directory(layout.staging(run))
     return Path(tempfile.mkdtemp(prefix=f"{attempt}.own-", dir=layout.staging(run)))
 
 
 def stage(source: Path, slot: Slot, note: Note, key: Key | None = None, *, given: Inventory | None = None) -> set[str]:
-    """Copy a rank's files into staging; afterwards the caller may change its own.
+    """Copy a rank's files into staging, after which the caller may change the originals.
 
     Args:
         source: The caller's directory.
         slot: The destination.
         note: The rank's note on the files.
         key: The run's key, which signs the note.
-        given: The content of the directory when it was reported, which must be unchanged; None to list it now.
+        given: The directory's content when it was reported, which must not have changed since; None to list it now.
 
     Returns:
         The relative paths of the files.
@@ -228,7 +228,7 @@ def stage_dict(data: Mapping[Any, Any], slot: Slot, note: Note, key: Key | None 
 
 
 def adopt(source: Path, slot: Slot, note: Note, key: Key | None = None) -> None:
-    """Stage a directory that is already among the run's checkpoints: no file is copied, it only gets a manifest."""
+    """Stage a directory that is already among the run's checkpoints: no file is copied, only a manifest is added."""
     checkpoints = slot.run / layout.CHECKPOINTS
     if source.parent != checkpoints or source.name.startswith(".") or source.is_symlink():
         raise StorageError(f"{source} is not a directory in {checkpoints}: only such ones need no upload")
@@ -244,7 +244,7 @@ def adopt(source: Path, slot: Slot, note: Note, key: Key | None = None) -> None:
 
 
 def check_name(name: str) -> None:
-    """StorageError if a directory among the run's checkpoints has a name that is not valid for a checkpoint."""
+    """Raise StorageError if a directory among the run's checkpoints has a name that is invalid for a checkpoint."""
     if not layout.is_checkpoint_name(name):
         raise StorageError(
             f"a checkpoint cannot be called {name!r}: a name has at most {layout.LONGEST_CHECKPOINT_NAME} bytes and "
@@ -272,7 +272,7 @@ def _stage(fill: Callable[[], None], slot: Slot, note: Note, key: Key | None) ->
 
 
 def check_source(source: Path, run: Path | None = None) -> None:
-    """StorageError unless this directory can be reported; ``run`` must not be inside if its files will be moved."""
+    """Raise StorageError unless this directory can be reported. ``run``: a directory that must not be inside it."""
     if run is not None and run.is_relative_to(source):
         raise StorageError(f"{source} holds the run directory {run}: its files cannot be moved")
     if not source.is_dir():
@@ -284,7 +284,7 @@ def check_source(source: Path, run: Path | None = None) -> None:
 
 
 def _is_ours(source: Path) -> bool:
-    """Whether the directory is a checkpoint that is reported again: then it gets a new manifest."""
+    """Whether the directory is a checkpoint that is reported again, in which case it gets a new manifest."""
     try:
         read_manifest(source)
     except (StorageError, OSError):
@@ -295,7 +295,7 @@ def _is_ours(source: Path) -> bool:
 def is_in_checkpoint(source: Path) -> bool:
     """Whether a directory is part of a run's checkpoint or of a downloaded copy, or contains one.
 
-    Its files are copied when it is reported, and never moved: the checkpoint would be lost.
+    When it is reported, its files are copied and never moved; otherwise the checkpoint would be lost.
     """
     real = source.resolve()
     return any(map(_is_checkpoint, (real, *real.parents))) or any(
@@ -319,7 +319,7 @@ _NAME = re.compile(rf"{_NUMBER}\.{_NUMBER}\.rank-{_NUMBER}(\.part)?")
 def staged_saves(run: Path) -> Iterator[tuple[Slot, bool]]:
     """Every save in staging, and whether it is complete.
 
-    Ranks stage no links: a save with links was made by another program and could point out of the run's directory.
+    Ranks never stage links. A save with links was made by another program and could point outside the run's directory.
     """
     for path in sorted(layout.staging(run).glob("*.rank-*")):
         if path.is_dir() and (match := _NAME.fullmatch(path.name)):

@@ -1,7 +1,7 @@
-"""Validation records beside checkpoints: the request to validate one, later the outcome.
+"""Validation records of checkpoints: the request to validate one, later the outcome.
 
-It lies beside the manifest, which never changes. The commit lays the wish down with the checkpoint's files, so that
-it survives whoever should have heard of it; the controller replaces it by what came of it.
+The record is stored next to the manifest, which never changes. The commit writes the request with the checkpoint's
+files, so that it survives the death of the controller. The controller later replaces the request by the outcome.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _SHAPE = {
 
 
 def validation_request(config: ValidationTaskConfig | None, key: Key) -> dict[str, Any]:
-    """What a report asks for, as plain data that a note can hold; ``key`` is that of the run."""
+    """A report's validation request as plain data for its note; ``key`` is the run's key."""
     config = config or ValidationTaskConfig()
     return {"kwargs": pack(config.fn_kwargs or {}, key), "timeout_s": config.timeout_s}
 
 
 def pack(kwargs: Mapping[str, Any], key: Key) -> dict[str, Any]:
-    """Keywords as JSON where that gives them back unchanged, else as a pickle, which only their own run opens."""
+    """Keyword arguments as JSON if they survive a round trip, otherwise as a pickle, which only the same run opens."""
     import cloudpickle
 
     plain = dict(kwargs)
@@ -52,13 +52,13 @@ def pack(kwargs: Mapping[str, Any], key: Key) -> dict[str, Any]:
         pass
     try:
         data = cloudpickle.dumps(plain)
-    except Exception as error:  # the user's own class: it may do anything here
+    except Exception as error:  # a user's class can raise anything
         raise ConfigError(f"fn_kwargs cannot be sent to the validation function: {error}") from error
     return {"pickle": base64.b64encode(data).decode(), "signature": key.sign(_KWARGS, data)}
 
 
 def unpack(kwargs: Mapping[str, Any], key: Key, *, trust: bool = False) -> dict[str, Any]:
-    """The keywords again. StorageError where they are pickled, and not proven to be those that the run has packed."""
+    """Restore packed keyword arguments. StorageError for a pickle that the run's key did not sign."""
     import cloudpickle
 
     if "pickle" not in kwargs:
@@ -74,7 +74,7 @@ def unpack(kwargs: Mapping[str, Any], key: Key, *, trust: bool = False) -> dict[
 
 
 def read_validation(folder: Path) -> ValidationRecord | None:
-    """None where nobody has asked for one. One that cannot be read is a failed one: the checkpoint itself is good."""
+    """The record; None if no validation was requested. An unreadable record counts as a failed validation."""
     path = folder / layout.VALIDATION
     try:
         return parse_validation(path, read_small(path))
@@ -106,7 +106,7 @@ def validation_bytes(validation: ValidationRecord) -> bytes:
 
 
 def write_request(folder: Path, asked: Mapping[str, Any] | None) -> ValidationRecord | None:
-    """For a folder that is about to be a checkpoint: the wish, if there is one, and nothing of older times."""
+    """Write the request, if any, to a directory that will become a checkpoint, and remove an older record."""
     remove_json(folder / layout.VALIDATION)
     if asked is None:
         return None
@@ -116,7 +116,7 @@ def write_request(folder: Path, asked: Mapping[str, Any] | None) -> ValidationRe
 
 
 def pending_record(asked: Mapping[str, Any]) -> ValidationRecord:
-    """What a note asks for. StorageError where it is not what :func:`validation_request` has written."""
+    """The record for a request in a note. StorageError unless :func:`validation_request` wrote it."""
     try:
         conform(asked, {"kwargs": _KWARGS_SHAPE, "timeout_s": _TIMEOUT})
         return ValidationRecord(**asked)
@@ -125,7 +125,7 @@ def pending_record(asked: Mapping[str, Any]) -> ValidationRecord:
 
 
 def carry_over(known: Path, larger: Path, asked: Mapping[str, Any] | None) -> ValidationRecord | None:
-    """For a folder that is about to replace a checkpoint: what is known of that one, else the wish of who came late."""
+    """Write the record of a directory that will replace a checkpoint: the old record, or the late rank's request."""
     before = read_validation(known)
     if before is None:
         return write_request(larger, asked)

@@ -1,8 +1,8 @@
 """The protocol of object stores: bytes under keys.
 
-A store is a value: it can be pickled, sent to a worker and used there. ``at("checkpoints")`` is the same store, seen
-from a directory below. Clients retry errors that may pass (of the server, a dropped connection, a slow part) with
-growing pauses; an error that they raise has been retried enough.
+A store is a value: it can be pickled, sent to a worker and used there. ``at("checkpoints")`` is the same store, rooted
+at a directory inside it. Clients retry transient errors (a server error, a dropped connection, a slow part) with
+growing pauses. Callers need not retry the errors that clients raise.
 """
 
 from __future__ import annotations
@@ -16,57 +16,57 @@ from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 from headway.core.errors import ConfigError, StorageError
 
-PART = 16 << 20  # bytes that travel in one request
-CONCURRENCY = 16  # requests at the same time
-PART_DEADLINE_S = 60.0  # for one request; then it is tried again
+PART = 16 << 20  # bytes transferred in one request
+CONCURRENCY = 16  # concurrent requests
+PART_DEADLINE_S = 60.0  # time limit of one request, which is then retried
 TRIES = 4
-PAUSE_S = 0.2  # before the second try; twice as long before each further one
+PAUSE_S = 0.2  # before the second try; doubled before each later try
 
 
 class ObjectStore(Protocol):
-    """Keys are relative to where the store begins. A key that is not there: FileNotFoundError."""
+    """Bytes under keys, which are relative to the store's root. A missing key raises FileNotFoundError."""
 
     @property
     def url(self) -> str:
-        """Where this is, for people and for comparisons."""
+        """The URI of the store's root, for messages and comparisons."""
 
     @property
     def path(self) -> str:
-        """The same without its scheme: what ``filesystem`` calls it."""
+        """The path of the store's root on ``filesystem``: the URI without its scheme."""
 
     @property
     def identity(self) -> str:
-        """What no other store has: the same url may mean different servers."""
+        """A string that is unique to this store: the same URI may refer to different servers."""
 
     @property
     def filesystem(self) -> Any:
-        """A pyarrow filesystem that sees the same."""
+        """A pyarrow filesystem with the same files."""
 
     def at(self, folder: str) -> Self: ...
 
     def up(self, levels: int) -> Self:
-        """So many folders above."""
+        """The store rooted this many directories higher."""
 
     def put(self, key: str, data: bytes) -> None: ...
 
     def create(self, key: str, data: bytes) -> bool:
-        """Only if there is nothing yet; False if there is."""
+        """Write a new object; False if the key already exists."""
 
     def upload(self, key: str, path: Path) -> None: ...
 
     def read(self, key: str) -> bytes: ...
 
     def download(self, key: str, path: Path, size: int) -> str:
-        """Into a new file; its sha256."""
+        """Download to a new file. Returns its SHA-256."""
 
     def checksum(self, key: str, size: int) -> str:
-        """Its sha256; every byte is read, and none kept."""
+        """The SHA-256 of an object. Reads every byte without storing it."""
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        """Every key below a folder (relative to the store, not to the folder), with its size."""
+        """Every key below a directory, relative to the store and not to the directory, with its size."""
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Those that are there."""
+        """Delete these objects. Missing ones are ignored."""
 
 
 P = ParamSpec("P")
@@ -74,7 +74,7 @@ T = TypeVar("T")
 
 
 def with_retries(what: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Try again what may pass; in the end, a StorageError that says ``what`` could not be done, and to which key."""
+    """Retry transient errors. The final StorageError states the key and the failed operation (``what``)."""
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         @functools.wraps(function)
@@ -98,7 +98,7 @@ def with_retries(what: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether another try could help: not if we may not, or if what we ask for is nonsense."""
+    """Whether a retry could help. It cannot if permissions are missing or the request is invalid."""
     kind, text = type(error).__name__, str(error)
     if isinstance(error, PermissionError | NotImplementedError | TypeError | ValueError):
         return False
@@ -107,5 +107,5 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _short(error: Exception) -> str:
-    """In one line: some libraries add pages of debugging."""
+    """The error in one line, because some libraries add pages of debug output."""
     return " ".join((str(error).partition("\n\nDebug source")[0].strip() or repr(error)).split())[:500]

@@ -1,7 +1,7 @@
 """The checkpoint backend in an object store.
 
-Files go where they will stay from the start; a manifest among them, written last, makes them a checkpoint. There are no
-renames, so a checkpoint that is not whole is a folder without a manifest, which nobody ever takes for one.
+Files are uploaded to their final keys, and the manifest, written last, makes them a checkpoint. There are no renames,
+so an incomplete checkpoint is a directory without a manifest, which is never mistaken for a checkpoint.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from headway.storage.object_store.upload import RankUpload, begun_key, folder_ke
 from headway.storage.object_store.verify import SET_ASIDE, damage
 from headway.storage.run import layout
 
-SERIES = 1000  # numbers that a new owner begins with are a multiple of it
+SERIES = 1000  # after a takeover, checkpoint numbers continue at the next multiple
 
 
 @dataclass(frozen=True)
 class ObjectStoreCheckpointBackend:
-    """``store`` begins at the run."""
+    """Checkpoints in an object store; ``store`` is rooted at the run."""
 
     store: ObjectStore
     check_lease: Callable[[], None] | None = field(default=None, compare=False)
-    contested: bool = False  # whether a former owner may not know yet that it is one
-    signer: Signer | None = None  # None: nothing will be committed here
-    home: Path | None = None  # on the machine of the driver, where its workers leave what is to be uploaded
+    contested: bool = False  # whether a former owner may not know yet that it lost the run
+    signer: Signer | None = None  # None for readers, which commit nothing
+    home: Path | None = None  # directory on the driver's machine where its workers record their hand-offs
 
     def read_only(self) -> ObjectStoreCheckpointBackend:
         return ObjectStoreCheckpointBackend(self.store)
 
     def fence(self) -> None:
-        """LeaseLost where the run is in other hands."""
+        """Raise LeaseLost if another driver has taken over the run."""
         if self.check_lease is not None:
             self.check_lease()
 
@@ -58,7 +58,7 @@ class ObjectStoreCheckpointBackend:
         return StoreCommit(self.store, self.fence, self.signer).extend(path, attempt, seq, rank)
 
     def discard(self, path: PurePath) -> None:
-        """Its manifest first, so that it is never half there."""
+        """Remove a checkpoint, its manifest first, so that a partly removed checkpoint is never visible."""
         self.fence()
         folder = self.store.at(folder_key(path.name))
         folder.delete([layout.MANIFEST])
@@ -74,7 +74,7 @@ class ObjectStoreCheckpointBackend:
             folder.put(layout.VALIDATION, validation_bytes(validation))
 
     def is_read(self, path: PurePath) -> bool:
-        """Whether somebody on this machine reads it right now; of others we cannot know."""
+        """Whether a process on this machine is reading it. Readers on other machines cannot be detected."""
         return download_cache.is_held(self.store.at(folder_key(path.name)))
 
     def finish(self, attempt: int, seq: int, rank: int) -> bool:
@@ -99,7 +99,7 @@ class ObjectStoreCheckpointBackend:
         return background_handoff.pending(self.home, self.signer.key, attempt)
 
     def clear(self, attempt: int, seq: int, rank: int, folder: str | None) -> None:
-        """Files that will not become a checkpoint."""
+        """Remove a rank's files that will not become a checkpoint."""
         self.fence()
         self.store.delete([note_key(attempt, seq, rank), begun_key(attempt, seq, rank)])
         if folder is not None and layout.MANIFEST not in (found := self.store.at(folder_key(folder)).sizes()):
@@ -116,7 +116,7 @@ class ObjectStoreCheckpointBackend:
         return recovery.survey(self.store)
 
     def folders(self) -> list[str]:
-        """Of checkpoints that are or were whole; files without a manifest are on their way, or left over."""
+        """Names of checkpoints that are or were complete. Files without a manifest are unfinished or left over."""
         folders = recovery.listing(self.store).folders
         return sorted(name for name, files in folders.items() if {layout.MANIFEST, SET_ASIDE} & set(files))
 
@@ -138,6 +138,6 @@ class ObjectStoreCheckpointBackend:
         return replace(recovered, notes=[*begun, *recovered.notes, *restore_reports(home, recovered.kept)])
 
     def next_number(self) -> int:
-        """Where the run was taken from somebody who may still be uploading, far from the numbers that it may use."""
+        """The next checkpoint number; after a takeover, far above the numbers that the former owner may still use."""
         number = recovery.next_number(self.store)
         return -(-(number + SERIES // 2) // SERIES) * SERIES if self.contested else number

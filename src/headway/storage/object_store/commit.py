@@ -1,4 +1,4 @@
-"""From uploaded files to a checkpoint in an object store. Only the manifest, written last, makes them one."""
+"""Commit of uploaded files in an object store. Only the manifest, written last, makes them a checkpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headway.storage.run import layout
 
 @dataclass(frozen=True)
 class StoreCommit:
-    """Commits to one run. ``fence`` raises LeaseLost where another driver has taken it."""
+    """Commits checkpoints of one run. ``fence`` raises LeaseLost if another driver has taken over the run."""
 
     store: ObjectStore
     fence: Callable[[], None]
@@ -31,7 +31,7 @@ class StoreCommit:
 
     @contextlib.contextmanager
     def _as_owner(self) -> Iterator[None]:
-        """Raise LeaseLost for errors whose cause is that another driver has taken the run, and has swept files, say."""
+        """Replace an error by LeaseLost if another driver has taken over the run, because that may be the cause."""
         try:
             yield
         except (OSError, StorageError):
@@ -39,10 +39,10 @@ class StoreCommit:
             raise
 
     def commit(self, what: CommitRequest) -> SavedCheckpoint:
-        """Make a checkpoint of files that ranks have uploaded. Raises without leaving one.
+        """Commit files that ranks have uploaded. If it raises, there is no checkpoint.
 
         Args:
-            what: Whose files they are, and what the checkpoint is called.
+            what: The ranks and the report of the files, and the checkpoint's name.
         """
         with self._as_owner():
             return self._commit(what)
@@ -50,7 +50,7 @@ class StoreCommit:
     def _commit(self, what: CommitRequest) -> SavedCheckpoint:
         notes = [(rank, get_note(self.store, what.attempt, what.seq, rank)) for rank in what.ranks]
         given = {name: stored for _, note in notes for name, stored in note.files.items()}
-        files = {name: stored for name, stored in given.items() if name not in layout.BESIDE}  # which may change
+        files = {name: stored for name, stored in given.items() if name not in layout.BESIDE}  # those may change
         first = notes[0][1]
         if first.adopted:
             files = self._adopted(first.adopted)
@@ -65,14 +65,14 @@ class StoreCommit:
     def _written(
         self, manifest: Manifest, notes: list[tuple[int, Note]], validation: ValidationRecord | None
     ) -> SavedCheckpoint:
-        """Write the manifest, which makes it a checkpoint, and remove the notes of the ranks."""
+        """Write the manifest, which makes it a checkpoint, and remove the ranks' notes."""
         folder = self.store.at(folder_key(manifest.name))
         self._check_files(folder, manifest, notes)
         self.fence()
         if validation is not None:
             folder.put(layout.VALIDATION, validation_bytes(validation))
         folder.put(layout.MANIFEST, manifest_bytes(manifest))
-        with contextlib.suppress(StorageError):  # it is committed all the same; a sweep will find them
+        with contextlib.suppress(StorageError):  # already committed; a sweep will remove the notes
             ranks = [rank for rank, _ in notes]
             self.store.delete(
                 [key(manifest.attempt, manifest.seq, rank) for key in (note_key, begun_key) for rank in ranks]
@@ -82,7 +82,7 @@ class StoreCommit:
         return replace(recovery.saved(self.store, manifest, validation), conflicts=conflicts, seconds=seconds)
 
     def _check_files(self, folder: ObjectStore, manifest: Manifest, notes: list[tuple[int, Note]]) -> None:
-        """StorageError unless every file that a note names is there, whichever rank was to upload it."""
+        """Raise StorageError unless every file in a note was uploaded, by whichever rank."""
         wrong = list(damage(folder, manifest, folder.sizes(), contents=False))
         wrong += [
             f"{name} of rank {rank} is missing: another rank was to put it there, and did not"
@@ -94,12 +94,12 @@ class StoreCommit:
             raise StorageError(f"{folder.url} is not whole: {'; '.join(wrong)}")
 
     def _adopted(self, name: str) -> dict[str, StoredFile]:
-        """Files that the user has put there: they are read, because nobody has checksummed them yet."""
+        """Files that the user uploaded. They are read completely, because they have no checksums yet."""
         folder = self.store.at(folder_key(name))
         return checksums(folder, {file: size for file, size in folder.sizes().items() if file not in layout.BESIDE})
 
     def extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> SavedCheckpoint:
-        """Add the files of a rank: a larger manifest replaces the smaller one, whose files stay as they are."""
+        """Add a rank's files: a larger manifest replaces the old one, whose files stay unchanged."""
         with self._as_owner():
             return self._extend(path, attempt, seq, rank)
 

@@ -1,8 +1,8 @@
-"""Download cache: one copy of a checkpoint for all processes of this machine, as long as one of them reads it.
+"""Download cache: one copy of a checkpoint for all processes of this machine, while any of them reads it.
 
-<tmp>/headway-copies-<user>/<which>/held       whoever reads holds it shared; who holds it alone may take all away
-<tmp>/headway-copies-<user>/<which>/making     held by who downloads
-<tmp>/headway-copies-<user>/<which>/files-…    the copy, there when it is whole
+<tmp>/headway-copies-<user>/<which>/held       readers lock it shared; an exclusive lock permits removing everything
+<tmp>/headway-copies-<user>/<which>/making     locked by the process that downloads
+<tmp>/headway-copies-<user>/<which>/files-…    the copy, which exists once it is complete
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextlib.contextmanager
 def copy_of(folder: ObjectStore) -> Iterator[Path]:
-    """A checkpoint's files on a disk here, to read. Who comes second waits for the first one's download."""
+    """A checkpoint's files on a local disk, for reading. If another process is downloading them, wait for it."""
     with _held(folder) as place:
         yield _copied(folder, place)
 
 
 @contextlib.contextmanager
 def held(folder: ObjectStore) -> Iterator[None]:
-    """As long as we are in here, a copy that somebody makes stays for the next one who wants it."""
+    """Keep any copy of this checkpoint on this machine until the context ends."""
     with _held(folder):
         yield
 
@@ -49,28 +49,28 @@ def _held(folder: ObjectStore) -> Iterator[Path]:
     try:
         yield place
     finally:
-        fcntl.flock(lock, fcntl.LOCK_UN)  # a process that was forked meanwhile has a copy of the file
+        fcntl.flock(lock, fcntl.LOCK_UN)  # a process forked in the meantime holds a copy of the descriptor
         os.close(lock)
         _sweep(place.parent)
 
 
 def _sweep(copies: Path) -> None:
-    """Take away what nobody holds: what we have just let go of, and what was held by processes that were killed."""
+    """Remove copies without readers: the one just released, and those of processes that were killed."""
     for place in copies.glob("*"):
         with contextlib.suppress(OSError), open(place / "held") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.stat(place / "held").st_ino == os.fstat(lock.fileno()).st_ino:
-                gone = place.with_name(f".{place.name}.{secrets.token_hex(4)}")  # nobody who comes now looks there
+                gone = place.with_name(f".{place.name}.{secrets.token_hex(4)}")  # new readers do not look there
                 place.rename(gone)
                 shutil.rmtree(gone, ignore_errors=True)
-    for gone in copies.glob(".*.*"):  # of who was killed in the middle of that
+    for gone in copies.glob(".*.*"):  # left by a process that was killed during a sweep
         shutil.rmtree(gone, ignore_errors=True)
     with contextlib.suppress(OSError):
         copies.rmdir()
 
 
 def is_held(folder: ObjectStore) -> bool:
-    """Whether somebody on this machine reads this checkpoint right now."""
+    """Whether a process on this machine is reading this checkpoint."""
     return durable_fs.is_read(_place(folder) / "held")
 
 
@@ -79,7 +79,7 @@ def _place(folder: ObjectStore) -> Path:
 
 
 def _copies() -> Path:
-    """This user's directory of copies. Its name is known: where somebody else has taken it, the next one is used."""
+    """This user's directory of copies. Its name is predictable: if another user has taken it, the next one is used."""
     base = Path(tempfile.gettempdir(), f"{layout.COPIES}{os.getuid()}")
     for path in (base, *(base.with_name(f"{base.name}-{number}") for number in range(2, 100))):
         try:
@@ -97,11 +97,11 @@ def _is_ours(status: os.stat_result) -> bool:
 
 
 def _open_held(place: Path) -> tuple[Path, int]:
-    """The lock, shared, and the directory that it is in; if it was removed while we waited for it, the new one."""
+    """Take the shared lock; returns its directory and descriptor. Recreate the directory if it was removed meantime."""
     while True:
         try:
             place.parent.mkdir(mode=0o700, exist_ok=True)
-            if not _is_ours(os.lstat(place.parent)):  # another user was quicker
+            if not _is_ours(os.lstat(place.parent)):  # another user created it first
                 place = _copies() / place.name
                 continue
             place.mkdir(exist_ok=True)

@@ -16,7 +16,7 @@ from headway.storage.object_store.base import with_retries
 
 @dataclass(frozen=True)
 class FsspecClient:
-    """``fs`` is of fsspec; ``root`` a path on it."""
+    """A store on a filesystem; ``fs`` is an fsspec filesystem, and ``root`` a path on it."""
 
     fs: Any
     root: str
@@ -33,7 +33,7 @@ class FsspecClient:
     def identity(self) -> str:
         try:
             return f"{self.url} {self.fs.to_json()}"
-        except Exception:  # a filesystem of the user's own need not have that
+        except Exception:  # a user's own filesystem may lack this
             return self.url
 
     @property
@@ -64,7 +64,7 @@ class FsspecClient:
 
     @with_retries("written")
     def create(self, key: str, data: bytes) -> bool:
-        """Not in one step: most filesystems cannot. Who comes second by milliseconds is seen when it reads back."""
+        """Check, write, read back: most filesystems cannot create atomically. Reading reveals a concurrent write."""
         self.fs.invalidate_cache()
         if self.fs.exists(self._key(key)):
             return False
@@ -113,13 +113,13 @@ class FsspecClient:
 
 
 def as_fsspec(filesystem: Any) -> Any:
-    """fsspec's own, or a pyarrow filesystem in fsspec's clothes."""
+    """The fsspec filesystem itself, or a pyarrow filesystem wrapped as one."""
     if hasattr(filesystem, "pipe_file"):
         return filesystem
     if hasattr(filesystem, "open_output_stream"):
         inner = getattr(getattr(filesystem, "handler", None), "fs", None)
         if inner is not None and hasattr(inner, "pipe_file"):
-            return inner  # an fsspec filesystem in pyarrow's clothes
+            return inner  # an fsspec filesystem wrapped by pyarrow
         from fsspec.implementations.arrow import ArrowFSWrapper
 
         return ArrowFSWrapper(filesystem)
@@ -135,6 +135,6 @@ def opened(url: str) -> FsspecClient:
         raise ConfigError(f"storage_path {url!r} needs the package fsspec: pip install 'headway[remote]'") from None
     try:
         fs, path = fsspec.core.url_to_fs(url)
-    except Exception as error:  # a third party's: it may connect, and may miss arguments or libraries
+    except Exception as error:  # third-party code: it may connect, and may lack arguments or libraries
         raise ConfigError(f"storage_path {url!r} cannot be opened: {error}") from None
     return FsspecClient(fs, path)

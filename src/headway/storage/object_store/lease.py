@@ -1,7 +1,8 @@
 """Leases of runs in an object store: an object that the owner renews, because there are no locks across machines.
 
-Who finds one that is not renewed for a while takes it over. So who has renewed its own lately is safe; who has not,
-because it slept, must look before it writes anything, and if the lease is not its own any more, never writes again.
+A driver that finds a lease without recent renewals takes it over. An owner with a recent renewal can therefore write
+safely. One without (its machine was suspended, for example) must check the lease before it writes. If it no longer owns
+the lease, it never writes again.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from headway.storage.run import layout
 _logger = logging.getLogger(__name__)
 
 RENEW_S = 5.0
-EXPIRE_S = 20.0  # without a renewal
-SAFE_S = 12.0  # so long after a renewal nobody can have taken the run over
-SETTLE_S = 1.0  # after taking over: time for who did the same
+EXPIRE_S = 20.0  # time without a renewal after which a lease may be taken over
+SAFE_S = 12.0  # time after a renewal in which no other driver can have taken over
+SETTLE_S = 1.0  # wait after a takeover, in case another driver takes over at the same time
 _SHAPE = {
     "?owner": str,
     "?token": str,
@@ -41,11 +42,11 @@ _SHAPE = {
 
 
 class LeaseLost(StorageError):
-    """The run is in other hands: there is no other attempt."""
+    """Another driver has taken over the run, so this one starts no further attempt."""
 
 
 class Lease:
-    """Ours until ``release``, if nobody has taken it away while we slept."""
+    """A lease, owned until ``release`` unless another driver takes it over while this process is suspended."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -61,7 +62,7 @@ class Lease:
         self._renewed = 0.0
         self._lost: str | None = None
         self._renewing = threading.Lock()
-        self.taken_over = False  # from somebody who may still be at work, somewhere
+        self.taken_over = False  # from an owner that may still be running on another machine
 
     def take(self) -> None:
         self.taken_over = _await_end(self._store)
@@ -82,7 +83,7 @@ class Lease:
         return found is not None and found.get("token") == self._mine["token"]
 
     def renew(self) -> None:
-        """Say that we are still here; finds out if the run was taken over, and never takes it back."""
+        """Renew the lease, or notice that it was taken over. Never takes it back."""
         with self._renewing:
             if self._lost is not None:
                 return
@@ -96,7 +97,7 @@ class Lease:
             self._renewed = began
 
     def check(self) -> None:
-        """LeaseLost if the run is not ours any more: then we must not write. Costs nothing if we renewed lately."""
+        """Raise LeaseLost if the run was taken over, so that nothing is written. Free after a recent renewal."""
         if self._lost is None and _now() - self._renewed > SAFE_S:
             self.renew()
         if self._lost is not None:
@@ -112,12 +113,12 @@ class Lease:
 
 
 def _now() -> float:
-    """Goes on while the machine sleeps."""
+    """The time on a clock that continues while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def read(store: ObjectStore) -> dict[str, Any] | None:
-    """What the owner says of itself; None where there is none."""
+    """The owner's description of itself; None if the lease does not exist or is damaged."""
     try:
         content: dict[str, Any] = json.loads(store.read(layout.LOCK))
         conform(content, _SHAPE)
@@ -127,15 +128,16 @@ def read(store: ObjectStore) -> dict[str, Any] | None:
 
 
 def is_held(store: ObjectStore) -> bool:
-    """Whether somebody has said so lately, by its own clock."""
+    """Whether an owner renewed the lease recently, by the owner's clock."""
     found = read(store)
     return found is not None and not _owner_exited(found) and abs(time.time() - found.get("time", 0)) < EXPIRE_S
 
 
 def _await_end(store: ObjectStore) -> bool:
-    """Returns when nobody holds the lease, and whether it had to be taken away from somebody unseen.
+    """Wait until the lease is free or expired. Returns whether it expired while its owner may still be alive.
 
-    Whoever renews it while we look is alive, and we are not wanted.
+    Raises:
+        StorageError: The owner renewed it in the meantime, so the run is open.
     """
     first = read(store)
     if first is None:
@@ -163,7 +165,7 @@ def _is_open(store: ObjectStore, found: dict[str, Any] | None) -> StorageError:
 
 
 def _owner_exited(found: dict[str, Any]) -> bool:
-    """Whether its owner was a process of this machine that is gone."""
+    """Whether its owner was a process of this machine that has exited."""
     if (found.get("host"), found.get("boot")) != (socket.gethostname(), boot_id()):
         return False
     namespace, _, _ = str(found.get("process")).partition(" ")
@@ -172,7 +174,7 @@ def _owner_exited(found: dict[str, Any]) -> bool:
 
 
 def _process(pid: int) -> str:
-    """What no other process has: where its number counts, and when it began."""
+    """The unique identity of a process: its PID namespace and start time."""
     try:
         began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
         return f"{os.readlink('/proc/self/ns/pid')} {began}"
@@ -181,7 +183,7 @@ def _process(pid: int) -> str:
 
 
 class Repeating:
-    """A thread that repeats work at an interval; errors do not end it."""
+    """A thread that repeats work at an interval. Errors do not stop it."""
 
     def __init__(self, name: str, every_s: float, work: Callable[[], None]) -> None:
         self._every_s = every_s
@@ -194,7 +196,7 @@ class Repeating:
         while not self._stop.wait(self._every_s):
             try:
                 self._work()
-            except Exception as error:  # at the top of a loop: the store may be reachable again the next time
+            except Exception as error:  # the store may be reachable again the next time
                 _logger.debug("%s failed and is tried again: %r", self._thread.name, error)
 
     def stop(self) -> None:

@@ -27,10 +27,10 @@ _MISSING = (
 
 @dataclass(frozen=True)
 class ObstoreClient:
-    """``root`` is a bucket (``s3://bucket``), ``prefix`` a folder in it, as its keys have it.
+    """A store in a bucket: ``root`` is the bucket (``s3://bucket``), ``prefix`` a key prefix in it.
 
-    ``query`` is for options of obstore's, as in ``endpoint=http://127.0.0.1:9000&region=eu-1``; without any, they come
-    from the environment and from where the cloud's own tools find them.
+    ``query`` contains obstore options, as in ``endpoint=http://127.0.0.1:9000&region=eu-1``. Other settings come from
+    the environment and from the configuration of the cloud's own tools.
     """
 
     root: str
@@ -39,7 +39,7 @@ class ObstoreClient:
 
     @classmethod
     def parse(cls, address: str) -> ObstoreClient:
-        """``s3://bucket/runs?region=eu-1``."""
+        """Parse an address such as ``s3://bucket/runs?region=eu-1``."""
         url, _, query = address.partition("?")
         scheme, _, rest = url.partition("://")
         bucket, _, prefix = rest.partition("/")
@@ -102,7 +102,7 @@ class ObstoreClient:
 
     @with_retries("written")
     def upload(self, key: str, path: Path) -> None:
-        parts = max(PART, path.stat().st_size // 9000)  # S3 takes ten thousand of them
+        parts = max(PART, path.stat().st_size // 9000)  # S3 accepts at most ten thousand
         self._client.put(self._key(key), path, chunk_size=parts, max_concurrency=CONCURRENCY)
 
     @with_retries("read")
@@ -118,7 +118,7 @@ class ObstoreClient:
         return self._read(key, size, lambda part, start: None)
 
     def _read(self, key: str, size: int, keep: Callable[[Any, int], object]) -> str:
-        """Parts come side by side; they are summed in their order as soon as they are there."""
+        """Fetch parts in parallel, hash them in order as they arrive, and return the SHA-256."""
         digest = hashlib.sha256()
 
         def fetch(start: int) -> Any:
@@ -153,7 +153,7 @@ _PROTOCOLS = {"s3a": "s3", "gcs": "gs", "az": "abfs", "azure": "abfs", "abfss": 
 
 
 def _in_order(pool: ThreadPoolExecutor, fetch: Any, starts: Iterable[int]) -> Iterator[Any]:
-    """Results in the order of their requests; never more of them in memory than twice what travels."""
+    """Results in the order of their requests. At most twice as many are in memory as are in transfer."""
     ahead: deque[Future[Any]] = deque()
     for start in starts:
         ahead.append(pool.submit(fetch, start))
@@ -193,7 +193,7 @@ def _options(root: str, query: str) -> dict[str, Any]:
 
 
 def _aws_credentials() -> Any:
-    """Profiles and single sign-on are known to boto3, where it is installed; keys in the environment to obstore."""
+    """A credential provider from boto3, if installed, for profiles and SSO. obstore reads environment keys itself."""
     if has_aws_keys() or importlib.util.find_spec("boto3") is None:
         return None
     import boto3

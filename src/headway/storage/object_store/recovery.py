@@ -1,9 +1,9 @@
 """Recovery of the checkpoints in an object store: as in a directory, but by listing instead of renaming.
 
-1. Saves to which every rank has given that gives files at all, and of which nobody made a checkpoint, are made one.
-2. Folders without a manifest, and notes, are swept.
-3. The sizes of all files are compared with the store's own list; after a crash, every byte of the newest is read. The
-   manifest of what is damaged is given another name, so that nobody takes it for a checkpoint.
+1. Complete saves that were not committed are committed, if every rank that gives files has done so.
+2. Directories without a manifest, and notes, are swept.
+3. The sizes of all files are compared with the store's own list; after a crash, every byte of the newest checkpoint is
+   read. The manifest of a damaged checkpoint is renamed, so that the files no longer count as a checkpoint.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NOTE = re.compile(r"(\d+)\.(\d+)\.rank-(\d+)\.(json|begun)")
 
 
 class Committer(Protocol):
-    """Whose commit is used."""
+    """The backend that commits recovered saves."""
 
     @property
     def store(self) -> ObjectStore: ...
@@ -44,11 +44,11 @@ class Committer(Protocol):
 
 @dataclass(frozen=True)
 class Listing:
-    """All keys below a run's checkpoints: folders with their files, and the notes of ranks."""
+    """All keys below a run's checkpoints: directories with their files, and the ranks' notes."""
 
     folders: dict[str, dict[str, int]]
     notes: dict[str, tuple[int, int, int]]  # key -> attempt, seq, rank
-    begun: dict[str, tuple[int, int, int]]  # the same of those that said that they begin
+    begun: dict[str, tuple[int, int, int]]  # the same for ranks that announced an upload
 
 
 def saved(store: ObjectStore, manifest: Manifest, validation: ValidationRecord | None) -> SavedCheckpoint:
@@ -57,7 +57,7 @@ def saved(store: ObjectStore, manifest: Manifest, validation: ValidationRecord |
 
 
 def validation_of(folder: ObjectStore) -> ValidationRecord | None:
-    """None where nobody has asked for one."""
+    """The validation record; None if no validation was requested."""
     try:
         return parse_validation(f"{folder.url}/{layout.VALIDATION}", folder.read(layout.VALIDATION))
     except FileNotFoundError:
@@ -81,7 +81,7 @@ def listing(store: ObjectStore) -> Listing:
 
 
 def survey(store: ObjectStore, known: Listing | None = None) -> Survey:
-    """Look, and change nothing; sizes are checked. Where something vanishes meanwhile, we look again."""
+    """List the checkpoints and check file sizes, without changes. Repeat if one vanishes in the meantime."""
     for _ in range(1 if known is not None else LOOKS):
         found, vanished = _look(store, known or listing(store))
         if not vanished:
@@ -90,7 +90,7 @@ def survey(store: ObjectStore, known: Listing | None = None) -> Survey:
 
 
 def _look(store: ObjectStore, known: Listing) -> tuple[Survey, bool]:
-    """What is there, and whether something has vanished meanwhile."""
+    """The survey, and whether a checkpoint vanished in the meantime."""
     vanished = False
     folders = known.folders
     names = [name for name, files in folders.items() if layout.MANIFEST in files]
@@ -99,7 +99,7 @@ def _look(store: ObjectStore, known: Listing) -> tuple[Survey, bool]:
     for name, data in zip(names, _manifests(store, names), strict=True):
         folder = store.at(folder_key(name))
         if data is None:
-            vanished = True  # it is being taken away
+            vanished = True  # it is being removed
             continue
         try:
             manifest = parse_manifest(f"{folder.url}/{layout.MANIFEST}", data)
@@ -179,7 +179,7 @@ def _commit_complete_saves(backend: Committer) -> Iterator[str]:
 
 
 def _note(store: ObjectStore, key: str) -> Note | None:
-    """None where it is damaged: then what it tells of is not complete."""
+    """Read a note; None if it is damaged, in which case its save counts as incomplete."""
     try:
         return Note.from_json(store.read(key))
     except ValueError:
@@ -187,23 +187,24 @@ def _note(store: ObjectStore, key: str) -> Note | None:
 
 
 def _all_there(known: Listing, notes: Collection[Note]) -> bool:
-    """Whether every file is there that a rank had or left to another, and none besides."""
+    """Whether the store has exactly the files that the ranks uploaded or left to other ranks."""
     for note in notes:
         there = known.folders.get(note.adopted or note.name or "", {})
         named = {name for each in notes for name in each.files}
         if any(name not in there for name in (*note.files, *note.left)):
             return False
         if not note.adopted and set(there) - named - set(layout.BESIDE):
-            return False  # somebody was about to give more
+            return False  # another rank had not finished its upload
     return True
 
 
 def sweep(
     store: ObjectStore, attempt: int | None = None, names: Collection[str] = (), keep: Collection[int] = ()
 ) -> None:
-    """Folders without a manifest, and notes; of one attempt, only those of these names, and not of some reports.
+    """Remove notes and directories without a manifest.
 
-    Of those, only numbered ones: the next attempt may be writing already to one that the user has named.
+    For one attempt, remove only its notes, except those of reports in ``keep``, and only its numbered directories in
+    ``names``: the next attempt may already be writing to a directory that the user named.
     """
     known = listing(store)
     said = {**known.notes, **known.begun}

@@ -1,8 +1,8 @@
-"""Upload of a rank's files to their final keys in an object store, and of a note when all are there.
+"""Upload of a rank's files to their final keys in an object store, followed by a note.
 
-checkpoints/checkpoint_000003/…                 where they will stay
-checkpoints/.staging/<attempt>.<seq>.rank-<r>.begun  that this rank will put something there
-checkpoints/.staging/<attempt>.<seq>.rank-<r>.json   what it has put there: its last word
+checkpoints/checkpoint_000003/…                      the files
+checkpoints/.staging/<attempt>.<seq>.rank-<r>.begun  announces that this rank uploads files
+checkpoints/.staging/<attempt>.<seq>.rank-<r>.json   the note: lists the uploaded files, written last
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ FILES_AT_ONCE = 4
 
 @dataclass(frozen=True)
 class RankUpload:
-    """The files of one rank for one report, on a disk here, and where they shall go.
+    """The files of one rank for one report, on a local disk, and their destination.
 
-    ``mine`` are those that this rank puts there; the names of the others are taken: their content is only compared.
+    This rank uploads the files in ``mine``. Other ranks upload the other names, whose contents are only compared.
     """
 
-    store: ObjectStore  # of the run
+    store: ObjectStore  # rooted at the run
     attempt: int
     seq: int
     rank: int
     source: Path
-    folder: str  # of the checkpoint
-    given: Inventory  # what lies there
+    folder: str  # name of the checkpoint's directory
+    given: Inventory  # content of the source directory
     names: tuple[str, ...]
     mine: frozenset[str]
-    key: Key | None = None  # of the run
-    frozen: bool = False  # the files must be as they were when they were reported
+    key: Key | None = None  # the run's key
+    frozen: bool = False  # whether the files must be unchanged since the report
 
     @property
     def destination(self) -> dict[str, Any]:
-        """Where it goes, as JSON can hold it."""
+        """The destination as JSON-serializable data."""
         return {"folder": self.folder, "names": list(self.names), "mine": sorted(self.mine)}
 
     @classmethod
     def of(cls, store: ObjectStore, handed_over: Handoff, key: Key) -> RankUpload:
-        """One that a worker has left to whoever finds it."""
+        """The upload recorded in a worker's hand-off."""
         there = handed_over.upload
         assert there is not None, "in a run in a store, files go there"
         names, mine = tuple(there["names"]), frozenset(there["mine"])
@@ -73,7 +73,7 @@ class RankUpload:
         return cls(store, *who, aside, there["folder"], inventory_at(aside), names, mine, key)
 
     def moved_to(self, aside: Path) -> RankUpload:
-        """The same after its files were moved."""
+        """The same upload after its files were moved."""
         return replace(self, source=aside, given=inventory_at(aside), frozen=False)
 
 
@@ -90,14 +90,14 @@ def folder_key(name: str) -> str:
 
 
 def inventory_at(source: Path, *, shared: bool = False) -> Inventory:
-    """Every file below, as a reader will see it."""
+    """The inventory of a directory whose files will be uploaded."""
     return Inventory.of(source, leave_out=source / layout.STAGING, shared=shared)
 
 
 def send(rank_upload: RankUpload, note: Note) -> Note:
-    """Everything is in the store when this returns, the note as well."""
+    """Upload the files, then the note. Returns the note."""
     note = with_source(note, rank_upload.source)
-    if note.world_size > 1:  # should we not come to the end, nobody takes the others' files for all
+    if note.world_size > 1:  # so that other ranks' files do not count as complete if this upload fails
         rank_upload.store.put(begun_key(rank_upload.attempt, rank_upload.seq, rank_upload.rank), b"")
     target = rank_upload.store.at(folder_key(rank_upload.folder))
     files = _send_files(rank_upload, target)
@@ -109,14 +109,14 @@ def send(rank_upload: RankUpload, note: Note) -> Note:
 
 
 def _send_files(rank_upload: RankUpload, target: ObjectStore) -> dict[str, StoredFile]:
-    """Upload files, and say what each holds: in a state that it had, even if somebody writes to it meanwhile."""
+    """Upload each file in a consistent state, even if a program writes to it. Returns sizes and checksums."""
     until = time.monotonic() + PATIENCE_S
     done: dict[str, StoredFile] = {}
     pending = list(rank_upload.names)
     while pending:
         before = {name: state for name in pending if (state := _state(rank_upload, name)) is not None}
         written = {name for name in before if _is_open_for_writing(rank_upload.source / name)}
-        with ThreadPoolExecutor(2 * FILES_AT_ONCE) as pool:  # half of them travel, half of them are checksummed
+        with ThreadPoolExecutor(2 * FILES_AT_ONCE) as pool:  # half for uploads, half for checksums
             sums = {name: pool.submit(_checksum, rank_upload.source / name) for name in before}
             sent = {name: pool.submit(_sent, target, name, rank_upload) for name in before if name in rank_upload.mine}
             found = {name: each.result() for name, each in sums.items()}
@@ -125,7 +125,7 @@ def _send_files(rank_upload: RankUpload, target: ObjectStore) -> dict[str, Store
         for name, state in before.items():
             digest, is_sent = found[name], arrived.get(name, True)
             if digest is None or not is_sent or (now := _state(rank_upload, name)) is None:
-                continue  # it has vanished
+                continue  # the file has vanished
             if now == state and (name not in written or _checksum(rank_upload.source / name) == digest):
                 done[name] = StoredFile(state.size, digest)
             else:
@@ -146,7 +146,7 @@ def _check_all(rank_upload: RankUpload, done: Collection[str]) -> None:
 
 
 def _state(rank_upload: RankUpload, name: str) -> FileState | None:
-    """None where it has vanished."""
+    """The file's current state; None if it has vanished."""
     try:
         state = FileState.of(rank_upload.source / name)
     except FileNotFoundError:
@@ -164,7 +164,7 @@ def _checksum(path: Path) -> str | None:
 
 
 def _is_open_for_writing(path: Path) -> bool:
-    """Whether its content may change although its state stays the same."""
+    """Whether the file's content may change although its state stays the same."""
     try:
         return durable_fs.is_open_for_writing(path)
     except FileNotFoundError:
@@ -194,7 +194,7 @@ def get_note(store: ObjectStore, attempt: int, seq: int, rank: int) -> Note:
 
 
 def check_adopted(store: ObjectStore, path: str) -> tuple[str, dict[str, StoredFile]]:
-    """The name of a folder of the run's checkpoints that holds files already, and these files."""
+    """The name and files of a directory that the user uploaded to the run's checkpoints. StorageError if unsuitable."""
     checkpoints = store.at(layout.CHECKPOINTS)
     parent, _, name = path.rstrip("/").rpartition("/")
     if parent.strip("/") not in (checkpoints.path.strip("/"), checkpoints.url.strip("/")) or name.startswith("."):
@@ -209,7 +209,7 @@ def check_adopted(store: ObjectStore, path: str) -> tuple[str, dict[str, StoredF
 
 
 def differing(notes: Sequence[tuple[int, Note]]) -> Iterator[FileConflict]:
-    """Files of which ranks had different contents; what the first to ask for the name has sent is there."""
+    """Files whose contents differed between ranks. The rank that first claimed the name uploaded the file."""
     said = dict(notes)
     owners = {name: rank for rank, note in notes for name in note.files}
     for name, owner in owners.items():

@@ -1,4 +1,4 @@
-"""Object stores by URI: finds the client that opens one.
+"""Lookup of the object-store client for a URI.
 
 s3://, gs://, az:// …       obstore
 any other scheme            fsspec
@@ -33,7 +33,7 @@ def open_store(path: str | os.PathLike[str], filesystem: Any = None) -> ObjectSt
 
 
 def is_remote(path: str | os.PathLike[str] | None, filesystem: Any = None) -> bool:
-    """Whether a path needs a store; local directories do not, whatever their names."""
+    """Whether a path needs an object store. Local directories do not, whatever their names."""
     if filesystem is not None:
         return not is_local_filesystem(filesystem)
     return path is not None and scheme_of(os.fspath(path)) not in ("", "file")

@@ -1,4 +1,4 @@
-"""Comparison of a checkpoint in a store with its manifest, and its download."""
+"""Verification of checkpoints in a store against their manifests, and verified downloads."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from headway.storage.object_store.base import ObjectStore
 from headway.storage.run import layout
 
 FILES_AT_ONCE = 4
-SET_ASIDE = f"{layout.MANIFEST}{layout.DAMAGED}"  # what the manifest of a damaged one is called
+SET_ASIDE = f"{layout.MANIFEST}{layout.DAMAGED}"  # name of a damaged checkpoint's manifest
 
 
 def damage(folder: ObjectStore, manifest: Manifest, sizes: Mapping[str, int], *, contents: bool) -> Iterator[str]:
-    """Everything that is not as it was committed; with ``contents`` every byte is read."""
+    """All differences from the commit; with ``contents``, every byte is read."""
     whole = []
     for name, stored in manifest.files.items():
         if name == layout.METADATA:
-            continue  # replaced as a whole when it changes; older manifests name it
+            continue  # users may replace it; older manifests list it
         if name not in sizes:
             yield f"{name} is missing"
         elif sizes[name] != stored.size:
@@ -39,14 +39,14 @@ def damage(folder: ObjectStore, manifest: Manifest, sizes: Mapping[str, int], *,
 
 
 def checksums(folder: ObjectStore, sizes: Mapping[str, int]) -> dict[str, StoredFile]:
-    """Read every byte of these files, and say what they hold."""
+    """Read every byte of these files. Returns their sizes and checksums."""
     with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
         sums = pool.map(lambda name: folder.checksum(name, sizes[name]), sizes)
     return {name: StoredFile(sizes[name], digest) for name, digest in zip(sizes, sums, strict=True)}
 
 
 def contents_of(folder: ObjectStore) -> dict[str, StoredFile]:
-    """Every file of a checkpoint: by its manifest, or, of a folder that never had one, by the store's list."""
+    """Every file of a checkpoint, from its manifest, or from the store's list for a directory that never had one."""
     try:
         data = folder.read(layout.MANIFEST)
     except FileNotFoundError:
@@ -63,7 +63,7 @@ def contents_of(folder: ObjectStore) -> dict[str, StoredFile]:
 
 
 def _is_of_a_run(folder: ObjectStore) -> bool:
-    """Whether this is where a run has its checkpoints: there, only a manifest makes one."""
+    """Whether the directory is among a run's checkpoints, where only a manifest makes a checkpoint."""
     if folder.up(1).path.rpartition("/")[2] != layout.CHECKPOINTS:
         return False
     try:
@@ -73,7 +73,7 @@ def _is_of_a_run(folder: ObjectStore) -> bool:
 
 
 def fetch(folder: ObjectStore, files: Mapping[str, StoredFile], target: Path) -> None:
-    """Bring files to a folder here, and look at every byte of them on the way. Metadata come along, as they are now."""
+    """Download files to a local directory and verify every byte, and download the current metadata as well."""
     target.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileNotFoundError):
         (target / layout.METADATA).write_bytes(folder.read(layout.METADATA))

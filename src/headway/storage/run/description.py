@@ -14,7 +14,7 @@ from headway.core.schema.shape import ShapeError, shown
 from headway.storage.fs_ops import read_json
 from headway.storage.run import layout
 
-_LONGEST = 300  # characters of an error message about a config
+_LONGEST = 300  # maximum characters of an error message about a config
 
 
 def read_description(run: Path) -> RunDescription:

@@ -60,11 +60,11 @@ def directory_of(run: Path, name: str) -> Path:
 
 
 def write(run: Path, bundle: FailureBundle) -> Path:
-    """Write a bundle atomically; its directory."""
+    """Write a bundle atomically. Returns its directory."""
     place = directory_of(run, bundle.name)
     fresh = place.with_name(f".{bundle.name}.new")
     durable_fs.remove(fresh)
-    # Not with parents: a run directory that has disappeared must not be created again.
+    # Without parents, because a run directory that has disappeared must not be created again.
     fresh.parent.mkdir(mode=0o700, exist_ok=True)
     fresh.mkdir(mode=0o700)
     for rank, text in bundle.stacks.items():
@@ -167,7 +167,7 @@ def task(folder: Path, key: Key, *, trust: bool) -> bytes:
     Args:
         folder: The directory of the bundle.
         key: The run's key.
-        trust: Return the function although it is not signed.
+        trust: Return the function even if it is not signed.
 
     Raises:
         StorageError: There is no function, or it is not signed.

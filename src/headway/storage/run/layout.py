@@ -30,7 +30,7 @@ JOURNAL = "events.jsonl"
 METRICS = "metrics.jsonl"
 DATA = "data.jsonl"
 CHECKPOINTS = "checkpoints"
-RANK_LOG = re.compile(r"rank-(\d{1,9})\.(out|err)")  # in its logs
+RANK_LOG = re.compile(r"rank-(\d{1,9})\.(out|err)")  # name of a rank's log file
 STAGING = ".staging"
 MANIFEST = ".manifest.json"
 METADATA = ".metadata.json"
@@ -45,7 +45,7 @@ COPIES = "headway-copies-"  # the download cache in the temporary directory; the
 LOCK = ".lock"
 _LONGEST = 255  # bytes of a file name
 LONGEST_CHECKPOINT_NAME = 200  # in bytes
-MOST = 1 << 53  # attempts, reports or checkpoints: more than any run needs, and less than readers refuse
+MOST = 1 << 53  # attempts, reports or checkpoints: more than any run needs, below the limit of readers
 _LONGEST_PATH = 4096  # characters of a path below a checkpoint: the limit of Linux
 
 

@@ -1,4 +1,4 @@
-"""Locations of runs: a directory or a prefix of an object store, and everything that differs between the two.
+"""Locations of runs: a directory or an object-store prefix, and everything that differs between the two.
 
 RunReader ──▶ RunLocation ◁── DirectoryRunLocation, StoreRunLocation
 """

@@ -31,7 +31,7 @@ def lock_run(path: Path) -> TextIO:
             raise StorageError(f"run {path} is open in {owner}: wait for it, or choose another name")
         if _is_in_place(path, file):
             break
-        file.close()  # the run was removed meanwhile, together with the lock
+        file.close()  # the run and its lock were removed in the meantime
     if os.fstat(file.fileno()).st_nlink > 1:  # the run was copied with hard links: the file names the original's owner
         return file
     file.truncate(0)
@@ -41,7 +41,7 @@ def lock_run(path: Path) -> TextIO:
 
 
 def _is_in_place(path: Path, lock: TextIO) -> bool:
-    """Whether this lock belongs to the directory now at this path, not to one that was moved or removed."""
+    """Whether this lock belongs to the directory that is now at this path, not to one that was moved or removed."""
     try:
         return os.path.samestat(os.stat(path / layout.LOCK), os.fstat(lock.fileno()))
     except FileNotFoundError:
@@ -49,7 +49,7 @@ def _is_in_place(path: Path, lock: TextIO) -> bool:
 
 
 def check_in_place(path: Path, lock: TextIO) -> None:
-    """LeaseLost if the directory was replaced by that of another run."""
+    """Raise LeaseLost if another run's directory has replaced this one."""
     if os.path.lexists(path / layout.LOCK) and not _is_in_place(path, lock):
         raise LeaseLost(staging.replaced(path))
 

@@ -120,7 +120,7 @@ def _open_locked(path: Path, lock: TextIO, notes: Sequence[str] = ()) -> RunDire
 
 
 def _create(path: Path) -> TextIO | None:
-    """Create a run's directory and lock it. None if another process has created it meanwhile.
+    """Create a run's directory and lock it. None if another process created it first.
 
     It gets its name last, so that a program that is killed in between does not block the next one.
     """
@@ -152,7 +152,7 @@ def _sweep_unfinished(fresh: Path) -> None:
 
     A directory about as new as ``fresh`` stays: its program may not have locked it yet.
     """
-    now = fresh.stat().st_mtime  # by the clock of the file server
+    now = fresh.stat().st_mtime  # by the file server's clock
     for path in fresh.parent.glob(f"{UNFINISHED}*"):
         with contextlib.suppress(OSError, StorageError):
             if now - path.stat().st_mtime <= _YOUNG_S:
@@ -273,7 +273,7 @@ def open_remote_run(store: ObjectStore, resume: Resume) -> RunDirectory:
         lease = Lease(store)
         lease.take()
         undo.callback(lease.release)
-        exists = _look(store, resume)  # another program may have written to it meanwhile
+        exists = _look(store, resume)  # another program may have written to it in the meantime
         if exists:
             fetch_logs(store, home)
             fetch_record(store, home)

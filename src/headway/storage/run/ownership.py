@@ -38,7 +38,7 @@ def own_directory(path: Path, resume: Resume, *, trust: bool) -> tuple[Path, lis
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether another user owns it. On some filesystems all files, also new ones, have another owner: then False."""
+    """Whether another user owns it. False on filesystems where even new files have another owner."""
     try:
         owner = os.lstat(path).st_uid
     except (FileNotFoundError, NotADirectoryError):

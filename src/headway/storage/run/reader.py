@@ -41,14 +41,14 @@ class _Keeper:
 class RunReader:
     """One run, read from its directory. Each access reads the current files."""
 
-    path: Path  # of its journal; checkpoints may be elsewhere
+    path: Path  # directory of its journal; checkpoints may be elsewhere
     location: RunLocation
     memory: CheckpointBackend | None = None  # checkpoints in shared memory, removed with this process
     keeper: _Keeper | None = None  # owns the directory if it is a copy
 
     @classmethod
     def at(cls, where: str | os.PathLike[str], filesystem: Any = None) -> RunReader:
-        """The run at a path or a URI in an object store. Of a run in a store the journal is fetched now."""
+        """The run at a path or a URI in an object store. The journal of a run in a store is fetched now."""
         if is_remote(where, filesystem):
             return cls._in_store(open_store(where, filesystem))
         path = local_path(where)
@@ -120,7 +120,7 @@ class RunReader:
 
     @property
     def state(self) -> str:
-        """The last state in the journal; INTERRUPTED if that is no final state and no controller has the run open."""
+        """The last state in the journal; INTERRUPTED if it is not final and no controller has the run open."""
         held = self.is_open
         state = "WAITING"
         for entry in self.journal.lines():
@@ -132,7 +132,7 @@ class RunReader:
         return sorted(kept, key=lambda saved: saved.manifest.seq)
 
     def failures(self) -> list[Path]:
-        """The directories of failure bundles, oldest first. Of a run in a store only the summaries are fetched."""
+        """The directories of failure bundles, oldest first. For a run in a store only the summaries are fetched."""
         self.location.fetch_failures(self.path)
         return failure_bundle.bundles(self.path)
 

@@ -1,4 +1,4 @@
-"""Removal of whole runs from directories and object stores. Refuses open runs, links and other directories."""
+"""Removal of complete runs from directories and object stores. Refuses open runs, links and other directories."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def foreign_entries(path: Path) -> list[str]:
 def remove_run(path: Path) -> None:
     """Remove a run's directory. Follows no links and refuses an open run.
 
-    The directory is renamed first, so that the next new run beside it removes the rest of an interrupted removal.
+    The directory is renamed first, so that the next new run in the same storage removes the rest after an interruption.
     """
     check_removable(path)
     try:
@@ -68,7 +68,7 @@ def remove_run(path: Path) -> None:
 
 
 def _remove_handed_over(path: Path) -> None:
-    """Remove files that workers have moved aside for a save, beside the user's directories."""
+    """Remove files that workers moved aside for a save, to siblings of the user's directories."""
     run_id = read_description(path).id
     for handoff in background_handoff.pending(path, user_key().for_run(run_id)):
         background_handoff.end(path, handoff)
@@ -92,6 +92,6 @@ def remove_remote_run(store: ObjectStore) -> None:
         home = home_of(store)
         if home.is_dir() and not home.is_symlink():
             with lock_run(home):
-                with contextlib.suppress(OSError, StorageError):  # it may have no description
+                with contextlib.suppress(OSError, StorageError):  # it may not have a description
                     _remove_handed_over(home)
                 shutil.rmtree(home)

@@ -1,4 +1,4 @@
-"""The run directory that a controller has open: locked, and written by no other process."""
+"""The run directory that a controller has open and locked. No other process writes to it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LONGEST = 500  # characters of the changes in one config
 
 
 class RunDirectory:
-    """A run's directory during one ``fit()``. ``past_attempts`` is the highest attempt number of former openings."""
+    """A run's directory during one ``fit()``. ``past_attempts`` is the highest attempt number before this opening."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class RunDirectory:
         self.path = path
         self.durable_backend = backend  # holds the checkpoints that outlive this process
         self.backend = backend  # commits new checkpoints
-        self.memory: LocalCheckpointBackend | None = None  # the same, if checkpoints are kept in memory only
+        self.memory: LocalCheckpointBackend | None = None  # set if checkpoints are kept in memory only
         self.durable_store = store
         self.complaint: str | None = None  # an error of close()
         self.recovered = recovered
@@ -96,7 +96,7 @@ class RunDirectory:
         atexit.register(directory.remove)
 
     def keep_first(self, given: Checkpoint) -> Checkpoint:
-        """Write the dict that the run starts from to its directory, as a signed checkpoint."""
+        """Write the dict that the run starts from into the run's directory, as a signed checkpoint."""
         folder = self.path / layout.FIRST
         durable_fs.remove(folder)
         given.to_directory(folder)
