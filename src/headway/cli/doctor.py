@@ -1,4 +1,4 @@
-"""``headway doctor``: checks of this machine: system, torch, GPUs, memory, limits, storage, two workers."""
+"""``headway doctor``: checks this machine's system, torch, GPUs, memory, limits and storage, and starts two workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``headway logs``: the output of a run's ranks, each line with its rank; with ``--follow`` also new lines."""
+"""``headway logs``: print the output of a run's ranks, each line with its rank; ``--follow`` also prints new lines."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from headway.storage.fs_ops import entries, open_regular
 from headway.storage.run import layout
 from headway.storage.run.reader import RunReader
 
-_CHUNK_BYTES = 1 << 16  # also the longest piece of a line that is printed at once
+_CHUNK_BYTES = 1 << 16  # also the size of the pieces in which longer lines are printed
 
 
 def logs(run: str, storage_path: str | None, *, rank: int | None, follow: bool) -> int:
-    """Print the logs of all ranks, or of one. ``follow``: print new lines until the run ends, across restarts."""
+    """Print the logs of all ranks or of one. ``follow``: print new lines until the run ends, across restarts."""
     record = find(run, storage_path)
     reader = _Reader(record.path / layout.LOGS, rank)
     alive = True
     while alive:
-        alive = follow and record.is_open  # before reading: the last lines are read below
+        alive = follow and record.is_open  # checked before reading, so that the last lines are read below
         record.location.fetch_logs(record.path)
         for number, line in reader.lines(whole=not alive):
             print(f"[r{number}] {colored(line)}")
@@ -35,7 +35,7 @@ def logs(run: str, storage_path: str | None, *, rank: int | None, follow: bool) 
     if not reader.ranks:
         raise StorageError(_missing(record, rank))
     if follow:
-        state = find(run, storage_path).state  # read again: for a store, record is a copy
+        state = find(run, storage_path).state  # read again, because for a store the record is a copy
         print(plain(f"headway: run {record.name} has ended: {state}"), file=sys.stderr)
     return 0
 
@@ -59,7 +59,7 @@ def _opened(path: Path) -> BufferedReader:
 
 
 class _Reader:
-    """Reads growing log files, line by line."""
+    """A reader of growing log files, line by line."""
 
     def __init__(self, folder: Path, rank: int | None) -> None:
         self._folder = folder
@@ -69,21 +69,21 @@ class _Reader:
         self.ranks: set[int] = set()
 
     def lines(self, *, whole: bool) -> Iterator[tuple[int, str]]:
-        """New lines by rank. ``whole``: also unfinished lines."""
+        """Yield new lines with their ranks. ``whole``: including unfinished lines."""
         found = [match for path in entries(self._folder) if (match := layout.RANK_LOG.fullmatch(path.name))]
         for match in sorted(found, key=lambda match: (int(match[1]), match[2] == "err")):
             number = int(match[1])
             if self._rank in (None, number):
                 self.ranks.add(number)
                 for line in self._new(match[0], whole=whole):
-                    # Of a progress bar, only the last state.
+                    # Print only the last state of a progress bar.
                     yield number, line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
 
     def _new(self, name: str, *, whole: bool) -> Iterator[bytes]:
         rest = self._rests.get(name, b"")
         with _opened(self._folder / name) as file:
             position = self._positions.get(name, 0)
-            if file.seek(0, 2) < position:  # the file was replaced by a new run of this name
+            if file.seek(0, 2) < position:  # the file was replaced by a new run with this name
                 position, rest = 0, b""
             file.seek(position)
             while data := file.read(_CHUNK_BYTES):

@@ -1,4 +1,4 @@
-"""``headway quickstart``: a small network, trained on real images with two workers; the whole program."""
+"""``headway quickstart``: a complete program that trains a small network on real images with two workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ except ImportError as error:
 
 
 def digits(*, held_out: bool) -> TensorDataset:
-    """1,797 scanned digits of 8 by 8 pixels; every fifth is held out."""
+    """Return scanned digits of 8 by 8 pixels: every fifth of the 1,797 if ``held_out``, otherwise the rest."""
     data = load_digits()
     images = torch.tensor(data.images, dtype=torch.float32).unsqueeze(1) / 16
     labels = torch.tensor(data.target)

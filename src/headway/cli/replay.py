@@ -73,6 +73,6 @@ def _nothing(error: BaseException) -> None:
 
 
 def _say(text: str) -> None:
-    """Print and flush: the function may end this process."""
+    """Print and flush, because the training function may end this process."""
     print(plain(text, lines=True), flush=True)
     sys.stderr.flush()

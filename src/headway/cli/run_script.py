@@ -1,4 +1,4 @@
-"""``headway run``: run a script written for torchrun, or for Ray, with logs, recovery and a run directory."""
+"""``headway run``: run a script written for torchrun or for Ray with logs, recovery and a run directory."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _scaling(args: argparse.Namespace) -> ScalingConfig:
 
 
 def _num_workers(text: str) -> int | tuple[int, int]:
-    """``4``, or ``1:4`` for (min, max)."""
+    """Parse ``4``, or ``1:4`` for (min, max)."""
     remedy = "-n must be a positive number of processes, or MIN:MAX"
     try:
         counts = tuple(map(int, text.split(":")))
@@ -103,7 +103,7 @@ def _variables(given: list[str]) -> dict[str, str]:
 
 
 def run_as_ray(args: argparse.Namespace) -> int:
-    """Run a Ray script in this process: it is a driver, and sets the number of workers itself."""
+    """Run a Ray script in this process, because it is a driver and sets the number of workers itself."""
     given = {
         "-n": args.num_workers,
         "--name": args.name,

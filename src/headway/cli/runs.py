@@ -114,7 +114,7 @@ def find(run: str, storage_path: str | None) -> RunReader:
     for path in (expanded(run), _storage(storage_path) / run):
         try:
             is_there = path.is_dir()
-        except OSError as error:  # no permission for a directory above it, or the name is too long
+        except OSError as error:  # no permission for a parent directory, or the name is too long
             raise StorageError(f"{path} cannot be read: {error.strerror}") from None
         if is_there:
             return RunReader.at(path)
@@ -135,7 +135,7 @@ def say(text: str) -> None:
 
 
 def shown(text: str) -> Text:
-    """Text for a cell of a table, with control characters escaped."""
+    """Return the text of a table cell, with control characters escaped."""
     return Text(plain(text))
 
 

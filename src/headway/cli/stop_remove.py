@@ -1,4 +1,4 @@
-"""``headway stop`` and ``headway rm``: stop a live run of another process, and remove a run."""
+"""``headway stop`` and ``headway rm``: stop a live run in another process, and remove a run."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def stop(run: str, storage_path: str | None, *, now: bool, wait: bool) -> int:
         if not wait:
             return 0
         connection.recv(1)  # returns when the run has ended
-    say(f"run {record.name} is {find(run, storage_path).state}")  # read again: for a store, record is a copy
+    say(f"run {record.name} is {find(run, storage_path).state}")  # read again, because for a store the record is a copy
     return 0
 
 
 def _whereabouts(record: RunReader) -> str:
-    """The process that has the run open, if known."""
+    """Describe the process that has the run open, if it is known."""
     host, pid = record.opening.host, record.opening.pid
     if host is None:
         return ""

@@ -1,1 +1,1 @@
-"""Decides: one pure machine, one inbox, one owner of the run's state."""
+"""The controller of a run: one pure state machine, one event queue, one owner of the run's state."""

@@ -1,6 +1,6 @@
-"""The workers of the current attempt, as the controller sees them: which process has which rank, and what it returned.
+"""The workers of the current attempt, as the controller sees them: the rank of each process, and what it returned.
 
-The engine numbers processes in the order of their launch; ranks are assigned when all of them are ready.
+The engine numbers processes in launch order; ranks are assigned when all processes are ready.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from headway.storage.checkpoint.checkpoint import Checkpoint
 
 
 class Attempt:
-    """Belongs to the controller's thread. ``values``: what the function has returned, by rank."""
+    """The current attempt; used only in the controller's thread. ``values``: what the function returned, by rank."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._ready: dict[int, Ready] = {}  # by the engine's index
         self._index_of: list[int] = []  # by rank
         self._epoch_ends = EpochEnds(0)
-        self._start_checkpoint = contextlib.ExitStack()  # holds this machine's copy of it
+        self._start_checkpoint = contextlib.ExitStack()  # keeps this machine's copy of the checkpoint
         self.exits = SlowExits()
         self.values: dict[int, bytes] = {}
 
     def begin(self) -> None:
-        """Forget the attempt before."""
+        """Forget the previous attempt."""
         self.exits.begin()
         self._ready.clear()
         self._index_of.clear()
         self.values.clear()
 
     def assign_ranks(self, checkpoint: Checkpoint | None) -> list[Ready]:
-        """Assign ranks to all processes, which are ready: the processes in the order of their ranks."""
+        """Assign ranks to all processes once they are ready, and return the processes in rank order."""
         ready = [self._ready[index] for index in range(len(self._ready))]
         self._index_of = ranks.order(ready)
         self._epoch_ends = EpochEnds(len(ready))
@@ -47,11 +47,11 @@ class Attempt:
         return [ready[index] for index in self._index_of]
 
     def release_checkpoint(self) -> None:
-        """Every rank has read the checkpoint that the attempt started from, or none will."""
+        """Release the checkpoint that the attempt started from, when no rank reads it any longer."""
         self._start_checkpoint.close()
 
     def ranked(self, event: FromWorker) -> FromWorker | None:
-        """The message with a rank instead of an index; None before ranks are assigned."""
+        """Return the message with a rank instead of an index; None before ranks are assigned."""
         if isinstance(event.message, Ready):
             self._ready[event.rank] = event.message
         if not self._index_of:
@@ -60,18 +60,18 @@ class Attempt:
         return event if rank == event.rank else FromWorker(event.attempt, rank, event.message)
 
     def ranks_of(self, indices: Sequence[int] | frozenset[int]) -> frozenset[int]:
-        """Empty before ranks are assigned."""
+        """Return the ranks of these processes; empty before ranks are assigned."""
         return frozenset(map(self.rank_of, indices)) if self._index_of else frozenset()
 
     def rank_of(self, index: int) -> int:
         return self._index_of.index(index)
 
     def starting(self, num_workers: int) -> list[int]:
-        """Processes that are not ready yet, by the engine's index."""
+        """Return the engine's indices of the processes that are not ready yet."""
         return [index for index in range(num_workers) if index not in self._ready]
 
     def by_host(self, among: frozenset[int]) -> dict[str, list[int]]:
-        """These ranks by the host that they run on."""
+        """Return these ranks, grouped by the host on which they run."""
         hosts: dict[str, list[int]] = {}
         for rank in sorted(among):
             hosts.setdefault(self._ready[self._index_of[rank]].host, []).append(rank)
@@ -85,17 +85,17 @@ class Attempt:
             self._engine.send(index, message)
 
     def count_batches(self, rank: int, count: BatchCount) -> None:
-        """Tell all ranks how many batches of an epoch every rank has, when that is known."""
+        """Tell all ranks how many batches of an epoch every rank has, once that is known."""
         self._epoch_ends, common = self._epoch_ends.heard(rank, count)
         if common is not None:
             self.broadcast(common)
 
     def request_exit_stacks(self, among: Sequence[int]) -> None:
-        """Ask these ranks what keeps them from exiting."""
+        """Request stacks from these ranks, to find out what keeps them from exiting."""
         for rank in among:
             self.ask(rank, QUESTION)
 
-    # --- what the watchdog asks ---
+    # --- the watchdog's access to ranks ---
 
     def ask(self, rank: int, index: int) -> None:
         """Request the stacks of a rank."""

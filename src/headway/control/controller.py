@@ -1,4 +1,4 @@
-"""The controller: the one loop that runs a run. Events in, state machine, actions out; one thread owns all of it.
+"""The controller: the loop that turns events into actions through the state machine. One thread owns all its state.
 
 engine ─────────────┐                             ┌──▶ engine: launch, send, interrupt, kill
 committer, timers ──┼──▶ deliver ──▶ step() ──────┼──▶ committer: commit, extend, remove
@@ -59,11 +59,11 @@ from headway.observe.run_observer import RunObserver, RunSnapshot
 from headway.storage.object_store.lease import LeaseLost
 from headway.storage.run.run_directory import RunDirectory
 
-SLOW_START_S = 10.0  # from here on a person wants to know which workers have not started
+SLOW_START_S = 10.0  # after this time, the user is told which workers have not started
 
 
 class Controller:
-    """Runs one run on an engine. ``run()`` returns when the last worker has exited and everything is on disk."""
+    """The controller of one run. ``run()`` returns when the last worker has exited and everything is on disk."""
 
     def __init__(self, plan: RunPlan, engine: Engine, rundir: RunDirectory, observer: RunObserver) -> None:
         config = plan.config
@@ -97,12 +97,12 @@ class Controller:
         self._preemption: PreemptionInfo | None = None
 
     def run(self) -> RunOutcome:
-        """From the first worker to the last exit."""
+        """Run from the start of the first worker to the exit of the last one."""
         with self._opened():
             for note in self._rundir.recovered.notes:
                 self._log.tell("recovered", note, "WARNING")
             for saved in self._run.checkpoints.kept.all:
-                if saved.awaits_validation:  # an earlier opening of the run has left it pending
+                if saved.awaits_validation:  # it was still pending when the run was last closed
                     self._checkpoint_log.awaits_validation(saved.path.name, in_vain=self._plan.validator is None)
                     self._validations.start(saved)
             self._callbacks.on_run_start()
@@ -152,7 +152,7 @@ class Controller:
                 self._committer.close()
 
     def _pause_s(self) -> float | None:
-        """How long the loop may wait for an event before it looks around."""
+        """Return how long the loop may wait for an event before something else is due."""
         now = time.monotonic()
         waits = [
             self._observer.tick(self._snapshot()),
@@ -170,7 +170,7 @@ class Controller:
     # --- events ---
 
     def _deliver(self, events: Sequence[Any]) -> None:
-        """Handle a batch of events. One that arrives while another is handled waits for its turn."""
+        """Handle a batch of events. Events that arrive during the handling of another event are queued."""
         self._events.extend(events)
         if self._handling:
             return
@@ -221,7 +221,7 @@ class Controller:
             self._checkpoint_log.validating(len(self._run.validating))
 
     def _on_message(self, event: FromWorker) -> FromWorker:
-        """Note what only the controller needs; the engine's index becomes a rank."""
+        """Process what only the controller needs, and replace the engine's index by a rank."""
         ranked = self._attempt.ranked(event)
         if ranked is None:
             return event
@@ -334,7 +334,7 @@ class Controller:
             self._log.launched(attempt, num_workers, first_seq, newest, inline=inline)
             if self._is_first_attempt and self._plan.differences:
                 self._log.tell("differences", f"what differs from last time: {'; '.join(self._plan.differences)}")
-            # Ahead of all else: events of these workers may already be in the queue.
+            # This event goes first because events of these workers may already be in the queue.
             self._events.appendleft(events.LaunchedEvent(attempt, num_workers))
 
     def _start_workers(self, action: events.AssignRanks) -> None:
@@ -365,10 +365,10 @@ class Controller:
         if every_s is not None:
             self._timers.set(every_s, events.SaveDueEvent(self._run.attempt.number))
 
-    # --- what goes wrong ---
+    # --- problems ---
 
     def _on_stillness(self, diagnosis: Diagnosis | None, silent_s: float) -> None:
-        """The watchdog has found that ranks make no progress; None: they do again."""
+        """Handle the watchdog's diagnosis of ranks that make no progress; None: they make progress again."""
         before = self._watchdog.current
         if diagnosis is None:
             return self._log.resumed(before.ranks if before is not None else None, silent_s)
@@ -382,7 +382,7 @@ class Controller:
             self._engine.post(events.StalledEvent(attempt, first, stillness(diagnosis, silent_s)))
 
     def _on_slow_workers(self, event: SlowStartEvent | SlowExitEvent) -> None:
-        """Workers take long to start: say which. Their functions have returned and they do not exit: ask them why."""
+        """Log which workers are slow to start; ask workers whose functions returned why they have not exited."""
         attempt, state = self._run.attempt, self._run.state
         if event.attempt != attempt.number:
             return
@@ -392,7 +392,7 @@ class Controller:
             self._attempt.request_exit_stacks([rank for rank, _ in attempt.present()])
 
     def _tell_of_killed(self, run: MachineState) -> None:
-        """The time to exit was over, and the remaining processes are being killed."""
+        """Log which processes are killed because they did not exit in time."""
         attempt = run.attempt
         ranks = [rank for rank, _ in attempt.present()]
         if run.state is events.RunState.STOPPING and attempt.why != "fail" and ranks:
@@ -402,7 +402,7 @@ class Controller:
             self._log.record(KilledEntry(text=text, ranks=tuple(ranks)), "WARNING")
 
     def _announce_preemption(self, ranks: frozenset[int], within_s: float) -> None:
-        """Tell all workers, and the user."""
+        """Announce the preemption to all workers and to the user."""
         hosts = self._attempt.by_host(ranks)
         deadline_ms = int((time.time() + within_s) * 1000)
         self._preemption = PreemptionInfo(deadline_ms, hosts)
@@ -434,7 +434,7 @@ def _initial_state(plan: RunPlan, rundir: RunDirectory) -> MachineState:
         KeptCheckpoints(
             tuple(sorted(kept, key=lambda each: each.seq)),
             plan.config.checkpoint_config,
-            permanent=frozenset(on_disk),  # with checkpoints in memory, all that outlives this process
+            permanent=frozenset(on_disk),  # if checkpoints are kept in memory, only those on disk outlive this process
         ),
         next_number=max(rundir.durable_backend.next_number(), rundir.backend.next_number()),
     )

@@ -1,4 +1,4 @@
-"""A thread for work that must not block the controller's loop: jobs in order, one at a time."""
+"""A thread for work that must not block the controller's loop. Jobs run in order, one at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Job:
 
 
 class JobThread:
-    """Started with its first job. A job must catch its own exceptions."""
+    """A thread that starts with its first job. Jobs must catch their own exceptions."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -38,7 +38,7 @@ class JobThread:
             self._running = None
 
     def slow(self, after_s: float) -> str | None:
-        """The name of a job that has been running for at least so long, once."""
+        """Return the name of a job that has been running for at least ``after_s``, once per job."""
         running = self._running
         if running is None or running == self._mentioned or time.monotonic() - running[1] < after_s:
             return None
@@ -46,14 +46,14 @@ class JobThread:
         return running[0]
 
     def wait_s(self, after_s: float) -> float | None:
-        """Seconds until the running job will have run for so long."""
+        """Return the seconds until the running job has been running for ``after_s``."""
         running = self._running
         if running is None or running == self._mentioned:
             return None
         return max(0.0, running[1] + after_s - time.monotonic())
 
     def close(self, timeout_s: float | None = None) -> bool:
-        """Return when all jobs are done; False when the time limit is over first."""
+        """Wait until all jobs are done; return False if the time limit expires first."""
         if self._thread is None:
             return True
         self._jobs.put(None)

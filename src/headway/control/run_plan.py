@@ -1,4 +1,4 @@
-"""The run plan, which a controller is given, and the run outcome, which it returns."""
+"""The run plan, which is the controller's input, and the run outcome, which is its result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headway.storage.checkpoint.checkpoint import Checkpoint
 
 @dataclass(frozen=True, kw_only=True)
 class Validator:
-    """How checkpoints are validated. ``task`` is the packed function with the trainer's own keywords."""
+    """Settings for validations. ``task`` is the packed function with the trainer's keyword arguments."""
 
     task: bytes
     timeout_s: float | None = None
@@ -25,14 +25,14 @@ class Validator:
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """Everything a run needs to know, decided before it begins.
+    """Everything that a run needs to know, decided before it starts.
 
     Args:
-        context: Configuration of the run.
+        context: The configuration of the run.
         task: The packed training function.
-        checkpoint: Where to start if the run has no checkpoint of its own.
-        differences: Settings that changed since the last resume, in words.
-        validator: How checkpoints are validated; None: they are not.
+        checkpoint: The checkpoint to start from if the run itself has none.
+        differences: Descriptions of the settings that changed since the last resume.
+        validator: Settings for validations; None if checkpoints are not validated.
         stays: Whether the workers outlive the run.
     """
 
@@ -58,7 +58,7 @@ class RunPlan:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How a run ended."""
+    """The outcome of a run."""
 
     state: RunState
     values: dict[int, bytes]  # what the function returned, by rank

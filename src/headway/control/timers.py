@@ -7,20 +7,20 @@ from dataclasses import dataclass, replace
 
 from headway.control.machine.events import Answer, BeginEvent, OverdueEvent, SaveDueEvent
 
-OVERDUE_S = 2.0  # how long files wait for ranks that have never given any
-LONG_OVERDUE_S = 60.0  # and for ranks that did in an earlier attempt, and do not in this one
+OVERDUE_S = 2.0  # time that files wait for ranks that have never given any
+LONG_OVERDUE_S = 60.0  # time that files wait for ranks that gave some in earlier attempts, but not in this one
 
 
 @dataclass(frozen=True, slots=True)
 class SlowStartEvent:
-    """The workers of this attempt take long to start."""
+    """The workers of this attempt are slow to start."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class SlowExitEvent:
-    """Workers of this attempt take long to exit although their functions have returned."""
+    """Workers of this attempt are slow to exit although their functions have returned."""
 
     attempt: int
 
@@ -31,7 +31,7 @@ Alarm = Answer | BeginEvent | SlowStartEvent | SlowExitEvent
 class Timers:
     def __init__(self) -> None:
         self._set: dict[type, tuple[float, Alarm]] = {}
-        self._waiting: tuple[int, int] | None = None  # attempt and number of the round whose files wait
+        self._waiting: tuple[int, int] | None = None  # attempt and number of the round whose files are waiting
         self._since = 0.0
 
     def set(self, after_s: float | None, event: Alarm) -> None:
@@ -42,11 +42,11 @@ class Timers:
             self._set[type(event)] = (time.monotonic() + after_s, event)
 
     def waits(self) -> list[float]:
-        """Seconds until each of them fires."""
+        """Return the seconds until each timer fires."""
         return [max(0.0, when - time.monotonic()) for when, _ in self._set.values()]
 
     def due(self) -> list[Alarm]:
-        """Events whose time has come."""
+        """Return the events that are due, and clear their timers."""
         now = time.monotonic()
         fired = [event for when, event in self._set.values() if when <= now]
         for event in fired:
@@ -56,7 +56,7 @@ class Timers:
         return fired
 
     def save_is_due(self) -> SaveDueEvent | None:
-        """The one event that cannot wait for its turn: while an inline function runs, no other timer fires."""
+        """Return the SaveDueEvent if it is due: unlike other timers, it also fires while an inline function runs."""
         when, event = self._set.get(SaveDueEvent, (0.0, None))
         if event is None or when > time.monotonic():
             return None

@@ -1,1 +1,1 @@
-"""Explains why ranks stalled or failed: stacks, what they wait for, who is to blame."""
+"""The diagnosis of ranks that stalled or failed: stacks, what they wait for, which rank is to blame."""

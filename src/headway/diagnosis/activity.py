@@ -1,4 +1,4 @@
-"""What a rank does: from the stack of its main thread and from its heartbeat. Pure."""
+"""The activity of a rank, determined from its main thread's stack and its heartbeat. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway.core.messages import Frame, Wait, WaitOperation
 
 Kind = Literal["collective", "wait", "loader", "storage", "lock", "sleep", "io", "child", "code"]
 
-# Files of torch.distributed, by the end of their paths: a main thread in one of them is in a collective.
+# Files of torch.distributed, as suffixes of paths. A main thread in one of them is in a collective.
 _COLLECTIVES = (
     "torch/distributed/distributed_c10d.py",
     "torch/distributed/_functional_collectives.py",
@@ -36,7 +36,7 @@ _WAITING_FILES: dict[Kind, tuple[str, ...]] = {
     "io": _NETWORK,
     "lock": ("/threading.py", "/queue.py", "/concurrent/futures/_base.py"),
 }
-# A compiler may take any time. Compiled code runs through some of the same files.
+# A compiler may take any amount of time. Compiled code also runs through some of these files.
 _COMPILERS = (
     "torch/_dynamo/convert_frame.py",
     "torch/_dynamo/backends/",
@@ -67,7 +67,7 @@ WAITS: dict[WaitOperation, str] = {
 
 @dataclass(frozen=True)
 class Doing:
-    """``what``: the operation by name; ``where``: the line of user code that led to it."""
+    """The activity of a rank. ``what``: the operation's name; ``where``: the line of user code that led to it."""
 
     kind: Kind
     what: str = ""
@@ -79,13 +79,13 @@ class Doing:
 
 
 def doing(frames: Sequence[Frame], *, idle: bool, in_loader: bool = False, wait: Wait | None = None) -> Doing:
-    """What a rank does: its innermost calls decide; the user's own innermost line says where.
+    """Determine what a rank does from its innermost calls, and where from the innermost line of user code.
 
     Args:
-        frames: The calls of its main thread, the outermost first.
+        frames: The calls of its main thread, outermost first.
         idle: Whether none of its threads computes.
-        in_loader: Whether its heartbeat says that it waits for a batch.
-        wait: What its heartbeat says that it waits for.
+        in_loader: Whether it waits for a batch, according to its heartbeat.
+        wait: What it waits for, according to its heartbeat.
     """
     kind, what = _kind(frames, idle=idle, in_loader=in_loader, wait=wait)
     return Doing(kind, what, _where(frames))
@@ -107,7 +107,7 @@ def is_importing(frames: Sequence[Frame]) -> bool:
 
 def _kind(frames: Sequence[Frame], *, idle: bool, in_loader: bool, wait: Wait | None) -> tuple[Kind, str]:
     inner = _after_users(frames)
-    # A heartbeat may be older than the stack: the wait counts as long as the main thread is in a call of Headway.
+    # The heartbeat may be older than the stack, so its wait counts only if the main thread is in a Headway call.
     if wait is not None and wait.is_for_ranks and any(_WORKER in frame.file for frame in inner):
         return "wait", WAITS[wait.operation]
     if in_loader or any(part in frame.file for frame in frames for part in _LOADERS):
@@ -127,7 +127,7 @@ def _kind(frames: Sequence[Frame], *, idle: bool, in_loader: bool, wait: Wait | 
 
 
 def _name(collective: Sequence[Frame]) -> str:
-    """The outermost public function of torch.distributed; of DDP, its method."""
+    """Return the outermost public function of torch.distributed, or the method of DDP."""
     first = collective[0]
     if first.file.endswith("nn/parallel/distributed.py"):
         return f"DistributedDataParallel.{first.function}"
@@ -135,7 +135,7 @@ def _name(collective: Sequence[Frame]) -> str:
 
 
 def _after_users(frames: Sequence[Frame]) -> list[Frame]:
-    """The calls below the innermost frame of user code, without that frame."""
+    """Return the calls made from the innermost frame of user code, without that frame."""
     last = max((i for i, frame in enumerate(frames) if frame.users), default=-1)
     return list(frames[last + 1 :])
 

@@ -1,7 +1,7 @@
-"""What a line of code waits for, guessed from the objects that it names: a lock, a file, a sleep.
+"""The object that a line of code waits for, guessed from the names in it: a lock, a file, a sleep.
 
-A C function has no frame. But the innermost line names what it called: these names are looked up without running user
-code, and objects that a thread can wait for are recognized by their type.
+A C function has no frame, but the innermost line contains the name of the function that it called. The names in the
+line are looked up without running user code, and objects that a thread can wait for are recognized by their type.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headway.diagnosis import source_lines
 from headway.diagnosis.safe_inspection import NOTHING, attribute, is_a, local_variables, module_of
 
 _NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
-_MAX_CHARS = 1000  # of a line
+_MAX_CHARS = 1000  # of a line that is searched
 
 _LOCKS = (
     _thread.LockType,
@@ -51,14 +51,14 @@ _CALLS: dict[int, Hint] = {
 
 
 def hint(frame: FrameType) -> Hint:
-    """What the innermost line of this frame waits for; empty where that is not visible."""
+    """Return what the innermost line of this frame waits for; empty if that cannot be determined."""
     text = source_lines.line(frame.f_code.co_filename, frame.f_lineno or 0)[:_MAX_CHARS]
     found = [kind for name in _NAME.findall(text) for kind in _kinds(frame, name.split("."))]
     return found[-1] if found else ""
 
 
 def _kinds(frame: FrameType, parts: list[str]) -> list[Hint]:
-    """The kind of each prefix of a dotted name: in ``self.lock.acquire`` the second one is a lock."""
+    """Return the kinds of the prefixes of a dotted name; in ``self.lock.acquire`` the second prefix is a lock."""
     thing: Any = _first(frame, parts[0])
     found = [_kind(thing)]
     for part in parts[1:]:

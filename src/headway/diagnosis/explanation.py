@@ -1,7 +1,7 @@
-"""Explains why a run failed or stalled, in words, from its failure bundles and its journal. Pure.
+"""The explanation of why a run failed or stalled, as text, from its failure bundles and its journal. Pure.
 
-Written for a person on call: first what happened, then where each rank was, what followed, what may help, and finally
-where to look further.
+It is written for an engineer on call: first what happened, then where each rank was, what followed, what may help, and
+finally where to find more information.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from headway.core.schema.journal_entries import (
 )
 from headway.diagnosis.remedies import remedies
 
-CONSPICUOUS = 1.5  # times the earlier memory …
-CONSPICUOUS_BYTES = 256e6  # … and at least this much more
-LONGEST_CAUSE = 120  # where the full text is shown elsewhere
+CONSPICUOUS = 1.5  # report memory that grew to this multiple of the earlier memory …
+CONSPICUOUS_BYTES = 256e6  # … and by more than this
+LONGEST_CAUSE = 120  # in characters, if the full text is shown elsewhere
 _LABEL = 12
 
 
 @dataclass(frozen=True)
 class Case:
-    """One failure or stall. ``where``: its directory, for people; ``replay``: the command that runs it again."""
+    """One failure or stall. ``where``: its directory, as shown to users; ``replay``: the command that runs it again."""
 
     summary: FailureSummary
     where: str
@@ -43,7 +43,7 @@ class Case:
 
 
 def state(name: str, state: str, events: Sequence[JournalEntry]) -> str:
-    """The state of the run in one sentence."""
+    """Describe the state of the run in one sentence."""
     attempts = [event.attempt for event in events if isinstance(event, LaunchEntry)]
     attempt = f" (attempt {attempts[-1]})" if attempts else ""
     match state:
@@ -65,7 +65,7 @@ def state(name: str, state: str, events: Sequence[JournalEntry]) -> str:
 
 
 def explained(case: Case, events: Sequence[JournalEntry], stall: FailureSummary | None = None) -> str:
-    """All that is known of one case. ``stall``: what was found when the attempt stalled, before it failed."""
+    """Explain one case with all that is known. ``stall``: the summary of the stall before the attempt failed."""
     summary = case.summary
     found = stall if stall is not None and summary.fault == "stalled" else summary
     verb = "stalled" if case.is_stall else "ended" if summary.kind == "preempted" else "failed"
@@ -89,7 +89,7 @@ def _facts(case: Case, found: FailureSummary, events: Sequence[JournalEntry]) ->
 
 
 def begun(summary: FailureSummary) -> str:
-    """Where the attempt started."""
+    """Describe where the attempt started."""
     if summary.first_seq is None:
         return "its workers did not start"
     checkpoint = summary.checkpoint
@@ -98,7 +98,7 @@ def begun(summary: FailureSummary) -> str:
 
 
 def whereabouts(summary: FailureSummary) -> list[tuple[str, str]]:
-    """Where each rank was; ranks that were in the same place share a line."""
+    """Describe where each rank was; ranks in the same place share a line."""
     groups: dict[str, list[int]] = {}
     for rank in range(summary.num_workers):
         groups.setdefault(_whereabouts(summary, rank), []).append(rank)
@@ -121,7 +121,7 @@ def _whereabouts(summary: FailureSummary, rank: int) -> str:
 
 
 def grown_memory(summary: FailureSummary) -> list[str]:
-    """The ranks whose memory grew conspicuously during the recorded time."""
+    """Describe the ranks whose memory grew conspicuously during the recorded time."""
     found = []
     for rank, history in summary.memory.items():
         if not history:
@@ -134,7 +134,7 @@ def grown_memory(summary: FailureSummary) -> list[str]:
 
 
 def aftermath(summary: FailureSummary, events: Sequence[JournalEntry]) -> str:
-    """What followed a failure."""
+    """Describe what followed a failure."""
     attempt = summary.attempt
     ending = next((e for e in events if isinstance(e, RetryEntry | EndEntry) and e.attempt == attempt), None)
     following = next((e for e in events if isinstance(e, LaunchEntry) and e.attempt > attempt), None)
@@ -158,7 +158,7 @@ def _continuation(launched: LaunchEntry | None) -> str:
 
 
 def after_stall(summary: FailureSummary, events: Sequence[JournalEntry]) -> str:
-    """What followed a stall."""
+    """Describe what followed a stall."""
     for event in (event for event in events if event.time > summary.time):
         match event:
             case StallEntry(fault=None, text=text):
@@ -170,7 +170,7 @@ def after_stall(summary: FailureSummary, events: Sequence[JournalEntry]) -> str:
 
 
 def _traceback(summary: FailureSummary) -> str:
-    """The user's own, of the first rank that has one."""
+    """Return the user's traceback from the first failure that has one."""
     for failure in summary.failures or ():
         if failure.traceback:
             return f"on rank {failure.rank}:\n{textwrap.indent(failure.traceback.rstrip(), '  ')}"

@@ -1,6 +1,6 @@
-"""What ``headway replay`` needs to run one rank of an attempt again. Pure.
+"""The information that ``headway replay`` needs to run one rank of an attempt again. Pure.
 
-Environment variables are recorded by name only, because their values may be secrets; secret arguments are left out.
+Environment variables are recorded by name only, because their values may be secrets; secret arguments are omitted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headway.core.task import WorkerOptions
 
 
 def noted(starts: Sequence[Start], preload: Iterable[str], env_vars: Iterable[str]) -> ReplayScene:
-    """The scene of an attempt; ``preload``: modules that workers import; ``env_vars``: those that the user has set."""
+    """Return the scene of an attempt; ``preload``: modules that workers import; ``env_vars``: those set by the user."""
     run, looks = starts[0].run, starts[0].setup
     return ReplayScene(
         cwd=looks.cwd,
@@ -31,13 +31,13 @@ def noted(starts: Sequence[Start], preload: Iterable[str], env_vars: Iterable[st
 
 
 def place(scene: ReplayScene, rank: int) -> RankAssignment:
-    """The ranks of this worker."""
+    """Return the rank assignment of this worker."""
     known: dict[str, Any] = scene.places[rank]
     return RankAssignment(**{**known, "gpus": tuple(known["gpus"]), "visible_gpus": tuple(known["visible_gpus"])})
 
 
 def run_info(scene: ReplayScene, description: RunDescription, attempt: int, path: str) -> RunInfo:
-    """The run as the rank knew it, at its present ``path``; ``description`` is that of ``run.json``."""
+    """Return the run as the rank knew it, with its current ``path``; ``description`` comes from ``run.json``."""
     return RunInfo(
         id=description.id,
         name=description.name,

@@ -1,7 +1,7 @@
-"""Inspects objects of unknown classes without running their code.
+"""Inspection of objects of unknown classes without running their code.
 
-``isinstance`` asks an object for its ``__class__``, ``len`` and ``repr`` call its methods, and even the attributes of a
-class may be properties of its metaclass. The functions here read only what the interpreter itself keeps.
+``isinstance`` reads an object's ``__class__``, ``len`` and ``repr`` call its methods, and even the attributes of a
+class may be properties of its metaclass. The functions in this module read only what the interpreter itself stores.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ _qualname = type.__dict__["__qualname__"].__get__
 
 
 def is_a(value: object, *kinds: type) -> bool:
-    """``isinstance`` without asking the object for its ``__class__``."""
+    """Like ``isinstance``, but without reading the object's ``__class__``."""
     return any(base is kind for base in _mro(type(value)) for kind in kinds)
 
 
 def module_of(kind: type) -> str:
-    """The module of a class; empty where it is unknown."""
+    """Return the module of a class; empty if it is unknown."""
     name = _module(kind)
     return name if type(name) is str else ""
 
 
 def name_of(kind: type) -> str:
-    """``package.module.Class``."""
+    """Return ``package.module.Class``."""
     module = module_of(kind)
     return f"{module}.{_qualname(kind)}" if module else _qualname(kind)
 
 
 def attribute(thing: object, name: str) -> Any:
-    """An attribute as it is stored, or NOTHING; properties are not called."""
+    """Return an attribute as it is stored, or NOTHING; properties are not called."""
     if type(found := _own_dict(thing)) is dict and name in found:
         return found[name]
     for kind in _mro(thing) if is_a(thing, type) else (), _mro(type(thing)):
@@ -55,22 +55,22 @@ def _own_dict(thing: object) -> Any:
 
 
 def _stored(value: Any, thing: object) -> Any:
-    """The value in a slot; any other value as it is."""
+    """Return the value in a slot, or any other value unchanged."""
     if type(value) in (MemberDescriptorType, GetSetDescriptorType):
         try:
             return value.__get__(thing)
-        except Exception:  # the slot is empty, or the user's descriptor fails: the value is unknown
+        except Exception:  # the slot is empty, or the user's descriptor fails; the value is unknown
             return NOTHING
     return NOTHING if type(value) is property else value
 
 
 def local_variables(frame: FrameType) -> dict[str, Any]:
-    """The local variables of a frame; those of a class body or of ``exec`` only where they are in a plain dict."""
+    """Return a frame's local variables; for a class body or ``exec``, only if they are in a plain dict."""
     found = frame.f_locals
     return found if type(found) is dict else {}
 
 
 def loaded(module: str, name: str) -> Any:
-    """An attribute of a module that is imported already; else None."""
+    """Return an attribute of a module; None if the module has not been imported."""
     found = sys.modules.get(module)
     return vars(found).get(name) if type(found) is ModuleType else None

@@ -1,4 +1,4 @@
-"""Source lines for stack dumps; the file name of a frame may be anything."""
+"""Source lines for stack dumps. The file name of a frame can be any string."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import linecache
 import os
 import stat
 
-MAX_BYTES = 4 << 20  # larger files are no source files
+MAX_BYTES = 4 << 20  # larger files are not source files
 
 
 def line(filename: str, number: int) -> str:
-    """A line without its indentation; empty where it cannot be read.
+    """Return a line without its indentation; empty if it cannot be read.
 
-    Pipes, devices and large files are not read. Notebook cells are in the cache of :mod:`linecache` already.
+    Pipes, devices and large files are not read. Notebook cells are already in the cache of :mod:`linecache`.
     """
     if filename not in linecache.cache and not _is_small_file(filename):
         return ""
     try:
         return linecache.getline(filename, number).strip()
-    except Exception:  # linecache runs loaders of the user's modules; or the file is no text
+    except Exception:  # linecache runs loaders of the user's modules, or the file is not a text file
         return ""
 
 

@@ -1,7 +1,7 @@
 """Stack dumps of this process: the calls of every thread with their locals, shortened and without secrets.
 
-No user code runs for it: no ``repr`` of their objects, no property, not even ``isinstance``, nothing that could wait
-for a device. An object takes the same short time whatever its size.
+A dump runs no user code: no ``repr`` of the user's objects, no property, not even ``isinstance``, and nothing that
+could wait for a device. Every object takes the same short time, regardless of its size.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ MAX_VALUE_CHARS = 80
 MAX_FRAMES = 60
 MAX_LOCALS = 30
 MAX_ITEMS = 4
-MAX_SEARCHED_CHARS = 1000  # for secrets
+MAX_SEARCHED_CHARS = 1000  # of a text that is searched for secrets
 MAX_BITS = 256  # of an integer that is shown
 _WORKER = "headway/worker/main.py"
 
 
 def main_thread() -> tuple[Frame, ...]:
-    """The main thread's calls, the outermost first."""
+    """Return the main thread's calls, outermost first."""
     innermost = sys._current_frames().get(threading.main_thread().ident or 0)
     return tuple(_frame(each, leaf=each is innermost) for each in _calls(innermost))
 
@@ -42,7 +42,7 @@ STARTING = "starting processes that map rows"
 
 
 def phase() -> str:
-    """What a thread does that may take long; empty where there is nothing of that kind."""
+    """Return a long-running operation of some thread; empty if there is none."""
     for innermost in sys._current_frames().values():
         for frame in _calls(innermost):
             if frame.f_code.co_name == _STARTS[1] and frame.f_code.co_filename.endswith(_STARTS[0]):
@@ -51,7 +51,7 @@ def phase() -> str:
 
 
 def all_threads() -> str:
-    """Every thread's calls with their locals; the main one first."""
+    """Describe every thread's calls with their locals, main thread first."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main = threading.main_thread().ident
     frames = sorted(sys._current_frames().items(), key=lambda item: (item[0] != main, names.get(item[0], "~")))
@@ -63,7 +63,7 @@ def all_threads() -> str:
 
 
 def of_error(error: BaseException) -> str:
-    """The calls that led to an exception, with their locals at that time."""
+    """Describe the calls that led to an exception, with their locals at that time."""
     return f"{type(error).__qualname__} raised here:\n{_as_text(_traceback(error.__traceback__))}"
 
 
@@ -91,7 +91,7 @@ def _traceback(link: TracebackType | None) -> list[tuple[FrameType, int]]:
 
 
 def _as_text(frames: Sequence[tuple[FrameType, int]]) -> str:
-    """The calls from the user's first one on; those before are Headway's."""
+    """Format the calls from the first user call on, without the Headway calls before it."""
     ours = [i for i, (frame, _) in enumerate(frames) if frame.f_code.co_filename.endswith(_WORKER)]
     first = ours[-1] + 1 if ours and ours[-1] + 1 < len(frames) else 0
     lines = []
@@ -105,7 +105,7 @@ def _as_text(frames: Sequence[tuple[FrameType, int]]) -> str:
 
 
 def _encodable(text: str) -> str:
-    """Text that any file can hold: lone surrogates become escapes."""
+    """Make a text writable to any file by escaping lone surrogates."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -124,10 +124,10 @@ def _is_uninteresting(name: str, value: object) -> bool:
 
 
 def described(value: Any, depth: int = 0) -> str:
-    """A value in a few words, without running its code."""
+    """Describe a value in a few words, without running its code."""
     try:
         return _described(value, depth)
-    except Exception:  # it may change meanwhile, in another thread
+    except Exception:  # another thread may change it in the meantime
         return f"<{name_of(type(value))}>"
 
 
@@ -157,13 +157,13 @@ def _cut(text: str) -> str:
 
 @dataclass(frozen=True)
 class _Opaque:
-    """Hides a value from the search for secrets."""
+    """A wrapper that hides a value from the search for secrets."""
 
     value: Any
 
 
 def _listed(items: Iterable[Any], depth: int) -> str:
-    """Items of a list, treated as a command line: what follows ``--token`` is left out."""
+    """Describe the items of a list as if they were a command line: the item after ``--token`` is omitted."""
     texts = [item[:MAX_SEARCHED_CHARS] if type(item) is str else _Opaque(item) for item in items]
     shown = (item.value if type(item) is _Opaque else item for item in redact_arguments(texts))
     return ", ".join(described(item, depth + 1) for item in shown)
@@ -180,7 +180,7 @@ def _items(value: dict[Any, Any], depth: int) -> str:
 
 
 def _shape(value: Any) -> str:
-    """The shape and type of a tensor or an array. Subclasses of tensors are left out: they may run code."""
+    """Return the shape and type of a tensor or an array, but not of tensor subclasses, because they may run code."""
     kind = type(value)
     if module_of(kind).startswith("torch") and kind in (loaded("torch", "Tensor"), loaded("torch.nn", "Parameter")):
         return f"{kind.__qualname__} {tuple(value.shape)} {value.dtype} on {value.device}"
@@ -195,7 +195,7 @@ _FAULTHANDLER_CALL = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in 
 
 
 def from_faulthandler(text: str) -> tuple[Frame, ...]:
-    """The main thread's calls in a dump of :mod:`faulthandler`, which names the innermost first."""
+    """Parse the main thread's calls from a :mod:`faulthandler` dump, which lists the innermost call first."""
     threads = re.split(r"^(?:Current t|T)hread .*$", text, flags=re.MULTILINE)
     main = threads[-1] if threads else ""  # the oldest thread comes last
     found = [match for line in main.splitlines() if (match := _FAULTHANDLER_CALL.match(line))]

@@ -1,15 +1,15 @@
-"""Decides why ranks make no progress: which rank is to blame, and for what. Pure.
+"""The verdict on ranks that make no progress: which rank is to blame, and for what. Pure.
 
-The input is three samples of every rank's stack, a moment apart, and what the kernel says about its processes. Ranks
-that *wait* (in a collective, or in a call of Headway that waits for ranks) wait for a rank that does not; what that one
-does is the class of the fault. Where all ranks wait, they wait for each other: in different operations, or after
-different numbers of batches.
+The input is three samples of every rank's stack, taken a moment apart, and the kernel's statistics on its processes.
+Ranks that *wait* (in a collective, or in a Headway call that waits for other ranks) wait for a rank that does not wait;
+what that rank does determines the class of the fault. If all ranks wait, they wait for each other: in different
+operations, or after different numbers of batches.
 
-Silence alone is no stall. These ranks are not blamed, however long it takes:
+Silence alone is not a stall. These ranks are never blamed, no matter how long they are silent:
 
-- a rank that computes, as long as no rank waits for it and no rank leaves it behind (see ``Rank.left_behind``);
+- a rank that computes, while no rank waits for it and no rank leaves it behind (see ``Rank.left_behind``);
 - a rank whose main thread waits while its other threads, or processes that it has started, compute (``Rank.alive``);
-- a rank that does not compute, and reads or writes files (``Rank.transfers``): a download, a slow disk;
+- a rank that does not compute, but reads or writes files (``Rank.transfers``): a download, a slow disk;
 - a rank that compiles, imports modules, reads a checkpoint, or has announced a phase (``Rank.phase``).
 
 A rank that is ready to run but gets no CPU (on a crowded machine) counts as computing; the time without a CPU is not
@@ -28,24 +28,24 @@ from headway.core.messages import Frame, Heartbeat
 from headway.diagnosis.activity import Doing, doing, is_compiling, is_importing
 
 Fault = Literal[
-    "stopped",  # by a signal, or in a debugger
+    "stopped",  # stopped by a signal, or in a debugger
     "dead",  # the process has ended
     "busy",  # it computes in one place
-    "slow",  # it computes, in many places, and the others wait
+    "slow",  # it computes, in several places, and the other ranks wait
     "lock",
     "sleep",
     "loader",
     "io",
     "child",
-    "blocked",  # it waits for something unknown
+    "blocked",  # it waits for something that cannot be determined
     "mismatch",  # different collectives on different ranks
     "uneven",  # different numbers of batches
     "collective",  # all ranks are in the same collective, which does not end
 ]
 
-BUSY = 0.2  # of a core that a thread uses, or would use if it got it
-SPINS = 0.8  # of a core: the thread does nothing but compute
-TRANSFERS = 64 * 1024  # bytes per second, in files and pipes: more than reports and logs write
+BUSY = 0.2  # share of a core that a thread uses, or would use if it were scheduled
+SPINS = 0.8  # share of a core: the thread does nothing but compute
+TRANSFERS = 64 * 1024  # bytes per second in files and pipes: more than reports and logs need
 OWN_WORK = "waiting for threads or processes of its own, which compute"
 
 
@@ -54,16 +54,16 @@ class Sample:
     """One sample of one rank.
 
     Args:
-        state: Of its main thread, as in /proc.
+        state: The state of its main thread, as in /proc.
         cpu_s: The CPU time of its main thread so far.
-        all_s: How long its threads have run or waited for a CPU so far.
-        time_s: When the sample was taken.
-        main: The calls of its main thread; empty where they are unknown.
-        answered: Whether the rank has answered itself.
-        delay_s: How long its main thread has waited for a CPU so far.
-        tree_s: How long the threads of all its processes have run or waited for a CPU so far.
-        phase: What another thread does that its loader waits for, and that may take long.
-        moved_bytes: What all its processes have read from and written to files and pipes so far.
+        all_s: The time that its threads have run or waited for a CPU so far.
+        time_s: The time when the sample was taken.
+        main: The calls of its main thread; empty if they are unknown.
+        answered: Whether the rank itself answered the request.
+        delay_s: The time that its main thread has waited for a CPU so far.
+        tree_s: The time that the threads of all its processes have run or waited for a CPU so far.
+        phase: A long-running operation in another thread that its data loader waits for.
+        moved_bytes: The bytes that all its processes have read from and written to files and pipes so far.
     """
 
     state: str = ""
@@ -85,11 +85,11 @@ class Rank:
     Args:
         rank: Its number.
         silent: Whether it has made no progress for a while.
-        samples: What it did, three times.
+        samples: The three samples of it.
         heartbeat: Its progress, and what it waits for.
         over: Whether its function has returned.
-        before: An earlier sample without a stack: a rank that computes now and then has computed since.
-        reporting: Whether it has reported several times lately.
+        before: An earlier sample without a stack, which reveals ranks that compute only from time to time.
+        reporting: Whether it has recently reported several times.
         left_behind: Whether ranks that were in step with it have reported several times since it fell silent.
     """
 
@@ -118,7 +118,7 @@ class Rank:
     def runnable(self) -> float:
         """The share of the time in which its main thread ran, or waited for nothing but a CPU."""
         if len(self.samples) > 1 and all(sample.state == "R" for sample in self.samples):
-            return 1.0  # the kernel counts a run delay only when it has ended
+            return 1.0  # the kernel counts a run delay only after it has ended
         first = self.samples[0]
         return _share(self.last.cpu_s - first.cpu_s + self.last.delay_s - first.delay_s, self._passed_s)
 
@@ -129,17 +129,17 @@ class Rank:
 
     @property
     def computes(self) -> bool:
-        """Whether its main thread computes, or would if it got a CPU."""
+        """Whether its main thread computes, or would if it were scheduled."""
         return self.runnable > BUSY
 
     @property
     def idle(self) -> bool:
-        """Whether none of its threads computes: a backward pass on a GPU, for example, runs in another thread."""
+        """Whether none of its threads computes. A backward pass on a GPU, for example, runs in another thread."""
         return _share(self.last.all_s - self.samples[0].all_s, self._passed_s) <= BUSY
 
     @property
     def alive(self) -> bool:
-        """Whether processes that it has started compute, or its other threads while its main thread waits."""
+        """Whether processes that it has started compute, or other threads do while its main thread waits."""
         first, last = self.before or self.samples[0], self.last
         passed_s = last.time_s - first.time_s
         if self.computes:
@@ -149,7 +149,7 @@ class Rank:
 
     @property
     def transfers(self) -> bool:
-        """Whether it, or a process that it has started, reads or writes files all the time without computing."""
+        """Whether it, or a process that it has started, continuously reads or writes files without computing."""
         moved = [after.moved_bytes - before.moved_bytes for before, after in pairwise(self.samples)]
         return bool(moved) and not self.computes and min(moved) > 0 and sum(moved) > TRANSFERS * self._passed_s
 
@@ -159,7 +159,7 @@ class Rank:
 
     @property
     def is_inactive(self) -> bool:
-        """Whether it does nothing at all, by the kernel's figures and by its stack."""
+        """Whether it does nothing at all, according to the kernel's statistics and its stack."""
         return not self.moves and not self.computes and not self.alive and not self.transfers
 
     @property
@@ -174,7 +174,7 @@ class Rank:
 
     @property
     def phase(self) -> str:
-        """The phase it is in, in which silence is expected; empty where it is in none."""
+        """The phase it is in, during which silence is expected; empty if it is in none."""
         if self.heartbeat.phase:
             return self.heartbeat.phase
         if self.doing.kind == "loader" and (begins := [sample.phase for sample in self.samples if sample.phase]):
@@ -215,7 +215,7 @@ class Diagnosis:
 
 
 def diagnose(ranks: Sequence[Rank]) -> Diagnosis | None:
-    """The diagnosis; None if every rank makes progress or its silence is expected."""
+    """Return the diagnosis; None if every rank makes progress or its silence is expected."""
     seen = [rank for rank in ranks if rank.samples or rank.over]
     if stopped := [rank for rank in seen if rank.stopped]:
         return _found("stopped", stopped, seen, "stopped, by a signal or in a debugger")
@@ -224,7 +224,7 @@ def diagnose(ranks: Sequence[Rank]) -> Diagnosis | None:
     waiting = [rank for rank in seen if rank.waits]
     others = [rank for rank in seen if not rank.waits]
     if len(seen) == 1 and waiting:
-        return None  # no other rank could release it: it waits for its device
+        return None  # no other rank could release it, so it waits for its device
     if others and (blamed := _blamed(others, waiting, seen)):
         return blamed
     held = [rank for rank in waiting if not rank.over and rank.silent]  # silent long enough for a stall
@@ -237,10 +237,10 @@ def diagnose(ranks: Sequence[Rank]) -> Diagnosis | None:
 
 
 def _blamed(others: Sequence[Rank], waiting: Sequence[Rank], seen: Sequence[Rank]) -> Diagnosis | None:
-    """Where some ranks do not wait, blame the one that is furthest behind: the waiting ranks wait for it.
+    """If some ranks do not wait, blame the one that is furthest behind, because the waiting ranks wait for it.
 
-    An inactive rank is to blame whatever the others do. A rank that computes is to blame only if another one waits for
-    it, and cannot be waiting for a third one (for example, a rank in a phase).
+    An inactive rank is to blame whatever the others do. A rank that computes is to blame only if another rank waits for
+    it and cannot be waiting for a third rank (for example, one in a phase), or if it spins and was left behind.
     """
     held = [rank for rank in waiting if not rank.over and rank.silent]
     suspects = [rank for rank in others if not rank.phase and rank.silent]
@@ -297,7 +297,7 @@ def _waiting_for_each_other(waiting: Sequence[Rank], seen: Sequence[Rank]) -> Di
     if over:
         return _uneven(over, held, seen)
     if all(rank.alive for rank in held):
-        return None  # for example, they transfer a large tensor
+        return None  # for example, they are transferring a large tensor
     if all(rank.doing.kind == "wait" for rank in held) and len({rank.heartbeat.meetings for rank in held}) == 1:
         return None  # the controller releases them, or fails the run
     batches = {rank.heartbeat.batches for rank in held}
@@ -318,7 +318,7 @@ def _waiting_for_each_other(waiting: Sequence[Rank], seen: Sequence[Rank]) -> Di
 
 
 def _contradiction(held: Sequence[Rank], over: Sequence[Rank], seen: Sequence[Rank]) -> Diagnosis | None:
-    """What is wrong with ranks that wait while others make progress, whichever rank they wait for."""
+    """Diagnose ranks that wait while others make progress, whichever rank they wait for."""
     fewer = [rank for rank in over if any(_is_ahead(other, rank) for other in held)]
     if fewer:
         return _uneven(fewer, held, seen)
@@ -328,7 +328,7 @@ def _contradiction(held: Sequence[Rank], over: Sequence[Rank], seen: Sequence[Ra
 
 
 def _is_ahead(rank: Rank, other: Rank) -> bool:
-    """Whether it waits in an operation that the other rank, which has returned, will never reach."""
+    """Whether it waits in an operation that the other rank will never reach, because its function has returned."""
     mine, its = (
         (rank.heartbeat.batches, rank.heartbeat.collectives),
         (other.heartbeat.batches, other.heartbeat.collectives),
@@ -352,7 +352,7 @@ def _uneven(fewer: Sequence[Rank], held: Sequence[Rank], seen: Sequence[Rank]) -
 
 
 def _odd_ones(held: Sequence[Rank]) -> list[Rank]:
-    """The ranks in the operation that the fewest are in; in a tie, those that are furthest behind."""
+    """Return the ranks in the operation with the fewest ranks; in a tie, those that are furthest behind."""
     count = {what: sum(rank.doing.what == what for rank in held) for what in {rank.doing.what for rank in held}}
     least = min(count.values())
     odd = [rank for rank in held if count[rank.doing.what] == least]

@@ -1,15 +1,15 @@
-"""The watchdog notices ranks that make no progress, and finds out why.
+"""The watchdog detects ranks that make no progress, and determines why.
 
-    progress ──▶ silence ──▶ half of stall_warn_s: what has it computed so far?
+    progress ──▶ silence ──▶ half of stall_warn_s: read the CPU time it has used so far
        ▲                 ──▶ stall_warn_s: three samples of every rank, a moment apart ──▶ a diagnosis, or none
        └── one of these ranks makes progress: the stall is over ◀── again after a while ◀─────┘
 
-Every rank has a clock of its own: progress of other ranks says nothing about it. A clock restarts with a message that
-shows progress, or with CPU time that the rank's threads and processes have used. Where the controller's own thread did
-not run for a while (a suspended machine), all clocks restart.
+Every rank has its own clock, because the progress of one rank says nothing about another. A clock restarts on a message
+that shows progress, or if the rank's threads and processes have used CPU time. If the controller's own thread did not
+run for a while (because the machine was suspended, for example), all clocks restart.
 
-A sample is the rank's answer to RequestStacks, and what the system says about its processes; a rank that does not
-answer is sampled from outside. Everything runs in the controller's thread, and nothing waits.
+A sample consists of the rank's answer to RequestStacks and of the system's statistics on its processes; a rank that
+does not answer is sampled from outside. Everything runs in the controller's thread, and nothing blocks.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from headway.engine.process_stats import OutsideStacks, ProcessStats
 
 NUM_LOOKS = 3
 BETWEEN_S = 0.75
-AWAY_S = 2.0  # a sample is late by more than this: this process was stopped, and the workers with it
-REPORTING = 3  # reports within the time after which a rank counts as silent
-LEFT_BEHIND = 1.6  # times that time, for a rank that computes and that no rank waits for
-PATIENCE = 1.5  # times as long as the longest silence that ended by itself
-PHASE_S = 60.0  # in one phase until it is mentioned; then after twice as long, and so on
+AWAY_S = 2.0  # if a sample is later than this, this process was stopped, and so were the workers
+REPORTING = 3  # a rank with this many recent reports counts as reporting
+LEFT_BEHIND = 1.6  # times the silence threshold, for a rank that computes and that no rank waits for
+PATIENCE = 1.5  # times the longest silence that ended by itself
+PHASE_S = 60.0  # time in one phase before it is logged; the interval doubles each time
 
 
 class RankProbe(Protocol):
@@ -47,10 +47,10 @@ class _Watched:
     """One rank: its last progress, and the samples taken since it fell silent.
 
     Args:
-        since: When it made progress last.
-        alive: When it last computed.
-        in_step: How often each rank had reported when this one did so last.
-        before: A sample without a stack, some time before the others.
+        since: The time of its last progress.
+        alive: The time when it was last seen computing or transferring files.
+        in_step: The number of reports of each rank at the time of this rank's last report.
+        before: A sample without a stack, taken some time before the others.
     """
 
     since: float
@@ -66,17 +66,17 @@ class _Watched:
     answer: StackDump | None = None
     stacks: str = ""  # the newest dump, as text
     outside: OutsideStacks | None = None
-    mention_s: float = 0.0  # mention a phase that lasts so long
+    mention_s: float = 0.0  # log a phase that has lasted this long
 
 
 class Watchdog:
     """Watches the ranks of one attempt at a time.
 
     Args:
-        config: After how long silence is a stall.
+        config: The settings for the time after which silence is a stall.
         probe: Access to the ranks.
-        on_diagnosis: Called with a diagnosis, and with None when a stall is over; and with how long it has lasted.
-        on_long_phase: Called with a phase that lasts long, its ranks and its duration. It is no stall.
+        on_diagnosis: Called with a diagnosis, or None when a stall has ended, and with the duration of the silence.
+        on_long_phase: Called with a long phase, its ranks and its duration. A phase is not a stall.
     """
 
     def __init__(
@@ -94,15 +94,15 @@ class Watchdog:
         self._on_long_phase = on_long_phase
         self._ranks: list[_Watched] = []
         self._next: float | None = None  # the time of the next sample
-        self._begun = False  # whether the earlier sample (``before``) is taken
-        self._num_looks = 0  # samples taken in this silence
+        self._begun = False  # whether the earlier sample (``before``) was taken
+        self._num_looks = 0  # samples taken during this silence
         self._index = 0
         self._longest_s = 0.0  # the longest silence that ended by itself
         self._concerned: frozenset[int] = frozenset()  # ranks of the current stall
         self.current: Diagnosis | None = None
 
     def begin(self, num_workers: int, now: float) -> None:
-        """All ranks have been sent Start."""
+        """Start to watch, as all ranks have been sent Start."""
         self._ranks = [_Watched(now, now, mention_s=PHASE_S) for _ in range(num_workers)]
         self._concerned = frozenset()
         self._restart(now)
@@ -141,13 +141,13 @@ class Watchdog:
                 self._on_progress(rank, now)
 
     def on_end(self, rank: int, *, left: bool = False) -> None:
-        """Its function has returned, or its process has ended."""
+        """Record that the rank's function returned, or that its process exited (``left``)."""
         if rank < len(self._ranks):
             self._ranks[rank].over = True
             self._ranks[rank].left = left
 
     def stacks(self) -> dict[int, str]:
-        """The newest stack dump of each rank, its own or one from outside."""
+        """Return the newest stack dump of each rank, from the rank itself or from outside."""
         return {rank: watched.stacks for rank, watched in enumerate(self._ranks) if watched.stacks}
 
     def _on_progress(self, rank: int, now: float) -> None:
@@ -177,11 +177,11 @@ class Watchdog:
         return max(self._after_s, PATIENCE * self._longest_s)
 
     def wait_s(self, now: float) -> float | None:
-        """How long until the next sample is due."""
+        """Return the seconds until the next sample is due."""
         return None if self._next is None or not self._ranks else max(0.0, self._next - now)
 
     def look(self, now: float) -> None:
-        """Do what is due; to be called when ``wait_s`` has passed, and cheap at any other time."""
+        """Do what is due. Call this when ``wait_s`` has passed; at other times it is cheap."""
         if self._next is None or now < self._next or not self._ranks:
             return
         if now - self._next > AWAY_S:
@@ -201,14 +201,14 @@ class Watchdog:
         self._next = now + BETWEEN_S
 
     def _forget(self, now: float) -> None:
-        """Restart all clocks: this process did not run for a while."""
+        """Restart all clocks, because this process did not run for a while."""
         for watched in self._ranks:
             watched.since = watched.alive = now
         self._restart(now)
 
     def _is_time(self, now: float) -> bool:
-        """Whether a rank has been silent for long enough; half-way all ranks are sampled without stacks."""
-        # Ranks in a phase count: they may be stopped.
+        """Whether a rank has been silent for long enough; halfway, all ranks are sampled without stacks."""
+        # Ranks in a phase count as silent, because they may be stopped.
         silent_since = min((watched.since for watched in self._ranks if not watched.over), default=None)
         silent_s = 0.0 if silent_since is None else now - silent_since
         if self._begun and silent_s >= self._threshold_s:
@@ -275,7 +275,7 @@ class Watchdog:
             self._next = now + max(BETWEEN_S, min(self._threshold_s, again_s - silent_s))
 
     def _seen(self, number: int, now: float) -> Rank:
-        """What is known about a rank, and whether it counts as silent."""
+        """Return what is known about a rank, and whether it counts as silent."""
         watched = self._ranks[number]
         rank = Rank(number, True, tuple(watched.samples), watched.heartbeat, watched.over, watched.before)
         if not watched.samples:
@@ -302,7 +302,7 @@ class Watchdog:
         )
 
     def _silent_s(self, blamed: Sequence[int], now: float) -> float:
-        """How long the blamed ranks have been stalled; if they have exited, the ranks that wait for them."""
+        """Return how long the blamed ranks, or if they have ended the ranks that wait for them, have been stalled."""
         there = [self._ranks[rank] for rank in blamed if not self._ranks[rank].over]
         silent = [max(each.since, each.alive) for each in there] or [
             each.since for each in self._ranks if not each.over and now - each.since >= self._threshold_s
@@ -310,7 +310,7 @@ class Watchdog:
         return now - min(silent, default=now)
 
     def _mention_long_phases(self, ranks: Sequence[Rank], now: float) -> None:
-        """Mention phases that last long."""
+        """Report phases that have lasted long."""
         due: dict[str, list[int]] = {}
         for rank in ranks:
             watched = self._ranks[rank.rank]
@@ -328,7 +328,7 @@ def _drop_outside(watched: _Watched) -> None:
 
 
 def _same(a: Heartbeat, b: Heartbeat) -> bool:
-    """Whether nothing has changed that shows progress."""
+    """Whether two heartbeats differ in nothing that shows progress."""
     return _progress(a) == _progress(b)
 
 

@@ -1,1 +1,1 @@
-"""Executes the checkpoint decisions of the state machine: commits, retention, validations."""
+"""The execution of the state machine's checkpoint decisions: commits, retention, validations."""

@@ -1,9 +1,9 @@
-"""The committer commits, extends and removes checkpoints, in order and in a thread of its own.
+"""The committer commits, extends and removes checkpoints, in order and in a separate thread.
 
     controller ── commit, extend, recover, remove, sweep ──▶ queue ──▶ thread ══ checkpoint backend
                ◀── CommitDoneEvent, CommitFailedEvent, SaveFinishedEvent, WarningEvent ── thread
 
-It decides nothing: :mod:`headway.control.machine.checkpoint_table` does. Frozen values go in, events come out.
+It decides nothing: :mod:`headway.control.machine.checkpoint_table` does. It receives frozen values and posts events.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NICE = 10
 
 @dataclass(frozen=True)
 class WarningEvent:
-    """Something went wrong that does not endanger the run, and should be said."""
+    """A problem that does not endanger the run but should be logged."""
 
     text: str
     about: str = "storage"
@@ -63,26 +63,26 @@ Post = Callable[[CommitDoneEvent | CommitFailedEvent | SaveFinishedEvent | Warni
 
 
 class CheckpointCommitter:
-    """Its public methods hand jobs to its thread, which alone uses the private fields."""
+    """The committer. Its public methods pass jobs to its thread, and only this thread uses the private fields."""
 
     def __init__(self, backend: CheckpointBackend, post: Post) -> None:
         self._backend = backend
         self._post = post
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._paths: dict[int, PurePath] = {}  # of this attempt: report -> the checkpoint that was made of it
-        self._unwanted: dict[PurePath, str] = {}  # checkpoints to be removed -> what was last said about it
+        self._paths: dict[int, PurePath] = {}  # this attempt's reports -> the checkpoint made from each
+        self._unwanted: dict[PurePath, str] = {}  # checkpoints to be removed -> the last logged error of each
         self._thread = threading.Thread(target=self._work, name="headway-committer", daemon=True)
 
     def open(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
-        """Return when everything that was asked for is on disk."""
+        """Return when everything that was requested is on disk."""
         self._jobs.put(None)
         self._thread.join()
 
     def perform(self, action: StorageAction) -> None:
-        """Hand an action of the state machine to the thread."""
+        """Pass an action of the state machine to the thread."""
         match action:
             case CommitCheckpoint(attempt=attempt, round=round):
                 self._answer(attempt, round.seq, functools.partial(self._commit, action))
@@ -109,18 +109,18 @@ class CheckpointCommitter:
 
     def _work(self) -> None:
         with contextlib.suppress(OSError):
-            os.nice(NICE)  # of this thread alone: training goes first
+            os.nice(NICE)  # lowers the priority of this thread only, because training takes precedence
         while (job := self._jobs.get()) is not None:
             try:
                 job()
-            except Exception as error:  # a failed removal must not stop what comes after it
+            except Exception as error:  # a failed removal must not stop later jobs
                 self._post(_not_removed(error))
 
     def _answer(self, attempt: int, seq: int, save: Callable[[], SavedCheckpoint]) -> None:
         def job() -> None:
             try:
                 saved = save()
-            except Exception as error:  # whatever storage raises, the run must hear of it
+            except Exception as error:  # whatever storage raises, the run must be informed
                 reason = f"the checkpoint of report {seq} could not be committed: {error}"
                 self._post(CommitFailedEvent(attempt, seq, reason, lost=isinstance(error, LeaseLost)))
             else:
@@ -130,7 +130,7 @@ class CheckpointCommitter:
         self._jobs.put(job)
 
     def _commit(self, request: CommitCheckpoint) -> SavedCheckpoint:
-        """Metrics may be megabytes of text: they are parsed here, and not in the controller's thread."""
+        """Commit a round. Metrics may be megabytes of text, so they are parsed here, not in the controller's thread."""
         round = request.round
         return self._backend.commit(
             CommitRequest(
@@ -149,7 +149,7 @@ class CheckpointCommitter:
         attempt, rank, seq = request.attempt, request.rank, request.seq
         try:
             arrived = self._backend.finish(attempt, seq, rank)
-        except Exception as error:  # the files are still where they were; without them the round is incomplete
+        except Exception as error:  # the files remain where they are; without them the round is incomplete
             text = f"the files of rank {rank} for report {seq} could not be brought to storage: {error}"
             self._post(WarningEvent(text))
             arrived = False
@@ -160,14 +160,14 @@ class CheckpointCommitter:
             self._backend.discard(path)
 
     def _remove(self, path: PurePath) -> None:
-        """Remove this checkpoint, and those that were being read when they should have been removed."""
+        """Remove this checkpoint, and retry earlier ones that were being read or could not be removed."""
         self._unwanted[path] = ""
         for each in [*self._unwanted]:
             if self._is_removed(each):
                 del self._unwanted[each]
 
     def _is_removed(self, path: PurePath) -> bool:
-        """A checkpoint that cannot be removed does not stop the removal of others."""
+        """Try to remove a checkpoint. A failure does not stop the removal of other checkpoints."""
         try:
             if self._backend.is_read(path):
                 return False
@@ -195,7 +195,7 @@ def _not_removed(error: Exception) -> WarningEvent:
 
 
 def metrics_of(round: ReportRound) -> dict[str, Any]:
-    """The metrics of a round: those of rank 0, else of the lowest rank that reported."""
+    """Return the metrics of rank 0 in a round, or of the lowest rank that reported."""
     report = next(report for report in round.reports if report is not None)
     metrics: dict[str, Any] = json.loads(report.metrics)
     return metrics

@@ -1,9 +1,10 @@
-"""The validation runner validates checkpoints while training continues, each in a process of its own.
+"""The validation runner validates checkpoints while training continues, each in a separate process.
 
     controller ── start ──▶ queue ──▶ thread ══ process        thread ── ValidationDoneEvent ──▶ controller
 
-The oldest checkpoint comes first, and few are validated at once. Each validation has a thread that waits for it: the
-controller of an inline run cannot wait for anything but the training function. A failed validation never fails the run.
+The oldest checkpoint comes first, and the number of simultaneous validations is limited. Each validation has a thread
+that waits for it, because the controller of an inline run can wait only for the training function. A failed validation
+never fails the run.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from headway.storage.run import layout
 from headway.storage.run.run_directory import RunDirectory
 
 ENTRY = "headway.worker.validation_main"
-LEAVE_S = 5.0  # wait for a thread whose process was killed
+LEAVE_S = 5.0  # timeout for a thread whose process was killed
 
 
 class ValidationRunner:
-    """Its public methods belong to the controller's thread."""
+    """The validation runner. Its public methods are called only in the controller's thread."""
 
     def __init__(self, plan: RunPlan, engine: Engine, rundir: RunDirectory) -> None:
         self._plan = plan
@@ -50,7 +51,7 @@ class ValidationRunner:
             self._setup = process_setup({**plan.config.env_vars, **plan.validator.env_vars})
 
     def start(self, saved: SavedCheckpoint) -> None:
-        """Validate this checkpoint when its turn comes; ValidationDoneEvent follows. Nothing without a validator."""
+        """Queue this checkpoint for validation; ValidationDoneEvent follows. Without a validator, do nothing."""
         if self._plan.validator is None:
             return
         self._rundir.note(ValidationStartEntry(path=saved.path.name, seq=saved.seq))
@@ -60,8 +61,8 @@ class ValidationRunner:
             self._threads[-1].start()
 
     def cancel(self) -> None:
-        """Kill those that run and forget those that wait; return when none of their processes is left."""
-        self._canceled.set()  # first: a thread that begins now either sees this or is seen below
+        """Kill running validations and forget pending ones; return when their processes are gone."""
+        self._canceled.set()  # first, so that a thread that starts now either sees this or is seen below
         for process in tuple(self._running):
             process.cancel()
         for _ in self._threads:
@@ -79,7 +80,7 @@ class ValidationRunner:
             timeout_s = asked.timeout_s or validator.timeout_s
             try:
                 outcome = self._outcome(self._request(validator, saved, asked), timeout_s)
-            except Exception as error:  # no files left, no memory: the run must hear that it has ended
+            except Exception as error:  # for example, out of memory; the run must still be told
                 outcome = WorkerExited(reason=f"could not be started: {error}")
             if not isinstance(outcome, Cancelled):
                 self._engine.post(ValidationDoneEvent(saved.path, verdict(asked, outcome, timeout_s)))
@@ -107,7 +108,7 @@ class ValidationRunner:
 
 
 def verdict(asked: ValidationRecord, outcome: Any, timeout_s: float | None) -> ValidationRecord:
-    """The outcome as a record; the arguments of the request are not needed any more."""
+    """Return the outcome as a record, without the arguments of the request, which are no longer needed."""
     asked = replace(asked, kwargs={}, timeout_s=None)
     match outcome:
         case ValidationReturned(metrics=text):

@@ -1,4 +1,4 @@
-"""Barriers and broadcasts: all ranks reach the same point, or the run says which rank cannot. Pure."""
+"""Barriers and broadcasts: all ranks reach the same point, or the run reports which rank cannot. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BarrierBroken:
 
 @dataclass(frozen=True, slots=True)
 class Barriers:
-    """The one barrier that can be open: the next begins only when all ranks are released from this one."""
+    """The barrier in progress, if any. The next one starts only after all ranks were released from this one."""
 
     num_workers: int
     arrived: tuple[tuple[int, BarrierArrival], ...] = ()

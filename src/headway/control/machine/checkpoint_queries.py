@@ -1,7 +1,7 @@
-"""The queries of ranks for the list of checkpoints, and when they can be answered. Pure.
+"""Ranks' queries for the list of checkpoints, and the conditions for answering them. Pure.
 
 A query waits for the checkpoint of the rank's own last report and, on request, for every validation. Only the rounds
-and storage decide when it is ready, so that a dropped round or a late file never blocks it.
+and storage decide whether it is ready, so a dropped round or a late file never blocks it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ class CheckpointQueries:
     open: tuple[tuple[int, CheckpointQuery], ...] = ()
 
     def ask(self, rank: int, query: CheckpointQuery) -> CheckpointQueries:
-        """A query replaces an earlier one with the same index."""
+        """Add a query; it replaces an earlier one with the same index."""
         others = tuple(each for each in self.open if (each[0], each[1].index) != (rank, query.index))
         return CheckpointQueries((*others, (rank, query)))
 
     def settle(
         self, *, closed: int, answered: int, quiet: bool, validating: bool
     ) -> tuple[CheckpointQueries, CheckpointQueries]:
-        """What stays open, and what can be answered now.
+        """Return the queries that stay open and those that can be answered now.
 
         Args:
-            closed: Every round before this one is closed.
-            answered: The newest round that storage has answered.
+            closed: Number of the oldest open round; all earlier rounds are closed.
+            answered: Number of the newest round that storage has answered.
             quiet: Whether storage has answered everything.
             validating: Whether a validation is running or pending.
         """

@@ -1,7 +1,8 @@
-"""The end of an epoch of unknown length: how many batches every rank has. Pure.
+"""The end of an epoch of unknown length: the number of batches that every rank has. Pure.
 
-A rank prepares a batch ahead and reports its count; its loop gets a batch only when every rank has reported as many. So
-all loops make the same number of steps, and none waits in a collective for a rank that has no more rows.
+A rank prepares one batch ahead and reports its count; its loop receives a batch only after every rank has reported at
+least that count. Therefore all loops run the same number of steps, and no rank waits in a collective for a rank that
+has no more rows.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class EpochEnds:
     )  # (dataset, epoch) -> rank -> …
 
     def heard(self, rank: int, steps: BatchCount) -> tuple[EpochEnds, CommonBatchCount | None]:
-        """The count that all ranks have reached, if it has changed."""
+        """Record a rank's count, and return the count that all ranks have reached if it has changed."""
         key = (steps.dataset, steps.epoch)
         before = self.known.get(key, {})
         now = {**before, rank: steps}

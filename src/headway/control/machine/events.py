@@ -1,6 +1,7 @@
-"""The events that the state machine takes, beside messages of workers and users, and the actions that it returns.
+"""The state machine's events, other than messages from workers and users, and the actions that it returns.
 
-Plain values. :mod:`headway.control.machine.transitions` turns events into actions; the controller performs them.
+All are plain values. :mod:`headway.control.machine.transitions` turns events into actions, which the controller
+performs.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class LaunchedEvent:
 
 @dataclass(frozen=True, slots=True)
 class LaunchFailedEvent:
-    """The workers could not be started; ``lost``: another program has taken over the run."""
+    """The workers could not be started; ``lost``: because another program has taken over the run."""
 
     attempt: int
     reason: str
@@ -69,7 +70,7 @@ class LaunchFailedEvent:
 
 @dataclass(frozen=True, slots=True)
 class CommitDoneEvent:
-    """Storage has made this round's files a checkpoint."""
+    """Storage has committed this round's files as a checkpoint."""
 
     attempt: int
     seq: int
@@ -78,7 +79,7 @@ class CommitDoneEvent:
 
 @dataclass(frozen=True, slots=True)
 class CommitFailedEvent:
-    """Storage could not commit these files; ``lost``: another program has taken over the run."""
+    """Storage could not commit these files; ``lost``: because another program has taken over the run."""
 
     attempt: int
     seq: int
@@ -88,7 +89,7 @@ class CommitFailedEvent:
 
 @dataclass(frozen=True, slots=True)
 class SaveFinishedEvent:
-    """The files that a dead worker was about to stage are staged now, or are lost (``arrived=False``)."""
+    """The files that a dead worker was staging are now staged, or are lost (``arrived=False``)."""
 
     attempt: int
     rank: int
@@ -98,14 +99,14 @@ class SaveFinishedEvent:
 
 @dataclass(frozen=True, slots=True)
 class DeadlineEvent:
-    """The time limit is over: to start, to leave together, to stop."""
+    """A time limit has expired: for starting, for leaving together, or for stopping."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class OverdueEvent:
-    """The files of this round have waited long enough for absent ranks; ``long``: for all of them."""
+    """The files of this round have waited long enough for ranks that never gave any, or (``long``) for all ranks."""
 
     attempt: int
     seq: int
@@ -121,7 +122,7 @@ class SaveDueEvent:
 
 @dataclass(frozen=True, slots=True)
 class PreemptedEvent:
-    """These ranks are preempted, in so many seconds if that is known."""
+    """These ranks will be preempted, within ``deadline_s`` seconds if the deadline is known."""
 
     attempt: int
     ranks: frozenset[int]
@@ -130,7 +131,7 @@ class PreemptedEvent:
 
 @dataclass(frozen=True, slots=True)
 class StalledEvent:
-    """The ranks have made no progress for longer than the user allows; ``text`` says what they wait for."""
+    """The ranks have made no progress for longer than the user allows; ``text`` describes what they wait for."""
 
     attempt: int
     rank: int | None
@@ -173,7 +174,7 @@ class LaunchWorkers:
 
 @dataclass(frozen=True, slots=True)
 class AssignRanks:
-    """All processes run: assign ranks, and send each its Start with the checkpoint to resume from."""
+    """Assign ranks, as all processes are ready, and send each one its Start with the checkpoint to resume from."""
 
     attempt: int
     first_seq: int
@@ -182,7 +183,7 @@ class AssignRanks:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseCheckpoint:
-    """Every rank has read the checkpoint that it started from."""
+    """Release the checkpoint that the attempt started from, because every rank has read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +194,7 @@ class RecordReport:
 
 @dataclass(frozen=True, slots=True)
 class RecordRound:
-    """A round is complete; with ``committing``, callbacks hear of it when its checkpoint is committed."""
+    """Record a complete round; with ``committing``, callbacks are called once its checkpoint is committed."""
 
     round: ReportRound
     committing: bool
@@ -203,7 +204,7 @@ class RecordRound:
 class CommitCheckpoint:
     """Make a checkpoint of a round's files; CommitDoneEvent or CommitFailedEvent follows.
 
-    ``name`` is None where the ranks' files say how the checkpoint is called.
+    ``name`` is None if the ranks' files contain the checkpoint's name.
     """
 
     attempt: int
@@ -223,14 +224,14 @@ class ExtendCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class RejectLateFiles:
-    """Late files that no checkpoint takes any more."""
+    """Reject files that are too late for any checkpoint."""
 
     round: ReportRound
 
 
 @dataclass(frozen=True, slots=True)
 class DropFiles:
-    """A round's files become no checkpoint; ``directory`` is where uploads lie."""
+    """Drop a round's files, which do not become a checkpoint; ``directory`` is where uploaded files are."""
 
     attempt: int
     closed: ClosedRound
@@ -239,7 +240,7 @@ class DropFiles:
 
 @dataclass(frozen=True, slots=True)
 class RecoverFiles:
-    """Stage the files that a dead worker has promised; SaveFinishedEvent follows."""
+    """Stage the files that a dead worker promised; SaveFinishedEvent follows."""
 
     attempt: int
     rank: int
@@ -248,7 +249,7 @@ class RecoverFiles:
 
 @dataclass(frozen=True, slots=True)
 class RecordCheckpoint:
-    """A checkpoint was committed."""
+    """Record that a checkpoint was committed."""
 
     attempt: int
     seq: int
@@ -257,7 +258,7 @@ class RecordCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class WithdrawCheckpoint:
-    """Remove the checkpoint of this round: it turned out to be incomplete."""
+    """Remove the checkpoint of this round because it turned out to be incomplete."""
 
     seq: int
     reason: str
@@ -273,7 +274,7 @@ class RetireCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class SweepAttempt:
-    """Remove what an attempt has left in staging, but for the files of the reports ``keep``."""
+    """Remove what an attempt left in staging, except the files of the reports ``keep``."""
 
     attempt: int
     uploads: frozenset[str]
@@ -282,7 +283,7 @@ class SweepAttempt:
 
 @dataclass(frozen=True, slots=True)
 class GrantUpload:
-    """Answer a rank's UploadRequest, if the run is still ours."""
+    """Answer a rank's UploadRequest, if no other program has taken over the run."""
 
     rank: int
     request: UploadRequest
@@ -304,7 +305,7 @@ class StartValidation:
 
 @dataclass(frozen=True, slots=True)
 class RecordValidation:
-    """A validation has ended; ``saved`` is None where its checkpoint is gone."""
+    """Record the end of a validation; ``saved`` is None if its checkpoint no longer exists."""
 
     path: PurePath
     validation: ValidationRecord
@@ -313,12 +314,12 @@ class RecordValidation:
 
 @dataclass(frozen=True, slots=True)
 class CancelValidations:
-    """End every validation. They stay pending, and start again when the run is opened again."""
+    """Cancel every validation. They stay pending, and start again when the run is next opened."""
 
 
 @dataclass(frozen=True, slots=True)
 class InterruptWorkers:
-    """Ask every worker's Python to stop."""
+    """Interrupt the Python code of every worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +329,7 @@ class KillWorkers:
 
 @dataclass(frozen=True, slots=True)
 class SetDeadline:
-    """Set the deadline of the attempt, or clear it (None). ``awaited``: until then, files wait for these ranks."""
+    """Set the attempt's deadline, or clear it (None). ``awaited``: ranks that files wait for until then."""
 
     after_s: float | None
     awaited: frozenset[int] = frozenset()
@@ -336,7 +337,7 @@ class SetDeadline:
 
 @dataclass(frozen=True, slots=True)
 class AnnouncePreemption:
-    """Tell all workers that these ranks are preempted, and when."""
+    """Tell all workers which ranks will be preempted, and when."""
 
     ranks: frozenset[int]
     within_s: float
@@ -351,7 +352,7 @@ class ScheduleAttempt:
 
 @dataclass(frozen=True, slots=True)
 class RecordRetry:
-    """This attempt has ended and another follows."""
+    """Record that this attempt has ended and another one follows."""
 
     attempt: int
     failures: tuple[Failure, ...] = ()

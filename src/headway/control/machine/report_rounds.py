@@ -1,21 +1,23 @@
-"""The rounds of reports: report number ``seq`` of every rank is one round, and its files one checkpoint. Pure.
+"""The rounds of reports: report number ``seq`` of every rank is one round, and its files are one checkpoint. Pure.
 
-No rank waits for another. A round closes when every rank has passed it or has ended, and rounds close in order. A rank
-that stays away is waited for only so long: until a timer is over (*overdue*), or until too many rounds wait for it. A
-rank once missed is not waited for again until it reports, unless it gives files: then only the oldest round closes.
+No rank waits for another. A round closes when every rank has passed it or has ended, and rounds close in order. The run
+waits for an absent rank only until a timer expires (*overdue*), or until too many rounds are waiting for the rank. Then
+the rank is *missed*: rounds do not wait for it again until it reports. A rank that has given files in this attempt is
+never missed, so only the oldest round closes without it.
 
     rank 0   0C  1C  2C     3C  4C     C: with checkpoint files
-    rank 1   ·   ·   ·  ⏰             only rank 0 reports: 0, 1 and 2 close when time is over, 3 and 4 at once
+    rank 1   ·   ·   ·  ⏰             only rank 0 reports: 0, 1 and 2 close at the timeout, 3 and 4 at once
 
-Files of different rounds are never merged. A round that would make a wrong checkpoint says so:
+Files of different rounds are never merged. Rounds that would make an inconsistent checkpoint are marked:
 
-- *late*: files for a round that closed without them; its checkpoint is extended by them.
-- *partial*: the round closed without a rank that gives files: it has given some, or begun to, or gave some to the
-  newest checkpoint of an earlier attempt, or has tracked state. It is waited for longer, and then the round is dropped.
+- *late*: files for a round that closed without them; they are added to its checkpoint.
+- *partial*: the round closed without a rank that gives files. Such a rank has given or started to give files in this
+  attempt, gave files to the newest checkpoint of an earlier attempt, or has tracked state. The round waits longer for
+  it and is then dropped.
 - *behind*: the round closed without a rank that has read fewer rows of the sharded datasets than the ranks that gave
-  files. It does not stay away, it is slow: it is waited for, and its rows are not skipped. A rank that is ahead in one
-  dataset reads the others in its own way, and is not behind.
-- *apart*: ranks gave tracked state of different steps under one report number: some report more often than others.
+  files. This rank is slow rather than absent, so rounds wait for it and its rows are not skipped. A rank that is ahead
+  in at least one dataset reads in a different order and is not behind.
+- *apart*: ranks gave tracked state of different steps under one report number, because some report more often.
 - *crossed*: one save under two report numbers (see :mod:`headway.control.machine.save_consistency`).
 """
 
@@ -28,7 +30,7 @@ from headway.control.machine.save_consistency import NO_SAVES, CrossedSaves, Sav
 from headway.core.messages import Report, RowsTaken
 
 FILES_WINDOW = 64  # rounds with files that may wait for a rank
-GIVER_WINDOW = 8  # the same, for a rank that has given files before
+GIVER_WINDOW = 8  # rounds with files that may wait for a rank that has already given files
 SUSPECT_WINDOW = 2
 ROUND_WINDOW = 1024
 
@@ -43,7 +45,7 @@ class ReportRound:
 
     seq: int
     reports: tuple[Report | None, ...]
-    taken: RowsTaken = ()  # rows of the datasets that the ranks that gave files had read
+    taken: RowsTaken = ()  # rows of the datasets read by the ranks that gave files
     places: tuple[tuple[int, str], ...] = ()  # the step of tracked state, by rank
 
     @property
@@ -61,8 +63,8 @@ class ClosedRound:
 
     Args:
         round: The round.
-        partial: Ranks that give files and are missing.
-        behind: Ranks that are behind in the datasets.
+        partial: Ranks that give files but are missing from this round.
+        behind: Ranks that have read fewer rows of the datasets than the others.
         apart: The steps of two ranks whose tracked state does not belong together.
     """
 
@@ -74,7 +76,7 @@ class ClosedRound:
 
 @dataclass(frozen=True, slots=True)
 class LateFiles:
-    """Files came for a round that had closed without them; ``round`` holds only the report that brought them."""
+    """Files that arrived after their round closed; ``round`` contains only their report."""
 
     round: ReportRound
 
@@ -101,16 +103,16 @@ class ReportRounds:
         first: Number of the oldest open round.
         passed: The next report number of each rank.
         open: The open rounds, from ``first`` on.
-        num_staged: Open rounds that hold files.
+        num_staged: Number of open rounds that have files.
         ended: Ranks whose function has ended.
-        missed: Ranks that are not waited for.
+        missed: Ranks that rounds do not wait for.
         gave: Ranks that have given files in this attempt.
         expected: Ranks that are expected to give files because they did before this attempt.
         saves: Report numbers of the saves.
         owed: (rank, seq) of reports whose files are pending.
-        taken: Rows of the datasets that each rank has read, as far as is known.
+        taken: Rows of the datasets that each rank has read, as last reported.
         places: Step of each rank's tracked state at its newest save; "" if unknown.
-        excused: Ranks that are not waited for however few rows they read.
+        excused: Ranks that rounds do not wait for, no matter how few rows they have read.
         tracking: Ranks that have tracked state.
     """
 
@@ -147,7 +149,7 @@ class ReportRounds:
 
     @property
     def oldest_files(self) -> int | None:
-        """The number of the oldest open round that holds files."""
+        """The number of the oldest open round that has files."""
         return next((each.seq for each in self.open if each.givers), None) if self.num_staged else None
 
     @property
@@ -159,13 +161,13 @@ class ReportRounds:
         return waiting & (self.gave | self.expected | self._lagging(self.open[seq - self.first], waiting))
 
     def begin_save(self, rank: int, taken: RowsTaken = (), place: str | None = None) -> ReportRounds:
-        """This rank has begun to stage files: it gives files, and will report."""
+        """Record that this rank has started to stage files: it gives files, and will report."""
         known = _put(self.taken, rank, _furthest(taken, self.taken[rank]))
         places = self.places if place is None else _put(self.places, rank, place)
         return self._with(gave=self.gave | {rank}, missed=self.missed - {rank}, taken=known, places=places)
 
     def begin_tracking(self, rank: int) -> ReportRounds:
-        """This rank has tracked state: it gives files, and so do all others, from the first save on."""
+        """Record that this rank has tracked state: it and all other ranks give files from the first save on."""
         everybody = frozenset(range(len(self.passed)))
         return self._with(
             gave=self.gave | {rank},
@@ -175,11 +177,11 @@ class ReportRounds:
         )
 
     def has_taken(self, rank: int, taken: RowsTaken) -> tuple[ReportRounds, tuple[News, ...]]:
-        """This rank has read so many rows of the datasets."""
+        """Record how many rows of the datasets this rank has read."""
         return self._with(taken=_put(self.taken, rank, _furthest(taken, self.taken[rank])))._closed()
 
     def report(self, rank: int, report: Report) -> tuple[ReportRounds, tuple[News, ...]]:
-        """This rank has reported its next number."""
+        """Record the next report of this rank."""
         saves, crossed, gave = self.saves, None, self.gave
         owed = self.owed | {(rank, report.seq)} if report.pending else self.owed
         if report.staged or report.pending:
@@ -214,7 +216,7 @@ class ReportRounds:
         return rounds, (LateFiles(only),) if report.staged else ()
 
     def staged(self, rank: int, seq: int) -> tuple[ReportRounds, tuple[News, ...]]:
-        """The pending files of this rank's report are staged."""
+        """Record that the pending files of this rank's report are staged."""
         rounds = self._with(owed=self.owed - {(rank, seq)})
         if seq < self.first:
             report = Report(seq, 0.0, b"{}", staged=True)
@@ -225,14 +227,14 @@ class ReportRounds:
         return rounds._with(open=opened, num_staged=self.num_staged + fresh)._closed()
 
     def end(self, rank: int) -> tuple[ReportRounds, tuple[News, ...]]:
-        """This rank's function has ended: it reports no more."""
+        """Record that this rank's function has ended, so that it sends no more reports."""
         return self._with(ended=self.ended | {rank})._closed()
 
     def overdue(self, seq: int, *, long: bool) -> tuple[ReportRounds, tuple[News, ...]]:
         """Stop waiting for ranks that have never given files to report this round.
 
-        ``long``: also for those that lag, and for those that gave some in earlier attempts; the program may be another
-        one by now.
+        ``long``: also stop waiting for ranks that lag, and for ranks that gave files in earlier attempts, because the
+        program may have changed since then.
         """
         if not self.open or seq < self.first:
             return self, ()
@@ -244,7 +246,7 @@ class ReportRounds:
         return self._with(missed=self.missed | (absent - lagging))._closed()
 
     def conclude(self) -> tuple[ReportRounds, tuple[News, ...]]:
-        """All workers have exited: close all rounds. If any rank saves, rank 0 is expected to be among them."""
+        """Close all rounds after all workers have exited. If any rank saves, rank 0 is expected to save as well."""
         unknown = frozenset({0}) - self.gave - self.missed
         return self._with(expected=self.expected | unknown)._closed(all_of_them=True)
 
@@ -252,7 +254,7 @@ class ReportRounds:
         return replace(self, **changes)
 
     def _entered(self, rank: int, report: Report) -> tuple[tuple[ReportRound, ...], int]:
-        """The open rounds with this report in place, and whether its round now holds files for the first time."""
+        """Return the open rounds including this report, and 1 if the report brings the first files of its round."""
         index = report.seq - self.first
         opened = self.open
         if index == len(opened):
@@ -265,10 +267,10 @@ class ReportRounds:
         return _put(opened, index, ReportRound(old.seq, _put(old.reports, rank, report), taken, places)), int(fresh)
 
     def _closed(self, *, all_of_them: bool = False) -> tuple[ReportRounds, tuple[News, ...]]:
-        """Close rounds from the oldest on: those that are complete, and those that too many others wait behind.
+        """Close rounds, oldest first: those that are complete, and those that hold up too many newer ones.
 
-        A round with files stays open for at most GIVER_WINDOW further ones if a rank that gives files is missing, else
-        FILES_WINDOW; any round for at most ROUND_WINDOW.
+        At most ROUND_WINDOW rounds are open, of which at most FILES_WINDOW have files, or at most GIVER_WINDOW if the
+        oldest open round waits for a rank that has given files in this attempt.
         """
         rounds: ReportRounds = self
         news: list[News] = []
@@ -292,7 +294,7 @@ class ReportRounds:
         return frozenset(behind - self.ended - away) | owing
 
     def _lagging(self, at: ReportRound, ranks: frozenset[int]) -> frozenset[int]:
-        """The ranks that have read fewer rows, as far as is known, than those that gave files to this round."""
+        """Return the ranks that are known to have read fewer rows than the ranks that gave files to this round."""
         if not at.taken:
             return NOBODY
         return frozenset(rank for rank in ranks - self.excused if _is_behind(self.taken[rank], at.taken))
@@ -303,7 +305,7 @@ class ReportRounds:
         missed = self.missed | (waiting - lagging - self.gave) if waiting else self.missed
         absent = {rank for rank in missed | waiting if oldest.reports[rank] is None} if holds_files else set()
         absent |= {rank for rank, number in self.owed if number == oldest.seq}
-        if oldest.places:  # tracked state is whole or worth nothing
+        if oldest.places:  # tracked state is useless unless it is complete
             absent |= self.tracking.intersection(oldest.reporters) - set(oldest.givers)
         rounds = ReportRounds(
             self.first + 1,
@@ -333,7 +335,7 @@ def _furthest(one: RowsTaken, other: RowsTaken) -> RowsTaken:
 
 
 def _is_behind(rank: RowsTaken, others: RowsTaken) -> bool:
-    """Whether a rank has read fewer rows of some dataset, and more of none."""
+    """Whether a rank has read fewer rows than others in some dataset, and more in none."""
     if rank == others:
         return False
     known, told = dict(rank), dict(others)
@@ -342,7 +344,7 @@ def _is_behind(rank: RowsTaken, others: RowsTaken) -> bool:
 
 
 def _apart(places: tuple[tuple[int, str], ...]) -> tuple[tuple[int, str], ...]:
-    """The first rank and one whose step differs."""
+    """Return the first rank and one whose step differs, or nothing."""
     first, *others = sorted(places) or [(0, "")]
     return next(((first, other) for other in others if other[1] != first[1]), ())
 

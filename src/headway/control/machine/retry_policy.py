@@ -1,7 +1,7 @@
 """The retry policy decides what follows a failure. Pure, and the only place that decides it.
 
 There are three independent budgets: failures of workers, failed starts, preemptions. A run that fails again without
-progress pauses, twice as long each time, so that it does not spin; the first restart never waits.
+progress pauses, twice as long each time, so that it does not restart in a tight loop; the first restart never waits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headway.core.messages import FunctionFailed, WorkerExited
 
 # raised: the function raised · died: the process exited · stalled: no progress · storage: a commit failed
 # start: it did not start · preempted: it was preempted
-# program: the ranks contradict each other · misuse: the function called Headway wrongly; both would only be repeated
+# program: the ranks contradict each other · misuse: the function called Headway wrongly; a retry would repeat both
 # lost: another program has taken over the run
 FailureKind = Literal["raised", "died", "stalled", "start", "preempted", "storage", "program", "misuse", "lost"]
 FINAL: frozenset[FailureKind] = frozenset({"program", "misuse", "lost"})
@@ -25,7 +25,7 @@ LONGEST_PAUSE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One thing that went wrong in an attempt; ``rank`` is None where no single rank is to blame."""
+    """One thing that went wrong in an attempt; ``rank`` is None if no single rank is to blame."""
 
     kind: FailureKind
     rank: int | None
@@ -33,15 +33,15 @@ class Failure:
 
 
 def was_terminated(failure: Failure) -> bool:
-    """Whether its process, or one that it has started, was killed: so it is when all processes get SIGTERM at once."""
+    """Whether its process, or a child of it, was terminated, as happens when all processes get SIGTERM at once."""
     if failure.kind == "raised" and isinstance(failure.cause, FunctionFailed):
-        return "killed by signal: Terminated" in failure.cause.message  # torch, of a loader process
+        return "killed by signal: Terminated" in failure.cause.message  # torch's message about a loader process
     return failure.kind in ("died", "stalled")
 
 
 @dataclass(frozen=True, slots=True)
 class RetryBudgets:
-    """How many failures of each kind are survived; -1: unlimited."""
+    """The number of failures of each kind that the run survives; -1: unlimited."""
 
     failures: int = 0
     starts: int = -1
@@ -84,8 +84,8 @@ class GiveUp:
 def decisive_kind(failures: Sequence[Failure], budgets: RetryBudgets) -> FailureKind:
     """The kind of failure that decides what follows.
 
-    What another attempt would only repeat comes first, then what failed first; but a function that raises when another
-    process dies is a victim of that death.
+    A failure that another attempt would only repeat takes precedence. Next, if exceptions are not retried, comes the
+    death of a process, because functions on other ranks raise as a result of it. Otherwise the first failure decides.
     """
     kinds = [failure.kind for failure in failures]
     if final := [kind for kind in kinds if kind in FINAL]:
@@ -94,7 +94,7 @@ def decisive_kind(failures: Sequence[Failure], budgets: RetryBudgets) -> Failure
 
 
 def decide(kind: FailureKind, history: FailureHistory, budgets: RetryBudgets) -> Retry | GiveUp:
-    """Whether there is another attempt; ``history`` counts this failure too."""
+    """Decide whether there is another attempt; ``history`` already includes this failure."""
     if kind in FINAL or (kind == "raised" and not budgets.exceptions):
         return GiveUp()
     match kind:

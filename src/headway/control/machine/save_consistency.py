@@ -1,10 +1,10 @@
-"""The check that saves of different ranks belong together: their n-th saves have one report number. Pure.
+"""The check that saves of different ranks belong together: their n-th saves have the same report number. Pure.
 
     rank 0   0   1   2C  3   4   5C        logs twice before it saves: its first save is report 2
     rank 1   0C  1C                        saves in every report: its first save is report 0
 
-Merged by report numbers these would make checkpoints of files of different steps. So the second of them is a
-*crossing*, and the run fails with a message that names both.
+Merged by report number, these saves would make checkpoints from files of different steps. The later of the two saves is
+therefore reported as a *crossing*, and the run fails with a message that names both.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ MEMORY = 256  # saves whose report numbers are remembered
 
 @dataclass(frozen=True, slots=True)
 class CrossedSaves:
-    """The ``nth`` save of rank ``a`` is its report ``seq_a``; that of rank ``b`` is its report ``seq_b``.
+    """The ``nth`` save of rank ``a`` is its report ``seq_a``; the ``nth`` save of rank ``b`` is its report ``seq_b``.
 
-    ``suspects`` are later rounds that other ranks have saved in: all that ``a`` has not reached yet, and those that it
-    has passed without saving, if they are so few that it must have meant the same save. They are incomplete.
+    ``suspects`` are later rounds in which other ranks saved and which are therefore incomplete: all rounds that ``a``
+    has not reached yet, and the rounds that it passed without saving, if these are so few that it must have meant the
+    same save.
     """
 
     a: int
@@ -32,14 +33,14 @@ class CrossedSaves:
 
 @dataclass(frozen=True, slots=True)
 class SaveNumbers:
-    """``counts[rank]``: its saves so far; ``recent``: report numbers of the latest saves, ``first`` of the first."""
+    """``counts[rank]``: its saves so far; ``first``, ``recent``: report numbers of the first and latest saves."""
 
     counts: tuple[int, ...]
     first: int | None = None
     recent: tuple[int, ...] = ()
 
     def made(self, rank: int, seq: int, window: int) -> tuple[SaveNumbers, CrossedSaves | None]:
-        """This rank saves in its report ``seq``; at most ``window`` rounds that it has passed are suspects."""
+        """Record a save of this rank in report ``seq``; at most ``window`` rounds that it has passed are suspects."""
         n, most = self.counts[rank], max(self.counts)
         counts = (*self.counts[:rank], n + 1, *self.counts[rank + 1 :])
         if n == most:
@@ -56,7 +57,7 @@ class SaveNumbers:
         return saves, CrossedSaves(rank, seq, other, expected or 0, n, suspects)
 
     def _number(self, n: int) -> int | None:
-        """The report number of the n-th save; None where that is too long ago."""
+        """Return the report number of the n-th save; None if the save is too long ago."""
         index = n - (max(self.counts) - len(self.recent))
         return self.first if n == 0 else self.recent[index] if index >= 0 else None
 

@@ -1,4 +1,4 @@
-"""How an attempt ends and what follows: the half of the state machine that stops things. Pure.
+"""The end of an attempt and what follows: the half of the state machine that stops things. Pure.
 
 failure ─▶ ask the others for their stacks, kill them ─┐
 leave   ─▶ at an agreed report, or after a checkpoint ─┼─▶ last exit, last commit ─▶ another attempt, or an end
@@ -62,15 +62,15 @@ from headway.control.machine.state import (
 from headway.core import phrases
 from headway.core.messages import FilesDiscarded, RequestNextReport, RequestStacks, SaveAtReport
 
-LINGER_S = 0.1  # after a failure: for the others to send their stacks, or to raise the same
-CATCH_UP_S = 5.0  # and for slower ranks to complete a checkpoint that the failed rank has begun
-GRACE_S = 1.0  # after an interrupt: for the user's own clean-up
-STOP_S = 300.0  # after a stop that was agreed on: to come to that report, and to save
+LINGER_S = 0.1  # after a failure: for the other ranks to send their stacks, or to raise the same exception
+CATCH_UP_S = 5.0  # after a failure: for slower ranks to complete a checkpoint that the failed rank has started
+GRACE_S = 1.0  # after an interrupt: for the user's clean-up code
+STOP_S = 300.0  # after an agreed stop: to reach the agreed report, and to save
 START_S = 120.0  # after a launch: for the workers to start
 
 
 def begin_attempt(run: MachineState) -> Step:
-    """Start the next attempt: it knows what the run knows, and nothing of the attempt before."""
+    """Start the next attempt with the state of the run, and without the state of the previous attempt."""
     checkpoints, retired = run.checkpoints.begin_attempt().retire()
     attempt = AttemptState(run.attempt.number + 1, checkpoints.kept.next_seq, run.furthest)
     run = changed(run, state=RunState.STARTING, checkpoints=checkpoints, attempt=attempt)
@@ -82,12 +82,12 @@ def begin_attempt(run: MachineState) -> Step:
 
 
 def fail(run: MachineState, failure: Failure, grace: Grace | None = None) -> Step:
-    """Record the failure and begin to stop.
+    """Record the failure and start to stop.
 
     Args:
         run: The run.
         failure: What went wrong.
-        grace: What the other processes are given; None: nothing is done about them now.
+        grace: What the other processes may still do before they are killed; None: leave them alone for now.
     """
     actions: tuple[Action, ...] = ()
     if grace is Grace.KILLED and not run.attempt.killed:
@@ -103,7 +103,7 @@ def fail(run: MachineState, failure: Failure, grace: Grace | None = None) -> Ste
 
 
 def on_linger_deadline(run: MachineState) -> Step:
-    """The time to send stacks is over. Ranks that are about to complete a checkpoint get more, if all is well."""
+    """End the wait for stacks. Ranks that can complete a checkpoint get more time if all failures are exceptions."""
     stop = run.attempt.stop
     awaited = _ranks_completing_checkpoint(run)
     assert stop is not None
@@ -113,14 +113,14 @@ def on_linger_deadline(run: MachineState) -> Step:
 
 
 def _ranks_completing_checkpoint(run: MachineState) -> frozenset[int]:
-    """Ranks at work that a checkpoint waits for; one in a barrier waits itself, for a rank that has failed."""
+    """Return the working ranks that a checkpoint waits for, except those blocked in a barrier by the failed rank."""
     attempt = run.attempt
     blocked = {rank for rank, _ in attempt.barriers.arrived}
     return attempt.rounds.awaited & {rank for rank, worker in attempt.present() if not worker.over} - blocked
 
 
 def _kill_if_nothing_is_awaited(run: MachineState) -> Step:
-    """Kill the others once they have sent what was asked for; also processes that were declared dead falsely."""
+    """Kill the other processes, including those falsely declared dead, once they have sent what was requested."""
     attempt, stop = run.attempt, run.attempt.stop
     match stop:
         case Stop(grace=Grace.STACKS):
@@ -142,7 +142,7 @@ def kill(run: MachineState) -> Step:
 
 
 def act_on_rounds(run: MachineState, news: tuple[News, ...], *actions: Action) -> Step:
-    """Turn news of the rounds into actions. Crossed saves also end the attempt, and nothing more is committed."""
+    """Turn news of the rounds into actions. Crossed saves end the attempt, and nothing more is committed."""
     if not news or any(failure.kind == "program" for failure in run.attempt.failures):
         return run, actions
     crossed: CrossedSaves | None = None
@@ -176,7 +176,7 @@ def _close_round(run: MachineState, closed: ClosedRound) -> Step:
 
 
 def _take_late_files(run: MachineState, late: LateFiles) -> Step:
-    """Files came after their round had closed: they extend its checkpoint, or become one, if it is not gone."""
+    """Add files that arrived after their round closed to its checkpoint, or make one from them, unless it is gone."""
     number, round, checkpoints = run.attempt.number, late.round, run.checkpoints
     if checkpoints.is_gone(round.seq):
         reject = (RejectLateFiles(round),) if round.seq in checkpoints.withdrawn else ()
@@ -212,11 +212,11 @@ def _crossing(crossed: CrossedSaves) -> str:
     )
 
 
-# --- leaving, in the same report where possible ---
+# --- leaving, in the same report if possible ---
 
 
 def request_agreement(run: MachineState, *, leave: bool = False) -> Step:
-    """Ask all ranks for their next report, to find one that all can save in; a search under way serves as well."""
+    """Ask all ranks for their next report, to find one in which all can save, unless a search is already under way."""
     attempt = run.attempt
     if attempt.agreement is not None:
         agreement = replace(attempt.agreement, leave=leave or attempt.agreement.leave)
@@ -227,7 +227,7 @@ def request_agreement(run: MachineState, *, leave: bool = False) -> Step:
 
 
 def announce_agreement(run: MachineState) -> Step:
-    """Tell all ranks in which report to save, if that is known now."""
+    """Tell all ranks in which report to save, if all have answered."""
     found, departure = run.attempt.agreement, run.attempt.departure
     if found is None or found.seq is None:
         return run, ()
@@ -238,7 +238,7 @@ def announce_agreement(run: MachineState) -> Step:
 
 
 def cancel_agreement(run: MachineState) -> Step:
-    """A rank has finished before it answered: there is no common report, and the others continue."""
+    """Cancel the search, because a rank finished before a common report was found; the others continue."""
     if run.attempt.agreement is None:
         return run, ()
     return in_attempt(run, agreement=None), to_all(run, SaveAtReport(seq=None))
@@ -272,7 +272,7 @@ def seek_departure_report(run: MachineState) -> Step:
 
 
 def leave_after_checkpoint(run: MachineState) -> Step:
-    """A checkpoint was committed: ranks that are to leave and cannot agree on a report leave now, without loss."""
+    """After a commit, have ranks that are to leave, but cannot agree on a report, leave now, without losing work."""
     departure = run.attempt.departure
     if departure is None or departure.at_report is not None or run.state is not RunState.RUNNING:
         return run, ()
@@ -367,7 +367,7 @@ def conclude(run: MachineState, *actions: Action) -> Step:
 
 
 def end_training(run: MachineState, actions: tuple[Action, ...] = ()) -> Step:
-    """End a run whose training is over: every function has returned, or the user has stopped it."""
+    """End a run whose training has ended: every function returned, or the user stopped the run."""
     return _end(run, RunState.STOPPED if run.attempt.why == "stop" else RunState.FINISHED, actions)
 
 
@@ -388,7 +388,7 @@ def _after_failure(run: MachineState, actions: tuple[Action, ...]) -> Step:
 
 
 def _retry_or_fail(run: MachineState, kind: FailureKind, actions: tuple[Action, ...]) -> Step:
-    """Schedule another attempt, if there is one left for this kind of failure."""
+    """Schedule another attempt if the budget for this kind of failure allows it; otherwise fail the run."""
     attempt = run.attempt
     history = run.history.charged(kind, progress=run.furthest > attempt.furthest_before)
     verdict = decide(kind, history, run.budgets)
@@ -402,7 +402,7 @@ def _retry_or_fail(run: MachineState, kind: FailureKind, actions: tuple[Action, 
 
 
 def _begin_again(run: MachineState, retry: RecordRetry, actions: tuple[Action, ...]) -> Step:
-    """Begin the next attempt, at once or after a pause. Processes that were declared dead falsely are killed first."""
+    """Start the next attempt, at once or after a pause. Processes that were falsely declared dead are killed first."""
     killing: tuple[Action, ...] = () if run.attempt.killed else (KillWorkers(),)
     actions = (*actions, *killing, _sweep(run, last=False), retry)
     if retry.after_s:

@@ -1,9 +1,9 @@
-"""The state of a run: frozen values, everything that the state machine knows.
+"""The state of a run: everything that the state machine knows, as frozen values.
 
-MachineState          from attempt to attempt: budgets, history, checkpoints, pending validations
+MachineState          kept from attempt to attempt: budgets, history, checkpoints, pending validations
   └─ AttemptState     one attempt: its workers, rounds, barriers, queries
        ├─ Departure   all ranks are to leave, though nothing has failed
-       └─ Stop        the attempt is being ended: why, and what the processes are given before they are killed
+       └─ Stop        the attempt is being ended: why, and what the processes may do before they are killed
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headway.core.messages import ToWorker
 # are preempted · terminate: the driver received SIGTERM · stop: the user stops the run
 Leaving = Literal["resize", "preempt", "terminate", "stop"]
 
-# Why an attempt is ended; a reason further right replaces one further left.
+# Why an attempt is ended. A reason replaces the reasons to its left.
 Why = Literal["finish", "resize", "preempt", "terminate", "stop", "fail", "abort"]
 WEIGHT: dict[Why | None, int] = {
     None: 0,
@@ -43,12 +43,12 @@ REQUESTED: frozenset[Why | None] = frozenset({"resize", "preempt", "terminate", 
 
 
 class Grace(IntEnum):
-    """What the processes of an attempt that is being ended are given before they are killed."""
+    """What the processes of an ending attempt may still do or wait for before they are killed."""
 
-    DEADLINE = 0  # the time until the deadline
-    CHECKPOINT = 1  # the time to complete a checkpoint that others have begun
-    STACKS = 2  # the time to send their stacks: one of them has died
-    KILLED = 3  # none: they have been killed
+    DEADLINE = 0  # run until the deadline
+    CHECKPOINT = 1  # complete a checkpoint that other ranks have started
+    STACKS = 2  # send their stacks, because one of them has died
+    KILLED = 3  # nothing: they have been killed
 
 
 class ExitRequest(IntEnum):
@@ -56,7 +56,7 @@ class ExitRequest(IntEnum):
 
     NONE = 0
     NO_MORE_ATTEMPTS = 1
-    NO_MORE_VALIDATIONS = 2  # nor attempts: pending validations are left to the next opening of the run
+    NO_MORE_VALIDATIONS = 2  # nor attempts; pending validations wait until the run is next opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class WorkerState:
     """What is known of one process."""
 
     ready: bool = False
-    over: bool = False  # its function has returned or raised
+    over: bool = False  # its function returned or raised
     early: bool = False  # it returned because all ranks were to leave
     left: bool = False  # the process has exited
 
@@ -80,11 +80,11 @@ class Departure:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The attempt is being ended. ``dumped``: ranks that have sent their stacks since something failed."""
+    """The attempt is being ended. ``dumped``: ranks that have sent their stacks since the failure."""
 
     why: Why
     grace: Grace = Grace.DEADLINE
-    failures: tuple[Failure, ...] = ()  # the first one first
+    failures: tuple[Failure, ...] = ()  # in order of arrival
     dumped: frozenset[int] = frozenset()
 
 
@@ -98,18 +98,18 @@ class AttemptState:
     """One attempt.
 
     Args:
-        number: Consecutive number in the life of the run; 0 before the first.
+        number: Its number, counted over the life of the run; 0 before the first attempt.
         first_seq: Number of its first report.
-        furthest_before: The first report number that no attempt before it had reached.
+        furthest_before: The first report number that no earlier attempt reached.
         workers: Its processes; None until the launch is answered.
         has_read: Whether every rank has read the checkpoint that it started from.
         rounds: Its reports.
-        barriers: Where its ranks wait for each other.
-        queries: Questions about checkpoints that are not answered yet.
+        barriers: The barrier at which its ranks wait for each other.
+        queries: Queries for checkpoints that have not been answered yet.
         trackers: Ranks whose state can be saved in any report.
         agreement: The search for a report in which all ranks save.
         num_agreements: Searches so far.
-        preempted: Ranks that are preempted.
+        preempted: Ranks that will be preempted.
         departure: Set when all ranks are to leave.
         stop: Set when the attempt is being ended.
     """
@@ -147,15 +147,15 @@ class AttemptState:
 
     @property
     def is_stop_requested(self) -> bool:
-        """Whether the processes were asked to end, and did not fail on their own."""
+        """Whether the processes were asked to end, as opposed to failing by themselves."""
         return self.why in REQUESTED
 
     def present(self) -> Iterator[tuple[int, WorkerState]]:
-        """Ranks whose processes have not exited, as far as is known."""
+        """Yield the ranks whose processes have not been reported as exited."""
         return ((rank, worker) for rank, worker in enumerate(self.workers or ()) if not worker.left)
 
     def all_have_reported(self) -> bool:
-        """Whether every rank has reported, or will not: then each has read the checkpoint that it started from."""
+        """Whether every rank has reported or will never report, so that none still reads the start checkpoint."""
         return all(
             next_seq > self.first_seq or worker.over or worker.left
             for next_seq, worker in zip(self.rounds.passed, self.workers or (), strict=False)
@@ -167,15 +167,15 @@ class MachineState:
     """A run.
 
     Args:
-        budgets: How many failures of each kind are survived.
+        budgets: The number of failures of each kind that the run survives.
         sizes: Minimum and maximum number of workers.
-        state: Where the run is in its life.
+        state: The state in its life cycle.
         history: Failures so far.
         furthest: The first report number that no attempt has reached.
-        capacity: How many workers could run, if the engine has said so.
-        validating: Checkpoints whose validation was requested and has not ended.
+        capacity: The number of workers that could run; None if the engine has not reported it.
+        validating: Checkpoints whose validation was requested but has not ended.
         checkpoints: All checkpoints.
-        exit_request: How soon the user wants out.
+        exit_request: How soon the user wants this program to end.
         attempt: The current attempt.
     """
 
@@ -196,7 +196,7 @@ S = TypeVar("S", MachineState, AttemptState)
 
 
 def changed(value: S, **changes: Any) -> S:
-    """Like ``dataclasses.replace``, thirty times as fast: it is called several times per report."""
+    """Like ``dataclasses.replace``, but thirty times as fast, because it is called several times per report."""
     other = object.__new__(type(value))
     vars(other).update(vars(value), **changes)
     assert len(vars(other)) == len(vars(value)), f"no such field: {changes.keys() - vars(value).keys()}"
@@ -204,7 +204,7 @@ def changed(value: S, **changes: Any) -> S:
 
 
 def in_attempt(run: MachineState, **changes: Any) -> MachineState:
-    """The run with these changes of its current attempt."""
+    """Return the run with these changes to its current attempt."""
     return changed(run, attempt=changed(run.attempt, **changes))
 
 
@@ -218,7 +218,7 @@ def to_all(run: MachineState, message: ToWorker) -> tuple[Action, ...]:
 
 
 def can_save_anytime(run: MachineState) -> bool:
-    """Whether every rank has tracked state and is still at work: then all can save in any report."""
+    """Whether every rank has tracked state and is still working, so that all can save in any report."""
     workers = run.attempt.workers or ()
     at_work = run.state is RunState.RUNNING and not any(worker.over or worker.left for worker in workers)
     return at_work and len(run.attempt.trackers) == len(workers)

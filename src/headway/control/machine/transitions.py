@@ -1,13 +1,13 @@
-"""The state machine of a run: ``step(run, event) -> (run, actions)``. No clock, no process, no file in here.
+"""The state machine of a run: ``step(run, event) -> (run, actions)``. It uses no clock, processes or files.
 
     WAITING ──BeginEvent──▶ STARTING ──all Ready──▶ RUNNING ──all returned / failure / leave / abort──▶ STOPPING
        ▲                       └─────────failure, abort──────────────────────────────────────────────▶ │
-       └──── retry, perhaps after a pause ── last exit, last commit ── (VALIDATING) one of the ends ───┘
+       └──── retry, sometimes after a pause ─ last exit, last commit ─ (VALIDATING) one of the ends ───┘
 
 STOPPING ends only when every process has exited and storage has answered every commit
-(:mod:`headway.control.machine.shutdown`). Validations belong to the run, not to an attempt: restarts leave them alone,
-and before it is FINISHED or STOPPED a run waits for them, as VALIDATING. Messages of an older attempt, and of a worker
-that has exited, are dropped. ``tests/exhaustive`` explores every order of events.
+(:mod:`headway.control.machine.shutdown`). Validations belong to the run, not to an attempt: restarts do not affect
+them, and a run waits for them in the state VALIDATING before it is FINISHED or STOPPED. Messages from an older attempt
+or from a worker that has exited are dropped. ``tests/exhaustive`` explores every order of events.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ NOTICE_S = 30.0  # after a preemption notice without a deadline: to save and lea
 
 
 def step(run: MachineState, event: Event) -> Step:
-    """The run after an event, and what must be done about it."""
+    """Return the run after an event, and the actions to perform."""
     if run.state in ENDS:
         return run, ()
     run, actions = _dispatch(run, event)
@@ -147,7 +147,7 @@ def _dispatch(run: MachineState, event: Event) -> Step:
 
 
 def _on_answer(run: MachineState, event: Answer) -> Step:
-    """Something that concerns the current attempt has happened outside of its workers."""
+    """Handle an event of the current attempt that does not come from its workers."""
     match event:
         case LaunchedEvent(num_workers=num_workers):
             return _on_launched(run, num_workers)
@@ -191,7 +191,7 @@ def _on_launched(run: MachineState, num_workers: int) -> Step:
 
 
 def _on_deadline(run: MachineState) -> Step:
-    """The time limit is over."""
+    """Handle the expired time limit."""
     match run.state:
         case RunState.STARTING:
             missing = [rank for rank, worker in run.attempt.present() if not worker.ready]
@@ -262,7 +262,7 @@ def _on_report(run: MachineState, rank: int, report: Report) -> Step:
     expected = attempt.rounds.passed[rank]
     if report.seq != expected:
         if attempt.is_stop_requested:
-            return run, ()  # an interrupt has hit it in the middle of a report
+            return run, ()  # an interrupt hit it in the middle of a report
         text = f"rank {rank} sent its report {report.seq} where {expected} was due: was it interrupted in report()?"
         return fail(run, Failure("raised", rank, text), Grace.KILLED)
     rounds, news = attempt.rounds.report(rank, report)
@@ -303,7 +303,7 @@ def _on_ready(run: MachineState, rank: int) -> Step:
 def _on_function_failed(run: MachineState, rank: int, message: FunctionFailed) -> Step:
     worker = (run.attempt.workers or ())[rank]
     if worker.over:
-        return run, ()  # a background save has failed, and a call that waited for it says so too
+        return run, ()  # a background save failed, and a call that waited for it reports the same failure
     run = with_worker(run, rank, replace(worker, over=True))
     if run.attempt.is_stop_requested:
         return run, ()  # it was interrupted, as requested
@@ -342,7 +342,7 @@ def _on_worker_exited(run: MachineState, rank: int, message: WorkerExited) -> St
 
 
 def _recover_promised_files(run: MachineState, rank: int) -> Step:
-    """Have the files staged that returned reports of this dead rank have promised: these reports count."""
+    """Recover the pending files of this dead rank's reports: these calls had returned, so their files count."""
     promised = sorted(seq for owner, seq in run.attempt.rounds.owed if owner == rank)
     checkpoints = run.checkpoints
     for _ in promised:
@@ -374,7 +374,7 @@ def _on_stop(run: MachineState) -> Step:
 
 
 def _on_terminate(run: MachineState) -> Step:
-    """The driver received SIGTERM. Tracked state is saved at once, other state with the next checkpoint."""
+    """Leave after SIGTERM to the driver. Tracked state is saved at once, other state with the next checkpoint."""
     leaving = run.attempt.leaving
     if run.state is not RunState.RUNNING or leaving in ("terminate", "stop"):
         return leave_now(run, "stop" if leaving == "stop" else "terminate")
@@ -384,7 +384,7 @@ def _on_terminate(run: MachineState) -> Step:
 
 
 def _on_preemption(run: MachineState, ranks: frozenset[int], deadline_s: float | None) -> Step:
-    """Some workers are preempted: all leave, and resume elsewhere or without them."""
+    """Have all ranks leave because some are preempted; the run resumes elsewhere or without these."""
     if run.state not in (RunState.STARTING, RunState.RUNNING) or ranks <= run.attempt.preempted:
         return run, ()
     run = in_attempt(run, preempted=run.attempt.preempted | ranks)
@@ -396,7 +396,7 @@ def _on_preemption(run: MachineState, ranks: frozenset[int], deadline_s: float |
 
 
 def _fit_capacity(run: MachineState) -> Step:
-    """Leave without loss to continue with more workers, or fewer, if the capacity has changed."""
+    """Leave without losing work to continue with more or fewer workers if the capacity has changed."""
     fewest, most = run.sizes
     wanted = min(most, run.capacity) if run.capacity is not None else None
     if wanted is None or wanted < fewest:
@@ -421,7 +421,7 @@ def _on_commit_done(run: MachineState, seq: int, saved: SavedCheckpoint) -> Step
 
 
 def _release_checkpoint(run: MachineState, actions: tuple[Action, ...]) -> Step:
-    """Let go of the checkpoint that the attempt has started from, once every rank has read it."""
+    """Release the checkpoint that the attempt started from once every rank has read it."""
     attempt = run.attempt
     if run.state is RunState.STARTING or attempt.workers is None or not attempt.all_have_reported():
         return run, actions

@@ -1,4 +1,4 @@
-"""Uploads: checkpoints whose ranks upload files straight to where they will stay, and who uploads which file. Pure."""
+"""Uploads: checkpoints whose ranks upload files directly to the final location, and which rank uploads which. Pure."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Uploads:
     def grant(
         self, rank: int, request: UploadRequest, next_number: int, taken: Collection[str]
     ) -> tuple[Uploads, UploadGrant]:
-        """Answer where the files of this rank go; no name is written twice.
+        """Decide where the files of this rank go, and which of them it uploads; no file is written twice.
 
         Args:
-            rank: The rank that asks.
-            request: What it asks.
+            rank: The rank that sent the request.
+            request: The request.
             next_number: Number of the checkpoint, if the rank is the first of its report.
-            taken: Names that checkpoints have already.
+            taken: Names of existing checkpoints.
         """
         target = self._target(request.seq)
         if target is None:
@@ -52,12 +52,12 @@ class Uploads:
         return uploads, UploadGrant(index=request.index, folder=target.name, files=mine)
 
     def number_of(self, seq: int) -> int | None:
-        """The number of this report's checkpoint; None where nothing of it is uploaded."""
+        """Return the number of this report's checkpoint; None if no rank has asked to upload it."""
         target = self._target(seq)
         return target.number if target else None
 
     def name_of(self, seq: int) -> str | None:
-        """The name of this report's checkpoint; None where nothing of it is uploaded."""
+        """Return the name of this report's checkpoint; None if no rank has asked to upload it."""
         target = self._target(seq)
         return target.name if target else None
 
@@ -69,5 +69,5 @@ class Uploads:
 
 
 def refusal(request: UploadRequest, why: str) -> UploadGrant:
-    """The answer to an upload that must not happen."""
+    """Return the answer that refuses an upload."""
     return UploadGrant(index=request.index, folder="", files=(), refusal=why)

@@ -1,1 +1,1 @@
-"""Records what happens to a run: journal, console lines, callbacks, failure bundles."""
+"""The record of what happens to a run: journal, console lines, callbacks, failure bundles."""

@@ -1,4 +1,4 @@
-"""Calls the user's callbacks, in order and in a thread of their own; their errors and delays do not affect the run."""
+"""The callback runner calls the user's callbacks in order, in a thread that neither fails nor delays the run."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class _Pending:
     checkpoint: Checkpoint | None = None
 
 
-SLOW_S = 5.0  # a callback that takes longer is named
+SLOW_S = 5.0  # the user is told about callbacks that take longer
 
 
 class CallbackRunner:
-    """Queues calls of callbacks.
+    """A queue of calls to callbacks.
 
     Args:
         callbacks: The callbacks of the run.
-        context: The run context that each call is given.
+        context: The run context that is passed to each call.
         warn: Logs a warning.
         open_checkpoint: Opens a committed checkpoint.
-        inline: Call them in the controller's thread, because the training function runs in this process, too.
+        inline: Call them in the controller's thread, because the training function also runs in this process.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class CallbackRunner:
         self._call("before_run")
 
     def on_run_end(self, error: BaseException | None) -> None:
-        """Call ``after_run`` once, however the run ends: user code may wait for it."""
+        """Call ``after_run`` once, no matter how the run ends, because user code may wait for it."""
         if not self._has_ended:
             self._has_ended = True
             self._call("after_run", error)
 
     def on_round(self, closing: ReportRound, *, commit: bool) -> None:
-        """Call ``after_report``; if the round has a checkpoint, after its commit. Later rounds wait."""
+        """Call ``after_report``. If the round has a checkpoint, this call and all later ones wait for its commit."""
         if self._callbacks:
             self._pending.append(_Pending(closing, waits=commit))
             self._call_ready()
@@ -94,7 +94,7 @@ class CallbackRunner:
             self._call_with("after_report", functools.cache(functools.partial(_arguments, ready)))
 
     def slow(self) -> str | None:
-        """A message about a slow callback, once."""
+        """Return a message about a slow callback, once per call."""
         name = self._thread.slow(SLOW_S) if self._thread is not None else None
         return name and f"callback {name} has been running for {SLOW_S:.0f} s; the run continues"
 
@@ -111,7 +111,7 @@ class CallbackRunner:
         self._call_with(hook, lambda: args)
 
     def _call_with(self, hook: str, args: Callable[[], tuple[Any, ...]]) -> None:
-        """``args`` are built in the thread of the callbacks: metrics may be megabytes of text."""
+        """Call a hook. ``args`` are built in the callback thread, because metrics may be megabytes of text."""
         for callback in self._callbacks:
             work = functools.partial(self._called, callback, hook, args)
             if self._thread is None:
@@ -122,7 +122,7 @@ class CallbackRunner:
     def _called(self, callback: UserCallback, hook: str, args: Callable[[], tuple[Any, ...]]) -> None:
         try:
             getattr(callback, hook)(self._context, *args())
-        except (Exception, SystemExit) as error:  # around user code: recorded by name
+        except (Exception, SystemExit) as error:  # raised by user code; logged with the callback's name
             name = f"{type(callback).__qualname__}.{hook}"
             self._num_errors[name] += 1
             if self._num_errors[name] == 1:
@@ -133,6 +133,6 @@ class CallbackRunner:
 
 
 def _arguments(pending: _Pending) -> tuple[Any, ...]:
-    """The arguments of ``after_report``: the metrics of all ranks, and the checkpoint."""
+    """Return the arguments of ``after_report``: the metrics of all ranks, and the checkpoint."""
     metrics = [None if report is None else json.loads(report.metrics) for report in pending.round.reports]
     return metrics, pending.checkpoint

@@ -1,4 +1,4 @@
-"""What happens to checkpoints and their validations: entries of the journal, and sentences for the user."""
+"""The checkpoint log: journal entries and log lines about checkpoints and their validations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from headway.core.schema.journal_entries import (
 from headway.storage.run import layout
 from headway.storage.run.run_directory import RunDirectory
 
-SLOW_UPLOAD_S = 2.0  # from here on a person wants to know how fast files travel
+SLOW_UPLOAD_S = 2.0  # for uploads longer than this, the user is told the speed
 
 
 class CheckpointLog:
@@ -43,7 +43,7 @@ class CheckpointLog:
         self._log = log
         self._rundir = rundir
         self._score = config.checkpoint_score_attribute
-        self._missed_score = False  # whether the user was told that a checkpoint lacks the metric that ranks it
+        self._missed_score = False  # whether the user was told that a checkpoint lacks the metric that it is ranked by
 
     def saved(self, seq: int, attempt: int, saved: SavedCheckpoint) -> None:
         entry = CheckpointEntry(attempt=attempt, path=saved.path.name, seq=seq)
@@ -72,7 +72,7 @@ class CheckpointLog:
         self._log.record(AwaitingFilesEntry(text=text, ranks=tuple(sorted(ranks))))
 
     def storage_action(self, action: Action) -> None:
-        """Record what happens to checkpoints, other than that they are committed."""
+        """Record what happens to checkpoints, except commits."""
         match action:
             case RetireCheckpoint(saved=saved, reason=reason):
                 self._rundir.note(RetiredEntry(path=saved.path.name, seq=saved.seq, why=reason))
@@ -108,7 +108,7 @@ class CheckpointLog:
     # --- validations ---
 
     def awaits_validation(self, name: str, *, in_vain: bool) -> None:
-        """An earlier opening of the run has left it pending; ``in_vain``: the trainer has no function for it."""
+        """Record a validation still pending when the run is opened; ``in_vain``: the trainer has no function for it."""
         if in_vain:
             text = f"{name} awaits its validation and is kept: this trainer has no validation_config"
             self._log.record(ValidationPendingEntry(text=text, path=name), "WARNING")
@@ -134,7 +134,7 @@ class CheckpointLog:
             self._look_for_score(saved)
 
     def _look_for_score(self, saved: SavedCheckpoint) -> None:
-        """Say once that a checkpoint lacks the metric that it should be ranked by."""
+        """Warn once if a checkpoint lacks the metric that it should be ranked by."""
         if self._score is not None and value_of(saved, self._score) is None and not self._missed_score:
             self._missed_score = True
             known = ", ".join(phrases.flat(saved.metrics)) or "none at all"

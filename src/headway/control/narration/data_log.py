@@ -1,4 +1,4 @@
-"""What the ranks tell of their data pipelines: written down in ``data.jsonl``, and said when training starves."""
+"""The data log: the ranks' reports on their data pipelines, in ``data.jsonl``, and a warning if loops wait for data."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from headway.core import phrases
 from headway.core.schema.data_stats import DatasetStats, DataStatsLine
 from headway.storage.run.run_directory import RunDirectory
 
-STARVED = 0.3  # of the time since the last look, which loops may wait for data
-LONG_ENOUGH_S = 4.0  # to judge
-AGAIN_S = 60.0  # before it is said again
+STARVED = 0.3  # share of the time since the last check that loops may spend waiting for data
+LONG_ENOUGH_S = 4.0  # shortest time to judge by
+AGAIN_S = 60.0  # time before the warning is repeated
 
 
 class DataLog:
-    """Belongs to the controller's thread."""
+    """The data log; used only in the controller's thread."""
 
     def __init__(self, rundir: RunDirectory, tell: Callable[[str], None]) -> None:
         self._rundir = rundir
@@ -53,7 +53,7 @@ class DataLog:
 
 
 def _blamed(before: DatasetStats, now: DatasetStats) -> str:
-    """The operator that took the most time since then."""
+    """Describe the operator that took the most time between the two samples."""
     spent = [
         (after.seconds - then.seconds, after.rows - then.rows, after.name)
         for then, after in zip(before.operators, now.operators, strict=False)

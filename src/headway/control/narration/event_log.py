@@ -1,4 +1,4 @@
-"""The event log: each event of a run becomes a line in the journal, and one sentence for the user."""
+"""The event log: each event of a run becomes a line in the journal and one sentence for the user."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ class EventLog:
         self._every = {"every_reports": config.every_reports, "every_s": config.every_s}
         self._saves_regularly = any(self._every.values())
         self._warned_untracked = False
-        self._num_workers: int | None = None  # of the attempt before
-        self._disk_trouble = False  # whether we have said that the journal cannot be written
+        self._num_workers: int | None = None  # in the previous attempt
+        self._disk_trouble = False  # whether the user was told that the journal cannot be written
 
     def tell(self, event: str, text: str, level: str = "INFO") -> None:
-        """Record an event that is no more than its text, and say the text."""
+        """Record an event that consists of its text alone, and log the text."""
         self.record(NoticeEntry(event=event, text=text), level)
 
     def record(self, entry: TextEntry, level: str = "INFO") -> None:
-        """Record an entry, and say its text."""
+        """Record an entry, and log its text."""
         self._rundir.note(entry)
         self._watcher.say(entry.text, level=level)
 
     def watch_disk(self) -> None:
-        """Say once that journal and metrics cannot be written."""
+        """Warn once if journal and metrics cannot be written."""
         trouble = self._rundir.trouble
         if trouble is not None and not self._disk_trouble:
             text = f"journal and metrics cannot be written ({trouble.strerror}): they are kept until they can"
@@ -78,13 +78,13 @@ class EventLog:
         return f"run {rundir.path.name} {verb} {where}{source}; its files: {rundir.url}"
 
     def tracking(self) -> None:
-        """State is tracked, and no setting says how often it is saved."""
+        """Tell the user if state is tracked, but no setting defines how often it is saved."""
         if not self._saves_regularly:
             text = "tracked state is saved before a stop only: CheckpointConfig(every_reports=...) or (every_s=...)"
             self.tell("tracking", f"{text} saves it regularly, so that a crash costs little")
 
     def untracked(self, seq: int) -> None:
-        """Settings say how often tracked state is saved, and rank 0 has reported without tracking any."""
+        """Warn if settings define how often tracked state is saved, but rank 0 reports without tracking any."""
         first = self._every["every_reports"] or 2
         if self._saves_regularly and not self._warned_untracked and seq + 1 >= first:
             self._warned_untracked = True
@@ -101,14 +101,14 @@ class EventLog:
         self.record(NoticeEntry(event="starting", text=text, attempt=attempt), "WARNING")
 
     def preempted(self, ranks: Collection[int], within_s: float, *, program: bool, at_once: bool) -> None:
-        """``program``: the driver received SIGTERM. ``at_once``: state is saved in the next report."""
+        """Log a preemption. ``program``: the driver received SIGTERM. ``at_once``: the next report saves."""
         what = "received SIGTERM" if program else f"{phrases.ranks_are(ranks)} preempted"
         then = "" if at_once else f"; continuing until the next checkpoint, {within_s:.0f} s at most"
         text = f"{what}{then}"
         self.record(PreemptionEntry(text=text, ranks=tuple(sorted(ranks)), within_s=within_s), "WARNING")
 
     def departing(self, leaving: Leaving | None, seq: int | None) -> None:
-        """All ranks have agreed on the report in which they leave."""
+        """Log the report after which all ranks have agreed to leave."""
         why = {
             "terminate": "received SIGTERM: ",
             "preempt": "workers are preempted: ",
@@ -117,7 +117,7 @@ class EventLog:
         self.tell("stopping", f"{why}stopping after report {seq}")
 
     def retried(self, retried: RecordRetry, checkpoint: SavedCheckpoint | None, newest: Report | None) -> None:
-        """``checkpoint``: where the next attempt starts; ``newest``: the last report of rank 0."""
+        """Log a restart. ``checkpoint``: where the next attempt starts; ``newest``: the last report of rank 0."""
         attempt = retried.attempt
         source = f"from {checkpoint.path.name}" if checkpoint else "from the beginning: there is no checkpoint yet"
         where = f"after report {newest.seq}" if newest else "before the first report"
@@ -163,7 +163,7 @@ class EventLog:
 
 
 def _lost(checkpoint: SavedCheckpoint | None, newest: Report | None) -> str:
-    """The time since the newest checkpoint: work that must be repeated."""
+    """Describe the time since the newest checkpoint, which is work that must be repeated."""
     if checkpoint is None or newest is None or newest.seq <= checkpoint.seq:
         return ""
     return f", {phrases.duration(max(0.0, time.time() - checkpoint.manifest.time))} of work lost"

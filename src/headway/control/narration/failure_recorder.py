@@ -1,4 +1,4 @@
-"""Records the state of each attempt, and writes a failure bundle if it fails or stalls, in a thread of its own."""
+"""The failure recorder records the state of each attempt, and writes a failure bundle if it fails or stalls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PACKAGES = ("torch", "numpy", "pyarrow", "cloudpickle")
 
 @dataclass(frozen=True, kw_only=True)
 class _Attempt:
-    """The current attempt; without workers if these could not be started."""
+    """The current attempt; it has no workers if they could not be started."""
 
     attempt: int = 0
     num_workers: int = 0
@@ -39,7 +39,7 @@ class _Attempt:
 
 
 class FailureRecorder:
-    """Used by the controller's thread; only the writing happens in another one.
+    """The failure recorder. The controller's thread uses it; bundles are written in a separate thread.
 
     Args:
         run: The run directory.
@@ -95,7 +95,7 @@ class FailureRecorder:
         history.append((round(time.time(), 1), heartbeat.rss_bytes))
 
     def record_stall(self, diagnosis: Diagnosis, stacks: Mapping[int, str]) -> Path:
-        """Write a bundle and return its directory. ``stacks``: also of ranks that did not answer."""
+        """Write a bundle and return its directory. ``stacks`` includes ranks that did not answer."""
         self._num_stalls += 1
         self._stacks.update(stacks)
         name = f"attempt-{self._attempt.attempt:03d}-stall-{self._num_stalls}"
@@ -151,7 +151,7 @@ def _failure(failure: Failure) -> RankFailure:
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Versions of the packages that a failure may depend on."""
+    """Return the versions of packages that a failure may depend on."""
     found = {"python": platform.python_version(), "headway": headway.__version__}
     for name in PACKAGES:
         try:

@@ -1,4 +1,4 @@
-"""Failures as sentences and exceptions: the rank that failed first comes first, equal errors are grouped."""
+"""Failures as sentences and exceptions. The rank that failed first comes first, and equal errors are grouped."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from headway.core.messages import FunctionFailed, WorkerExited
 
 
 def ordered(failures: Sequence[Failure]) -> list[Failure]:
-    """Failures in order of arrival; ranks that only lost a connection to another rank come last."""
+    """Sort failures by arrival; ranks that only lost a connection to another rank come last."""
     return sorted(failures, key=_is_consequence)
 
 
 def sentence(failures: Sequence[Failure]) -> str:
-    """The failures in one line: ``ranks 0 and 1 raised ValueError: bad input``."""
+    """Describe the failures in one line: ``ranks 0 and 1 raised ValueError: bad input``."""
     first, *others = _grouped(failures)
     parts = [
         _text(first),
@@ -37,7 +37,7 @@ def sentence(failures: Sequence[Failure]) -> str:
 
 
 def traceback_text(failures: Sequence[Failure]) -> str:
-    """The traceback of the user's code on the rank that failed first; empty if there is none."""
+    """Return the traceback of the user's code on the rank that failed first; empty if there is none."""
     if not failures:
         return ""
     first = _grouped(failures)[0]
@@ -50,7 +50,7 @@ def traceback_text(failures: Sequence[Failure]) -> str:
 
 
 def exception(failure: Failure) -> BaseException:
-    """The failure as an exception: the user's own, in its own type if that can be unpickled here."""
+    """Return the failure as an exception: the user's exception, in its own type if it can be unpickled here."""
     match failure.cause:
         case FunctionFailed(kind=kind, message=message, error=error):
             return _unpickled(error) or RemoteError(f"{kind}: {message}")
@@ -64,7 +64,7 @@ _MEMORY = re.compile(r"out of memory|can't allocate memory|cannot allocate memor
 
 
 def fault(failure: Failure) -> str:
-    """The class of a failure, in one to three words."""
+    """Return the class of a failure, as one to three words."""
     match failure.cause:
         case FunctionFailed(kind=kind, message=message):
             return "out of memory" if kind == "MemoryError" or _MEMORY.search(message) else "exception"
@@ -96,13 +96,13 @@ def _unpickled(error: bytes | None) -> BaseException | None:
         found = cloudpickle.loads(error)
     except (
         Exception
-    ):  # around the user's class, whose module may be missing here: exception() then returns a RemoteError
+    ):  # raised by the user's class, whose module may be missing here; exception() then returns a RemoteError
         return None
     return found if isinstance(found, BaseException) else None
 
 
 def _grouped(failures: Sequence[Failure]) -> list[list[Failure]]:
-    """Groups of failures that are equal except for numbers in the text, in order of arrival."""
+    """Group failures that are equal except for numbers in the text, in order of arrival."""
     groups: dict[object, list[Failure]] = {}
     for failure in ordered(failures):
         groups.setdefault(_key(failure), []).append(failure)

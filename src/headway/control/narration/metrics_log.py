@@ -8,16 +8,16 @@ from headway.storage.run.run_directory import RunDirectory
 
 
 class MetricsLog:
-    """Belongs to the controller's thread."""
+    """The metrics log; used only in the controller's thread."""
 
     def __init__(self, rundir: RunDirectory) -> None:
         self._rundir = rundir
         self._lines: list[bytes] = []
         self.newest: Report | None = None  # of rank 0
-        self.num_reports = 0  # of rank 0, those that were repeated after a restart included
+        self.num_reports = 0  # of rank 0, including those repeated after a restart
 
     def begin_attempt(self, attempt: int, first_seq: int) -> None:
-        """Reports from ``first_seq`` on come again; readers drop those of earlier attempts."""
+        """Mark the start of an attempt: readers drop reports of earlier attempts from ``first_seq`` on."""
         self._lines.append(attempt_line(attempt, first_seq))
 
     def record(self, attempt: int, rank: int, report: Report) -> None:

@@ -1,1 +1,1 @@
-"""Starts and ends the workers of an attempt: rank assignment, start messages, slow exits."""
+"""The start and the end of an attempt's workers: rank assignment, start messages, slow exits."""

@@ -1,6 +1,6 @@
-"""The assignment of ranks to workers that are ready, and the environment that each rank gets. Pure.
+"""The assignment of ranks to ready workers, and the environment variables of each rank. Pure.
 
-Workers of one host get consecutive ranks, within a host by their lowest GPU; the host whose worker was ready first has
+Workers on one host get consecutive ranks, ordered by their lowest GPU; the host whose worker was ready first gets
 rank 0.
 """
 
@@ -12,7 +12,7 @@ from headway.core.messages import RankAssignment, Ready
 
 
 def order(ready: Sequence[Ready]) -> list[int]:
-    """The indices of the launched workers in the order of their ranks."""
+    """Return the indices of the launched workers in rank order."""
     hosts = list(dict.fromkeys(worker.host for worker in ready))
     return sorted(
         range(len(ready)), key=lambda i: (hosts.index(ready[i].host), *map(_gpu_order, ready[i].gpus[:1]), (i, ""))
@@ -20,7 +20,7 @@ def order(ready: Sequence[Ready]) -> list[int]:
 
 
 def places(ready: Sequence[Ready], *, num_threads: int | None) -> list[RankAssignment]:
-    """One place per rank; ``ready`` stands in rank order already."""
+    """Return one rank assignment per rank; ``ready`` is already in rank order."""
     if (outer := ready[0].place) is not None:
         return [outer]
     hosts = list(dict.fromkeys(worker.host for worker in ready))
@@ -51,12 +51,12 @@ def places(ready: Sequence[Ready], *, num_threads: int | None) -> list[RankAssig
 
 
 def _gpu_order(gpu: str) -> tuple[int, str]:
-    """GPUs by number where they have one, so that 10 comes after 9."""
+    """Sort GPUs by number if they have one, so that 10 comes after 9."""
     return (int(gpu), "") if gpu.isdigit() else (1 << 30, gpu)
 
 
 def environment(place: RankAssignment) -> dict[str, str]:
-    """The variables from which torch.distributed, Accelerate and Lightning read their rank."""
+    """Return the variables from which torch.distributed, Accelerate and Lightning read their rank."""
     env = {
         "HEADWAY_WORKER": "1",
         "RANK": str(place.rank),
@@ -76,12 +76,12 @@ def environment(place: RankAssignment) -> dict[str, str]:
 
 
 def torchrun_environment(place: RankAssignment, *, run: str, restarts: int, max_restarts: int) -> dict[str, str]:
-    """What torchrun sets in addition: scripts written for it read these to skip work after a restart.
+    """Return the variables that torchrun sets in addition; its scripts read them to skip work after a restart.
 
     Args:
         place: The ranks of the worker.
         run: The run's name.
-        restarts: Attempts of this opening of the run before this one.
+        restarts: Earlier attempts since the run was last opened.
         max_restarts: Maximum number of restarts; -1: unlimited.
     """
     return {
@@ -92,5 +92,5 @@ def torchrun_environment(place: RankAssignment, *, run: str, restarts: int, max_
         "TORCHELASTIC_RUN_ID": run,
         "TORCHELASTIC_RESTART_COUNT": str(restarts),
         "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
-        "TORCHELASTIC_USE_AGENT_STORE": "False",  # no agent keeps a store
+        "TORCHELASTIC_USE_AGENT_STORE": "False",  # no agent provides a store
     }

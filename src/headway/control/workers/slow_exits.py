@@ -1,7 +1,7 @@
-"""Slow exits: what keeps a worker whose function has returned, such as exit handlers or threads.
+"""Slow exits: what keeps a worker running after its function returned, such as exit handlers or threads.
 
-A process has EXIT_S to exit, then it is killed. After a few seconds the user is told which ranks have not exited, and
-what they are doing; also which ranks are killed in the end.
+A process is killed if it does not exit within EXIT_S. After a few seconds the user is told which ranks have not exited
+and what they are doing, and finally which ranks are killed.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from pathlib import PurePath
 from headway.core import phrases
 from headway.core.messages import StackDump, ToController
 
-SLOW_EXIT_S = 5.0  # before the user is told
-QUESTION = -2  # the index of the request for stacks: its answer is not for the watchdog
+SLOW_EXIT_S = 5.0  # time before the user is told
+QUESTION = -2  # index of the request for stacks, so that the watchdog ignores the answer
 _THREAD = re.compile(r"^thread (.*):$", re.MULTILINE)
 
 
 class SlowExits:
-    """What the workers of one attempt were doing when they were asked."""
+    """What the workers of one attempt were doing when their stacks were requested."""
 
     def __init__(self) -> None:
         self._doing: dict[int, str] = {}
 
     def begin(self) -> None:
-        """Another attempt."""
+        """Forget the previous attempt."""
         self._doing.clear()
 
     def heard(self, rank: int, message: ToController) -> str | None:
-        """What to say of the answer to our request; None for other messages."""
+        """Return the log message for the answer to our request; None for other messages."""
         if not isinstance(message, StackDump) or message.index != QUESTION:
             return None
         self._doing[rank] = doing(message)
         return f"rank {rank} has returned, and {self._doing[rank]}"
 
     def killed(self, ranks: Collection[int], after_s: float, *, returned: bool) -> str:
-        """What to say when these ranks are killed: their functions have ``returned``, or were interrupted."""
+        """Return the log message for ranks that are killed after their functions ``returned`` or were interrupted."""
         since = "its function returned" if returned else "it was interrupted"
         each = (
             f"rank {rank} is killed: {phrases.duration(after_s)} after {since} its process is still running"
@@ -47,7 +47,7 @@ class SlowExits:
 
 
 def doing(stacks: StackDump) -> str:
-    """What keeps a process from exiting, in words."""
+    """Describe what keeps a process from exiting."""
     calls = stacks.main
     if any(call.function == "_shutdown" and PurePath(call.file).name == "threading.py" for call in calls):
         return f"waits for {_threads(_THREAD.findall(stacks.text))} to end"

@@ -17,8 +17,8 @@ from headway.observe.inherited_logging import current_settings
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.run.run_directory import RunDirectory
 
-# Arrow's allocator: a huge page is zeroed as a whole when it is first touched, which takes long on a virtual machine;
-# blocks of a few megabytes gain nothing by it.
+# Settings for Arrow's allocator. A huge page is zeroed completely when it is first touched, which is slow on a virtual
+# machine, and blocks of a few megabytes do not benefit from it.
 ARROW = {"MIMALLOC_ALLOW_THP": "0"}
 
 
@@ -33,7 +33,7 @@ def starts(
     cursors: dict[str, DatasetCursor],
     num_threads: int | None,
 ) -> list[Start]:
-    """One message per rank; ``ready`` is in the order of ranks."""
+    """Return one message per rank; ``ready`` is in rank order."""
     info = RunInfo(
         id=rundir.id,
         name=rundir.path.name,
@@ -66,7 +66,7 @@ def starts(
 
 def _environment(plan: RunPlan, rundir: RunDirectory, place: RankAssignment, attempt: int) -> dict[str, str]:
     env = ranks.environment(place)
-    if outer_ranks() is not None:  # torchrun has started this program and set these, and its agent keeps a store
+    if outer_ranks() is not None:  # torchrun started this program and set these; its agent provides a store
         return env
     restarts = attempt - rundir.past_attempts - 1
     limit = plan.config.failure_config.max_failures
@@ -74,7 +74,7 @@ def _environment(plan: RunPlan, rundir: RunDirectory, place: RankAssignment, att
 
 
 def process_setup(env: dict[str, str]) -> ProcessSetup:
-    """Environment, directory and import path of this process now: the fork server was started earlier."""
+    """Return this process's current environment, directory and import path, as the fork server was started earlier."""
     env = {**ARROW, **os.environ, **env}
     return ProcessSetup(
         env=env, cwd=working_directory(), sys_path=tuple(sys.path), argv=tuple(sys.argv), logging=current_settings()
