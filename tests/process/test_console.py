@@ -315,7 +315,7 @@ def test_events_in_the_users_format_and_the_live_line_leave_each_other_intact(tm
     terminal = Terminal(script, columns=300, cwd=tmp_path)
     terminal.run()
     text = terminal.text
-    for said in ("LOG INFO run run begins", "LOG WARNING attempt 1 ended after report 5", "LOG INFO finished after"):
+    for said in ("LOG INFO run run starts", "LOG WARNING attempt 1 ended after report 5", "LOG INFO finished after"):
         assert sum(line.startswith(said) for line in text) == 1, "\n".join(text)
     for step in range(10):
         assert f"[r0] step {step} " + "x" * 40 in text, "\n".join(text)

@@ -243,7 +243,7 @@ def test_validations_of_a_run_in_a_store(s3: S3) -> None:
 def test_how_fast_files_travel_is_told(
     s3: S3, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("headway.control.narration.event_log.SLOW_UPLOAD_S", 0.0)
+    monkeypatch.setattr("headway.control.narration.checkpoint_log.SLOW_UPLOAD_S", 0.0)
     result = run(s3, "speed")
     told = [line for line in capfd.readouterr().err.splitlines() if line.endswith("/s")]
     assert len(told) == 3

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from headway import train
-from headway.engine import local
+from headway.engine import channel
 from headway.storage.run.reader import RunReader
 from support import fit, journal, plain_trainer, save
 
@@ -414,4 +414,4 @@ def test_a_giant_report_is_received_without_pauses(tmp_path: Path) -> None:
         run_config=train.RunConfig(name="run", storage_path=tmp_path),
     ).fit()
     small, large = result.return_value
-    assert large - small < 80 * local.REST_S / 2
+    assert large - small < 80 * channel.REST_S / 2
