@@ -100,8 +100,8 @@ class ScalingConfig:
         use_gpu: Whether each worker gets a GPU.
         resources_per_worker: Resources of each worker by name, like ``{"CPU": 2, "GPU": 0.5}``. Default: one GPU with
             ``use_gpu``, otherwise one CPU.
-        placement_strategy: ``PACK``, ``SPREAD``, ``STRICT_PACK`` or ``STRICT_SPREAD``. It has no effect, because all
-            workers are on this machine.
+        placement_strategy: ``PACK``, ``SPREAD``, ``STRICT_PACK`` or ``STRICT_SPREAD``. All workers are on this machine,
+            so ``STRICT_SPREAD`` allows one worker only.
         engine: ``"auto"``, ``"local"`` (processes on this machine) or ``"inline"`` (this process, so that
             ``breakpoint()`` works).
         elastic_resize_monitor_interval_s: Minimum time between two changes of the number of workers.

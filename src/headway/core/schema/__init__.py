@@ -1,1 +1,1 @@
-"""The shape of files and of the records in them: every persisted value has a frozen, versioned dataclass here."""
+"""Schemas of files and their records: a frozen, versioned dataclass for every persisted value."""

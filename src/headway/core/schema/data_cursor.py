@@ -1,4 +1,4 @@
-"""Data cursors: the position of a run in its training data, as reports carry it and manifests keep it."""
+"""Data cursors: the position of a run in its training data, as contained in reports and manifests."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class DatasetPosition(Record):
 
     Args:
         epoch: Number of the pass over the data, from 0.
-        rows: Rows of the epoch's order that are consumed.
-        skip: Rows beyond them that are consumed too.
-        done: Whether the epoch is over.
+        rows: Number of rows at the start of the epoch's order that are consumed.
+        skip: Number of further consumed rows, after those.
+        done: Whether the epoch has ended.
         lanes: Number of lanes of the order.
-        window: Size of its shuffle window.
-        local: Buffer sizes and seeds of the local shuffle; None without one.
+        window: Size of the order's shuffle window.
+        local: Buffer sizes and seeds of the local shuffle; None if there is none.
         files: Fingerprint of the files, their shuffling and their filters.
-        crosses: Whether a pass continues in the next epoch, as far as it is known.
+        crosses: Whether a pass continues in the next epoch; None if unknown.
         unknown: Fields that only newer versions know.
     """
 
@@ -44,8 +44,8 @@ class DatasetCursor(Record):
     """Position of all ranks in one dataset.
 
     Args:
-        position: The position of every rank, where all have the same.
-        positions: One position for each rank where they differ; None if some ranks have not reported theirs.
+        position: The position of every rank, if all ranks have the same.
+        positions: One position for each rank, if they differ; None if some ranks did not report theirs.
         unknown: Fields that only newer versions know.
     """
 
@@ -68,7 +68,7 @@ class DatasetCursor(Record):
 
     @property
     def known(self) -> tuple[DatasetPosition, ...]:
-        """The distinct positions, as far as they are known."""
+        """The positions that are known."""
         found = (self.position,) if self.position is not None else self.positions or ()
         return tuple(position for position in found if position is not None)
 
@@ -79,10 +79,10 @@ class DataCursor(Record):
 
     Args:
         epoch: Number of the epoch.
-        over: Whether the epoch is over.
-        batches: Batches of the epoch that each tracked loader has handed out.
-        datasets: By name a :class:`DatasetCursor`, as JSON: it is checked where a run is resumed, so that a damaged
-            one does not hide the checkpoint.
+        over: Whether the epoch has ended.
+        batches: Number of batches of the epoch that each tracked loader returned.
+        datasets: The :class:`DatasetCursor` of each dataset, by name, as JSON. It is only checked when a run is
+            resumed, so that a damaged cursor does not hide the checkpoint.
         unknown: Fields that only newer versions know.
     """
 
@@ -92,15 +92,15 @@ class DataCursor(Record):
     datasets: dict[str, object] | None = None
 
     def of_datasets(self) -> dict[str, DatasetCursor]:
-        """The cursors of the datasets, by name. ShapeError where one is damaged."""
+        """Return the cursors of the datasets, by name. Raises ShapeError if one is damaged."""
         return {name: DatasetCursor.from_json(cursor, name) for name, cursor in (self.datasets or {}).items()}
 
 
 def merged(reports: Sequence[bytes]) -> dict[str, DatasetCursor]:
-    """The cursor of each dataset in a round of reports.
+    """Return the cursor of each dataset in a round of reports.
 
     Args:
-        reports: Of each rank its :class:`DatasetPosition` by name, as JSON; empty for a rank without one.
+        reports: For each rank, the :class:`DatasetPosition` of each dataset by name, as JSON; empty if it has none.
     """
     told = [json.loads(positions) for positions in reports if positions]
     names = dict.fromkeys(name for positions in told for name in positions)

@@ -1,4 +1,4 @@
-"""Figures of data pipelines, as workers send them and ``data.jsonl`` keeps them."""
+"""Statistics of data pipelines, as workers send them and ``data.jsonl`` stores them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from headway.core.schema.record import Count, Number, Record
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorStats(Record):
-    """Work of one operator of a pipeline since its beginning.
+    """Work of one operator of a pipeline since the pipeline started.
 
     Args:
         name: Name of the operator.
-        rows: Rows that it has made.
-        bytes: Bytes that it has made.
-        seconds: Time that its threads have spent.
-        rows_per_s: Rows per second of that time.
-        mb_per_s: Megabytes per second of that time.
+        rows: Number of rows that it produced.
+        bytes: Number of bytes that it produced.
+        seconds: Working time of its threads.
+        rows_per_s: Rows per second of working time.
+        mb_per_s: Megabytes per second of working time.
         unknown: Fields that only newer versions know.
     """
 
@@ -32,22 +32,22 @@ class OperatorStats(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetStats(Record):
-    """State of one rank's pipeline over one dataset; counts are of this epoch.
+    """State of one rank's pipeline over one dataset; counts are for the current epoch.
 
     Args:
         epoch: Number of the epoch.
-        batches: Batches that the loop has taken.
-        rows: Rows in them.
-        elapsed_s: Time since the epoch began.
-        waited_s: Part of it that the loop waited for data.
-        queued_batches: Batches that are ready.
-        held_blocks: Blocks that the reader holds.
-        most_bytes: Most memory that they took.
-        budget_bytes: Most memory that they may take.
+        batches: Number of batches that the training loop took.
+        rows: Number of rows in these batches.
+        elapsed_s: Time since the epoch started.
+        waited_s: Time that the training loop waited for data.
+        queued_batches: Number of batches that are ready.
+        held_blocks: Number of blocks that the reader holds.
+        most_bytes: Peak memory of these blocks.
+        budget_bytes: Memory limit for these blocks.
         threads: Number of threads.
         executors: For each operator, whether threads or processes run it.
         left_out: Number of files that could not be read.
-        operators: Figures of each operator, in order.
+        operators: Statistics of each operator, in order.
         unknown: Fields that only newer versions know.
     """
 
@@ -67,7 +67,7 @@ class DatasetStats(Record):
 
     @property
     def slowest(self) -> OperatorStats | None:
-        """The operator that took the most time."""
+        """The operator with the most working time, or None if no operator has worked yet."""
         return max((each for each in self.operators if each.seconds), key=lambda each: each.seconds, default=None)
 
 

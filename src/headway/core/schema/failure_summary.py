@@ -1,4 +1,4 @@
-"""Summaries of failures and stalls: what ``failure.json`` says of one."""
+"""Summaries of failures and stalls: the content of ``failure.json``."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from headway.core.schema.shape import ShapeError
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayScene(Record):
-    """The surroundings of an attempt, as far as a replay of one rank needs them.
+    """The environment of an attempt, as far as a replay of one rank needs it.
 
     Args:
         cwd: Working directory.
         argv: Arguments of the program, without secrets.
         sys_path: Import path.
-        env_vars: Names of the variables that the user had set for workers.
-        preload: Modules that workers find imported.
-        every_reports: Interval of saves of tracked state.
-        global_workers: Number of workers whose steps are kept by any other number.
+        env_vars: Names of the variables that the user set for workers.
+        preload: Modules that are already imported when a worker starts.
+        every_reports: Interval in reports between saves of tracked state.
+        global_workers: Number of workers whose rows form one step, whatever the number of workers is.
         validates: Whether the trainer had a validation function.
         resources: Resources of each worker.
         places: Rank assignment of each worker.
@@ -41,7 +41,7 @@ class ReplayScene(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class RankFailure(Record):
-    """Failure of one rank; ``rank`` is None where no single rank is to blame."""
+    """Failure of one rank; ``rank`` is None if no single rank is to blame."""
 
     rank: Count | None
     kind: str
@@ -51,27 +51,27 @@ class RankFailure(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class FailureSummary(Record):
-    """One failure, or one stall, of an attempt. Dicts are by rank.
+    """One failure, or one stall, of an attempt. The keys of its dicts are ranks.
 
     Args:
         time: Time of the failure, in seconds since 1970.
         attempt: Number of the attempt.
-        num_workers: Number of its workers; 0 if it never came up.
+        num_workers: Number of its workers; 0 if the workers were never started.
         first_seq: Number of its first report.
-        checkpoint: Checkpoint that it began with.
-        scene: Its surroundings.
+        checkpoint: Checkpoint that it started from.
+        scene: Its environment.
         kind: How the first rank failed.
         fault: Class of the failure.
         rank: Rank that failed first, if there is one.
         ranks: Ranks that hold up the run, if this is a stall.
         cause: What happened, in one sentence.
-        failures: All failures, the first one first; None if this is a stall.
-        reports: Number of the newest report.
-        batches: Batches taken.
-        phases: Phase that the rank is in, if it is in one.
-        memory: Resident memory over time: pairs of time and bytes.
+        failures: All failures, in the order in which they happened; None if this is a stall.
+        reports: Number of each rank's newest report.
+        batches: Number of batches that each rank took.
+        phases: Phase of each rank that is in one.
+        memory: Resident memory of each rank over time: pairs of time and bytes.
         versions: Versions of packages that a failure may depend on.
-        signature: Signature of the rest and of the packed function, by the run's key.
+        signature: Signature of the other fields and the packed function, by the run's key.
         format: Version of this layout.
         unknown: Fields that only newer versions know.
     """

@@ -3,7 +3,7 @@
     {"time": 1795120059.923625, "event": "launched", "attempt": 1, "num_workers": 2, "first_seq": 0}
 
 The ``format`` in ``run.json`` is the version of all files of a run. An event that this version does not know is read as
-a :class:`NoticeEntry`: its text can be shown, whatever else it says.
+a :class:`NoticeEntry`, so that its text can be shown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from headway.core.schema.record import Count, Number, Record
 from headway.core.schema.shape import conform
 
-ENDED = ("FINISHED", "STOPPED", "PREEMPTED", "FAILED", "ABORTED")  # states of runs that are over
+ENDED = ("FINISHED", "STOPPED", "PREEMPTED", "FAILED", "ABORTED")  # states of runs that have ended
 
 
 def _now() -> float:
@@ -25,12 +25,12 @@ def _now() -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class JournalEntry(Record):
-    """What all entries have.
+    """The fields of all entries.
 
     Args:
-        time: When it happened, in seconds since 1970.
-        event: What happened.
-        attempt: Number of the attempt that it happened to.
+        time: Time of the event, in seconds since 1970.
+        event: Kind of event.
+        attempt: Number of the attempt in which it happened.
         unknown: Fields that only newer versions know.
     """
 
@@ -41,21 +41,21 @@ class JournalEntry(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class TextEntry(JournalEntry):
-    """What entries have that are also said on the console."""
+    """An entry that is also shown on the console."""
 
     text: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoticeEntry(TextEntry):
-    """An event that says no more than its text, or that only a newer version knows."""
+    """An event that has only a text, or that only a newer version knows."""
 
     text: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StateEntry(JournalEntry):
-    """The run has another state."""
+    """The state of the run changed."""
 
     event: str = "state"
     state: str
@@ -73,7 +73,7 @@ class LaunchEntry(JournalEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class ResizeEntry(TextEntry):
-    """An attempt has another number of workers than the one before."""
+    """An attempt has a different number of workers than the previous one."""
 
     event: str = "resized"
     num_workers: Count
@@ -81,14 +81,14 @@ class ResizeEntry(TextEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class RetryEntry(TextEntry):
-    """An attempt has ended, and another follows.
+    """An attempt ended, and another one follows.
 
     Args:
         text: The sentence on the console.
-        cause: Why it ended.
-        why: Which budget it counts against.
+        cause: Why the attempt ended.
+        why: The budget that this restart counts against.
         after_s: Pause before the next attempt.
-        checkpoint: Name of the checkpoint that the next attempt begins with.
+        checkpoint: Name of the checkpoint that the next attempt starts from.
     """
 
     event: str = "retry"
@@ -102,7 +102,7 @@ class RetryEntry(TextEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class EndEntry(JournalEntry):
-    """The run is over."""
+    """The run has ended."""
 
     event: str = "end"
     attempt: Number = field()  # required, unlike in other entries
@@ -112,7 +112,7 @@ class EndEntry(JournalEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class PreemptionEntry(TextEntry):
-    """Workers, or the driver, have received SIGTERM. ``within_s``: how long they may take for a checkpoint."""
+    """Workers, or the driver, received SIGTERM. ``within_s``: the time that they have to save a checkpoint."""
 
     event: str = "preemption"
     ranks: tuple[Count, ...]
@@ -121,13 +121,13 @@ class PreemptionEntry(TextEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class StallEntry(TextEntry):
-    """Ranks have stopped making progress (with ``fault``), or make progress again (without).
+    """Ranks stopped making progress (with ``fault``), or make progress again (without).
 
     Args:
         text: The sentence on the console.
         fault: What kind of stall it is.
         ranks: Ranks that hold up the run; None for all.
-        silent_s: How long nothing happened before.
+        silent_s: Time without progress, in seconds.
     """
 
     event: str = "stall"
@@ -138,7 +138,7 @@ class StallEntry(TextEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseEntry(TextEntry):
-    """Ranks stay in a phase in which silence is expected."""
+    """Ranks have been in a phase for long; no progress is expected during it."""
 
     event: str = "phase"
     ranks: tuple[Count, ...]
@@ -146,7 +146,7 @@ class PhaseEntry(TextEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class AwaitingFilesEntry(TextEntry):
-    """A rank has failed, and others may still complete its checkpoint."""
+    """A rank failed, and other ranks may still complete the checkpoint."""
 
     event: str = "awaiting"
     ranks: tuple[Count, ...]
@@ -162,7 +162,7 @@ class KilledEntry(TextEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointEntry(JournalEntry):
-    """A checkpoint is committed. ``seconds`` and ``bytes``: of its upload, where there was one."""
+    """A checkpoint was committed. ``seconds`` and ``bytes``: duration and size of its upload, if there was one."""
 
     event: str = "checkpoint"
     attempt: Number = field()  # required, unlike in other entries
@@ -174,7 +174,7 @@ class CheckpointEntry(JournalEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class RetiredEntry(JournalEntry):
-    """A checkpoint is removed because others are kept."""
+    """A checkpoint is removed because it is not among those to keep."""
 
     event: str = "retired"
     path: str
@@ -184,7 +184,7 @@ class RetiredEntry(JournalEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class RemovedEntry(JournalEntry):
-    """A checkpoint was removed by a user."""
+    """A user removed a checkpoint."""
 
     event: str = "removed"
     path: str
@@ -194,7 +194,7 @@ class RemovedEntry(JournalEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class WithdrawnEntry(TextEntry):
-    """A checkpoint is removed because it cannot be whole."""
+    """A checkpoint is removed because it cannot be completed."""
 
     event: str = "withdrawn"
     seq: Number
@@ -211,7 +211,7 @@ class PartialCheckpointEntry(TextEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class LateFilesEntry(TextEntry):
-    """Files came for a checkpoint that is no longer kept."""
+    """Files arrived for a checkpoint that is no longer kept."""
 
     event: str = "late"
     seq: Number
@@ -219,7 +219,7 @@ class LateFilesEntry(TextEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveringFilesEntry(TextEntry):
-    """A rank has exited during an upload, which the driver completes."""
+    """A rank exited before its files were staged, and the driver brings them to storage."""
 
     event: str = "finishing"
     rank: Count
@@ -228,7 +228,7 @@ class RecoveringFilesEntry(TextEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class FileConflictEntry(TextEntry):
-    """Ranks gave different contents for one file."""
+    """Ranks gave files with the same name but different contents."""
 
     event: str = "clash"
     file: str
@@ -246,7 +246,7 @@ class ValidationStartEntry(JournalEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationPendingEntry(TextEntry):
-    """A checkpoint of a former opening awaits its validation."""
+    """A checkpoint of an earlier opening awaits its validation."""
 
     event: str = "validation"
     path: str
@@ -254,7 +254,7 @@ class ValidationPendingEntry(TextEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class ValidatedEntry(TextEntry):
-    """A validation has ended; ``error`` says why it failed."""
+    """A validation ended; ``error`` says why it failed."""
 
     event: str = "validated"
     path: str
@@ -271,11 +271,11 @@ _KINDS: Mapping[str, type[JournalEntry]] = {
 
 
 def entry_from_json(content: Any) -> JournalEntry:
-    """The entry that a line of the journal holds. ShapeError where it is none."""
+    """Return the entry for the content of a journal line. Raises ShapeError if it is not an entry."""
     conform(content, {"event": str, "time": frozenset({int, float})})
     return _KINDS.get(content["event"], NoticeEntry).from_json(content)
 
 
 def state_of(entry: JournalEntry) -> str | None:
-    """The state of the run after this entry, if it says one."""
+    """The state of the run after this entry, or None if the entry has no state."""
     return entry.state if isinstance(entry, StateEntry | EndEntry) else None

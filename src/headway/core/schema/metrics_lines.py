@@ -1,4 +1,4 @@
-"""Lines of ``metrics.jsonl``: reports, and where later attempts resume. There may be millions of them.
+"""Lines of ``metrics.jsonl``, of which there may be millions: reports, and where later attempts resume.
 
 {"rank":0,"seq":3,"attempt":1,"time":1795120059.423617,"metrics":{"loss":0.5}}
 {"attempt":2,"first_seq":3}
@@ -16,7 +16,7 @@ _ATTEMPT = {"first_seq": _NUMBER}
 
 
 class ReportLine(NamedTuple):
-    """One report of one rank. ``attempt`` and ``time`` are None where the line does not say them."""
+    """One report of one rank. ``attempt`` and ``time`` are None if the line does not contain them."""
 
     rank: int
     seq: int
@@ -26,7 +26,7 @@ class ReportLine(NamedTuple):
 
 
 class AttemptLine(NamedTuple):
-    """A later attempt resumes with this report: earlier lines from it on are superseded."""
+    """A later attempt resumes with report ``first_seq``: it supersedes earlier lines for this report and later ones."""
 
     first_seq: int
 
@@ -35,7 +35,10 @@ MetricsLine = ReportLine | AttemptLine
 
 
 def metrics_line(content: Any) -> MetricsLine:
-    """The line that an object holds. ShapeError where it is none. One look is enough for lines that look right."""
+    """Return the line for a JSON object. Raises ShapeError if it is not one.
+
+    Reports that pass a first, fast check are not checked further.
+    """
     if not (
         type(content) is dict
         and type(content.get("metrics")) is dict
@@ -56,8 +59,8 @@ def report_line(attempt: int, rank: int, seq: int, time: float, metrics: bytes) 
         attempt: Number of the attempt.
         rank: Rank that reported.
         seq: Number of the report.
-        time: When it reported, in seconds since 1970.
-        metrics: What it reported, as JSON.
+        time: Time of the report, in seconds since 1970.
+        metrics: The reported metrics, as JSON.
     """
     return b'{"rank":%d,"seq":%d,"attempt":%d,"time":%.6f,"metrics":%s}\n' % (rank, seq, attempt, time, metrics)
 

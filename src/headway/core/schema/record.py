@@ -22,9 +22,9 @@ from typing import Annotated, Any, Self, TypeAlias, Union, get_args, get_origin,
 from headway.core.schema.shape import COUNT, NUMBER, Nullable, Range, Values, conform
 
 Count: TypeAlias = Annotated[int, COUNT]
-Number: TypeAlias = Annotated[int, Range(-1, 1 << 62)]  # of a report or an attempt
+Number: TypeAlias = Annotated[int, Range(-1, 1 << 62)]  # number of a report or an attempt
 
-FORMAT = 1  # version of everything that a run directory holds
+FORMAT = 1  # version of all contents of a run directory
 
 _UNIONS = (types.UnionType, Union)
 _PLAIN = (str, int, float, bool, type(None))
@@ -32,12 +32,12 @@ _PLAIN = (str, int, float, bool, type(None))
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """A value that is stored as a JSON object; see above."""
+    """A value that is stored as a JSON object; see the module's docstring."""
 
     unknown: Mapping[str, object] = field(default_factory=dict, repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """The record as :func:`json.dumps` takes it."""
+        """The record as values for :func:`json.dumps`."""
         found = {name: getattr(self, name) for name in _layout(type(self)).decoders}
         optional = _layout(type(self)).optional
         plain = {name: _encoded(value) for name, value in found.items() if value is not None or name not in optional}
@@ -45,14 +45,14 @@ class Record:
 
     @classmethod
     def from_json(cls, content: Any, name: str = "") -> Self:
-        """The record that an object from a file holds.
+        """Make a record from an object in a file.
 
         Args:
-            content: What :func:`json.loads` has returned.
+            content: The return value of :func:`json.loads`.
             name: Its name in error messages.
 
         Raises:
-            ShapeError: It is not such an object.
+            ShapeError: If the object does not have the record's shape.
         """
         conform(content, shape_of(cls), name)
         return cls._decoded(content)
@@ -82,7 +82,7 @@ Decoder = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class _Layout:
-    """What the annotations of a record say."""
+    """The information in a record's annotations."""
 
     shape: Mapping[str, Any]
     decoders: Mapping[str, Decoder]
@@ -114,7 +114,7 @@ def _read_layout(kind: type[Record]) -> _Layout:
 
 
 def shape_of(kind: type[Record]) -> Mapping[str, Any]:
-    """The shape of a record, as :func:`conform` checks it."""
+    """The shape of a record, for :func:`conform`."""
     return _layout(kind).shape
 
 
@@ -134,7 +134,7 @@ def _shape(hint: Any) -> Any:
 
 
 def _decoder(hint: Any) -> Decoder:
-    """Makes the value of a field of what JSON gave."""
+    """Return a function that converts a JSON value to the value of a field."""
     kind, arguments = get_origin(hint) or hint, get_args(hint)
     if kind in _UNIONS:
         inner = _decoder(_of_nullable(arguments))
@@ -151,7 +151,7 @@ def _decoder(hint: Any) -> Decoder:
 
 
 def _of_nullable(arguments: tuple[Any, ...]) -> Any:
-    """``X`` of ``X | None``, the only union that a field may have."""
+    """Return ``X`` of ``X | None``, the only union that a field may have."""
     inner, none = arguments
     assert none is type(None)
     return inner

@@ -1,4 +1,4 @@
-"""Descriptions of runs: what ``run.json`` says, with one entry per opening."""
+"""Descriptions of runs: the content of ``run.json``, with one entry per opening."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from headway.core.schema.record import FORMAT, Record
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetDescription(Record):
-    """A dataset that a trainer was given.
+    """A dataset of a trainer.
 
     Args:
-        rows: Number of its rows, if it is known.
-        source: Where it comes from.
-        fingerprint: Changes with its files, their shuffling and their filters.
+        rows: Number of its rows; None if unknown.
+        source: Description of its source.
+        fingerprint: Fingerprint of its files, their shuffling and their filters.
         lanes: Number of lanes of its order.
         window: Size of its shuffle window.
         unknown: Fields that only newer versions know.
@@ -29,18 +29,18 @@ class DatasetDescription(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Opening(Record):
-    """One ``fit()`` of a run: when, where and with which settings. Secrets are left out.
+    """One ``fit()`` of a run: when, where and with which settings. Secrets are omitted.
 
     Args:
-        time: When it began, in seconds since 1970.
+        time: Time at which it started, in seconds since 1970.
         host: Name of the driver's host.
         pid: Process id of the driver.
         trainer: Class of the trainer.
         function: Name of the training function.
         code: Fingerprint of its source.
-        train_loop_config: Its config, as far as JSON can hold it.
-        train_loop_config_type: Class of the config, if it was no dict.
-        train_loop_config_incomplete: Parts of the config that JSON cannot hold.
+        train_loop_config: The function's config, as far as JSON can represent it.
+        train_loop_config_type: Class of the config, if it was not a dict.
+        train_loop_config_incomplete: Parts of the config that JSON cannot represent.
         scaling_config: Fields of the ScalingConfig.
         checkpoint_config: Fields of the CheckpointConfig.
         failure_config: Fields of the FailureConfig.
@@ -72,12 +72,12 @@ class RunDescription(Record):
     """A run and its openings.
 
     Args:
-        format: Version of everything that the run directory holds.
-        id: Random name, in hexadecimal digits.
-        name: Name of the directory when it was made.
+        format: Version of all contents of the run directory.
+        id: Random id, in hexadecimal digits.
+        name: Name of the directory when it was created.
         seed: Seed of all random numbers that are drawn for the run.
-        created: When it was made, in seconds since 1970.
-        openings: What each ``fit()`` asked for, the oldest first.
+        created: Time of its creation, in seconds since 1970.
+        openings: The settings of each ``fit()``, oldest first.
         unknown: Fields that only newer versions know.
     """
 

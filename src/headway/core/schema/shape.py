@@ -1,11 +1,12 @@
-"""Checks of shape: values that were read from JSON files are checked once, so that the code behind can trust them.
+"""Shape checks for values from JSON files. They are checked once, so that all later code can trust them.
 
     RUN = {"format": int, "name": str, "created": NUMBER, "openings": [dict], "?note": str}
 
-A dict lists the required keys; keys with a question mark may be missing, other keys are ignored. A list holds any
-number of its one element, a tuple exactly its elements. A set lists alternatives. ``Values`` is a dict with any keys.
-``Range`` is a whole number within bounds, for what is counted up to or allocated. ``None`` is null, ``Nullable`` null
-or another shape. What is nested deeper than ``MAX_DEPTH`` is refused: printing or copying it would exhaust the stack.
+A dict lists the required keys; keys with a question mark may be missing, and other keys are ignored. A list contains
+any number of values of its one shape; a tuple contains exactly one value of each of its shapes. A set lists
+alternatives. ``Values`` is a dict with any keys. ``Range`` is a whole number within bounds, for numbers that are used
+as loop limits or sizes. ``None`` is null; ``Nullable`` is null or a different shape. Values nested deeper than
+``MAX_DEPTH`` are rejected, because printing or copying them would exhaust the stack.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 NUMBER = frozenset({int, float})
-MAX_DEPTH = 150  # of nesting; metrics may have 100 levels, and lie within others in a manifest
+MAX_DEPTH = 150  # nested levels; metrics may have 100 levels, and a manifest adds a few
 
 _NAMES = {
     int: "a whole number",
@@ -36,7 +37,7 @@ class Values:
 
 @dataclass(frozen=True)
 class Range:
-    """A whole number between two others, both included."""
+    """A whole number between two bounds, inclusive."""
 
     least: int
     most: int
@@ -44,25 +45,25 @@ class Range:
 
 @dataclass(frozen=True)
 class Nullable:
-    """Null, or what another shape allows."""
+    """Null, or a value of the given shape."""
 
     shape: Any
 
 
-COUNT = Range(0, 1_000_000)  # of workers, ranks, files of a rank: looping over more would look like a hang
+COUNT = Range(0, 1_000_000)  # number of workers, ranks or files of a rank; a loop over more would look like a hang
 
 
 class ShapeError(ValueError):
-    """Names the part that does not have the right shape."""
+    """A value does not have the right shape; the message names the part."""
 
 
 def conform(value: Any, shape: Any, name: str = "") -> None:
-    """Raise ShapeError unless ``value``, as JSON gave it, has this shape.
+    """Raise ShapeError unless ``value``, which was decoded from JSON, has this shape.
 
     Args:
-        value: What was read.
-        shape: What it must be; see above.
-        name: Its name in the error message.
+        value: The value that was read.
+        shape: The required shape; see the module's docstring.
+        name: The value's name in the error message.
     """
     if not name:
         check_depth(value)
@@ -98,7 +99,7 @@ def conform(value: Any, shape: Any, name: str = "") -> None:
 
 
 def check_depth(value: Any) -> None:
-    """Raise ShapeError for what is nested deeper than ``MAX_DEPTH``."""
+    """Raise ShapeError if the value is nested deeper than ``MAX_DEPTH``."""
     level = [value]
     for _ in range(MAX_DEPTH):
         inner = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
@@ -142,12 +143,12 @@ def _named(shape: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """Text from a file; with escapes if some of its characters are not printable."""
+    """Text from a file, with escapes if some of its characters are not printable."""
     return text if text.isprintable() else ascii(text)
 
 
 def _is_huge(value: Any) -> bool:
-    """Whether it is a whole number beyond the range of floats."""
+    """Whether the value is a whole number beyond the range of floats."""
     return isinstance(value, int) and value.bit_length() > 1000
 
 
@@ -156,6 +157,6 @@ def shown(value: Any) -> str:
     if isinstance(value, dict | list):
         return _named(type(value))
     if isinstance(value, int) and value.bit_length() > 64:
-        return "a huge number"  # which would take long to write out
+        return "a huge number"  # its digits would take long to compute
     text = ascii(value)
     return "null" if value is None else text if len(text) <= 40 else f"{text[:40]}…"
