@@ -1,9 +1,9 @@
 """The console of a run in the driver: its events, its workers' output with ranks, and a live status line.
 
-On a terminal: workers' lines as they come, each with its rank, and below them one live line (drawn by rich) that
-shows state and progress. Elsewhere (a file, a pipe, a notebook): the same lines without the live line. Events are
-records of the logger ``headway.run``, which :mod:`headway.observe.log_handler` writes to stderr; workers' lines go to
-the stream that the worker wrote them to.
+A terminal shows workers' lines as they arrive, each with its rank, and below them one live line (drawn by rich) with
+state and progress. Other outputs (a file, a pipe, a notebook) receive the same lines without the live line. Events are
+records of the logger ``headway.run``, which :mod:`headway.observe.log_handler` writes to stderr. Workers' lines are
+written to the same stream (stdout or stderr) as in the worker.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 TICK_S = 0.1
 
 _logger = logging.getLogger("headway.run")
-_open: list[Console] = []  # those of the active runs of this process
+_open: list[Console] = []  # consoles of the active runs in this process
 
 
 class Console:
@@ -37,8 +37,8 @@ class Console:
 
     Args:
         run: The run directory.
-        log_level: Events below this level are not logged. ``ERROR`` hides workers' output, too.
-        show_output: Whether to show workers' output, and the live line.
+        log_level: Events below this level are not logged. ``ERROR`` also hides workers' output.
+        show_output: Whether to show workers' output and the live line.
     """
 
     def __init__(self, run: Path, log_level: str = "INFO", *, show_output: bool = True) -> None:
@@ -50,7 +50,7 @@ class Console:
         self._wants_line = show_output and self._level <= logging.INFO
         self._live: LiveLine | None = None
         self._began = time.monotonic()
-        self._is_shared = False  # whether another run was active at the same time: then each line names its run
+        self._is_shared = False  # whether another run was active at the same time; if so, each line names its run
 
     @property
     def _label(self) -> str:
@@ -82,14 +82,14 @@ class Console:
             _logger.log(number, "%s", plain(label + text, lines=True), extra={"run": self._run.name})
 
     def follow(self, num_workers: int) -> None:
-        """Show what these workers write from now on."""
+        """Show everything that these workers write from now on."""
         self._show_last_lines()
         if self._show_output:
             keys = [(rank, stream) for rank in range(num_workers) for stream in ("out", "err")]
             self._tails = {(rank, stream): Tail(layout.log(self._run, rank, stream)) for rank, stream in keys}
 
     def tick(self, snapshot: RunSnapshot) -> float | None:
-        """Show new output a few times a second; return the seconds until the next look."""
+        """Show new output a few times per second; return the seconds until the next update."""
         wait = self._next_look - time.monotonic()
         if wait > 0:
             return wait
@@ -137,7 +137,7 @@ class Console:
 
 
 def _live_line() -> LiveLine | None:
-    """A live line if stderr is a terminal that supports it, else None. Only then is rich imported."""
+    """Make a live line if stderr is a terminal that supports it, otherwise None. rich is imported only if needed."""
     if sys.stderr is None or not sys.stderr.isatty():
         return None
     from headway.observe.status_line import LiveLine

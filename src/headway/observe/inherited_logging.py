@@ -2,10 +2,10 @@
 
 Levels are copied for every logger. A handler that writes to the console becomes one that writes to the rank's log, with
 the same level, formatter and filters; the console shows that log with the rank in front. Other handlers (files,
-sockets, services) are not copied, because N ranks would write to one file: if there are no others, their records go to
-the rank's log.
+sockets, services) are not copied, because N ranks would write to one file. If a logger has only such handlers, their
+records go to the rank's log.
 
-    driver: root ── StreamHandler(stderr), "%(levelname)s %(message)s"      worker: root ── the same into rank-N.err
+    driver: root ── StreamHandler(stderr), "%(levelname)s %(message)s"      worker: root ── the same, to rank-N.err
              └─ FileHandler("train.log")                                              (no file)
 """
 
@@ -24,11 +24,11 @@ from headway.observe.log_handler import ConsoleHandler, console_stream, install,
 
 _logger = logging.getLogger(__name__)
 
-MAX_PICKLED_BYTES = 1 << 16  # of a formatter with its filters; a larger one would pickle large parts of the driver
+MAX_PICKLED_BYTES = 1 << 16  # size of a formatter with its filters; a larger one contains large parts of the driver
 _LEVEL_AND_NAME = logging.Formatter(logging.BASIC_FORMAT)
-_IGNORED = (logging.NullHandler, ConsoleHandler)  # every process has a ConsoleHandler of its own
+_IGNORED = (logging.NullHandler, ConsoleHandler)  # every process has its own ConsoleHandler
 _FOR_PROGRAMS = (
-    "torch._logging._internal"  # traces of the compiler, which torch writes only to a directory that is set for them
+    "torch._logging._internal"  # compiler traces, which torch writes only to a directory that the user sets for them
 )
 
 
@@ -76,7 +76,7 @@ def _is_for_people(handler: logging.Handler) -> bool:
 
 
 def _style(handler: logging.Handler) -> bytes:
-    """The formatter and the filters, pickled; a default formatter if that fails, or if the handler writes no text."""
+    """Pickle the formatter and filters; use a default formatter if that fails or the handler does not write text."""
     is_text = isinstance(handler, logging.StreamHandler)
     formatter = handler.formatter if is_text else _LEVEL_AND_NAME
     for style in ((formatter, list(handler.filters)), (_LEVEL_AND_NAME, list(handler.filters))):
@@ -94,9 +94,9 @@ def _style(handler: logging.Handler) -> bytes:
 
 
 class RankHandler(logging.StreamHandler[Any]):
-    """Writes to the rank's log; silent as soon as code in the worker gives the same logger a console handler.
+    """Writes to the rank's log, until code in the worker adds a console handler to the same logger.
 
-    In place of a file handler it also leaves to the ConsoleHandler what that writes to the same log.
+    If it replaces a file handler, it also ignores records that the ConsoleHandler writes to the same log.
     """
 
     def __init__(self, stream: Stream, owner: logging.Logger, *, replaces_file: bool = False) -> None:
@@ -113,7 +113,7 @@ class RankHandler(logging.StreamHandler[Any]):
 
 
 def apply(settings: LoggingSettings) -> None:
-    """Configure this process like the driver. Its streams must be the rank's logs already."""
+    """Configure this process like the driver. Its streams must already be redirected to the rank's logs."""
     for level, name in settings.level_names.items():
         logging.addLevelName(level, name)
     logging.disable(settings.disabled_level)
@@ -149,7 +149,7 @@ def _remove_inherited(logger: logging.Logger) -> None:
 
 
 def _let_basic_config_replace_inherited() -> None:
-    """Let a function's own ``basicConfig()`` replace copied handlers; by default it does nothing if there are any."""
+    """Let ``basicConfig()`` calls in user code replace copied handlers; otherwise it would do nothing."""
     original = logging.basicConfig
     if hasattr(original, "__wrapped__"):
         return

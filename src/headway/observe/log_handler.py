@@ -1,8 +1,8 @@
 """The handler of the ``headway`` logger: writes the library's log records to stderr, each line once.
 
-All that the library says is a record of a logger below ``headway``. The handler acts as if it came last, after the
-handlers of the root logger: ``propagate = False`` cuts it off, and a record that another handler writes to stdout or
-stderr is left to that handler.
+All messages of the library are records of loggers below ``headway``. The handler acts as if it were called last, after
+the root logger's handlers: ``propagate = False`` disables it, and it ignores records that another handler writes to
+stdout or stderr.
 
     headway.run, headway.train.torch.sampler, …  ──►  headway ──►  root ──►  (ConsoleHandler)
                                                       handlers     handlers
@@ -27,7 +27,7 @@ class ConsoleHandler(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.setFormatter(_FORMATTER)
-        self.logger_level = logging.NOTSET  # the level that install() gave the logger
+        self.logger_level = logging.NOTSET  # the logger's level as set by install()
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -40,7 +40,7 @@ class ConsoleHandler(logging.Handler):
 
 
 def install(level: str | None = None) -> None:
-    """Give the ``headway`` logger its handler, and lower its level to ``level`` unless the user has set one."""
+    """Add the handler to the ``headway`` logger, and lower the level to ``level`` unless the user set one."""
     logger = logging.getLogger(LIBRARY)
     handler = next((each for each in logger.handlers if isinstance(each, ConsoleHandler)), None)
     if handler is None:
@@ -64,7 +64,7 @@ def is_written(record: logging.LogRecord) -> bool:
 
 
 def number(level: str) -> int:
-    """The number of a level name."""
+    """The numeric value of a level name."""
     return logging.getLevelNamesMapping()[level]
 
 
@@ -83,12 +83,12 @@ def console_stream(handler: logging.Handler) -> Stream | None:
 
 
 def _is_same(stream: object, current: object, original: object) -> bool:
-    """Whether it is this stream; while live lines are drawn, ``current`` is a stand-in of rich's."""
+    """Whether ``stream`` is this standard stream. While live lines are drawn, ``current`` is a proxy made by rich."""
     return any(stream is each for each in (current, original, getattr(current, "rich_proxied_file", None)))
 
 
 def _chain(record: logging.LogRecord) -> Iterator[logging.Logger]:
-    """The loggers whose handlers get the record."""
+    """The loggers whose handlers receive the record."""
     logger: logging.Logger | None = logging.getLogger(record.name)
     while logger is not None:
         yield logger

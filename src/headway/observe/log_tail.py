@@ -1,4 +1,4 @@
-"""Tails of the workers' log files: whole lines as they are written, limited to what fits a screen."""
+"""Tails of the workers' log files: complete lines as they are written, limited to a readable amount."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from headway.core import phrases
 from headway.core.errors import StorageError
 from headway.storage.fs_ops import open_regular
 
-# After this line, a worker writes its full traceback to its log. The console shows it once, folded, by itself.
+# After this line, a worker writes its full traceback to its log. The console itself shows the traceback once, folded.
 TRACEBACK_FOLLOWS = "---- headway: the whole traceback ----"
 
-SHOW_BYTES = 1 << 16  # of one stream at a time; the rest is only in the file
+SHOW_BYTES = 1 << 16  # maximum of one stream at a time; the rest is only in the file
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Line:
 
 
 class Tail:
-    """The growing end of one file. Of a progress bar only the last state is shown; ``partial`` is the current one."""
+    """The growing end of one file. ``partial`` is the last, unfinished line, such as a progress bar."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -49,7 +49,7 @@ class Tail:
                 yield line
 
     def last(self) -> Iterator[str]:
-        """All remaining lines, also an unfinished one."""
+        """All remaining lines, including an unfinished one."""
         yield from self.lines()
         if self._rest and not self._muted:
             yield self.partial

@@ -1,4 +1,4 @@
-"""The interface by which the console and the run handle follow a run; its methods must be fast."""
+"""The interface through which the console and the run handle follow a run. Its methods must be fast."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class RunObserver(Protocol):
         """Log an event of the run."""
 
     def follow(self, num_workers: int) -> None:
-        """An attempt starts with so many workers, which will write logs."""
+        """Called when an attempt starts with this number of workers, which will write logs."""
 
     def tick(self, snapshot: RunSnapshot) -> float | None:
-        """Called after every batch of events; returns seconds until the next call if there are no events."""
+        """Called after every batch of events; returns the seconds until the next call if no events arrive."""
 
 
 class RunObservers:
-    """Several observers as one."""
+    """Several observers combined into one."""
 
     def __init__(self, observers: Sequence[RunObserver]) -> None:
         self._observers = observers

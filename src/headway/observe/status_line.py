@@ -19,8 +19,8 @@ from headway.observe.terminal import live_screens
 class _Console(rich.console.Console):
     """Prints for one thread at a time.
 
-    To print a line, rich first moves the cursor up over the live lines, by their number when the line was rendered. If
-    another thread drew more or fewer of them in between, a printed line would be erased.
+    To print a line, rich first moves the cursor up by the number of live lines at the time of rendering. If another
+    thread drew more or fewer live lines in between, a printed line would be erased.
     """
 
     def print(self, *args: Any, **kwargs: Any) -> None:
@@ -36,7 +36,7 @@ class LiveLine:
 
     @classmethod
     def on_terminal(cls) -> LiveLine | None:
-        """A live line on this terminal; None if the terminal cannot move its cursor."""
+        """Make a live line on this terminal, or return None if the terminal cannot move its cursor."""
         with _changing:
             screen = _screens[0] if _screens else None
             if screen is None:
@@ -51,7 +51,7 @@ class LiveLine:
             return line
 
     def show(self, status: str, bars: list[str]) -> None:
-        """Draw the progress bars and the status, one line each, cut to the width of the screen."""
+        """Draw the progress bars and the status, one line each, truncated to the width of the screen."""
         lines = [rich.text.Text(line, no_wrap=True, overflow="ellipsis") for line in (*bars, status)]
         lines[-1].stylize("bold cyan")
         with _changing:
@@ -76,7 +76,7 @@ class _Screen:
         self.stdout_is_terminal = sys.stdout is not None and sys.stdout.isatty()
         self.lines: dict[LiveLine, list[rich.text.Text]] = {}
         self._console = console
-        # Output of the user's code in this process goes above the live lines, too.
+        # Redirected, so that output of user code in this process also appears above the live lines.
         self._live = rich.live.Live(
             console=console,
             auto_refresh=False,

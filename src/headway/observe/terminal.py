@@ -1,7 +1,7 @@
 """Text for a terminal: escape sequences made visible, and lines written above the live status lines.
 
-Worker output, metrics, and the contents of a run directory may hold escape sequences that clear the screen, set its
-title or fill the clipboard, carriage returns that overwrite earlier text, and marks that reverse it.
+Worker output, metrics, and the contents of a run directory may contain escape sequences that clear the screen, set its
+title or fill the clipboard, carriage returns that overwrite earlier text, and bidirectional marks that reverse text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _COLOR = re.compile(r"(\x1b\[[0-9;:]*m)")
 
 
 def colored(line: str) -> str:
-    """The same as :func:`plain`, but colors stay; they end with the line.
+    """Like :func:`plain`, but colors are kept and reset at the end of the line.
 
     >>> colored("\\x1b[32mgreen\\x1b]0;title\\x07")
     '\\x1b[32mgreen\\\\x1b]0;title\\\\x07\\x1b[0m'
@@ -33,20 +33,20 @@ class LiveScreen(Protocol):
     """A terminal whose last lines are redrawn in place."""
 
     def owns(self, stream: TextIO | None) -> bool:
-        """Whether text for this stream lands on this screen."""
+        """Whether text for this stream appears on this screen."""
 
     def print(self, text: str) -> None:
         """Print a line above the live lines."""
 
     def clear(self) -> None:
-        """Erase the live lines until they are drawn next."""
+        """Erase the live lines until they are next drawn."""
 
 
 live_screens: list[LiveScreen] = []  # at most one; filled by observe.status_line
 
 
 def write_line(text: str, stream: TextIO | None) -> None:
-    """Write a line. If the stream was closed, a pipe for example, the line is lost and the run continues."""
+    """Write a line. If the stream (for example, a pipe) was closed, the line is lost and the run continues."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     text = text.encode(encoding, "backslashreplace").decode(encoding)
     with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Tracebacks for users: frames of their code in full, those of libraries folded, those of Headway omitted."""
+"""Tracebacks for users: frames of their code in full, library frames folded, Headway's frames omitted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def full(error: BaseException) -> str:
 
 
 def folded(error: BaseException) -> str:
-    """The user's frames in full, consecutive frames of a library as one line, without Headway's frames.
+    """The traceback with the user's frames in full, consecutive library frames as one line, and no Headway frames.
 
     Causes and contexts are kept. An error without a frame of the user's code is shown in full.
     """
@@ -36,7 +36,7 @@ def _formatted(error: BaseException) -> str:
 
 
 def is_users(filename: str) -> bool:
-    """Whether this is the user's own code, and neither Headway's nor a library's."""
+    """Whether this file is the user's own code, not Headway's or a library's."""
     return not filename.startswith(_OURS) and _library(filename) is None
 
 

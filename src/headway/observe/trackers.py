@@ -1,6 +1,6 @@
-"""Trackers of metrics outside of the run directory: a table, TensorBoard, MLflow, Weights & Biases.
+"""Trackers, which record metrics outside of the run directory: a table, TensorBoard, MLflow, Weights & Biases.
 
-Their packages are imported when a tracker is made. The contract of a tracker is
+A tracker's package is imported when the tracker is created. The contract of a tracker is
 :mod:`headway.testing.contracts.tracker`.
 """
 
@@ -19,7 +19,7 @@ from headway.core.errors import ConfigError
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers among the metrics, nested ones by their path; NaN is left out."""
+    """The numbers among the metrics, with paths as names of nested metrics; NaN is omitted."""
     flat = phrases.flat(dict(metrics))
     found = {phrases.encodable(key): float(value) for key, value in flat.items() if isinstance(value, int | float)}
     return {key: value for key, value in found.items() if not math.isnan(value)}
@@ -33,7 +33,7 @@ def _needed(module: str, package: str, what: str) -> Any:
 
 
 class Csv:
-    """A line per call, under the columns of the first one."""
+    """A CSV file with a line per call; the first call determines the columns."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -51,28 +51,28 @@ class Csv:
 
 
 class Tracker(Protocol):
-    """A place outside of the run directory that a run's metrics go to. One thread calls it."""
+    """A destination for a run's metrics outside of the run directory. All calls come from one thread."""
 
     def start(self, name: str, config: Mapping[str, Any], folder: str) -> None:
-        """Begin a run.
+        """Start a run.
 
         Args:
-            name: Of the run.
-            config: What the training function was given.
-            folder: The run directory; it exists.
+            name: Name of the run.
+            config: Config of the training function.
+            folder: The run directory, which exists.
         """
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         """Record the numbers among the metrics of one report."""
 
     def end(self, *, failed: bool) -> None:
-        """The run is over; another one may be started."""
+        """End the run; another one may be started afterwards."""
 
 
 class TrackerGuard:
-    """A tracker that is called only between a start that succeeded and the end of the run.
+    """Calls a tracker only between a successful start and the end of the run.
 
-    A start that fails is reported once, by whoever runs the callback; the run's reports are then not logged.
+    A start that fails is reported once, by the caller of the callback; the run's reports are then not logged.
     """
 
     def __init__(self, tracker: Tracker) -> None:
@@ -94,7 +94,7 @@ class TrackerGuard:
 
 
 class TensorBoard:
-    """Events in the run's folder, or in another; every name begins with ``prefix``."""
+    """Event files in the run directory, or in ``folder``; every name starts with ``prefix``."""
 
     def __init__(self, prefix: str, folder: str | None = None) -> None:
         self._writers = _needed("tensorboardX", "tensorboardX", "TensorBoard")
@@ -115,7 +115,7 @@ class TensorBoard:
 
 
 class MLflow:
-    """A run of an experiment, by a client of its own: nothing global is touched."""
+    """A run of an MLflow experiment. It uses its own client, so MLflow's global state is not changed."""
 
     def __init__(
         self,
@@ -155,12 +155,12 @@ class MLflow:
 
 
 def _allowed(name: str) -> str:
-    """A name that MLflow accepts: it refuses ``top@5``."""
+    """Replace the characters that MLflow rejects in names, such as the ``@`` in ``top@5``."""
     return re.sub(r"[^\w./: -]", "_", name)
 
 
 class Wandb:
-    """A run of a project of Weights & Biases."""
+    """A run in a Weights & Biases project."""
 
     def __init__(self, **init: Any) -> None:
         self._wandb = _needed("wandb", "wandb", "Weights & Biases")

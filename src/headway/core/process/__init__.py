@@ -1,1 +1,1 @@
-"""Processes and what the operating system knows of them: identity, title, standard streams, temporary directories."""
+"""Operating system processes: their identity, title, standard streams and temporary directories."""

@@ -1,4 +1,4 @@
-"""The identity of a process, by which another process can tell later whether it is still alive.
+"""The identity of a process, with which another process can later determine whether it is still alive.
 
 A process id alone is not enough: ids are reused, restart after a reboot, and differ between containers.
 """
@@ -19,15 +19,15 @@ class Owner:
     """A process on this machine, and its user."""
 
     pid: int
-    started: str  # in ticks since the boot, from the kernel; "" if unknown
+    started: str  # start time in ticks since boot, from the kernel; "" if unknown
     boot: str
-    host: str  # the machine; processes of others cannot be seen
-    pid_namespace: str  # of the container, if there is one
+    host: str  # the machine; processes on other machines are not visible
+    pid_namespace: str  # the container's PID namespace, if it runs in a container
     uid: int
 
     @classmethod
     def current(cls) -> Owner:
-        """This process."""
+        """The identity of this process."""
         pid = os.getpid()
         return cls(
             pid=pid,
@@ -40,7 +40,7 @@ class Owner:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it may be alive; always true for another machine or container."""
+        """Whether the process may be alive; always true if it is on a different machine or in another container."""
         if self.boot != boot_id():
             return self.host != _host()  # the same machine, rebooted
         if self.pid_namespace != _pid_namespace():
@@ -65,7 +65,7 @@ _EXAMPLE = Owner(pid=0, started="", boot="", host="", pid_namespace="", uid=0)
 
 
 def boot_id() -> str:
-    """The id of the current boot: files of an earlier one may not have been flushed."""
+    """The id of the current boot. Files from before the last reboot may not have been flushed to disk."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -73,7 +73,7 @@ def boot_id() -> str:
 
 
 def _host() -> str:
-    """Name and id of this machine; containers of one image have the same id and different names."""
+    """Name and id of this machine. Containers of one image have the same id but different names."""
     try:
         number = Path("/etc/machine-id").read_text().strip()
     except OSError:

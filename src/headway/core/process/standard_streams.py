@@ -1,7 +1,7 @@
-"""The file descriptors 0, 1 and 2, which are kept open so that no other file gets them.
+"""The standard file descriptors 0, 1 and 2, which are kept open so that no other file gets these numbers.
 
-If one of them is closed at the start (``2>&-``, a daemon), the next file that the program opens gets its number, and
-output of C libraries to stderr ends up in that file: in a journal, or on a socket.
+If one of them is closed when the program starts (``2>&-``, a daemon), the next file that the program opens gets its
+number. Output of C libraries to stderr then ends up in that file, for example in a journal or on a socket.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 
 
 def hold_standard_streams() -> None:
-    """Open /dev/null for each of them that is closed."""
+    """Open /dev/null for each standard file descriptor that is closed."""
     for fd in (0, 1, 2):
         try:
             os.fstat(fd)

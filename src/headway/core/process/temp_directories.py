@@ -1,8 +1,8 @@
-"""Temporary directories with a marker of the process that made them.
+"""Temporary directories with a marker that identifies the process that created them.
 
-A killed program cannot remove its temporary directories, so the next one does. It removes a directory only if that
-has a marker, belongs to the same user, is not locked, and the process named in the marker has ended. The marker also
-contains the name of the directory, so copies and renamed directories are kept.
+A killed program cannot remove its temporary directories, so the next program does. It removes a directory only if the
+directory has a marker, belongs to the same user and is not locked, and the process named in the marker has ended. The
+marker also contains the name of the directory, so copies and renamed directories are kept.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class OwnedDirectory:
     """A temporary directory of this process, removed by :meth:`remove` or by :func:`sweep` of a later program.
 
     Args:
-        purpose: A word for its name, for the person who lists the directory above it.
-        base: The directory to make it in; None is the system's place for temporary files.
+        purpose: A word for the directory's name, which tells users what it is for.
+        base: The parent directory; None is the system's directory for temporary files.
     """
 
     def __init__(self, purpose: str, base: str | None = None) -> None:
@@ -64,7 +64,7 @@ class OwnedDirectory:
             self._lock = -1
 
     def remove(self) -> None:
-        """Remove the directory, but not in a process forked from the one that made it."""
+        """Remove the directory, except in a process forked from the one that created it."""
         if self._lock >= 0 and self._pid == os.getpid():
             self._discard()
 
@@ -101,7 +101,7 @@ def _is_abandoned(directory: int, name: str) -> bool:
 
 
 def _read_marker(directory: int) -> dict[str, Any] | None:
-    """The marker of a directory, or None if it is not valid. Never blocks, whatever the file is."""
+    """Return the marker of a directory, or None if it is not valid. Never blocks, whatever type of file it is."""
     fd = os.open(MARKER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     try:
         status = os.fstat(fd)

@@ -1,7 +1,7 @@
 """The title of a process, as shown by ``ps``, ``top`` and ``nvidia-smi``.
 
-``ps`` shows the command line, which is stored on the stack of the process; it is overwritten in place, and never beyond
-its end. ``top`` shows a name of 15 bytes, set by prctl(2). If either is not possible (another system, a sandbox
+``ps`` shows the command line, which is stored on the stack of the process. It is overwritten in place, never beyond its
+end. ``top`` shows a name of up to 15 bytes, set by prctl(2). If either is not possible (not on Linux, or a sandbox
 without /proc), nothing happens.
 """
 
@@ -18,7 +18,7 @@ _current = ""
 
 
 def current() -> str:
-    """The last title set in this process or the one it was forked from; "" if none."""
+    """The last title set in this process, or in the process that it was forked from; "" if none."""
     return _current
 
 
@@ -26,8 +26,8 @@ def set_title(title: str, name: str) -> None:
     """Set the title of this process.
 
     Args:
-        title: A line for ``ps``; cut where the command line that the process was started with ends.
-        name: A short name for ``top``; cut after 15 bytes.
+        title: A line for ``ps``; truncated to the length of the original command line.
+        name: A short name for ``top``; truncated to 15 bytes.
     """
     global _current
     _current = _printable(title)
@@ -75,18 +75,18 @@ def _printable(text: str) -> str:
 
 
 def _cut(text: str, size: int) -> bytes:
-    """The text as UTF-8, cut between characters."""
+    """The text as UTF-8, truncated between characters."""
     return text.encode(errors="replace")[:size].decode(errors="ignore").encode()
 
 
 def worker_title(rank: int, num_workers: int, run: str, attempt: int) -> None:
-    """The title of a worker."""
+    """Set the title of a worker process."""
     again = f", attempt {attempt}" if attempt > 1 else ""
     set_title(f"headway: rank {rank} of {num_workers}, run {run}{again}", f"r{rank}:{run}")
 
 
 def of_driver(pid: int) -> str:
-    """``process 17``, and the name of its program if known."""
+    """``process 17``, followed by the name of its program if known."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             words = file.read(4096).decode(errors="replace").split("\0")

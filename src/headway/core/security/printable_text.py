@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import unicodedata
 
-_SUSPECT = re.compile(r"[^\x20-\x7e\xa0-\xac\xae-\u0600]")  # characters to be checked
-_HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # controls, formats (bidirectional marks among them), surrogates, separators
-_HARMLESS = "\t\u200c\u200d"  # joiners belong to scripts and to emoji
+_SUSPECT = re.compile(r"[^\x20-\x7e\xa0-\xac\xae-\u0600]")  # characters to check
+_HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # controls, formats (including bidirectional marks), surrogates, separators
+_HARMLESS = "\t\u200c\u200d"  # some scripts and emoji need joiners
 
 
 def plain(text: str, *, lines: bool = False) -> str:
-    """Replace control characters by readable escapes. ``lines``: keep line breaks.
+    """Replace control characters with readable escapes. ``lines``: keep line breaks.
 
     >>> plain("loss \\x1b[2J\\rfake")
     'loss \\\\x1b[2J\\\\rfake'

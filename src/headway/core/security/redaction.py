@@ -1,8 +1,8 @@
-"""Redaction: passwords, tokens and keys are masked in what is written and shown.
+"""Redaction of passwords, tokens and keys in text that is written to files or shown.
 
-They are recognized by name (``api_key``, ``--token``, a cookie in a header) or by form (a password in a URL, a token
-with the prefix of its issuer). Similar names of machine learning (``tokenizer``, ``max_tokens``, ``pad_token``,
-``sort_key``) are not masked.
+Secrets are recognized by name (``api_key``, ``--token``, a cookie in a header) or by form (a password in a URL, a token
+with its issuer's prefix). Similar names that are common in machine learning (``tokenizer``, ``max_tokens``,
+``pad_token``, ``sort_key``) are not masked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 MASK = "***"
 
-# Names in snake case; see _words. A name of the first kind makes every value a secret, of the second only text.
+# Names in snake case; see _words. For names in _ALWAYS every value is a secret, for names in _TEXT_ONLY only text.
 _ALWAYS = re.compile(
     r"passw|pass_?phrase|pass_?code|(^|_)(pass|pwd|pw)$|(^|_)(jwt|otp)($|_)|secret|credential|(^|_)creds?($|_)|private_?key"
 )
@@ -28,8 +28,8 @@ _NO_SECRET = re.compile(
     r"begin|final|num|n|max|min|per|each|blank|newline|word|sub|new|forced|decoder|masked|current|prev|previous|target|"
     r"source|src|tgt|input|output|label|class|register|distillation|query|time)_token$"
 )
-_LONGEST = 200  # characters of a name that are checked, from its end
-_SHORTEST = 4  # characters of a secret; "yes" and "<s>" are none
+_LONGEST = 200  # number of characters at the end of a name that are checked
+_SHORTEST = 4  # minimum number of characters of a secret; "yes" and "<s>" are not secrets
 
 _IN_TEXT = [
     (re.compile(r"""(?<![a-z0-9+.\-])([a-z][a-z0-9+.\-]*+://[^\s/:@]*):[^\s/"']+@""", re.I), rf"\1:{MASK}@"),
@@ -65,7 +65,7 @@ def _words(name: str) -> str:
 
 
 def is_secret(name: object, value: object = "secret") -> bool:
-    """Whether the value of this name is a secret.
+    """Whether a value with this name is a secret.
 
     >>> is_secret("wandb_api_key"), is_secret("AWS_ACCESS_KEY_ID"), is_secret("tokenizer"), is_secret("max_tokens", 512)
     (True, True, False, False)
@@ -80,7 +80,7 @@ def is_secret(name: object, value: object = "secret") -> bool:
 
 
 def redact_text(text: str) -> str:
-    """The text with secrets masked that are recognized by form, or as parameters of a URL.
+    """Mask secrets in a text that are recognized by form, or as parameters of a URL.
 
     >>> redact_text("postgres://me:hunter2@db/x?sslmode=on&token=abcdefgh")
     'postgres://me:***@db/x?sslmode=on&token=***'
@@ -97,7 +97,7 @@ def _redact_parameter(found: re.Match[str]) -> str:
 
 
 def redact_assignments(text: str) -> str:
-    """Like :func:`redact_text`, also for ``name=value`` in a ``repr`` or a command line.
+    """Like :func:`redact_text`, but also mask ``name=value`` in a ``repr`` or a command line.
 
     >>> redact_assignments("Config(lr=0.1, api_key='abcdefgh')")
     'Config(lr=0.1, api_key=***)'
@@ -105,7 +105,7 @@ def redact_assignments(text: str) -> str:
     text = _FLAG.sub(_redact_flag, redact_text(text))
     parts, done, position = [], 0, 0
     while (named := _NAME.search(text, position)) is not None:
-        position = named.end()  # the value may be another name: "refused: password=x"
+        position = named.end()  # the value may itself be a name: "refused: password=x"
         value = _VALUE.match(text, position) if is_secret(named[1]) else None
         if value is not None and is_secret(named[1], value[0]):
             parts += [text[done:position], MASK]
@@ -119,7 +119,7 @@ def _redact_flag(found: re.Match[str]) -> str:
 
 
 def redact(value: Any, name: object = "") -> Any:
-    """Nested dicts and lists of JSON values with secrets masked.
+    """Mask secrets in nested dicts and lists of JSON values.
 
     >>> redact({"lr": 0.1, "db": {"password": "hunter2"}, "args": ["--token", "abcdefgh", "--lr=1"]})
     {'lr': 0.1, 'db': {'password': '***'}, 'args': ['--token', '***', '--lr=1']}
@@ -127,7 +127,7 @@ def redact(value: Any, name: object = "") -> Any:
     if is_secret(name, value) and not isinstance(value, Mapping | list | tuple):
         return MASK
     if isinstance(value, Mapping):
-        whole = is_secret(name)  # {"credentials": {"me": "hunter2"}}: only the outer name tells
+        whole = is_secret(name)  # {"credentials": {"me": "hunter2"}}: only the outer name shows that it is secret
         return {key: redact(item, name if whole else key) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return list(redact_arguments([redact(item, name) for item in value]))
@@ -135,10 +135,10 @@ def redact(value: Any, name: object = "") -> Any:
 
 
 def redact_arguments(arguments: Sequence[Any]) -> Iterator[Any]:
-    """A command line with secrets masked: ``--token x``, ``--token=x``, ``db.password=x``."""
+    """Mask secrets in a command line: ``--token x``, ``--token=x``, ``db.password=x``."""
     flag = ""
     for argument in arguments:
-        if not issubclass(type(argument), str):  # isinstance would call code of the object
+        if not issubclass(type(argument), str):  # isinstance() could run the object's own code
             yield argument
         elif flag and is_secret(flag, argument) and not argument.startswith("-"):
             yield MASK
@@ -148,7 +148,7 @@ def redact_arguments(arguments: Sequence[Any]) -> Iterator[Any]:
 
 
 def masked(value: Any, name: str = "") -> Iterator[str]:
-    """The names under which a redacted value is masked.
+    """Yield the names of the masked parts of a redacted value.
 
     >>> list(masked(redact({"lr": 0.1, "db": {"password": "hunter2"}, "cmd": "--token=abcdefgh"})))
     ['db.password', 'cmd']

@@ -1,8 +1,8 @@
 """Signatures that prove which files were written by this user's runs.
 
-A pickle runs code when it is opened. Owner and mode of a file prove nothing: a copy of a stranger's directory (by tar,
-scp, git, a bucket) belongs to the user who made the copy. So pickles are signed with a key per run, which the run's
-workers are given; it is derived from a key that only this user can read.
+Opening a pickle runs code. Owner and mode of a file prove nothing, because a copy of another user's directory (made by
+tar, scp, git or through a bucket) belongs to the user who made the copy. So pickles are signed with a key per run,
+which the run's workers receive. It is derived from a key that only this user can read.
 
     ~/.config/headway/key ──▶ Key ── for_run(id) ──▶ Key ── sign, verify
 """
@@ -31,18 +31,18 @@ class Key:
 
     Args:
         secret: The secret bytes.
-        problem: Why the key could not be stored, if so: then later processes cannot verify its signatures.
+        problem: Why the key could not be stored, if so; later processes then cannot verify its signatures.
     """
 
     secret: bytes = field(repr=False)
     problem: str = ""
 
     def for_run(self, run_id: str) -> Key:
-        """The key of one run; it cannot sign for other runs."""
+        """Derive the key of one run; it cannot sign for other runs."""
         return Key(hmac.digest(self.secret, b"run\0" + run_id.encode(errors="surrogatepass"), "sha256"), self.problem)
 
     def sign(self, purpose: str, data: bytes) -> str:
-        """A signature of these bytes, valid for this purpose only."""
+        """Sign these bytes. The signature is valid for this purpose only."""
         digest = hashlib.sha256(data).digest()
         return hmac.new(self.secret, purpose.encode() + b"\0" + digest, "sha256").hexdigest()
 
@@ -54,7 +54,7 @@ class Key:
 
 
 def user_key() -> Key:
-    """This user's key, created on first use. If it cannot be stored, a key for this process only."""
+    """Return this user's key, created on first use. If it cannot be stored, the key is for this process only."""
     try:
         return _key_at(key_file())
     except ConfigError as error:  # a user without a home directory
@@ -75,7 +75,7 @@ def _key_at(path: Path) -> Key:
 
 
 def _read(path: Path) -> bytes | None:
-    """The stored key, or None. PermissionError if other users can read or write the file."""
+    """Return the stored key, or None if there is none. Raises PermissionError if other users can access the file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -91,7 +91,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _make(path: Path) -> bytes:
-    """Create the key file atomically, or read the one that another process has just created."""
+    """Create the key file atomically, or read the key file that another process has just created."""
     for folder in reversed(path.parents):
         folder.mkdir(exist_ok=True, mode=0o700)
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
