@@ -1,4 +1,4 @@
-"""The plan of a dataset: a source, the operations on its rows, and their shuffling. A value that can be pickled."""
+"""The plan of a dataset: a picklable value that contains a source, the operations on its rows, and the shuffling."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from headway.data.operations.base import Chain, Op, RowName
 from headway.data.operations.columns import Select
 from headway.data.sharding.row_order import Order, Shuffle
 
-WINDOW_BYTES = 16 << 20  # of rows that are shuffled together
+WINDOW_BYTES = 16 << 20  # bytes of rows that are shuffled together
 MIN_WINDOW_ROWS = 1024
-DEFAULT_WINDOW_ROWS = 1 << 14  # where the size of a row is not known
+DEFAULT_WINDOW_ROWS = 1 << 14  # rows; used if the size of a row is unknown
 
 
 @dataclass(frozen=True)
 class Shuffling:
-    """``seed`` None: the run's own. ``window``: rows that are shuffled together; None: as many as make 16 MiB."""
+    """How rows are shuffled. ``seed`` None: the run's. ``window``: rows shuffled together; None: about 16 MiB."""
 
     how: Shuffle = "no"
     seed: int | None = None
@@ -43,7 +43,7 @@ class Plan:
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether the number of rows is that of the source."""
+        """Whether the plan has as many rows as its source."""
         return self.source.exact and all(op.keeps_rows for op in self.ops)
 
     @property
@@ -52,12 +52,12 @@ class Plan:
 
     @property
     def schema(self) -> pa.Schema | None:
-        """The columns, where they are those of the source; None where operations may change them."""
+        """The columns of the source; None if operations may change them."""
         return None if self.ops else self.source.schema
 
     @functools.cached_property
     def columns(self) -> tuple[str, ...] | None:
-        """Which columns of the source are needed, if the first operation says so."""
+        """The columns of the source that are needed, if the first operation selects columns; None: all."""
         first = self.ops[0] if self.ops else None
         return first.columns if isinstance(first, Select) and self.source.schema is not None else None
 
@@ -69,28 +69,28 @@ class Plan:
 
     @property
     def window_rows(self) -> int:
-        """How many rows are shuffled together."""
+        """The number of rows that are shuffled together."""
         if self.shuffling.window is not None:
             return self.shuffling.window
         row = self.source.row_bytes
         return max(MIN_WINDOW_ROWS, WINDOW_BYTES // row) if row else DEFAULT_WINDOW_ROWS
 
     def order(self, lanes: int, seed: int = 0, window: int | None = None) -> Order:
-        """The order of the rows for this number of workers. The shuffle's own seed takes precedence over ``seed``."""
+        """Return the order of the rows for ``lanes`` workers. The shuffle's own seed takes precedence over ``seed``."""
         how = self.shuffling.how
         chosen = seed if self.shuffling.seed is None else self.shuffling.seed
         return Order(self.source.counts, lanes, how, window or (self.window_rows if how == "window" else 1), chosen)
 
     def fingerprint(self) -> str:
-        """Identifies the rows and their order. Functions may change as long as they keep their place."""
+        """Return a string that identifies the rows and their order. It does not depend on the code of functions."""
         how = self.shuffling
         return digest(self.source.fingerprint(), [op.title for op in self.ops if not op.keeps_rows], how.how, how.seed)
 
 
 def as_source(plan: Plan, title: str, tables: Callable[[], Sequence[pa.Table]]) -> DataSource:
-    """The rows of a plan as a source: mapped, and in the order that a shuffle gives them in its first epoch.
+    """Return the rows of a plan as a source, mapped and in the shuffled order of the first epoch.
 
-    Where their number is not known, they are made by ``tables`` when they are needed.
+    If their number is unknown, ``tables`` computes them when they are needed.
     """
     if not plan.keeps_rows:
         return LazyTables(tables, title)
@@ -105,11 +105,11 @@ def as_source(plan: Plan, title: str, tables: Callable[[], Sequence[pa.Table]]) 
 
 
 class _Mapping:
-    """Operations as one function that can be pickled."""
+    """A chain of operations as one function that can be pickled."""
 
     def __init__(self, ops: Sequence[Op]) -> None:
         self._ops = tuple(ops)
-        self._local = threading.local()  # instances of a user's class belong to one thread each
+        self._local = threading.local()  # each thread has its own instances of a user's class
 
     def __call__(self, chunk: Chunk, row_name: RowName) -> Chunk:
         if not hasattr(self._local, "chain"):

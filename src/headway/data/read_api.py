@@ -1,4 +1,4 @@
-"""Creates datasets: from files, tables, frames, arrays, lists and numbers."""
+"""Functions that create datasets from files, tables, DataFrames, arrays, lists and numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headway.data.operations.filter_expression import expression_of
 from headway.data.plan import Plan, Shuffling
 from headway.engine.fork_server_client import also_warm
 
-# A program that creates a dataset starts workers that need these modules.
+# The workers of a program that creates a dataset will need these modules.
 also_warm(
     [
         "headway.data.read_api",
@@ -42,12 +42,12 @@ def _dataset(source: DataSource, num_blocks: int | None = None, shuffle: object 
 
 
 def range(n: int, *, override_num_blocks: int | None = None, **options: object) -> Dataset:
-    """The numbers below n, in a column ``id``.
+    """Create a dataset of the numbers below n, in a column ``id``.
 
     Args:
-        n: how many rows.
-        override_num_blocks: so many blocks of equal size, instead of those of the source.
-        options: options of Ray's scheduler, without effect here.
+        n: the number of rows.
+        override_num_blocks: divide the rows into this many blocks of equal size instead of the source's blocks.
+        options: options of Ray's scheduler; they have no effect.
 
     >>> import headway.data
     >>> headway.data.range(2).take_all()
@@ -62,13 +62,13 @@ def range(n: int, *, override_num_blocks: int | None = None, **options: object) 
 def range_tensor(
     n: int, *, shape: Sequence[int] = (1,), override_num_blocks: int | None = None, **options: object
 ) -> Dataset:
-    """Tensors that are filled with the numbers below n, in a column ``data``.
+    """Create a dataset of tensors filled with the numbers below n, in a column ``data``.
 
     Args:
-        n: how many rows.
-        shape: of each tensor.
-        override_num_blocks: so many blocks of equal size, instead of those of the source.
-        options: options of Ray's scheduler, without effect here.
+        n: the number of rows.
+        shape: the shape of each tensor.
+        override_num_blocks: divide the rows into this many blocks of equal size instead of the source's blocks.
+        options: options of Ray's scheduler; they have no effect.
     """
     refuse_unknown(options)
     if n < 0:
@@ -77,12 +77,12 @@ def range_tensor(
 
 
 def from_items(items: Iterable[Any], *, override_num_blocks: int | None = None, **options: object) -> Dataset:
-    """Dicts as rows; anything else in a column ``item``.
+    """Create a dataset from items. A dict is a row; any other item is the value of a column ``item``.
 
     Args:
         items: a list or another iterable; it is copied.
-        override_num_blocks: so many blocks of equal size, instead of those of the source.
-        options: options of Ray's scheduler, without effect here.
+        override_num_blocks: divide the rows into this many blocks of equal size instead of the source's blocks.
+        options: options of Ray's scheduler; they have no effect.
     """
     refuse_unknown(options)
     listed = list(items)
@@ -92,21 +92,21 @@ def from_items(items: Iterable[Any], *, override_num_blocks: int | None = None, 
 
 
 def from_arrow(tables: pa.Table | Sequence[pa.Table], **options: object) -> Dataset:
-    """Arrow tables."""
+    """Create a dataset from one or more Arrow tables."""
     refuse_unknown(options)
     given = [tables] if isinstance(tables, pa.Table) else list(tables)
     return Dataset(Plan(Tables(tuple(piece for table in given for piece in tables_of(table)), "from_arrow")))
 
 
 def from_pandas(dfs: Any, **options: object) -> Dataset:
-    """A pandas frame, or several."""
+    """Create a dataset from one or more pandas DataFrames."""
     refuse_unknown(options)
     given = list(dfs) if isinstance(dfs, list | tuple) else [dfs]
     return from_arrow([pa.Table.from_pandas(frame, preserve_index=False) for frame in given])
 
 
 def from_numpy(ndarrays: Any, **options: object) -> Dataset:
-    """An array whose first axis counts the rows, or several, in a column ``data``; or a dict of columns."""
+    """Create a dataset from one or more arrays of rows, in a column ``data``, or from a dict of columns."""
     refuse_unknown(options)
     if isinstance(ndarrays, dict):
         return from_arrow(table_of({name: np.asarray(array) for name, array in ndarrays.items()}))
@@ -115,9 +115,9 @@ def from_numpy(ndarrays: Any, **options: object) -> Dataset:
 
 
 def from_torch(dataset: Any, **options: object) -> Dataset:
-    """A torch dataset with a length: each of its items is a row, fetched when it is read.
+    """Create a dataset from a torch dataset with a length. Each item is a row, which is fetched when it is read.
 
-    An item that is a dict is a row; anything else is the value of a column ``item``.
+    A dict is a row; any other item is the value of a column ``item``.
     """
     refuse_unknown(options)
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
@@ -126,7 +126,7 @@ def from_torch(dataset: Any, **options: object) -> Dataset:
 
 
 def from_huggingface(dataset: Any, **options: object) -> Dataset:
-    """A dataset of Hugging Face's library. Its tables are used as they are."""
+    """Create a dataset from a Hugging Face dataset, whose tables are used without conversion."""
     refuse_unknown(options)
     if hasattr(dataset, "keys") and not hasattr(dataset, "with_format"):
         raise DataError(
@@ -149,17 +149,17 @@ def read_parquet(
     override_num_blocks: int | None = None,
     **options: object,
 ) -> Dataset:
-    """Parquet files. Directories named ``key=value`` become a column.
+    """Read Parquet files. Directories named ``key=value`` become a column.
 
     Args:
         paths: a file, a directory, a pattern, a URI of an object store, or a list of them.
-        filesystem: one of pyarrow or fsspec; None: this machine's, or the object store that a URI names.
-        columns: all that is read; None: every column.
-        filter: an Arrow expression, or a text such as ``"age >= 18"``.
+        filesystem: a pyarrow or fsspec filesystem; None: this machine's, or the object store of the URI.
+        columns: the columns to read; None: all.
+        filter: an Arrow expression, or a string such as ``"age >= 18"``.
         on_error: "raise", or "skip" to leave out damaged parts.
-        shuffle: "files" or an object with a seed: read blocks in a random order, another one in every epoch.
-        override_num_blocks: so many blocks of equal size, instead of those of the source.
-        options: options of Ray's scheduler, without effect here.
+        shuffle: "files" or an object with a seed: read blocks in a random order, different in every epoch.
+        override_num_blocks: divide the rows into this many blocks of equal size instead of the source's blocks.
+        options: options of Ray's scheduler; they have no effect.
     """
     refuse_unknown(options)
     files = find(paths, filesystem, (".parquet", ".pq", ".parq"))
@@ -177,14 +177,14 @@ def read_csv(
     override_num_blocks: int | None = None,
     **arrow_csv_args: Any,
 ) -> Dataset:
-    """CSV files. Their lines are counted once.
+    """Read CSV files. Their lines are counted once.
 
     Args:
         paths: a file, a directory, a pattern, a URI of an object store, or a list of them.
-        filesystem: one of pyarrow or fsspec; None: this machine's, or the object store that a URI names.
+        filesystem: a pyarrow or fsspec filesystem; None: this machine's, or the object store of the URI.
         on_error: "raise", or "skip" to leave out damaged parts.
-        shuffle: "files" or an object with a seed: read blocks in a random order, another one in every epoch.
-        override_num_blocks: so many blocks of equal size, instead of those of the source.
+        shuffle: "files" or an object with a seed: read blocks in a random order, different in every epoch.
+        override_num_blocks: divide the rows into this many blocks of equal size instead of the source's blocks.
         arrow_csv_args: ``parse_options``, ``convert_options`` and ``read_options`` of ``pyarrow.csv``.
     """
     refuse_unknown(arrow_csv_args, "parse_options", "convert_options", "read_options")
@@ -206,15 +206,15 @@ def read_json(
     override_num_blocks: int | None = None,
     **options: object,
 ) -> Dataset:
-    """Files with a JSON object in each line.
+    """Read files with a JSON object on each line.
 
     Args:
         paths: a file, a directory, a pattern, a URI of an object store, or a list of them.
-        filesystem: one of pyarrow or fsspec; None: this machine's, or the object store that a URI names.
+        filesystem: a pyarrow or fsspec filesystem; None: this machine's, or the object store of the URI.
         on_error: "raise", or "skip" to leave out damaged parts.
-        shuffle: "files" or an object with a seed: read blocks in a random order, another one in every epoch.
-        override_num_blocks: so many blocks of equal size, instead of those of the source.
-        options: options of Ray's scheduler, without effect here.
+        shuffle: "files" or an object with a seed: read blocks in a random order, different in every epoch.
+        override_num_blocks: divide the rows into this many blocks of equal size instead of the source's blocks.
+        options: options of Ray's scheduler; they have no effect.
     """
     refuse_unknown(options)
     files = find(paths, filesystem, (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz"))
@@ -230,15 +230,15 @@ def read_text(
     override_num_blocks: int | None = None,
     **options: object,
 ) -> Dataset:
-    """A row per line, in a column ``text``. Empty lines are left out.
+    """Read text files, one row per line, in a column ``text``. Empty lines are omitted.
 
     Args:
         paths: a file, a directory, a pattern, a URI of an object store, or a list of them.
-        filesystem: one of pyarrow or fsspec; None: this machine's, or the object store that a URI names.
-        encoding: of the files.
-        shuffle: "files" or an object with a seed: read blocks in a random order, another one in every epoch.
-        override_num_blocks: so many blocks of equal size, instead of those of the source.
-        options: options of Ray's scheduler, without effect here.
+        filesystem: a pyarrow or fsspec filesystem; None: this machine's, or the object store of the URI.
+        encoding: the encoding of the files.
+        shuffle: "files" or an object with a seed: read blocks in a random order, different in every epoch.
+        override_num_blocks: divide the rows into this many blocks of equal size instead of the source's blocks.
+        options: options of Ray's scheduler; they have no effect.
     """
     refuse_unknown(options)
     files = find(paths, filesystem, None)
@@ -257,18 +257,18 @@ def read_images(
     override_num_blocks: int | None = None,
     **options: object,
 ) -> Dataset:
-    """A row per image, in a column ``image``.
+    """Read images, one row each, in a column ``image``.
 
     Args:
         paths: a file, a directory, a pattern, a URI of an object store, or a list of them.
-        filesystem: one of pyarrow or fsspec; None: this machine's, or the object store that a URI names.
+        filesystem: a pyarrow or fsspec filesystem; None: this machine's, or the object store of the URI.
         size: resize to (height, width).
-        mode: convert to one of Pillow's modes, such as "RGB".
+        mode: convert to this Pillow mode, such as "RGB".
         include_paths: add a column ``path``.
         on_error: "raise", or "skip" to leave out damaged parts.
-        shuffle: "files" or an object with a seed: read blocks in a random order, another one in every epoch.
-        override_num_blocks: so many blocks of equal size, instead of those of the source.
-        options: options of Ray's scheduler, without effect here.
+        shuffle: "files" or an object with a seed: read blocks in a random order, different in every epoch.
+        override_num_blocks: divide the rows into this many blocks of equal size instead of the source's blocks.
+        options: options of Ray's scheduler; they have no effect.
     """
     refuse_unknown(options)
     files = find(paths, filesystem, IMAGES)
@@ -285,15 +285,15 @@ def read_binary_files(
     override_num_blocks: int | None = None,
     **options: object,
 ) -> Dataset:
-    """A row per file, in a column ``bytes``.
+    """Read binary files, one row each, in a column ``bytes``.
 
     Args:
         paths: a file, a directory, a pattern, a URI of an object store, or a list of them.
-        filesystem: one of pyarrow or fsspec; None: this machine's, or the object store that a URI names.
+        filesystem: a pyarrow or fsspec filesystem; None: this machine's, or the object store of the URI.
         include_paths: add a column ``path``.
-        shuffle: "files" or an object with a seed: read blocks in a random order, another one in every epoch.
-        override_num_blocks: so many blocks of equal size, instead of those of the source.
-        options: options of Ray's scheduler, without effect here.
+        shuffle: "files" or an object with a seed: read blocks in a random order, different in every epoch.
+        override_num_blocks: divide the rows into this many blocks of equal size instead of the source's blocks.
+        options: options of Ray's scheduler; they have no effect.
     """
     refuse_unknown(options)
     return _dataset(FilePerRow(find(paths, filesystem), "bytes", include_paths), override_num_blocks, shuffle)
@@ -307,14 +307,14 @@ def read_numpy(
     override_num_blocks: int | None = None,
     **options: object,
 ) -> Dataset:
-    """``.npy`` files, whose first axis counts the rows, in a column ``data``.
+    """Read ``.npy`` files, whose first axis counts the rows, in a column ``data``.
 
     Args:
         paths: a file, a directory, a pattern, a URI of an object store, or a list of them.
-        filesystem: one of pyarrow or fsspec; None: this machine's, or the object store that a URI names.
-        shuffle: "files" or an object with a seed: read blocks in a random order, another one in every epoch.
-        override_num_blocks: so many blocks of equal size, instead of those of the source.
-        options: options of Ray's scheduler, without effect here.
+        filesystem: a pyarrow or fsspec filesystem; None: this machine's, or the object store of the URI.
+        shuffle: "files" or an object with a seed: read blocks in a random order, different in every epoch.
+        override_num_blocks: divide the rows into this many blocks of equal size instead of the source's blocks.
+        options: options of Ray's scheduler; they have no effect.
     """
     refuse_unknown(options)
     return _dataset(NumpyFiles(find(paths, filesystem, (".npy",))), override_num_blocks, shuffle)
@@ -329,15 +329,15 @@ def read_webdataset(
     override_num_blocks: int | None = None,
     **options: object,
 ) -> Dataset:
-    """Tar files of samples: ``17.jpg`` and ``17.cls`` are two columns of the row ``17``.
+    """Read tar files of samples: ``17.jpg`` and ``17.cls`` are two columns of row ``17``.
 
     Args:
         paths: a file, a directory, a pattern, a URI of an object store, or a list of them.
-        filesystem: one of pyarrow or fsspec; None: this machine's, or the object store that a URI names.
-        decoder: True: decode by suffix; False or None: bytes; or a function of column and bytes.
-        shuffle: "files" or an object with a seed: read blocks in a random order, another one in every epoch.
-        override_num_blocks: so many blocks of equal size, instead of those of the source.
-        options: options of Ray's scheduler, without effect here.
+        filesystem: a pyarrow or fsspec filesystem; None: this machine's, or the object store of the URI.
+        decoder: True: decode by suffix; False or None: return bytes; or a function of the column's name and the bytes.
+        shuffle: "files" or an object with a seed: read blocks in a random order, different in every epoch.
+        override_num_blocks: divide the rows into this many blocks of equal size instead of the source's blocks.
+        options: options of Ray's scheduler; they have no effect.
     """
     refuse_unknown(options)
     files = find(paths, filesystem, (".tar",))

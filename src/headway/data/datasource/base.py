@@ -27,7 +27,7 @@ class DataSource(abc.ABC):
     @property
     @abc.abstractmethod
     def counts(self) -> tuple[int, ...]:
-        """Return the number of rows of each piece. The first call may access files."""
+        """The number of rows of each piece. The first call may access files."""
 
     @abc.abstractmethod
     def read(self, piece: int, columns: Columns = None) -> pa.Table:
@@ -35,7 +35,7 @@ class DataSource(abc.ABC):
 
     @property
     def schema(self) -> pa.Schema | None:
-        """Return the columns if they are known before anything is read."""
+        """The columns if they are known before anything is read."""
         return None
 
     def size(self, piece: int) -> int:
@@ -53,7 +53,7 @@ class DataSource(abc.ABC):
 
     @property
     def left_out(self) -> Sequence[str]:
-        """Return what could not be read and was skipped at the user's request."""
+        """What could not be read and was skipped at the user's request."""
         return ()
 
     @property
@@ -75,7 +75,7 @@ class DataSource(abc.ABC):
 
     @property
     def row_bytes(self) -> int:
-        """Return approximately how many bytes a row takes; 0: unknown."""
+        """Approximately how many bytes a row takes; 0: unknown."""
         rows = self.num_rows
         return sum(map(self.size, range(len(self.counts)))) // rows if rows else 0
 

@@ -139,7 +139,7 @@ class LineFiles(DataSource):
 
     @functools.cached_property
     def schema(self) -> pa.Schema | None:
-        """Return the schema that Arrow infers from the first piece. Later pieces must match it."""
+        """The schema that Arrow infers from the first piece. Later pieces must match it."""
         if self.kind == "text":
             return pa.schema([("text", pa.string())])
         for number, part in enumerate(self.parts):

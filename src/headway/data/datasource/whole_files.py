@@ -43,7 +43,7 @@ class FilePerRow(DataSource):
 
     @functools.cached_property
     def _bounds(self) -> tuple[int, ...]:
-        """Return the bounds of pieces of consecutive files."""
+        """The bounds of pieces of consecutive files."""
         bounds, size = [0], 0
         for number, file in enumerate(self.files.files):
             if number > bounds[-1] and (number - bounds[-1] >= FILES or size + file.size > BYTES):

@@ -166,17 +166,17 @@ class EpochCursor:
 
 @dataclass
 class EpochStream:
-    """One consumer's epochs over a plan.
+    """The epochs of one consumer over a plan.
 
     Args:
-        plan: what is read.
-        order: of its rows, for the requested number of workers.
-        place: which part of them this consumer gets.
+        plan: the source and its operations.
+        order: the order of the rows, for the requested number of workers.
+        place: which part of the rows this consumer gets.
         context: memory and threads.
-        name: of the dataset, for messages.
-        cursor: how far it is.
-        training: all ranks must make equally many steps.
-        lasting: epochs follow one another: the next one is prepared in advance.
+        name: the name of the dataset, for messages.
+        cursor: the position.
+        training: all ranks must make the same number of steps.
+        lasting: more epochs will follow, so the next one is prepared in advance.
         hooks: observers, and the agreement with other ranks.
     """
 

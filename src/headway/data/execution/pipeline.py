@@ -137,7 +137,7 @@ class Pipeline:
 
     @property
     def executors(self) -> list[str]:
-        """Return where each mapping thread currently runs operations: "thread" or "process"."""
+        """Where each mapping thread currently runs operations: "thread" or "process"."""
         return [mapper.where for mapper in self._mappers]
 
     def close(self) -> None:

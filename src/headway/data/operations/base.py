@@ -1,8 +1,8 @@
-"""Operations on rows: the values that describe one, and the chain that applies several to a chunk.
+"""Operations on rows: the objects that describe operations, and the chain that applies several to a chunk.
 
-An operation keeps the number of rows or declares that it does not. Where all keep it, the place of every row in the
-order is known before anything is read, and training can resume anywhere. A function that returns another number of
-rows than declared is refused, and the error names the option that allows it.
+An operation keeps the number of rows or declares that it does not. If all operations keep it, the position of every
+row in the order is known before anything is read, and training can resume anywhere. If a function unexpectedly returns
+a different number of rows, it fails with an error that names the option that allows this.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Function:
         return name
 
     def instance(self) -> Callable[[Any], Any]:
-        """What to call with a row or a batch."""
+        """Return the callable for rows or batches."""
         call = self.call
         if inspect.isclass(call):
             call = call(*self.constructor_args, **self.constructor_kwargs)
@@ -61,7 +61,7 @@ def user_function(
     fn_constructor_kwargs: Mapping[str, Any] | None = None,
     **resources: object,
 ) -> Function:
-    """Check what a user passed to ``map`` or one of its relatives. ``resources`` are for Ray's scheduler."""
+    """Check the arguments of ``map`` and similar methods. ``resources`` are options of Ray's scheduler."""
     if not callable(fn):
         raise DataError(f"a function or a class is needed, got {fn!r}")
     refuse_unknown(resources)
@@ -76,7 +76,7 @@ def user_function(
 
 @dataclass(frozen=True, kw_only=True)
 class Op(abc.ABC):
-    """One operation. ``runner`` makes the function that applies it; that may hold state and belongs to one thread."""
+    """One operation. ``runner`` makes the function that applies it, which may have state and belongs to one thread."""
 
     @property
     def title(self) -> str:
@@ -93,37 +93,37 @@ class Op(abc.ABC):
 
     @property
     def is_users(self) -> bool:
-        """Whether it runs a user's code."""
+        """Whether the operation runs a user's code."""
         return False
 
     @property
     def keeps_columns(self) -> bool:
-        """Whether its rows have the columns that they had before, whatever a user's function does."""
+        """Whether rows are guaranteed to keep their columns, whatever a user's function does."""
         return False
 
     @property
     def num_threads(self) -> int | None:
-        """How many threads run it at most; None: as many as the worker has."""
+        """The maximum number of threads that run the operation; None: all threads of the worker."""
         return None
 
     @property
     def executor(self) -> str | None:
-        """Where it runs: "thread" or "process"; None: whichever is faster."""
+        """Where the operation runs: "thread" or "process"; None: whichever is faster."""
         return None
 
     @property
     def by_row(self) -> bool:
-        """Whether it calls a user's function with each row."""
+        """Whether the operation calls a user's function with each row."""
         return False
 
     @abc.abstractmethod
     def runner(self) -> Runner:
-        """A function that applies it to a chunk."""
+        """Return a function that applies the operation to a chunk."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UserOp(Op):
-    """An operation that calls a user's function. ``concurrency`` of (min, max) means max threads."""
+    """An operation that calls a user's function. A ``concurrency`` of (min, max) means max threads."""
 
     function: Function
     concurrency: int | tuple[int, ...] | None = None
@@ -179,7 +179,7 @@ _ROW_NUMBER = re.compile(r"row (\d+) of the dataset")
 
 @dataclass
 class OpTally:
-    """What an operation has done so far."""
+    """Counts of what an operation has done so far."""
 
     title: str
     rows: int = 0
@@ -193,7 +193,7 @@ class OpTally:
 
 
 class Chain:
-    """Operations applied one after the other, in one thread."""
+    """A chain of operations, applied in order in one thread."""
 
     def __init__(self, ops: Sequence[Op], tallies: Sequence[OpTally] | None = None) -> None:
         self._runners = [op.runner() for op in ops]

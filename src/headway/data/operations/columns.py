@@ -1,4 +1,4 @@
-"""Operations on columns, and rows by a condition: no user function is called."""
+"""Operations on columns, and filters by expressions. They call no user function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headway.data.operations.base import Op, RowName, Runner
 
 @dataclass(frozen=True, kw_only=True)
 class FilterBy(Op):
-    """Keep the rows for which an Arrow expression is true: no Python per row."""
+    """An operation that keeps the rows for which an Arrow expression is true, without Python code per row."""
 
     expression: Any
 
@@ -72,7 +72,7 @@ class Drop(Op):
 
 @dataclass(frozen=True, kw_only=True)
 class Rename(Op):
-    """``names``: from old to new, or one per column."""
+    """An operation that renames columns. ``names``: a dict from old to new names, or a name for every column."""
 
     names: Mapping[str, str] | tuple[str, ...]
 

@@ -1,4 +1,7 @@
-"""Parses conditions such as ``"age >= 18 and country in ['NZ', 'CH']"`` into Arrow expressions; never executes text."""
+"""A parser that turns conditions such as ``"age >= 18 and country in ['NZ', 'CH']"`` into Arrow expressions.
+
+It never executes text.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ _COMPUTE: dict[type[ast.operator], Any] = {
 
 
 def expression_of(condition: Any) -> pc.Expression:
-    """An Arrow expression as it is, a text parsed; DataError for anything else."""
+    """Return an Arrow expression unchanged, or parse a string; raise DataError for anything else."""
     if isinstance(condition, pc.Expression):
         return condition
     if not isinstance(condition, str):

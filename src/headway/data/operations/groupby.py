@@ -1,4 +1,4 @@
-"""Groups of rows with equal keys, and their aggregates. Arrow computes them."""
+"""Groups of rows with equal keys, and their aggregates, which Arrow computes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNT = "count()"
 
 @dataclass(frozen=True)
 class Aggregate:
-    """``name`` as the user calls it, ``function`` as Arrow does. ``on``: columns; None: all numbers."""
+    """An aggregate: ``name`` is the user's name of it, ``function`` is Arrow's. ``on``: columns; None: all numbers."""
 
     name: str
     on: str | Sequence[str] | None
@@ -59,7 +59,7 @@ def _aggregated(table: pa.Table, keys: Sequence[str], calls: Sequence[Any], name
 
 
 def mapped_groups(table: pa.Table, keys: Sequence[str], fn: Callable[[Any], Any], batch_format: str | None) -> pa.Table:
-    """Call a function with each group, and join what it returns."""
+    """Call a function with each group and concatenate the results."""
     table = _sorted_by(table, keys)
     made = []
     for low, high in itertools.pairwise(_bounds(table, keys)):
@@ -79,14 +79,14 @@ def _sorted_by(table: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 
 def _bounds(table: pa.Table, keys: Sequence[str]) -> list[int]:
-    """Where groups begin, and where the last one ends."""
+    """Return the first row of each group, and the end of the last group."""
     values = list(zip(*(_comparable(table.column(key)) for key in keys), strict=True))
     changes = [number for number in range(1, len(values)) if values[number] != values[number - 1]]
     return [0, *changes, table.num_rows]
 
 
 def _comparable(column: pa.ChunkedArray) -> list[Any]:
-    """Its values, with one object for all NaNs: they form one group, although no two of them are equal."""
+    """Return the values of a column, with one object for all NaNs, so that NaNs form one group although they differ."""
     return [math.nan if value != value else value for value in column.to_pylist()]
 
 
@@ -94,7 +94,7 @@ def _comparable(column: pa.ChunkedArray) -> list[Any]:
 
 
 def aggregate_of_column(column: pa.ChunkedArray, function: str, name: str, **options: Any) -> Any:
-    """The value as Python has it. ``name`` is the column's."""
+    """Return an aggregate of a column as a Python value. ``name`` is the name of the column."""
     try:
         return getattr(pc, function)(column, **options).as_py()
     except pa.ArrowNotImplementedError:

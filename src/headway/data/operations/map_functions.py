@@ -66,7 +66,7 @@ class MapBatches(UserOp):
         return run
 
     def _chunks(self, result: Any, rows: int) -> list[Chunk]:
-        """What the function returned or yielded, checked."""
+        """Check and convert what the function returned or yielded."""
         chunks = [chunk_of_result(each) for each in (result if inspect.isgenerator(result) else (result,))]
         now = sum(map(num_rows, chunks))
         if self.keeps and now != rows:
@@ -164,7 +164,7 @@ class AddColumn(UserOp):
 
 
 def _by_row(title: str, call: Callable[[Any], Any], finish: Callable[[Chunk, list[Any], RowName], Chunk]) -> Runner:
-    """Call a function with each row, and make a chunk of all results; an error in the function names its row."""
+    """Call a function with each row and make a chunk of the results; an error in the function names its row."""
 
     def run(chunk: Chunk, row_name: RowName) -> Chunk:
         results: list[Any] = []

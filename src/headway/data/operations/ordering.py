@@ -1,7 +1,7 @@
-"""Which rows, and in which order: limits, unions, shuffles, sorting, parts. Functions from plans to plans.
+"""Functions from plans to plans that select and order rows: limits, unions, shuffles, sorting, parts.
 
-What cannot be described without running something first (a sort, a limit after a filter) takes a function that gives
-the rows; it is called when rows are needed, not here.
+Operations that must run the plan first (a sort, a limit after a filter) take a function that returns the rows. It is
+called when the rows are needed, not here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headway.data.plan import Plan, Shuffling, as_source
 
 
 def limited(plan: Plan, limit: int, first_rows: Callable[[int], pa.Table]) -> Plan:
-    """The first rows. ``first_rows`` is called where their place in the source is not known."""
+    """Keep the first rows. ``first_rows`` is called if their position in the source is not known."""
     if limit < 0:
         raise DataError(f"limit must not be negative, got {limit}")
     if not plan.keeps_rows:
@@ -38,7 +38,7 @@ def union(sources: Sequence[DataSource]) -> Plan:
 
 
 def zipped(sources: Sequence[DataSource]) -> Plan:
-    """The columns of all, side by side."""
+    """Combine the columns of all sources, side by side."""
     left, *others = sources
     for right in others:
         if right.num_rows != left.num_rows:
@@ -56,7 +56,7 @@ def shuffled(plan: Plan, how: Literal["window", "full"], seed: int | None, windo
 
 
 def repartitioned(plan: Plan, num_blocks: int | None, table: Callable[[], pa.Table]) -> Plan:
-    """The same rows in so many pieces of equal size."""
+    """Divide the rows into ``num_blocks`` pieces of equal size."""
     if not isinstance(num_blocks, int) or num_blocks < 1:
         raise DataError(f"repartition needs a positive number of blocks, got {num_blocks!r}")
     if plan.keeps_rows:
@@ -67,7 +67,7 @@ def repartitioned(plan: Plan, num_blocks: int | None, table: Callable[[], pa.Tab
 def in_order_of(
     plan: Plan, key: str | Sequence[str], descending: bool | Sequence[bool], table: Callable[[], pa.Table]
 ) -> Plan:
-    """All rows sorted by one column or several; ``table`` gives them."""
+    """Sort all rows, which ``table`` returns, by one or more columns."""
     keys = [key] if isinstance(key, str) else list(key)
     down = [descending] * len(keys) if isinstance(descending, bool) else list(descending)
     if len(down) != len(keys):
@@ -79,7 +79,7 @@ def in_order_of(
     def make() -> Sequence[pa.Table]:
         rows = table()
         if not rows.num_columns:
-            return []  # no rows, and their columns are not known
+            return []  # there are no rows, and the columns are unknown
         check_columns(keys, rows.column_names)
         return tables_of(rows.take(pc.sort_indices(rows.select(keys), sort_keys=by)))
 
@@ -102,7 +102,7 @@ def train_test_parts(source: DataSource, test_size: int | float, shuffle: bool, 
 
 
 def equal_parts(source: DataSource, n: int, *, drop_rest: bool) -> list[Plan]:
-    """``n`` parts of neighbouring rows; the first ones are one row longer, or the remaining rows are dropped."""
+    """Split into ``n`` parts of consecutive rows. The first are one row longer, or the remaining rows are dropped."""
     if n < 1:
         raise DataError(f"split needs a positive number of parts, got {n}")
     size, longer = (source.num_rows // n, 0 if drop_rest else source.num_rows % n)
@@ -118,7 +118,7 @@ def proportional_parts(source: DataSource, proportions: Sequence[float]) -> list
 
 
 def parts_at(source: DataSource, indices: Sequence[int], num_rows: int) -> list[Plan]:
-    """The first ``num_rows`` rows, cut before each index."""
+    """Split the first ``num_rows`` rows before each index."""
     bounds = [0, *(min(max(0, index), num_rows) for index in indices), num_rows]
     if bounds != sorted(bounds):
         raise DataError(f"indices must be in ascending order, got {list(indices)}")

@@ -1,4 +1,4 @@
-"""Writes a dataset as a directory of files: first under temporary names, then all are renamed when all are complete."""
+"""The writer of datasets as directories of files, which are renamed from temporary names once all are complete."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from headway.data.blocks.chunk import Chunk, groups_of, joined, table_of
 from headway.data.blocks.tensor_columns import PyObjects, RaggedTensor, array_of
 from headway.data.datasource.file_listing import MOVING
 
-FILE_BYTES = 128 << 20  # of rows in a file, about
-ROW_GROUP_BYTES = 8 << 20  # what is read at once
+FILE_BYTES = 128 << 20  # approximate bytes of rows in a file
+ROW_GROUP_BYTES = 8 << 20  # bytes of rows in a row group, the unit of reading
 
 
 def write_parquet(
@@ -67,7 +67,7 @@ def _write(
 
 
 class _TargetDirectory:
-    """A directory, on this machine or in an object store, that holds one dataset when all is written."""
+    """The directory, on this machine or in an object store, that contains one dataset once all files are written."""
 
     def __init__(self, path: str, suffix: str) -> None:
         self.num_files = 0
@@ -94,11 +94,11 @@ class _TargetDirectory:
     def __exit__(self, *exception: object) -> None:
         if self._local:
             self._remove_unfinished()
-            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process that was forked meanwhile has a copy of it
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process forked during the write has a copy of the descriptor
             os.close(self._lock)
 
     def _lock_directory(self) -> None:
-        """DataError while another write is in progress: the files of both would be mixed."""
+        """Raise DataError if another write is in progress, because the files of both would be mixed."""
         self._lock = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -108,11 +108,11 @@ class _TargetDirectory:
                 f"{self._path} is being written by another program, or by another worker: wait for it, or "
                 "give each its own directory"
             ) from None
-        except OSError:  # a filesystem without locks
+        except OSError:  # the filesystem does not support locks
             return
 
     def _remove_unfinished(self) -> None:
-        """Remove files of this write that failed, or of an earlier one that was killed."""
+        """Remove unfinished files of this write if it failed, or of an earlier write that was killed."""
         ours = re.compile(rf"\.part-\d{{6,}}\.{self._suffix}\.part")
         for name in filter(ours.fullmatch, os.listdir(self._path)):
             os.remove(f"{self._path}/{name}")
@@ -123,14 +123,14 @@ class _TargetDirectory:
         self.num_files += 1
 
     def finish(self) -> None:
-        """Rename what was written, and remove what an earlier, longer write left: readers would read both."""
+        """Rename the written files, and remove files of an earlier, longer write, which readers would read, too."""
         if self._local:
             self._rename_all()
         else:
             self._store.delete(self._leftovers(self._store.sizes()))
 
     def _rename_all(self) -> None:
-        """A marker file keeps readers from a mixture of two datasets until all are renamed, or if this is killed."""
+        """Rename all files. A marker file keeps readers from a mixture of two datasets, even if this is killed."""
         marker = f"{self._path}/{MOVING}"
         with open(marker, "w"):
             pass
@@ -138,7 +138,7 @@ class _TargetDirectory:
             try:
                 os.replace(self._temporary_name(number), f"{self._path}/{self._name(number)}")
             except OSError:
-                if number == 0:  # nothing has changed
+                if number == 0:  # no file was renamed yet
                     os.remove(marker)
                 raise
         for name in self._leftovers(os.listdir(self._path)):
@@ -146,7 +146,7 @@ class _TargetDirectory:
         os.remove(marker)
 
     def _leftovers(self, names: Iterable[str]) -> list[str]:
-        """Files that a longer write left."""
+        """Return the files that remain from a longer write."""
         ours = re.compile(rf"part-(\d{{6,}})\.{self._suffix}")
         return [name for name in names if (match := ours.fullmatch(name)) and int(match[1]) >= self.num_files]
 
@@ -154,7 +154,7 @@ class _TargetDirectory:
         return f"part-{number:06d}.{self._suffix}"
 
     def _temporary_name(self, number: int) -> str:
-        """A name that readers skip. Object stores need none: they show no file before it is complete."""
+        """Return a name that readers skip. Object stores need none, because incomplete files are invisible there."""
         name = self._name(number)
         return f"{self._path}/.{name}.part" if self._local else f"{self._path}/{name}"
 

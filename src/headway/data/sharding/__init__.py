@@ -1,1 +1,1 @@
-"""Which rows each rank reads in each step. Pure."""
+"""The assignment of rows to ranks and steps. Pure."""

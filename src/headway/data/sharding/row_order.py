@@ -1,17 +1,17 @@
-"""The order of rows: a function of (seed, epoch, position) and of nothing else. Pure.
+"""The order of rows: a function of only (seed, epoch, position). Pure.
 
-    pieces   A A A A B B C C C C D D        what a source can read at once: a row group, for example
+    pieces   A A A A B B C C C C D D        the units of reading, for example row groups
     lanes    |C C C C A A|A A D D B B|      assigned once for all epochs: one lane per requested worker
-    epoch    |A A C C C C|D D B B A A|      the pieces of each lane, in an order of this epoch's own
-    windows  |A C A C|C C|B D D B|A A|      and inside a window of rows, the rows as well
+    epoch    |A A C C C C|D D B B A A|      the pieces of each lane, in a different order in each epoch
+    windows  |A C A C|C C|B D D B|A A|      the rows shuffled within each window
     order     A B C D A D C B C A C A       row j of lane l is row j × lanes + l of the global order
 
-A worker mostly reads its own lane, piece by piece. So it needs one part of the data only, the same one in each epoch.
-The consumed rows are always the beginning of the order, so another number of workers can resume from there: they share
-the lanes, and some pieces are then read by two of them.
+A worker mostly reads its own lane, piece by piece, so it needs only one part of the data, the same in every epoch.
+The consumed rows are always the beginning of the order, so a different number of workers can resume from there. They
+share the lanes, and two of them may read the same piece.
 
-Nothing here depends on a library's random generator: numbers are mixed by arithmetic, the same on every machine and
-in every version.
+This does not depend on any library's random generator. Random numbers are computed by integer arithmetic, with the
+same results on every machine and in every version.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Shuffle = Literal["no", "local", "blocks", "window", "full"]
 
 
 class Segment(NamedTuple):
-    """Rows ``first`` to ``stop`` of a piece, which are the rows from ``at`` on of its lane in this epoch."""
+    """Rows ``first`` to ``stop`` of a piece. In this epoch, they start at row ``at`` of their lane."""
 
     piece: int
     first: int
@@ -42,7 +42,7 @@ class Segment(NamedTuple):
 
 
 class Picks(NamedTuple):
-    """Rows by number: the i-th is row ``rows[i]`` of piece ``pieces[i]``."""
+    """Selected rows: the i-th one is row ``rows[i]`` of piece ``pieces[i]``."""
 
     pieces: Array
     rows: Array
@@ -50,7 +50,7 @@ class Picks(NamedTuple):
 
 @dataclass(frozen=True)
 class Order:
-    """The order of all rows of a source in every epoch. ``counts``: the rows of each of its pieces."""
+    """The order of all rows of a source in every epoch. ``counts``: the number of rows of each piece."""
 
     counts: tuple[int, ...]
     lanes: int = 1
@@ -67,7 +67,7 @@ class Order:
         return 1 if self.shuffle == "full" else self.lanes
 
     def consumed(self, lane: int, position: int) -> int:
-        """How many rows of this lane are among the first ``position`` rows of the order."""
+        """Return how many rows of this lane are among the first ``position`` rows of the order."""
         return max(0, -((lane - position) // self.num_lanes))
 
     def lane_size(self, lane: int) -> int:
@@ -75,7 +75,7 @@ class Order:
 
     @functools.cached_property
     def _lanes(self) -> list[list[Segment]]:
-        """The pieces of each lane, the same in all epochs. A piece is cut where one lane ends and the next begins."""
+        """The pieces of each lane, the same in all epochs. A piece at the border of two lanes is divided."""
         pieces: Sequence[int] = range(len(self.counts))
         if self.shuffle in ("blocks", "window"):
             pieces = permutation(len(self.counts), self.seed, 0x1A2E).tolist()
@@ -83,7 +83,7 @@ class Order:
         return [_cut(pieces, self.counts, low, high) for low, high in itertools.pairwise(bounds)]
 
     def lane(self, epoch: int, lane: int) -> Lane:
-        """One lane in one epoch. Each call builds it: keep it while you read from it."""
+        """Return one lane in one epoch. Each call builds it, so keep it while reading from it."""
         segments = self._lanes[lane]
         if self.shuffle in ("blocks", "window"):
             chosen = permutation(len(segments), self.seed, epoch, lane).tolist()
@@ -96,7 +96,7 @@ class Order:
 
 
 class Lane:
-    """One lane in one epoch."""
+    """A lane in one epoch."""
 
     def __init__(self, segments: list[Segment], window: int, key: tuple[int, ...]) -> None:
         self.segments = segments
@@ -105,14 +105,14 @@ class Lane:
         self._ends = np.array([segment.end for segment in segments], np.int64)
         self._pieces = np.array([segment.piece for segment in segments], np.int64)
         self._offsets = np.array([segment.first - segment.at for segment in segments], np.int64)
-        self._shuffled: dict[int, Array] = {}  # by window: those that were read last
+        self._shuffled: dict[int, Array] = {}  # the shuffled rows of recently read windows
 
     @property
     def size(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def picks(self, start: int, stop: int) -> Picks:
-        """Which rows of which pieces the rows ``start`` to ``stop`` of this lane are."""
+        """Return the rows ``start`` to ``stop`` of this lane, as rows of pieces."""
         if not self._window:
             places: Array = np.arange(start, stop)
         else:
@@ -133,23 +133,23 @@ class Lane:
             size = min(self._window, self.size - first)
             order = first + permutation(size, *self._key, number)
             if len(self._shuffled) > 3:
-                self._shuffled = {}  # another thread may hold the old one
+                self._shuffled = {}  # another thread may be using the old dict
             self._shuffled[number] = order
         return order
 
     def needs(self, start: int) -> Iterator[tuple[int, int, int]]:
-        """Which pieces are needed from row ``start`` on: (from which row of the lane, up to which row, piece)."""
+        """Yield the pieces needed from row ``start`` on: (first row of the lane, end row of the lane, piece)."""
         window = self._window
         for segment in self.segments:
             first, end = segment.at, segment.end
-            if window:  # all of a window is needed from its first row to its last
+            if window:  # each piece of a window is needed from the window's first row to its last
                 first, end = first // window * window, -(-end // window) * window
             if end > start:
                 yield first, end, segment.piece
 
 
 def _cut(pieces: Sequence[int], counts: Sequence[int], low: int, high: int) -> list[Segment]:
-    """The rows ``low`` to ``high`` of these pieces, one piece after the other."""
+    """Return the rows ``low`` to ``high`` of the concatenated pieces."""
     segments, at = [], 0
     for piece in pieces:
         first, stop = max(low - at, 0), min(high - at, counts[piece])
@@ -162,7 +162,7 @@ def _cut(pieces: Sequence[int], counts: Sequence[int], low: int, high: int) -> l
 
 
 def permutation(size: int, *key: int) -> Array:
-    """A permutation of the numbers below ``size`` that depends on the key alone."""
+    """Return a permutation of the numbers below ``size`` that depends only on the key."""
     mixed = np.uint64(0x9E3779B97F4A7C15)
     with np.errstate(over="ignore"):
         for part in key:
@@ -172,7 +172,7 @@ def permutation(size: int, *key: int) -> Array:
 
 
 def _mix(number: Any) -> Any:
-    """SplitMix64's finisher: every bit of the input reaches every bit of the output."""
+    """Apply SplitMix64's finalizer, in which every bit of the input affects every bit of the output."""
     number = (number ^ (number >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     number = (number ^ (number >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return number ^ (number >> np.uint64(31))

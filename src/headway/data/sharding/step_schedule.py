@@ -1,15 +1,15 @@
-"""Steps of an epoch: which rows of the global order each rank gets in each of them. Pure.
+"""The steps of an epoch: which rows of the global order each rank gets in each step. Pure.
 
-All ranks take a step at the same time. Each takes the next rows of the order, ``global_batch`` of them, and deals
-them out one by one: the rows consumed after any step are the beginning of the order, so any number of workers can
-resume from there.
+All ranks take a step at the same time. A step takes the next ``global_batch`` rows of the order and distributes them
+among the ranks. The rows consumed after any step are the beginning of the order, so any number of workers can resume
+from there.
 
     order      0 1 2 3 4 5 6 7 8        global_batch 4, three ranks
     steps     |0 1 2|3 4 5|6 7 8|       4 + 4 + 1 would leave two ranks without a row in the last step
 
-Where the last step would have fewer rows than there are ranks, earlier steps leave it some. Where batches of one row
-have none to spare, the last step takes a few rows more than requested. Only where there are fewer rows than
-ranks is a row repeated.
+If the last step would have fewer rows than there are ranks, earlier steps leave some rows for it. If batches of one row
+have none to spare, the last step takes a few rows more than requested. Rows are repeated only if there are fewer rows
+than ranks.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from headway.data.sharding.row_order import Lane, Order, Picks
 
 
 def num_steps(num_rows: int, global_batch: int, world_size: int, *, drop_last: bool) -> int:
-    """How many steps an epoch has if every rank gets a row in each of them, and no row is repeated."""
+    """Return how many steps an epoch has if every rank gets a row in each step and no row is repeated."""
     if drop_last:
         return num_rows // global_batch
     return min(-(-num_rows // global_batch), max(1, num_rows // world_size)) if num_rows else 0
 
 
 def next_step(num_left: int, global_batch: int, world_size: int, *, drop_last: bool) -> int:
-    """How many of the rows left the next step takes; 0: there is no step.
+    """Return how many of the remaining rows the next step takes; 0: there is no further step.
 
-    It depends only on what is left, so that resuming gives the same steps as not having stopped.
+    The result depends only on the number of remaining rows, so a resumed epoch has the same steps as without a stop.
     """
     if num_left <= 0:
         return 0
@@ -47,7 +47,7 @@ def next_step(num_left: int, global_batch: int, world_size: int, *, drop_last: b
 def batches_of(
     order: Sequence[int], global_batch: int, world_size: int, rank: int, *, drop_last: bool, first: int = 0
 ) -> Iterator[list[int]]:
-    """This rank's batches from row ``first`` of an epoch's order to its end, none of them empty."""
+    """Yield this rank's batches from row ``first`` of an epoch's order to its end; no batch is empty."""
     while first < len(order):
         size = next_step(len(order) - first, global_batch, world_size, drop_last=drop_last)
         if not size:
@@ -58,7 +58,7 @@ def batches_of(
 
 
 class Step(NamedTuple):
-    """``position``: rows of the order that all ranks have consumed after it. ``at``: rows of every lane."""
+    """A step. ``position``: rows of the order that all ranks have consumed after it. ``at``: those rows per lane."""
 
     position: int
     at: int
@@ -66,7 +66,7 @@ class Step(NamedTuple):
 
 
 class Need(NamedTuple):
-    """A piece is needed from row ``first`` of its lane up to row ``end``."""
+    """The rows of a lane, from ``first`` up to ``end``, during which a piece is needed."""
 
     first: int
     end: int
@@ -75,7 +75,7 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a rank shares the rows of an order: ``global_batch`` of them in a step, over ``world_size`` ranks."""
+    """The schedule of one rank: each step divides ``global_batch`` rows of an order among ``world_size`` ranks."""
 
     order: Order
     rank: int
@@ -88,8 +88,8 @@ class Schedule:
         return num_steps(self.order.num_rows, self.global_batch, self.world_size, drop_last=self.drop_last)
 
     def steps(self, epoch: int, position: int = 0) -> Iterator[Step]:
-        """The steps of an epoch after ``position`` rows of it; none for a rank that gets no row."""
-        lanes: dict[int, Lane] = {}  # those that this rank has read from
+        """Yield the steps of an epoch after its first ``position`` rows; none for a rank that gets no row."""
+        lanes: dict[int, Lane] = {}  # the lanes that this rank has read from
         while position < self.order.num_rows:
             size = next_step(
                 self.order.num_rows - position, self.global_batch, self.world_size, drop_last=self.drop_last
@@ -102,8 +102,8 @@ class Schedule:
                 yield Step(position, position // self.order.num_lanes, picks)
 
     def _picks(self, lanes: dict[int, Lane], epoch: int, position: int, size: int) -> Picks:
-        """This rank's part of a step: the rows of all lanes, one lane after the other, cut into equal parts."""
-        small, longer = divmod(size, self.world_size)  # the first ranks get one row more where it does not divide
+        """Return this rank's part of a step: the rows of all lanes, concatenated and divided into equal parts."""
+        small, longer = divmod(size, self.world_size)  # if rows cannot be divided equally, the first ranks get one more
         low = self.rank * small + min(self.rank, longer)
         high = low + small + (self.rank < longer)
         parts, at = [], 0
@@ -122,9 +122,9 @@ class Schedule:
         return Picks(np.concatenate(pieces), np.concatenate(rows))
 
     def needs(self, epoch: int, position: int = 0) -> Iterator[Need]:
-        """The pieces that this rank reads from ``position`` on, in the order in which it needs them."""
+        """Yield the pieces that this rank reads from ``position`` on, in the order in which it needs them."""
         num = self.order.num_lanes
         first, stop = self.rank * num // self.world_size, -(-(self.rank + 1) * num // self.world_size)
-        read = range(first, min(num, stop))  # in a full step
+        read = range(first, min(num, stop))  # the lanes that this rank reads in a full step
         lanes = [self.order.lane(epoch, lane).needs(self.order.consumed(lane, position)) for lane in read]
         return (Need(*need) for need in heapq.merge(*lanes))
