@@ -1,4 +1,4 @@
-"""Functions that fail, without torch: whoever opens them elsewhere is quick about it."""
+"""Functions that fail, without torch, so that unpickling them elsewhere is fast."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def broadcast() -> None:
 
 
 def saves() -> None:
-    """Saves in several ways, writes into its run's folder, and fails if a file lies in the folder that it runs in."""
+    """Saves in several ways, writes into its run's directory, and fails if a file is in its working directory."""
     Path(train.get_context().get_trial_dir(), "mine").write_text("scribble")
     for step, mode in enumerate(("SYNC", "ASYNC")):
         made = Path(tempfile.mkdtemp())

@@ -86,7 +86,7 @@ def test_dict_checkpoints_have_extra_keys_and_are_counted_as_they_were() -> None
     assert result.checkpoint.path.endswith("checkpoint_000004"), "numbers from 0"
 
 
-def test_counting_goes_on_from_the_loaded_id_without_adding_one() -> None:
+def test_counting_continues_from_the_loaded_id_without_adding_one() -> None:
     first = trainer(2).fit().checkpoint
     assert first is not None
     for epochs, expected in ((4, 2), (5, 3)):

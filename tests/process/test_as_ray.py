@@ -1,4 +1,4 @@
-"""Ray programs unchanged: names, the real package where tasks and actors are wanted, and none where it is missing."""
+"""Ray programs unchanged: names, the real package for tasks and actors, and an error if it is missing."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_without_ray_a_script_that_only_calls_init_runs_too(tmp_path: Path) -> N
         ("from ray.train.lightning import RayDDPStrategy", "Headway has no ray.train.lightning yet"),
     ],
 )
-def test_a_name_that_is_not_there_is_refused_in_one_sentence(code: str, sentence: str, tmp_path: Path) -> None:
+def test_a_missing_name_is_refused_with_the_nearest_one(code: str, sentence: str, tmp_path: Path) -> None:
     done = run(f"import ray, ray.train, ray.data\n{code}", tmp_path)
     assert done.returncode == 1
     assert sentence in done.stderr.splitlines()[-1]
@@ -252,7 +252,7 @@ def test_what_needs_no_session_is_had_without_one(tmp_path: Path) -> None:
     assert done.stdout == "{'x': 7} ActorPool True\n"
 
 
-def test_a_cluster_that_is_not_there_is_missed_at_once(tmp_path: Path) -> None:
+def test_an_unreachable_cluster_fails_at_once(tmp_path: Path) -> None:
     script = """
     import sys
     import ray

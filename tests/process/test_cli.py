@@ -63,7 +63,7 @@ def test_a_script_for_torchrun_runs_unchanged(tmp_path: Path) -> None:
     assert record.state == "FINISHED"
 
 
-def test_a_script_that_destroys_its_group_under_a_live_model_does_not_hang(tmp_path: Path) -> None:
+def test_a_script_that_destroys_its_group_before_its_model_does_not_hang(tmp_path: Path) -> None:
     script = write_script(tmp_path, TORCHRUN_SCRIPT)
     for _ in range(15):
         request = TrainRequest(

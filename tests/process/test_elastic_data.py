@@ -92,7 +92,7 @@ def test_three_workers_then_one_then_two_see_every_sample_once(
     path = tmp_path / "run"
     launches = [event for event in journal(path) if event["event"] == "launched"]
     assert [(event["num_workers"], event["first_seq"]) for event in launches] == [(3, 0), (1, 2), (2, 5)]
-    assert "epoch 0, 5 batches of loader" in capfd.readouterr().err, "people are told where in the data it goes on"
+    assert "epoch 0, 5 batches of loader" in capfd.readouterr().err, "the log says where in the data it resumes"
     steps = list(steps_of(path, most_workers=3))
     # 24 rows by three workers, 12 by one, and the 14 that are left by two
     assert sizes(steps) == [[4, 4, 4], [4, 4, 4], [4], [4], [4], [4, 4], [3, 3]]
@@ -120,7 +120,7 @@ def test_a_kept_global_batch_is_shared_by_the_workers_of_now(tmp_path: Path) -> 
     check_every_sample_came_once(steps)
 
 
-def test_batches_of_ones_own_and_a_kept_global_batch_contradict_each_other() -> None:
+def test_a_custom_batch_sampler_contradicts_a_kept_global_batch() -> None:
     def own_batches() -> None:
         batches = BatchSampler(SequentialSampler(range(ROWS)), 4, drop_last=False)
         prepare_data_loader(DataLoader(Numbers(), batch_sampler=batches))

@@ -132,7 +132,7 @@ def test_float32_state_of_an_optimizer_of_a_sharded_bfloat16_model(tmp_path: Pat
 
 
 def buffers_of_their_own(config: dict[str, Any]) -> None:
-    """Running statistics of each rank's own rows, which nobody aligns."""
+    """Running statistics of each rank's own rows, which are not synchronized."""
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 1))
     model = prepare_model(network, parallel_strategy_kwargs={"broadcast_buffers": False})
@@ -179,7 +179,7 @@ def test_random_numbers_before_and_after_the_batches_of_an_epoch(after: int, tmp
 
 
 def scaled(config: dict[str, Any]) -> None:
-    """A gradient scaler that nobody but Headway holds, as on GPUs without bfloat16."""
+    """A gradient scaler that only Headway holds, as on GPUs without bfloat16."""
     from headway.train.torch import accelerate, backward, prepare_optimizer
     from headway.train.torch.amp import Acceleration
     from headway.worker.session import current
@@ -198,12 +198,12 @@ def scaled(config: dict[str, Any]) -> None:
         die(after=epoch, config=config)
 
 
-def test_the_scaler_of_accelerate_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_the_scaler_of_accelerate_resumes_where_it_was(tmp_path: Path) -> None:
     assert compare_with_killed(tmp_path, scaled, num_workers=1, after=2).equal
 
 
 def split_at_random(config: dict[str, Any]) -> None:
-    """Rows are held out by a draw that nobody has seeded."""
+    """Rows are held out by an unseeded draw."""
     kept, held_out = torch.utils.data.random_split(rows(32), [24, 8])
     loader = prepare_data_loader(DataLoader(kept, batch_size=4))
     state = train.track(loader=loader)

@@ -1,4 +1,4 @@
-"""Silence that is nobody's fault: announced, busy, or a wait for storage, for a validation, for another rank."""
+"""Silence that is no stall: announced, busy, or a wait for storage, for a validation, for another rank."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def stalls_of(
     limits: train.FailureConfig = IMPATIENT,
     **options: Any,
 ) -> list[str]:
-    """What is said of a run that ends well."""
+    """The lines that are logged for a run that finishes."""
     result = train.DataParallelTrainer(
         train_func,
         scaling_config=train.ScalingConfig(num_workers=num_workers),
@@ -228,7 +228,7 @@ def test_a_phase_is_silence_that_was_announced_and_mentioned_when_it_lasts(
     assert told.count("rank 0 is still in the phase “tokenise”, for ") == times, "and then when it is twice as long"
 
 
-def test_what_goes_on_by_itself_is_said_too(tmp_path: Path) -> None:
+def test_a_silence_that_ends_by_itself_is_reported_too(tmp_path: Path) -> None:
     def train_func() -> None:
         for step in range(3):
             train.report({"step": step})
@@ -241,7 +241,7 @@ def test_what_goes_on_by_itself_is_said_too(tmp_path: Path) -> None:
 
 
 def test_no_alarm_where_training_is_bursty_but_gets_on(tmp_path: Path) -> None:
-    """Short steps, long ones, long ones in C, a rank that evaluates in many functions: nobody stands still."""
+    """Short steps, long ones, long ones in C, a rank that evaluates in many functions: no rank is stalled."""
 
     def train_func() -> None:
         import torch

@@ -74,12 +74,12 @@ def test_a_run_directory_that_is_moved_away_and_back_is_continued(tmp_path: Path
 
 @pytest.mark.parametrize("how", ["moved", "removed"])
 def test_a_run_whose_directory_was_replaced_by_another_runs_writes_nothing_to_it(how: str, tmp_path: Path) -> None:
-    go_on = tmp_path / "go on"
+    may_continue = tmp_path / "continue"
 
     def train_func(config: dict[str, Any]) -> None:
         for step in range(config["steps"]):
             train.report({"step": step}, checkpoint=train.Checkpoint.from_dict({"whose": config["whose"]}))
-        while config["whose"] == "first" and not go_on.exists():
+        while config["whose"] == "first" and not may_continue.exists():
             time.sleep(0.01)
         train.report({}, checkpoint=train.Checkpoint.from_dict({"whose": config["whose"]}))
 
@@ -97,7 +97,7 @@ def test_a_run_whose_directory_was_replaced_by_another_runs_writes_nothing_to_it
     slot = Path(second.path, "checkpoints/.staging/1.5.rank-0.part")  # as if it were still being written
     slot.mkdir(parents=True)
     (slot / "file").write_text("of the second")
-    go_on.touch()
+    may_continue.touch()
     with pytest.raises(train.TrainingFailedError, match="another run has created a new one there"):
         first.result(timeout_s=60)
     assert [Checkpoint(saved.path).to_dict() for saved in RunReader.at(Path(second.path)).checkpoints()] == [
@@ -107,7 +107,7 @@ def test_a_run_whose_directory_was_replaced_by_another_runs_writes_nothing_to_it
 
 
 def test_a_temporarily_full_disk_causes_only_a_warning(tmp_path: Path) -> None:
-    """A limit on file sizes stands in for a full disk, and is lifted after a while."""
+    """A limit on file sizes simulates a full disk, and is lifted after a while."""
     code = """
         import resource, threading, time
         from headway import train
@@ -504,7 +504,7 @@ def test_running_out_of_memory_is_reported_as_such(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["prints", "raises"])
 def test_a_full_disk_for_logs_neither_ends_the_training_nor_hides_its_error(what: str, tmp_path: Path) -> None:
-    """A limit on file sizes stands in for a full disk."""
+    """A limit on file sizes simulates a full disk."""
 
     def train_func() -> str:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, 1 << 14))

@@ -48,7 +48,7 @@ def locks() -> list[str]:
 
 
 def waits(run: train.Run) -> str:
-    """The line that says what it waits for, once it does."""
+    """The line that names what it waits for."""
     wait_until(lambda: any(event["event"] == "resources" for event in events(run)))
     return str(next(event["text"] for event in events(run) if event["event"] == "resources"))
 

@@ -1,4 +1,4 @@
-"""Gradient buckets under DDP: a model that is wrapped anew adds the ranks' gradients in the order it did before."""
+"""Gradient buckets under DDP: a model that is wrapped again adds the ranks' gradients in the same order."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_model_that_is_wrapped_again_takes_the_same_steps(num_workers: int, na
 
 
 def test_it_would_take_others_without_our_help() -> None:
-    """Otherwise the test above shows nothing."""
+    """Without this, the test above proves nothing."""
 
     def by_torch_alone() -> list[str]:
         model_module.fix_buckets = lambda model: None
@@ -165,7 +165,7 @@ def test_a_model_that_the_user_has_wrapped_is_taken_care_of_when_it_is_tracked()
     assert fit(buckets_rebuilt, 3).return_value is True
 
 
-def test_where_it_cannot_be_done_one_sentence_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_warning_names_the_reason_if_it_is_impossible(capfd: pytest.CaptureFixture[str]) -> None:
     def hook_comes_first() -> None:
         model = nn.parallel.DistributedDataParallel(Shuffled())
         compressed(model)

@@ -17,7 +17,7 @@ from scenarios import faults
 from scenarios.faults import BAD_RANK, FAULTS
 from support import wait_until
 
-SILENT = {"uneven number of batches"}  # it has left its function, and has no stack to tell
+SILENT = {"uneven number of batches"}  # it has returned, and has no stack to show
 if shutil.which("py-spy") is None:
     SILENT |= {"stopped"}
 

@@ -1,4 +1,4 @@
-"""Log records: the driver's ``logging`` configuration holds in the workers, and for what the library says."""
+"""Log records: the driver's ``logging`` configuration applies in the workers, and to Headway's own records."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ ASYNC, NO_UPLOAD, SYNC = (train.CheckpointUploadMode(name) for name in ("ASYNC",
 
 
 def save_steps(config: dict[str, Any]) -> int:
-    """Every rank saves a file of its own and one that all have, three times; goes on where a checkpoint ends."""
+    """Every rank saves its own file and one that all have, three times; resumes where a checkpoint ends."""
     rank = train.get_context().get_world_rank()
     first = 0
     if checkpoint := train.get_checkpoint():
@@ -52,7 +52,7 @@ def run(s3: S3, name: str, num_workers: int = 2, **options: Any) -> train.Result
 
 
 @pytest.mark.parametrize("mode", [SYNC, ASYNC])
-def test_a_run_saves_ends_and_goes_on(s3: S3, mode: Any) -> None:
+def test_a_run_saves_ends_and_resumes(s3: S3, mode: Any) -> None:
     name = f"going-on-{mode.value}"
     keep = train.CheckpointConfig(num_to_keep=2)
     run(s3, name, mode=mode, checkpoint_config=keep)
@@ -149,10 +149,10 @@ def test_the_command_line_reads_logs_stops_and_removes(s3: S3, capsys: pytest.Ca
     assert headway(["rm", "--yes", url]) == 0
     assert s3.keys("runs/live/") == []
     assert s3.keys("runs/live-too/") != []
-    assert headway(["rm", "--yes", url]) == 1, "it is gone"
+    assert headway(["rm", "--yes", url]) == 1, "it no longer exists"
 
 
-def test_a_dict_and_what_is_there_already(s3: S3) -> None:
+def test_a_dict_and_files_that_exist_already(s3: S3) -> None:
     def train_func() -> None:
         train.report({"n": 0}, train.Checkpoint.from_dict({"n": 0, "list": [1, (2, 3)]}))
         storage = train.get_context().get_storage()
@@ -240,7 +240,7 @@ def test_validations_of_a_run_in_a_store(s3: S3) -> None:
     assert best.to_dict() == {"step": 0}
 
 
-def test_how_fast_files_travel_is_told(
+def test_the_upload_speed_is_reported(
     s3: S3, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("headway.control.narration.checkpoint_log.SLOW_UPLOAD_S", 0.0)
@@ -282,7 +282,7 @@ def test_no_name_is_uploaded_twice_and_none_downloaded_twice(s3: S3) -> None:
     assert seen["GET /bucket/runs/once/checkpoints/checkpoint_000002/step"] == 1, "two ranks on one machine"
 
 
-def test_different_contents_under_one_name_are_told(s3: S3, capfd: pytest.CaptureFixture[str]) -> None:
+def test_different_contents_under_one_name_are_reported(s3: S3, capfd: pytest.CaptureFixture[str]) -> None:
     def train_func() -> None:
         rank = train.get_context().get_world_rank()
         with tempfile.TemporaryDirectory() as folder:
@@ -330,7 +330,7 @@ def test_training_survives_a_bad_day_too(s3: S3) -> None:
         ("hdfs7://x/y", "cannot be opened"),
     ],
 )
-def test_storage_that_is_not_there_is_said_at_once(s3: S3, url: str, words: str) -> None:
+def test_missing_storage_is_reported_at_once(s3: S3, url: str, words: str) -> None:
     began = time.monotonic()
     with pytest.raises((train.ConfigError, train.StorageError), match=words):
         fit(print, name="x", storage_path=url)
@@ -441,7 +441,7 @@ def test_who_was_taken_over_writes_no_more(s3: S3, still_held: bool, monkeypatch
 
 
 def test_a_driver_that_slept_does_not_write_over_the_next_one(s3: S3, tmp_path: Path) -> None:
-    """Stopped for so long that another machine has gone on with its run; then it wakes up."""
+    """Stopped for so long that another machine has resumed its run; then it continues."""
     script = _endless(s3, tmp_path, "slept")
     quick = (
         "from headway.storage.object_store import lease\nlease.RENEW_S, lease.SAFE_S, lease.EXPIRE_S = 0.3, 0.6, 1.5\n"
@@ -458,7 +458,7 @@ def test_a_driver_that_slept_does_not_write_over_the_next_one(s3: S3, tmp_path: 
             process.send_signal(signal.SIGSTOP)
         done = python(other)
         assert done.returncode == 0, done.stderr
-        # What was on its way when it fell asleep arrives when it wakes up: at most a second manifest of the same files.
+        # Requests in flight when it was stopped arrive when it continues: at most a second manifest of the same files.
         before = {key: s3.get(key) for key in s3.keys("runs/slept/checkpoints/")}
         kept = _offered("slept", s3)
         assert sorted(key for key in before if "/checkpoint_001" in key), "far from the numbers that it may use"
@@ -497,7 +497,7 @@ def test_names_with_special_letters_are_kept_apart(s3: S3) -> None:
 
 
 def test_half_of_the_first_checkpoint_is_no_checkpoint(s3: S3, tmp_path: Path) -> None:
-    """One rank has saved, the other has only begun, and everybody is killed."""
+    """One rank has saved, the other has only started to, and all are killed."""
     script = write_script(
         tmp_path,
         f"""
@@ -548,7 +548,7 @@ def test_a_file_that_another_rank_was_to_put_there_is_missed(s3: S3) -> None:
     assert train.Result.from_path(f"{s3.url}/runs/missed").checkpoint is None
 
 
-def test_inline_with_a_function_of_ones_own_in_the_background(s3: S3) -> None:
+def test_inline_with_a_custom_upload_function_in_the_background(s3: S3) -> None:
     def train_func() -> None:
         storage = train.get_context().get_storage()
 
@@ -637,14 +637,14 @@ def test_any_filesystem_will_do(s3: S3, kind: str, tmp_path: Path) -> None:
         assert Path(copied, "step").read_text() == "5"
 
 
-def test_a_local_filesystem_is_a_folder(tmp_path: Path) -> None:
+def test_a_local_filesystem_is_a_directory(tmp_path: Path) -> None:
     import pyarrow.fs
 
     result = fit(print, name="run", storage_path=str(tmp_path), storage_filesystem=pyarrow.fs.LocalFileSystem())
     assert result.path == str(tmp_path / "run")
 
 
-def test_a_worker_that_sees_other_storage_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_sees_other_storage_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     describe = RunDirectory.describe
 
     def described(self: RunDirectory, asked: dict[str, Any]) -> None:

@@ -164,7 +164,7 @@ def test_worker_runtime_env_wins() -> None:
     assert result.return_value == "mine0"
 
 
-def test_ranks_stand_in_the_usual_variables() -> None:
+def test_ranks_are_in_the_usual_variables() -> None:
     def train_func() -> None:
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
         train.report({name: os.environ[name] for name in names})
@@ -392,7 +392,7 @@ def test_nested_metrics_are_shown_and_tabulated_by_their_path(tmp_path: Path) ->
     assert list(result.metrics_dataframe["val/acc"]) == [0.5]
 
 
-def test_a_checkpoint_without_the_metric_to_rank_it_by_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoint_without_the_metric_to_rank_it_by_is_reported_once(capfd: pytest.CaptureFixture[str]) -> None:
     def train_func() -> None:
         for _ in range(3):
             with tempfile.TemporaryDirectory() as folder:

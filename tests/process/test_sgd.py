@@ -68,7 +68,7 @@ def test_what_a_hook_has_set_stays_set(monkeypatch: pytest.MonkeyPatch, tmp_path
     trainer.shutdown()
 
 
-def test_a_worker_that_dies_between_two_runs_is_replaced(trainer: sgd.Trainer) -> None:
+def test_a_worker_that_exits_between_two_runs_is_replaced(trainer: sgd.Trainer) -> None:
     before = pids(trainer)
     os.kill(before[1], signal.SIGKILL)
     after = pids(trainer)
@@ -159,7 +159,7 @@ def test_what_a_program_leaves_open_is_ended_in_order(tmp_path: Path) -> None:
 # --- directories ---
 
 
-def test_every_trainer_has_a_folder_and_every_run_one_of_its_own(tmp_path: Path) -> None:
+def test_every_trainer_and_every_run_has_its_own_directory(tmp_path: Path) -> None:
     results = Path(os.environ["HEADWAY_RESULTS"])
     assert re.fullmatch(r"sgd_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d(_2)?", sgd.Trainer("torch").logdir.name)
     assert sgd.Trainer("torch").logdir.parent == results
@@ -220,7 +220,7 @@ def test_retries_have_an_end() -> None:
     trainer.shutdown()
 
 
-def test_ranks_that_make_different_calls_are_told(trainer: sgd.Trainer) -> None:
+def test_ranks_that_make_different_calls_get_an_error(trainer: sgd.Trainer) -> None:
     heard: list[Any] = []
 
     class Hear(sgd.SGDCallback):
@@ -275,7 +275,7 @@ def test_callbacks_hear_the_beginning_every_round_and_the_end(trainer: sgd.Train
     assert heard[-1] is True
 
 
-def test_ready_made_callbacks_write_below_the_runs_folder(
+def test_ready_made_callbacks_write_below_the_runs_directory(
     trainer: sgd.Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -315,7 +315,7 @@ def test_ready_made_callbacks_write_below_the_runs_folder(
 def test_a_callback_for_weights_and_biases_logs_one_run(
     trainer: sgd.Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its package is large and starts a service: what it is called with is what is ours."""
+    """Its package is large and starts a service, so only the calls to it are tested."""
     said: list[Any] = []
 
     class Run:
@@ -370,7 +370,7 @@ def test_a_run_can_be_iterated_over(trainer: sgd.Trainer) -> None:
 # --- checkpoints ---
 
 
-def test_checkpoints_are_counted_from_one_and_the_best_can_be_asked_for(trainer: sgd.Trainer) -> None:
+def test_checkpoints_are_counted_from_one_and_the_best_can_be_read(trainer: sgd.Trainer) -> None:
     def train_func() -> None:
         for loss in (3.0, 1.0, float("nan"), 2.0):
             sgd.save_checkpoint(loss=loss, rank=sgd.world_rank())
@@ -400,7 +400,7 @@ def test_a_run_may_begin_with_a_checkpoint_by_its_path(trainer: sgd.Trainer) -> 
     assert loaded["weights"].tolist() == [0, 1, 2]
 
 
-def test_nothing_is_written_where_nothing_shall_be_kept() -> None:
+def test_nothing_is_written_if_nothing_is_to_be_kept() -> None:
     trainer = sgd.Trainer("torch")
     trainer.start()
     trainer.run(lambda: sgd.save_checkpoint(epoch=1), checkpoint_strategy=sgd.CheckpointStrategy(num_to_keep=0))
@@ -449,7 +449,7 @@ def test_a_dataset_is_split(trainer: sgd.Trainer) -> None:
 # --- objects on workers ---
 
 
-def test_objects_live_on_workers_until_they_are_let_go(trainer: sgd.Trainer) -> None:
+def test_objects_stay_on_workers_until_shutdown(trainer: sgd.Trainer) -> None:
     class Adder:
         def __init__(self, first: int, *, more: int) -> None:
             self.sum = first + more

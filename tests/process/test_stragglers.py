@@ -1,4 +1,4 @@
-"""Ranks whose files do not come together, or who do not come at all: what a person is told, and what is kept."""
+"""Ranks whose files arrive late or never: what is reported, and what is kept."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_checkpoint_that_turns_out_to_cross_another_is_withdrawn(
     with pytest.raises(train.TrainingFailedError, match="checkpoints of ranks 0 and 1 cross"):
         fit(train_func, 2, config={"journal": str(tmp_path / "run/events.jsonl")}, name="run", storage_path=tmp_path)
     assert "the checkpoint of report 0 is withdrawn: checkpoints of ranks 0 and 1 cross" in capfd.readouterr().err
-    assert not list(tmp_path.glob("run/checkpoints/checkpoint_*")), "nobody can go on from it"
+    assert not list(tmp_path.glob("run/checkpoints/checkpoint_*")), "it cannot be resumed from"
 
 
 def test_ranks_that_do_not_come_up_are_named(

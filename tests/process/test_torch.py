@@ -274,7 +274,7 @@ def test_settings_are_kept() -> None:
     assert both[0]["again"] == both[0]["rows"]
 
 
-def test_a_sampler_of_ones_own_is_drawn_once_and_split() -> None:
+def test_a_custom_sampler_is_drawn_once_and_split() -> None:
     """A split made with SubsetRandomSampler must not leak: the peers replace the sampler and train on everything."""
     [ranks] = epochs_of(lambda: DataLoader(numbers(100), batch_size=4, sampler=SubsetRandomSampler(range(0, 100, 5))))
     assert sorted(together(ranks)) == list(range(0, 100, 5))
@@ -290,7 +290,7 @@ def test_a_weighted_sampler_keeps_its_weights() -> None:
     assert min(together(ranks)) >= 50
 
 
-def test_batches_of_ones_own_are_split_whole() -> None:
+def test_custom_batches_are_split_whole() -> None:
     def make() -> Any:
         return DataLoader(numbers(20), batch_sampler=BatchSampler(RandomSampler(range(20)), 4, drop_last=False))
 
@@ -381,7 +381,7 @@ def test_a_batch_of_none_does_not_end_the_epoch() -> None:
 # --- devices, precision, reproducibility ---
 
 
-def test_devices_are_the_cpu_where_there_is_no_card() -> None:
+def test_devices_are_the_cpu_if_there_is_no_gpu() -> None:
     def train_func() -> tuple[str, list[str]]:
         return str(headway_torch.get_device()), [str(device) for device in headway_torch.get_devices()]
 
@@ -393,7 +393,7 @@ def test_threads_are_shared_out() -> None:
     assert fit(torch.get_num_threads).return_value == max(1, cores // 2)
 
 
-def test_threads_are_the_users_if_he_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_the_users_if_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert fit(lambda: os.environ["OMP_NUM_THREADS"]).return_value == "3"
 
@@ -461,7 +461,7 @@ def test_reproducible_runs_repeat() -> None:
 
 @pytest.mark.parametrize("said", [{}, {"cpu": True}])
 def test_accelerate_the_library_feels_at_home(said: dict[str, bool]) -> None:
-    """Also where nothing is said: by itself it sees no GPU, and trains alone."""
+    """Also without settings: by default it sees no GPU, and trains alone."""
 
     def train_func() -> None:
         from accelerate import Accelerator
@@ -512,7 +512,7 @@ def test_lightnings_trainer_feels_at_home(tmp_path: Path) -> None:
     assert [by_rank(result, rank)[0] for rank in (0, 1)] == expected
 
 
-def test_lightnings_trainer_trains_together_where_nothing_is_said(tmp_path: Path) -> None:
+def test_lightnings_trainer_trains_together_by_default(tmp_path: Path) -> None:
     def train_func() -> None:
         for options in ({}, {"strategy": "ddp"}, {"accelerator": "cpu"}):
             trainer = fit_with_lightning(tmp_path, **options)
@@ -599,7 +599,7 @@ def test_torchmetrics_agree_over_the_workers() -> None:
     assert [by_rank(result, rank)[0] for rank in (0, 1)] == [{"mean": 5.0}, {"mean": 5.0}]
 
 
-def test_a_group_that_the_user_makes_anew_opens_no_port() -> None:
+def test_a_group_that_the_user_recreates_opens_no_port() -> None:
     def train_func() -> int:
         dist.destroy_process_group()
         dist.init_process_group("gloo")

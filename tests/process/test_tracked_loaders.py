@@ -1,4 +1,4 @@
-"""Two loaders that are followed: each goes on where it was, and no epoch is repeated or skipped."""
+"""Two tracked loaders: each resumes where it was, and no epoch is repeated or skipped."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_save_that_is_due_while_validating_is_made_before_it(tmp_path: Path) -
 
     fit(train_func, tmp_path)
     launches = [event for event in journal(tmp_path / "run") if event["event"] == "launched"]
-    assert [event["first_seq"] for event in launches] == [0, 4], "it goes on behind the last batch of the training loop"
+    assert [event["first_seq"] for event in launches] == [0, 4], "it resumes after the last batch of the training loop"
     told = [row.metrics for row in RunReader.at(tmp_path / "run").reports()]
     for epoch in range(2):
         mine = [metrics for metrics in told if metrics["epoch"] == epoch]
@@ -67,7 +67,7 @@ def test_a_save_that_is_due_while_validating_is_made_before_it(tmp_path: Path) -
         assert [x for metrics in mine for x in metrics.get("validation", ())] == list(range(12))
 
 
-def test_a_stop_while_validating_saves_at_once_and_each_loader_goes_on_where_it_was(
+def test_a_stop_while_validating_saves_at_once_and_each_loader_resumes_where_it_was(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def train_func() -> None:
@@ -102,10 +102,10 @@ def test_a_stop_while_validating_saves_at_once_and_each_loader_goes_on_where_it_
 
 @pytest.mark.parametrize("kind", ["loader", "dataset"])
 @pytest.mark.parametrize("held", ["beside", "after"])
-def test_an_iterator_that_outlives_its_epoch_is_not_gone_on_with_after_a_restart(
+def test_an_iterator_that_outlives_its_epoch_is_not_continued_after_a_restart(
     tmp_path: Path, held: str, kind: str
 ) -> None:
-    """Another epoch begins a pass of its own; only then is it known that the one before was left."""
+    """Another epoch begins its own pass; only then is it known that the earlier one was left."""
 
     def train_func(config: dict[str, Any]) -> None:
         tracked = {}

@@ -1,4 +1,4 @@
-"""``train.track``: a loop without a line of saving or loading goes on bit for bit where it was."""
+"""``train.track``: a loop without code for saving or loading resumes bit for bit where it was."""
 
 from __future__ import annotations
 
@@ -163,10 +163,10 @@ def test_a_stop_saves_first_and_nothing_is_done_twice(
     assert losses(path, num_workers) == expected
     epoch, steps = divmod(len(seqs), len(expected[0]) // EPOCHS)
     where = f"(report {seqs[-1]}, epoch {epoch}, {steps} batch"
-    assert steps == 0 or where in capfd.readouterr().err, "where in the data it goes on"
+    assert steps == 0 or where in capfd.readouterr().err, "where in the data it resumes"
 
 
-def test_a_sharded_model_goes_on_bit_for_bit_too(tmp_path: Path) -> None:
+def test_a_sharded_model_resumes_bit_for_bit_too(tmp_path: Path) -> None:
     expected = run(tmp_path / "whole", 2, [], 0, strategy="fsdp")
     assert [len(rank) for rank in expected] == [15, 15]
     assert run(tmp_path / "killed", 2, [4, 9, 14], 0, strategy="fsdp") == expected
@@ -292,8 +292,8 @@ def test_a_checkpoint_of_another_hand_is_not_taken_for_ours(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("where", ["before the first batch", "after a break", "before the first epoch"])
-def test_what_was_saved_between_epochs_goes_on_with_the_right_one(where: str, tmp_path: Path) -> None:
-    """No epoch is skipped whose first batch was not taken yet; none that was left by break is gone on with."""
+def test_a_save_between_epochs_resumes_with_the_right_epoch(where: str, tmp_path: Path) -> None:
+    """No epoch is skipped whose first batch was not taken yet; none that was left by break is continued."""
 
     def train_func() -> None:
         loader = prepare_data_loader(DataLoader(TensorDataset(torch.arange(40)), batch_size=4, shuffle=True))
@@ -340,7 +340,7 @@ def test_what_was_saved_between_epochs_goes_on_with_the_right_one(where: str, tm
     assert marker.exists()
 
 
-def test_a_run_that_goes_on_between_two_epochs_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_resumes_between_two_epochs_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def train_func() -> None:
         loader = prepare_data_loader(DataLoader(TensorDataset(torch.arange(4)), batch_size=2))
         for epoch in train.track(loader=loader).epochs(2):
@@ -356,7 +356,7 @@ def test_a_run_that_goes_on_between_two_epochs_says_so(tmp_path: Path, capfd: py
 
 
 @pytest.mark.parametrize("every_reports", [None, 2])
-def test_state_that_would_be_saved_at_a_stop_alone_is_told_of(
+def test_a_warning_if_state_is_saved_only_at_a_stop(
     every_reports: int | None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def train_func() -> None:
@@ -453,7 +453,7 @@ def run_tracked(function: Any, folder: Path) -> train.Result:
 
 
 @pytest.mark.parametrize("every", [{"every_reports": 2}, {"every_s": 60}])
-def test_an_interval_of_saving_that_nothing_follows_is_told_of_once(
+def test_a_save_interval_without_tracked_state_is_reported_once(
     every: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def train_func() -> None:
@@ -468,7 +468,7 @@ def test_an_interval_of_saving_that_nothing_follows_is_told_of_once(
 
 
 def told_with_death(train_func: Any, folder: Path, num_workers: int = 1, every_reports: int = 1) -> list[list[Any]]:
-    """What each rank reports, with a kill where ``train_func`` asks for one."""
+    """What each rank reports, with a kill if ``train_func`` requests one."""
     config = train.RunConfig(
         storage_path=folder,
         failure_config=train.FailureConfig(1),
@@ -489,7 +489,7 @@ def rows_loader(number: int = 16, **options: Any) -> Any:
     return prepare_data_loader(DataLoader(TensorDataset(torch.arange(number)), batch_size=2, **options))
 
 
-def test_a_sampler_with_randomness_of_its_own_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_sampler_with_its_own_random_state_resumes_where_it_was(tmp_path: Path) -> None:
     class Own:
         def __init__(self) -> None:
             self.random = random.Random(1)
@@ -515,7 +515,7 @@ def test_a_sampler_with_randomness_of_its_own_goes_on_where_it_was(tmp_path: Pat
     assert killed == told_with_death(train_func, tmp_path / "quiet")
 
 
-def test_an_epoch_is_not_gone_on_with_by_other_rows(tmp_path: Path) -> None:
+def test_an_epoch_is_not_resumed_with_other_rows(tmp_path: Path) -> None:
     def split_without_a_seed() -> None:
         torch.seed()
         part, _ = torch.utils.data.random_split(TensorDataset(torch.arange(40)), [30, 10])
@@ -628,7 +628,7 @@ def test_what_each_rank_counts_for_itself_stays_its_own(tmp_path: Path) -> None:
     assert killed[0] != killed[1]
 
 
-def test_what_a_restart_could_not_go_on_with_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_warning_names_what_a_restart_cannot_resume(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def train_func() -> None:
         loader = rows_loader(shuffle=True)
         state = train.track(model=nn.Linear(1, 1))

@@ -172,7 +172,7 @@ def test_a_decorated_function_gets_the_config() -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_config_that_the_function_does_not_take_is_told_of(
+def test_a_config_that_the_function_does_not_take_is_reported(
     num_workers: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def nothing() -> None: ...

@@ -126,7 +126,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass
 class Sandbox:
-    """A storage directory with the hostile run and a good one beside it, and what lies outside of it."""
+    """A storage directory with the hostile run and a good one beside it, and files outside of it."""
 
     storage: Path
     outside: Path
@@ -141,7 +141,7 @@ class Sandbox:
         return self.outside / "executed"
 
     def state(self) -> dict[str, str]:
-        """What lies outside, to see whether anything of it was touched."""
+        """The files outside, to check that none was touched."""
         return {
             str(path.relative_to(self.outside)): _state_of(path)
             for path in [self.outside, *sorted(self.outside.rglob("*"))]
@@ -198,7 +198,7 @@ def bomb(canary: Path) -> bytes:
 
 
 def command(*args: str) -> Callable[[Sandbox], str]:
-    """A command of ours; what it says. It is never a traceback: that would be an exception here."""
+    """The output of a headway command. It is never a traceback: that would be an exception here."""
 
     def read(box: Sandbox) -> str:
         told = io.StringIO()
@@ -265,7 +265,7 @@ def resume(box: Sandbox) -> str:
 
 
 def sentence(error: HeadwayError) -> str:
-    """What the error says, which the command line would show."""
+    """The text of the error, as the command line would show it."""
     return sentence_of(str(error))
 
 
@@ -290,7 +290,7 @@ FORBIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\
 
 
 def judge(box: Sandbox, good: Path, name: str, change: Change, readers: dict[str, Any] = READERS) -> None:
-    """Make the case, have everybody read it, and note what went wrong."""
+    """Make the case, run every reader on it, and record what went wrong."""
     durable_fs.remove(box.run)
     shutil.copytree(good, box.run, symlinks=True)
     change(box.run)
@@ -438,7 +438,7 @@ MISSING = object()
 
 
 def nested(depth: int) -> Any:
-    """JSON reads up to some 900 levels; who goes through them in Python runs out of stack before."""
+    """JSON reads up to some 900 levels; recursive Python code overflows the stack earlier."""
     value: Any = 1
     for _ in range(depth):
         value = {"a": value}
@@ -497,7 +497,7 @@ def with_value(value: Any, path: Path_, new: Any) -> Any:
 
 @contextlib.contextmanager
 def unlimited() -> Iterator[None]:
-    """To write what nobody could read."""
+    """Writes values that no reader could handle."""
     digits, depth = sys.get_int_max_str_digits(), sys.getrecursionlimit()
     sys.set_int_max_str_digits(0)
     sys.setrecursionlimit(10_000)
@@ -514,7 +514,7 @@ def as_json(value: Any) -> bytes:
 
 
 def seal(value: Any) -> bytes:
-    """A manifest with its checksum put right: whoever makes one can do that."""
+    """A manifest with a corrected checksum, which any author of one can compute."""
     with unlimited():
         return json.dumps(_sealed(value), indent=1).encode() + b"\n"
 
@@ -673,7 +673,7 @@ def test_a_run_with_any_name_is_listed_in_plain_text(good: Path, sandbox: Sandbo
 
 
 def stage_files(run: Path, rank: int = 0, world_size: int = 1, **fields: Any) -> Path:
-    """A save that looks complete; its folder."""
+    """A save that looks complete; returns its directory."""
     place = run / "checkpoints" / ".staging" / f"7.7.rank-{rank}"
     place.mkdir(parents=True, exist_ok=True)
     (place / "model").write_text("weights")
@@ -844,7 +844,7 @@ STAGING_CHANGES: dict[str, Change] = {
 }
 
 
-def test_what_lies_in_staging_moves_and_writes_nothing_outside(good: Path, sandbox: Sandbox) -> None:
+def test_files_in_staging_move_and_write_nothing_outside(good: Path, sandbox: Sandbox) -> None:
     for what, change in STAGING_CHANGES.items():
         judge(sandbox, good, what, change, readers("ls", "resume", "ls", "ckpt verify"))
     assert not sandbox.seen, report_of(sandbox)
@@ -889,14 +889,14 @@ def bombs_without_a_manifest(run: Path) -> None:
 
 
 def bombs_of_another_run(run: Path) -> None:
-    """It says that it is a run of ours; its id is ours, its signatures are not."""
+    """It claims to be the user's run; its id is, its signatures are not."""
     bombs(run)
     content = json.loads((run / "run.json").read_bytes())
     (run / "run.json").write_text(json.dumps({**content, "id": "another"}))
 
 
 def scene_of_a_stranger(run: Path) -> None:
-    """The function is ours, and what is imported before it is called is not."""
+    """The function is the user's, but not the modules that are imported before it is called."""
     (run / "evil.py").write_text(f"import os; os.mkdir({str(outside_of(run) / 'executed')!r})")
     content = json.loads((run / BUNDLE / "failure.json").read_bytes())
     content["scene"] |= {"sys_path": [str(run), *content["scene"]["sys_path"]], "preload": ["evil"]}
@@ -904,7 +904,7 @@ def scene_of_a_stranger(run: Path) -> None:
 
 
 def open_pickles(box: Sandbox) -> str:
-    """Everything that a person might ask for, without trust."""
+    """Every command that a user might run, without trust."""
     for ask in (
         lambda: train.Checkpoint(box.run / CHECKPOINT).to_dict(),
         lambda: train.Result.from_path(box.run).checkpoint.to_dict(),
@@ -924,13 +924,13 @@ def test_no_pickle_is_opened_that_is_not_proven_to_be_ours(good: Path, sandbox: 
 
 
 def test_what_is_ours_is_opened(good: Path, sandbox: Sandbox) -> None:
-    """Also where it was moved to: a signature belongs to what was written, not to where it lies."""
+    """Also after a move: a signature covers the contents, not the path."""
     shutil.copytree(good, sandbox.run)
     assert train.Result.from_path(sandbox.run).checkpoint.to_dict()["step"] == 1
     assert type(train.Checkpoint(sandbox.run / CHECKPOINT).to_dict()["odd"]).__name__ == "Odd"
 
 
-def test_a_run_that_begins_with_pickles_of_another_run_of_ours_opens_them(good: Path, sandbox: Sandbox) -> None:
+def test_a_run_that_starts_from_pickles_of_the_users_other_run_opens_them(good: Path, sandbox: Sandbox) -> None:
     def look() -> str:
         checkpoint = train.get_checkpoint()
         assert checkpoint is not None
@@ -1047,7 +1047,7 @@ class Login:
     passphrase: str
 
 
-def test_secrets_are_not_written_down_and_nobody_else_may_read_a_run(
+def test_secrets_are_not_stored_and_other_users_cannot_read_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(config: dict[str, Any]) -> None:
@@ -1096,7 +1096,7 @@ def test_secrets_are_not_written_down_and_nobody_else_may_read_a_run(
         train.DataParallelTrainer.restore(run, fail)
 
 
-def test_nobody_else_may_read_or_write_what_a_run_saves(tmp_path: Path) -> None:
+def test_other_users_cannot_read_or_write_what_a_run_saves(tmp_path: Path) -> None:
     """Also not after ``chmod -R g+rX``, by which a run is shared: it gives the group no right to write."""
 
     def save() -> None:
@@ -1125,7 +1125,7 @@ def test_nobody_else_may_read_or_write_what_a_run_saves(tmp_path: Path) -> None:
 def test_a_directory_of_copies_that_somebody_makes_meanwhile_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the look and ours being there."""
+    """Between the check and the creation."""
     fsspec = pytest.importorskip("fsspec")
     fsspec.filesystem("memory").pipe("/copies/checkpoint/file", b"weights")
     precious = tmp_path / "precious"
@@ -1243,7 +1243,7 @@ def test_shards_that_are_no_files_of_the_checkpoint_are_not_read(tmp_path: Path)
 def test_a_directory_that_may_not_be_read_is_one_sentence(
     name: str, good: Path, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Permissions would not stop root, so that the calls are told to fail."""
+    """Permissions would not stop root, so the calls are made to fail."""
     shutil.copytree(good, sandbox.run)
     refused, listdir, stat = sandbox.run / name, os.listdir, os.stat
 
@@ -1263,7 +1263,7 @@ def test_a_directory_that_may_not_be_read_is_one_sentence(
         assert "cannot be read: Permission denied" in READERS[reader](sandbox)
 
 
-# --- a run that goes on in such a directory ---
+# --- a run that resumes in such a directory ---
 
 
 def resealed(change: Callable[[dict[str, Any]], object]) -> Change:
@@ -1331,7 +1331,7 @@ def learn_more(config: dict[str, Any]) -> None:
         train.report({"more": step}, train.Checkpoint.from_dict({"more": step}))
 
 
-def go_on(box: Sandbox) -> str:
+def continue_run(box: Sandbox) -> str:
     """Once more under the same name, and what it has saved is there, also for the time after that."""
     for _ in range(2):
         try:
@@ -1350,10 +1350,10 @@ def go_on(box: Sandbox) -> str:
 
 
 @pytest.mark.parametrize("name", GOING_ON)
-def test_what_a_run_saves_in_such_a_directory_is_there(
+def test_a_run_saves_in_such_a_directory(
     name: str, good: Path, sandbox: Sandbox, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    everybody = {**READERS, "go on": go_on}
+    everybody = {**READERS, "continue": continue_run}
     judge(sandbox, good, name, GOING_ON[name], {each: everybody[each] for each in everybody if each != "resume"})
     assert not sandbox.seen, report_of(sandbox)
     told = capfd.readouterr().err

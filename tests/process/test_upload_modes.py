@@ -442,7 +442,7 @@ def test_files_without_upload_must_stay_until_they_are_committed(change: str, tm
 def test_a_full_disk_loses_neither_the_users_files_nor_the_previous_checkpoint(
     mode: str, tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A limit on file sizes stands in for a full disk: the large file cannot be written to storage."""
+    """A limit on file sizes simulates a full disk: the large file cannot be written to storage."""
     folder = elsewhere / "mine"
 
     def still_full(*args: Path) -> None:

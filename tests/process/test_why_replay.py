@@ -268,9 +268,7 @@ def test_checkpoints_and_other_files_of_a_replay_are_discarded(tmp_path: Path, m
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "did not fail: the function returned"), done.stderr
 
 
-def test_a_checkpoint_that_is_gone_is_replaced_by_an_older_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_checkpoint_is_replaced_by_an_older_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(TrainingFailedError):
         fit(failing.goes_on, name="run", storage_path=tmp_path, max_failures=1)
     run = tmp_path / "run"

@@ -297,7 +297,7 @@ def test_shared_memory_of_a_killed_loader_process_is_removed(whose_death: str, t
     with pytest.raises(train.TrainingFailedError, match=r"was killed"):
         fit(train_func)
     segment = Path(f"/dev/shm/torch_{(tmp_path / 'pid').read_text()}_4711_1")
-    assert becomes_true(lambda: not segment.exists()), f"{segment} is not swept"
+    assert becomes_true(lambda: not segment.exists()), f"{segment} is not removed"
 
 
 def test_a_rank_that_takes_too_long_to_exit_is_named_before_it_is_killed(

@@ -1,4 +1,4 @@
-"""A worker that loses one of its vital threads says so and exits, and the run restarts."""
+"""A worker that loses a vital thread reports it and exits, and the run restarts."""
 
 from __future__ import annotations
 

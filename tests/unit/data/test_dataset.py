@@ -164,7 +164,7 @@ LAZY: dict[str, Callable[[Dataset], Any]] = {
 
 
 @pytest.mark.parametrize("what", LAZY)
-def test_no_function_is_called_before_rows_are_asked_for(what: str) -> None:
+def test_no_function_is_called_before_rows_are_requested(what: str) -> None:
     made = LAZY[what](headway.data.range(10))
     some = made[0] if isinstance(made, list | tuple) else made
     if isinstance(some, Dataset):  # and then it is
@@ -194,7 +194,7 @@ def test_a_function_and_a_condition_are_one_too_many() -> None:
         headway.data.range(3).filter(lambda row: True, expr="id > 1")
 
 
-def test_an_empty_dataset_says_so() -> None:
+def test_an_empty_dataset_raises() -> None:
     with pytest.raises(DataError, match="empty"):
         headway.data.range(0).take_batch()
     with pytest.raises(DataError, match="empty"):

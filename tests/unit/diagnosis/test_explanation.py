@@ -1,4 +1,4 @@
-"""A failure's folder and a run's journal, in words."""
+"""A failure bundle and a run's journal, in words."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def event(name: str, time: float = 1001.0, **fields: Any) -> JournalEntry:
     return entry_from_json({"time": time, "event": name, **fields})
 
 
-def test_a_case_is_told_from_what_happened_to_where_to_look() -> None:
+def test_a_case_is_explained_from_what_happened_to_where_to_look() -> None:
     text = explained(Case(SUMMARY, "/runs/a/failures/attempt-002", "headway replay /runs/a"), [])
     order = ["rank 1 raised", "exception", "checkpoint_000001", "ranks 0, 2 and 3", "Traceback", "may help", "replay /"]
     assert sorted(order, key=text.index) == order
@@ -97,7 +97,7 @@ def test_what_came_of_a_stall() -> None:
     assert after_stall(STALL, [event("stall", 999.0, text="an earlier one")]).startswith("nothing yet")
 
 
-def test_memory_is_told_where_it_grew_conspicuously() -> None:
+def test_memory_is_mentioned_if_it_grew_conspicuously() -> None:
     history = {"0": [[0.0, 1e9], [9.0, 1.2e9]], "1": [[0.0, 1e9], [9.0, 3e9]], "2": [[0.0, 1e7], [9.0, 9e7]]}
     assert grown_memory(changed(memory=history)) == ["rank 1 grew from 1.0 GB to 3.0 GB in 9.0 s"]
 
@@ -110,7 +110,7 @@ def test_a_failure_for_a_stall_is_explained_by_what_was_found_then() -> None:
     assert "class        exception" in explained(Case(SUMMARY, "/f"), [], STALL), "another failure in between"
 
 
-def test_without_a_function_nobody_is_sent_to_replay_it() -> None:
+def test_without_a_function_replay_is_not_suggested() -> None:
     assert "replay" not in explained(Case(SUMMARY, "/f"), [])
 
 

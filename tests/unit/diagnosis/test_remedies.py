@@ -1,4 +1,4 @@
-"""Advice: every class of fault has some, and that for a death is about that death."""
+"""Advice: every class of fault has some, and that for an exit is about its cause."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway.diagnosis.verdict import Fault
 
 
 def advice(cause: str) -> tuple[str, ...]:
-    """For a process that has died."""
+    """For a process that has exited."""
     summary = FailureSummary(
         time=0.0,
         attempt=1,
@@ -42,7 +42,7 @@ def test_a_process_that_may_have_run_out_of_memory_is_advised_to_use_less() -> N
     assert not any("smaller batches" in remedy for remedy in advice("rank 0 left"))
 
 
-def test_the_advice_for_a_death_is_about_that_death() -> None:
+def test_the_advice_for_an_exit_is_about_its_cause() -> None:
     killed = advice("rank 1 was killed (SIGKILL); then rank 0 lost its connection")
     left = advice("rank 1 left with exit code 0 before its function returned")
     assert killed[0].startswith("SIGKILL comes from outside")

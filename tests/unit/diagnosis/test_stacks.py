@@ -1,4 +1,4 @@
-"""What threads are doing, told without calling anything of the user's."""
+"""What threads are doing, found without calling any user code."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_tensors_and_arrays_are_described_by_their_shape() -> None:
     assert described(numpy.zeros((2, 2))) == "ndarray (2, 2) float64"
 
 
-def test_all_threads_are_told_but_ours() -> None:
+def test_all_threads_are_dumped_except_headways() -> None:
     over = threading.Event()
 
     def wait_here() -> None:
@@ -83,7 +83,7 @@ def test_the_main_thread_tells_its_calls_with_the_innermost_last() -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_no_object_can_raise_or_block_whoever_looks_at_it(name: str) -> None:
+def test_no_object_can_raise_or_block_during_inspection(name: str) -> None:
     def work(strange: Any) -> None:
         over.wait(60), strange
 

@@ -193,7 +193,7 @@ def test_no_stall(name: str) -> None:
 
 @pytest.mark.parametrize("fault", BLAMED)
 @pytest.mark.parametrize("waiting", [0, 1])
-def test_a_rank_that_stands_still_is_named_while_another_one_continues_to_report(fault: str, waiting: int) -> None:
+def test_an_inactive_rank_is_named_while_another_one_continues_to_report(fault: str, waiting: int) -> None:
     seen = [BLAMED[fault], rank(2, at("fit"), cpu=0.5, **REPORTS)]
     seen += [rank(0, IN_BACKWARD, common=8)] * waiting
     found = diagnose(seen)
@@ -239,7 +239,7 @@ def test_a_rank_that_computes_does_not_wait_for_what_its_line_names() -> None:
 
 
 @pytest.mark.parametrize(("bytes_per_s", "fault"), [(1_000_000, None), (1_000, "io")])
-def test_a_rank_that_fills_a_file_does_not_stand_still(bytes_per_s: int, fault: str | None) -> None:
+def test_a_rank_that_fills_a_file_is_not_inactive(bytes_per_s: int, fault: str | None) -> None:
     """A download on rank 0, say, while the others wait in a barrier; a few lines of a log are none."""
     stuck = rank(0, at("recv_into", "io"))
     looks = tuple(replace(sample, moved_bytes=int(bytes_per_s * sample.time_s)) for sample in stuck.samples)
@@ -247,7 +247,7 @@ def test_a_rank_that_fills_a_file_does_not_stand_still(bytes_per_s: int, fault: 
     assert (found and found.fault) == fault
 
 
-def test_a_module_that_stands_still_while_it_is_imported_is_named() -> None:
+def test_a_module_that_hangs_while_it_is_imported_is_named() -> None:
     found = diagnose([rank(0, IN_BACKWARD), rank(1, (*IMPORTING, LOCK))])
     assert found is not None
     assert (found.fault, found.ranks) == ("lock", (1,))

@@ -91,7 +91,7 @@ def reporter() -> Patient:
     return Patient(SPIN, cpu=0.5, reports_every_s=0.1)
 
 
-def test_a_rank_that_stands_still_is_named_in_time_whatever_the_others_report() -> None:
+def test_an_inactive_rank_is_named_in_time_whatever_the_others_report() -> None:
     world = World([reporter(), Patient()])
     world.pass_s(10)
     assert set(world.faults) == {("lock", (1,))}
@@ -125,7 +125,7 @@ def test_it_is_blamed_in_time_when_they_have_stopped(computes_s: float) -> None:
     assert world.said[0][1] - stopped < 12
 
 
-def test_a_rank_that_computes_now_and_then_does_not_stand_still() -> None:
+def test_a_rank_that_computes_now_and_then_is_not_inactive() -> None:
     world = World([Patient()])
     for _ in range(20):
         world.patients[0].tree = 1.0
@@ -172,4 +172,4 @@ def test_a_machine_that_was_suspended_is_not_silent(before_s: float) -> None:
     world.pass_s(WARN_S - AWAY_S / 10)
     assert world.faults == []
     world.pass_s(WARN_S)
-    assert world.faults[0] == ("lock", (1,)), "that it stood still all the time is found again"
+    assert world.faults[0] == ("lock", (1,)), "it is found again, since it was stalled all the time"

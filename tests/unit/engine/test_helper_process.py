@@ -36,7 +36,7 @@ def test_a_helper_answers_and_ends_when_it_is_closed(file: int) -> None:
     os.close(file)
 
 
-def test_a_helper_that_dies_leaves_its_exit_code(file: int) -> None:
+def test_the_exit_code_of_a_helper_is_known(file: int) -> None:
     helper = HelperProcess(__name__, "helper", "helper", [file])
     helper.connection.sendall(b"die")
     assert helper.connection.recv(100) == b""

@@ -42,7 +42,7 @@ def test_every_config_of_torch_has_one_for_a_single_process() -> None:
 
 
 @pytest.mark.usefixtures("group")
-def test_the_rank_stands_where_it_stood() -> None:
+def test_the_rank_keeps_its_number() -> None:
     assert (dist.get_rank(), dist.get_world_size()) == (RANK, SIZE)
     pair = dist.new_group([0, RANK], backend="gloo")
     assert (dist.get_rank(pair), dist.get_world_size(pair)) == (1, 2)

@@ -44,7 +44,7 @@ class Training:
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, ENOUGH - 1, ENOUGH, 3 * ENOUGH])
-def test_steps_without_a_collective_are_told_once(num_steps: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_without_a_collective_are_reported_once(num_steps: int, capsys: pytest.CaptureFixture[str]) -> None:
     Training().run(num_steps)
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("headway: there are 2 workers, and rank 0 has taken ")
@@ -67,7 +67,7 @@ def test_collectives_of_metrics_before_the_first_step_hide_nothing(capsys: pytes
     ],
     ids=str,
 )
-def test_whoever_exchanges_anything_hears_nothing(loop: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_warning_if_ranks_exchange_anything(loop: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     Training().run(**loop)
     assert capsys.readouterr().err == ""
 

@@ -54,14 +54,14 @@ def test_it_begins_with_the_checkpoint_of_then_wherever_the_run_is_now() -> None
     assert (first_seq, checkpoint.path, remark) == (6, "/5", "")
 
 
-def test_if_that_is_gone_with_the_newest_that_is_older() -> None:
+def test_without_that_checkpoint_with_the_newest_older_one() -> None:
     first_seq, checkpoint, remark = start_from(THEN, [saved_as(2), saved_as(3), saved_as(8)], RUN, opened)
     assert checkpoint is not None
     assert (first_seq, checkpoint.path) == (4, "/3")
     assert remark == "5 no longer exists: starting from 3, which is older"
 
 
-def test_if_none_is_left_it_does_not_begin() -> None:
+def test_without_any_checkpoint_it_does_not_start() -> None:
     with pytest.raises(StorageError, match="started from 5: it no longer exists, nor does an older one"):
         start_from(THEN, [saved_as(8)], RUN, opened)
 
@@ -95,7 +95,7 @@ def test_a_scene_survives_json() -> None:
     assert replay_info.run_info(noted, description, attempt=2, path="/scratch") == replace(INFO, path="/scratch")
 
 
-def test_cards_are_those_of_then_or_whatever_there_is() -> None:
+def test_gpus_are_those_of_the_attempt_or_the_present_ones() -> None:
     assert _on_this_machine(PLACE, ["0", "1", "2", "3"]) == PLACE
     assert _on_this_machine(PLACE, ["0"]) == replace(PLACE, gpus=(0,), visible_gpus=("0",))
     assert _on_this_machine(PLACE, []) == replace(PLACE, gpus=(), visible_gpus=())

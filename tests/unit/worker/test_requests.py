@@ -1,4 +1,4 @@
-"""Requests: how they are numbered, answered, replaced after a timeout, and told in the heartbeat."""
+"""Requests: how they are numbered, answered, replaced after a timeout, and shown in the heartbeat."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_request_without_an_answer_is_named() -> None:
         arrive(requests, b"")
 
 
-def test_an_answer_that_nobody_waits_for_is_dropped() -> None:
+def test_an_answer_without_a_waiting_request_is_dropped() -> None:
     connection = RecordingConnection()
     requests = connected(connection)
     requests.on_answer(BarrierRelease(index=0, data=b"early"))

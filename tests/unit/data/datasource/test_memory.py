@@ -25,7 +25,7 @@ def test_range_is_of_64_bit_integers() -> None:
     assert headway.data.range(3).schema() == pa.schema([("id", pa.int64())])
 
 
-def test_as_many_blocks_as_asked_for() -> None:
+def test_the_requested_number_of_blocks() -> None:
     assert headway.data.range(10, override_num_blocks=4).num_blocks() == 4
     assert headway.data.from_items(range(10), override_num_blocks=4).num_blocks() == 4
 
@@ -67,7 +67,7 @@ def test_items_that_are_dicts_are_rows() -> None:
     ],
     ids=str,
 )
-def test_items_that_are_not_dicts_stand_in_a_column(items: list[Any]) -> None:
+def test_items_that_are_not_dicts_are_a_column(items: list[Any]) -> None:
     back = values(headway.data.from_items(items), "item")
     assert back == items
     assert [isinstance(value, str) for value in back] == [isinstance(value, str) for value in items]
@@ -165,7 +165,7 @@ def test_items_of_a_torch_dataset_are_fetched_when_they_are_read() -> None:
     assert sorted(items.fetched) == list(range(100))
 
 
-def test_pairs_of_a_torch_dataset_stand_in_a_column() -> None:
+def test_pairs_of_a_torch_dataset_are_a_column() -> None:
     pairs = torch.utils.data.TensorDataset(torch.arange(6.0).reshape(3, 2), torch.tensor([7, 8, 9]))
     rows = headway.data.from_torch(pairs).take_all()
     assert [(np.asarray(row["item"][0]).tolist(), int(row["item"][1])) for row in rows] == [

@@ -15,14 +15,14 @@ from data_examples import ARROW, damaged, pairs, values, values_of, write, write
 from headway.data import DataContext, DataError
 
 
-def test_row_groups_are_pieces_unless_another_number_is_asked_for(tmp_path: Path) -> None:
+def test_row_groups_are_pieces_unless_another_number_is_requested(tmp_path: Path) -> None:
     file = write(tmp_path / "a.parquet", x=list(range(7)))
     assert headway.data.read_parquet(file).num_blocks() == 4
     assert headway.data.read_parquet(file, override_num_blocks=3).num_blocks() == 3
     assert values(headway.data.read_parquet(file, override_num_blocks=3), "x") == list(range(7))
 
 
-def test_only_the_columns_that_are_asked_for_are_read_in_their_order(tmp_path: Path) -> None:
+def test_only_the_requested_columns_are_read_in_their_order(tmp_path: Path) -> None:
     file = write(tmp_path / "a.parquet", a=[1, 2, 3], b=["x", "y", "z"], c=[0.5, 1.5, 2.5])
     chosen = headway.data.read_parquet(file, columns=["c", "a"])
     assert chosen.columns() == ["c", "a"]
@@ -58,7 +58,7 @@ def test_directories_named_key_value_give_columns(tmp_path: Path) -> None:
     assert sorted(dataset.columns()) == ["kind", "x", "year"]
 
 
-def test_columns_from_directories_can_be_all_that_is_asked_for(tmp_path: Path) -> None:
+def test_columns_from_directories_can_be_the_only_requested_ones(tmp_path: Path) -> None:
     folder = partitioned(tmp_path / "p", year=[2020, 2021, 2020])
     assert pairs(headway.data.read_parquet(folder, columns=["year"]), "year") == [(2020,), (2020,), (2021,)]
     assert pairs(headway.data.read_parquet(folder, columns=["year", "x"]), "x", "year")[0] == (0, 2020)

@@ -54,7 +54,7 @@ def consume(dataset: headway.data.Dataset, begin: Position, rank: int = 0, world
 
 
 @pytest.mark.parametrize("rows", [0, 1, 99, 100, 101, 1000, 1599, 1985, 2000])
-def test_going_on_reads_nothing_that_was_consumed_but_the_row_group_it_is_in(
+def test_resuming_reads_no_consumed_rows_except_those_of_its_row_group(
     files: headway.data.Dataset, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     reads = Reads(monkeypatch)
@@ -62,7 +62,7 @@ def test_going_on_reads_nothing_that_was_consumed_but_the_row_group_it_is_in(
     assert sorted(reads.pieces) == list(range(rows // ROWS, GROUPS)), "each once, from the one it is in"
 
 
-def test_going_on_in_a_shuffled_epoch_reads_again_only_the_window_it_is_in(
+def test_resuming_in_a_shuffled_epoch_reads_again_only_its_window(
     files: headway.data.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shuffled = files.random_shuffle(seed=1, window_rows=300)
@@ -111,7 +111,7 @@ def test_no_more_is_held_than_the_budget(
     stream.close()
 
 
-def test_only_columns_that_are_asked_for_are_read(files: headway.data.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_requested_columns_are_read(files: headway.data.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     read = ParquetFiles.read
 

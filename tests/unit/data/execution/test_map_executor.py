@@ -64,7 +64,7 @@ def test_a_process_is_ended_where_it_is_slower(monkeypatch: pytest.MonkeyPatch) 
     assert FakeProcess.closed
 
 
-def test_no_process_is_tried_where_no_core_is_idle_or_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_process_is_tried_if_no_core_is_idle_or_the_user_has_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mapped(monkeypatch, row_s=0.0, num_spare=0).where == "thread"
     assert mapped(monkeypatch, row_s=0.0, executor="thread").where == "thread"
     assert mapped(monkeypatch, row_s=1e-6, num_spare=0, executor="process").where == "process"

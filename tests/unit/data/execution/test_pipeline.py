@@ -23,7 +23,7 @@ def test_rows_keep_their_order_however_long_each_takes() -> None:
     assert of(headway.data.range(300).map_batches(slow).iter_batches(batch_size=10)) == list(range(300))
 
 
-def test_batches_of_what_is_left_have_the_size_that_was_asked_for() -> None:
+def test_batches_of_the_remaining_rows_have_the_requested_size() -> None:
     odd = headway.data.range(100).filter(lambda row: row["id"] % 2)
     assert [len(batch["id"]) for batch in odd.iter_batches(batch_size=8)] == [8] * 6 + [2]
     assert [len(batch["id"]) for batch in odd.iter_batches(batch_size=8, drop_last=True)] == [8] * 6

@@ -231,7 +231,7 @@ def test_map_batches_must_return_a_batch(value: Any) -> None:
         headway.data.range(5).map_batches(lambda batch: value).take_all()
 
 
-def test_changing_the_number_of_rows_has_to_be_said() -> None:
+def test_changing_the_number_of_rows_has_to_be_declared() -> None:
     def halved(batch: dict[str, Any]) -> dict[str, Any]:
         return {"id": batch["id"][::2]}
 

@@ -76,7 +76,7 @@ def test_arrays_of_any_shape_come_back_from_parquet(tmp_path: Path) -> None:
         assert row["b"].tolist() == [row["n"] % 2 == 0, True]
 
 
-def test_row_groups_have_the_size_that_was_asked_for(tmp_path: Path) -> None:
+def test_row_groups_have_the_requested_size(tmp_path: Path) -> None:
     headway.data.range(100).write_parquet(tmp_path, row_group_rows=30)
     back = headway.data.read_parquet(tmp_path)
     assert (back.num_blocks(), back.count()) == (4, 100)

@@ -121,7 +121,7 @@ def test_a_full_shuffle_is_a_permutation_of_all_rows() -> None:
     assert len({row // 100 for row in rows[:50]}) > 5, "rows of most pieces are among the first"
 
 
-def test_permutations_are_the_same_for_ever() -> None:
+def test_permutations_never_change() -> None:
     """Another version of a library, another machine: the same numbers, or resumed runs would train on other rows."""
     assert permutation(10, 1, 2, 3).tolist() == [6, 0, 3, 1, 7, 9, 8, 4, 5, 2]
 

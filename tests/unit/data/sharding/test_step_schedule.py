@@ -73,7 +73,7 @@ def test_only_batches_of_one_have_a_larger_last_step(deal: Deal) -> None:
 
 @given(deals(), st.booleans())
 def test_what_was_consumed_after_each_step_is_the_beginning_of_the_order(deal: Deal, drop_last: bool) -> None:
-    """So that another number of workers can go on from there."""
+    """So that another number of workers can resume from there."""
     seen: set[int] = set(range(deal.first))
     rows = deal.rows_after_each_step(drop_last=drop_last)
     for step, consumed in zip(deal.steps(drop_last=drop_last), rows, strict=True):
@@ -110,7 +110,7 @@ def test_rows_are_shared_out_one_by_one(deal: Deal, drop_last: bool) -> None:
 
 
 @given(deals(), st.booleans())
-def test_going_on_after_any_step_is_the_same_as_not_having_stopped(deal: Deal, drop_last: bool) -> None:
+def test_resuming_after_any_step_is_the_same_as_not_having_stopped(deal: Deal, drop_last: bool) -> None:
     steps = deal.steps(drop_last=drop_last)
     for number, consumed in enumerate(deal.rows_after_each_step(drop_last=drop_last), start=1):
         assert deal._replace(first=consumed).steps(drop_last=drop_last) == steps[number:]

@@ -121,7 +121,7 @@ def test_the_oldest_request_comes_first_and_is_not_overtaken() -> None:
     assert freed.gang is large
 
 
-def test_an_elastic_run_grows_when_nobody_waits_for_the_same() -> None:
+def test_an_elastic_run_grows_if_no_request_waits_for_the_same() -> None:
     holder, elastic = granted(gang(2, GPU=1)), gang((1, 4), GPU=1)
     lease = granted(elastic, holder)
     assert lease.gpus == (("2",), ("3",))

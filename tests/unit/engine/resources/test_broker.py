@@ -105,7 +105,7 @@ def test_cpus_are_counted_for_runs_that_declare_them_only(monkeypatch: pytest.Mo
     assert [each.granted for each in declared] == [True, False]
 
 
-def test_a_machine_with_gpus_for_sharing_gives_them_to_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_with_shared_gpus_assigns_them_to_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADWAY_SHARE_GPUS", "1")
     first, second = Asker(4, GPU=1), Asker(4, GPU=1)
     assert first.gpus == second.gpus == ["0", "1", "2", "3"]

@@ -48,7 +48,7 @@ def test_a_gradient_is_pending_until_an_optimizer_has_stepped() -> None:
     assert names(model) == ["bias", "weight"], "added to what was left: the next step may use it"
 
 
-def test_before_the_second_step_nobody_knows_whether_gradients_are_replaced() -> None:
+def test_before_the_second_step_it_is_unknown_whether_gradients_are_replaced() -> None:
     model, optimizer = model_and_optimizer()
     backward(model)
     optimizer.step()

@@ -1,4 +1,4 @@
-"""Loaders that go on in the middle of an epoch, with as many workers as there happen to be."""
+"""Loaders that resume in the middle of an epoch, with any number of workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ State = dict[str, Any]
 
 
 class Group:
-    """The loaders of so many workers, without the workers."""
+    """The loaders of ``size`` workers, without the workers."""
 
     def __init__(
         self, world_size: int, state: State | None = None, *, same_world: bool = False, **options: Any
@@ -46,7 +46,7 @@ class Group:
             yield [batch.tolist() for batch in step]
 
     def take(self, steps: int) -> list[list[list[int]]]:
-        """So many steps of an epoch; the loop is not left, only nobody goes on with it."""
+        """The first steps of an epoch; the loop is not left, only not continued."""
         self._loop = self.epoch()
         return list(itertools.islice(self._loop, steps))
 
@@ -67,10 +67,10 @@ def options(num_rows: int = 40, batch_size: int = 4, **more: Any) -> dict[str, A
 
 @settings(max_examples=50)
 @given(st.integers(5, 60), st.integers(2, 5), st.lists(st.tuples(st.integers(1, 5), st.integers(1, 4)), max_size=9))
-def test_resized_again_and_again_every_row_comes_once_an_epoch(
+def test_every_row_comes_once_per_epoch_however_often_the_size_changes(
     num_rows: int, batch_size: int, sizes: list[tuple[int, int]]
 ) -> None:
-    """Each time so many workers for so many steps of the epoch that they find; then one worker ends it."""
+    """Each size takes its number of steps of the current epoch; then one worker finishes it."""
     state: State = {"epoch": 0, "position": 0, "rows": 0, "finished": False}
     epochs: dict[int, list[int]] = {}
     for world_size, steps in [*sizes, (1, num_rows)]:
@@ -88,7 +88,7 @@ def test_resized_again_and_again_every_row_comes_once_an_epoch(
 @pytest.mark.parametrize("world_size", [1, 3])
 @pytest.mark.parametrize("steps", range(4))
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_the_same_number_of_workers_goes_on_as_if_it_had_not_stopped(
+def test_the_same_number_of_workers_resumes_as_if_it_had_not_stopped(
     world_size: int, steps: int, drop_last: bool
 ) -> None:
     given = options(41, drop_last=drop_last)
@@ -112,7 +112,7 @@ def test_batches_are_counted_over_all_sizes_and_a_length_is_that_of_a_whole_epoc
     assert one.state == {"epoch": 0, "position": 5, "rows": 36, "finished": False}
 
 
-def test_an_epoch_of_which_nothing_is_left_ends_at_once() -> None:
+def test_an_epoch_without_remaining_rows_ends_at_once() -> None:
     three = Group(3, **options())
     assert len(three.take(4)) == 4
     two = Group(2, three.state, **options())
@@ -128,7 +128,7 @@ def test_loader_processes_do_not_change_it() -> None:
     assert sorted(begun + rows_in(rest[1])) == list(range(40))
 
 
-def test_a_sampler_of_ones_own_is_gone_on_with_by_a_single_worker_too() -> None:
+def test_a_custom_sampler_is_resumed_by_a_single_worker_too() -> None:
     def own() -> dict[str, Any]:
         return {"dataset": range(40), "batch_size": 2, "sampler": SubsetRandomSampler(range(0, 40, 2))}
 
@@ -142,17 +142,17 @@ def test_a_sampler_of_ones_own_is_gone_on_with_by_a_single_worker_too() -> None:
 
 
 class TestStatesWithoutRows:
-    """As they were written before rows were counted."""
+    """States that were written before rows were counted."""
 
     @pytest.mark.parametrize("steps", range(1, 5))
-    def test_the_same_workers_go_on(self, steps: int) -> None:
+    def test_the_same_workers_resume(self, steps: int) -> None:
         given = options(37)  # the last step has one row for three ranks
         expected = list(Group(3, **given).epoch())
         old = {"epoch": 0, "position": steps, "finished": False}
         group = Group(3, old, same_world=True, **given)
         assert list(group.epoch()) == expected[steps:]
 
-    def test_other_workers_begin_the_epoch_anew(self) -> None:
+    def test_another_number_of_workers_restarts_the_epoch(self) -> None:
         group = Group(2, {"epoch": 3, "position": 2, "finished": False}, **options())
         assert group.state == {"epoch": 3, "position": 0, "rows": 0, "finished": False}
         assert sorted(rows_in(list(group.epoch()))) == list(range(40))

@@ -1,4 +1,4 @@
-"""Whose rows: what a step takes of the global order, for any number of workers."""
+"""Sharding: the rows of the global order that a step takes, for any number of workers."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def test_a_single_workers_own_sampler_has_larger_batches_too() -> None:
     assert sorted(row for step in found for batch in step for row in batch) == list(range(0, 40, 2))
 
 
-def test_more_workers_than_we_would_have_started_each_have_a_batch() -> None:
+def test_more_workers_than_configured_each_have_a_batch() -> None:
     """torchrun decides how many there are."""
     assert sizes(steps(4, 2, batch_size=1)) == [[1, 1, 1, 1]] * 10
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_batches_of_ones_own_cannot_be_made_larger(world_size: int) -> None:
+def test_custom_batches_cannot_be_made_larger(world_size: int) -> None:
     own = {"batch_sampler": BatchSampler(SequentialSampler(range(40)), 4, drop_last=False)}
     with pytest.raises(
         ConfigError, match=r"keep_global_batch=True .* this loader has the batches of a BatchSampler: give"
@@ -91,7 +91,9 @@ def rows_of(found: list[list[list[int]]]) -> list[int]:
 
 
 @given(st.integers(1, 40), st.integers(1, 6), st.integers(1, 5))
-def test_each_row_comes_once_where_there_is_one_for_every_rank(num_rows: int, batch_size: int, world_size: int) -> None:
+def test_each_row_comes_once_if_there_are_enough_for_every_rank(
+    num_rows: int, batch_size: int, world_size: int
+) -> None:
     found = steps(world_size, None, dataset=range(num_rows), batch_size=batch_size, shuffle=True)
     if num_rows >= world_size:
         assert rows_of(found) == list(range(num_rows))
@@ -100,7 +102,7 @@ def test_each_row_comes_once_where_there_is_one_for_every_rank(num_rows: int, ba
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=14), st.integers(1, 5))
-def test_batches_of_ones_own_are_cut_rather_than_repeated(lengths: list[int], world_size: int) -> None:
+def test_custom_batches_are_cut_rather_than_repeated(lengths: list[int], world_size: int) -> None:
     bounds = [sum(lengths[:number]) for number in range(len(lengths) + 1)]
     batches = [list(range(*pair)) for pair in itertools.pairwise(bounds)]
     found = steps(world_size, None, dataset=range(bounds[-1]), batch_sampler=batches)
@@ -139,7 +141,7 @@ def test_batches_that_are_fetched_at_once_are_cut_too() -> None:
         ),
     ],
 )
-def test_what_cannot_be_even_is_said_once_by_rank_0(
+def test_an_uneven_split_is_reported_once_by_rank_0(
     options: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for rank in range(4):
@@ -152,8 +154,6 @@ def test_what_cannot_be_even_is_said_once_by_rank_0(
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 4}, {"batch_size": 1, "dataset": range(8)}, {"drop_last": True}])
-def test_nothing_is_said_where_rows_divide_or_are_left_out(
-    options: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_warning_if_rows_divide_or_are_left_out(options: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     steps(4, None, **{"dataset": range(17), **options})
     assert capsys.readouterr().err == ""

@@ -13,7 +13,7 @@ def fail() -> None:
     raise OSError("no room")
 
 
-def test_what_a_save_raises_is_told_and_raised_when_it_is_waited_for() -> None:
+def test_what_a_save_raises_is_reported_and_raised_by_the_wait() -> None:
     failed: list[BaseException] = []
     staged: list[int] = []
     background = Background(staged.append, failed.append)

@@ -52,7 +52,7 @@ def test_the_list_waits_for_the_last_save_of_this_rank_and_then_for_validations(
     assert queries == [CheckpointQuery(index=0, after=0), CheckpointQuery(index=1, after=0, validated=True)]
 
 
-def test_after_the_timeout_the_list_is_what_is_there(tmp_path: Path) -> None:
+def test_after_the_timeout_the_list_has_the_committed_ones(tmp_path: Path) -> None:
     def answer(message: Any) -> Sequence[ToWorker]:
         late = isinstance(message, CheckpointQuery) and message.after is None
         return [CheckpointList(index=message.index, found=THERE)] if late else []

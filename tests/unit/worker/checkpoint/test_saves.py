@@ -1,4 +1,4 @@
-"""The saves of a rank: how many may wait for their commit, and what is told of them."""
+"""The saves of a rank: how many may wait for their commit, and what is reported of them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_rank_that_saves_faster_than_storage_commits_is_held_back(tmp_path: Pa
 
 
 @pytest.mark.parametrize("message", [FilesDiscarded(seq=0), CheckpointCommitted(seq=0, path="/p/checkpoint_000000")])
-def test_nobody_waits_for_what_was_committed_or_discarded(message: Any, tmp_path: Path) -> None:
+def test_no_wait_for_what_was_committed_or_discarded(message: Any, tmp_path: Path) -> None:
     connection, session = begin(tmp_path)
     save(session)
     session.newest_checkpoint()
@@ -66,7 +66,7 @@ def test_the_newest_checkpoint_is_the_committed_one_that_this_rank_had_a_part_in
     assert Path(found.path).name == "ours"
 
 
-def test_files_that_are_staged_before_their_report_is_sent_are_told_after_it(tmp_path: Path) -> None:
+def test_files_that_are_staged_before_their_report_is_sent_are_announced_after_it(tmp_path: Path) -> None:
     connection, session = begin(tmp_path)  # here, what is saved in the background is saved at once
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/a.txt").write_text("a")
