@@ -1,4 +1,4 @@
-"""Steps on a filesystem."""
+"""Durable filesystem operations."""
 
 from __future__ import annotations
 

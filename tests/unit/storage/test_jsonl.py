@@ -1,4 +1,4 @@
-"""Lines that somebody appends are read once each, as they are completed, from either end."""
+"""Appended lines are read once each, as they are completed, from either end."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_lines_come_backwards_as_they_come_forwards(tmp_path: Path, count: int, 
 
 
 def test_a_sparse_file_of_a_terabyte_is_appended_to_at_once(tmp_path: Path) -> None:
-    """No line of ours is so long: it is ended, and what follows can be read."""
+    """Headway writes no line this long. The appender ends it, so that later lines can be read."""
     with (tmp_path / "lines").open("wb") as file:
         file.write(b'{"a": 1}\n')
         file.truncate(1 << 40)

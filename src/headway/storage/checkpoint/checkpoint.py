@@ -28,7 +28,7 @@ from headway.storage.object_store.base import ObjectStore
 
 @dataclass(frozen=True)
 class _Origin:
-    """The provider of a checkpoint, which decides whether its pickles are opened.
+    """The origin of a checkpoint, which decides whether its pickles may be opened.
 
     Args:
         trusted: Whether its pickles may be opened regardless of who wrote them.

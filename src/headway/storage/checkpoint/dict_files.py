@@ -1,4 +1,4 @@
-"""Dicts stored as files that are safe to open: plain values as JSON, tensors and arrays as safetensors.
+"""Dicts stored as files in open formats: plain values as JSON, tensors and arrays as safetensors.
 
 dict.json              the tree; values that JSON cannot represent are {"$": kind, …}
 tensors.safetensors    torch tensors            arrays.safetensors    NumPy arrays
@@ -138,7 +138,7 @@ class _Parts:
         if not plain or value.is_quantized or value.is_complex():
             return None
         name = f"tensor-{len(self.tensors)}"
-        # safetensors refuses tensors that share memory, so each tensor is cloned
+        # safetensors refuses tensors that share memory (hence clone) and ignores lazy negation (hence resolve_neg)
         self.tensors[name] = value.detach().resolve_neg().cpu().contiguous().clone()
         if isinstance(value, torch.nn.Parameter):
             return {MARK: "tensor", "name": name, "parameter": value.requires_grad}

@@ -25,7 +25,7 @@ _TEMPORARY = re.compile(
     r"(.*[._-])?tmp([._-].*)?|tmp[a-z0-9_]{8}|.*\.(temp|part|partial|incomplete|download|lock|sw[a-z])|\.nfs.*|~.*|.*~",
     re.IGNORECASE,
 )
-_YOUNG_NS = 200_000_000  # younger files may have been created during the listing; filesystem clocks are coarse
+_YOUNG_NS = 200_000_000  # files this young in a shared directory may be another rank's; clocks are coarse
 PATIENCE_S = 10.0  # how long to retry a file that changes whenever it is copied
 
 
@@ -126,7 +126,7 @@ def copy(inventory: Inventory, source: Path, target: Path, *, leave_out: Path, f
         source: The directory to copy.
         target: The directory to create.
         leave_out: A directory that is not entered even if it is inside.
-        frozen: The files must be unchanged since the inventory. Otherwise each is copied in a state that it had since.
+        frozen: The files must be unchanged since the inventory. Otherwise any later state is copied.
 
     Raises:
         Incomplete: A file has vanished, or keeps changing.
@@ -135,7 +135,7 @@ def copy(inventory: Inventory, source: Path, target: Path, *, leave_out: Path, f
     durable_fs.make_directory(target)
     copied = set(_copied(inventory, source, target, frozen=frozen))
     vanished = inventory.files.keys() - copied
-    if vanished and not frozen:  # look for them under new names
+    if vanished and not frozen:  # they may have been renamed
         again = Inventory.of(source, leave_out, shared=inventory.shared).without(copied)
         copied |= set(_copied(again, source, target, frozen=False))
         renamed = {state.identity for name, state in again.files.items() if name in copied}
@@ -167,7 +167,7 @@ def _copy_file(source: Path, target: Path, expected: FileState | None) -> None:
         before = FileState.of(source)
         if expected is not None and before != expected:
             raise Incomplete(changed_since(source))
-        written = durable_fs.is_open_for_writing(source)  # then the content may change and the state stay the same
+        written = durable_fs.is_open_for_writing(source)  # then the content may change while the state stays the same
         durable_fs.copy(source, target)
         after = FileState.of(source)
         if after == before and not (written and not same_content(source, target)):

@@ -54,7 +54,7 @@ def versions() -> dict[str, str]:
 
 def flush_files(folder: Path) -> dict[str, StoredFile]:
     """Flush every file below to the disk, make it private to its owner, and return sizes and checksums."""
-    names = [name for name in sizes(folder) if name not in layout.BESIDE[1:]]  # the others may change later
+    names = [name for name in sizes(folder) if name not in layout.BESIDE[1:]]  # metadata and validation may change
     with concurrent.futures.ThreadPoolExecutor(max(1, min(HASHERS, len(names)))) as pool:
         stored = list(pool.map(lambda name: _flush_file(folder / name), names))
     for root, _, _ in os.walk(folder):

@@ -110,7 +110,7 @@ def _has_manifest(folder: Path) -> bool:
 
 
 def next_number(run: Path) -> int:
-    """A checkpoint number that no directory uses, not even one that is not a checkpoint."""
+    """A checkpoint number that no directory uses, not even a damaged or incomplete one."""
     return layout.next_number(path.stem for path in (run / layout.CHECKPOINTS).iterdir())
 
 
@@ -176,7 +176,7 @@ def _finish_renames(run: Path) -> Iterator[str]:
         try:
             manifest = read_manifest(folder)
         except (StorageError, FileNotFoundError):
-            continue  # a torn manifest was never flushed; the ranks' staged files still exist
+            continue  # a torn manifest, never flushed; the ranks' staged files still exist
         final = run / layout.CHECKPOINTS / manifest.name
         if any(damage(folder, manifest, contents=True)) or os.path.lexists(final):
             continue

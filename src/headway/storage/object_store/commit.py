@@ -50,7 +50,7 @@ class StoreCommit:
     def _commit(self, what: CommitRequest) -> SavedCheckpoint:
         notes = [(rank, get_note(self.store, what.attempt, what.seq, rank)) for rank in what.ranks]
         given = {name: stored for _, note in notes for name, stored in note.files.items()}
-        files = {name: stored for name, stored in given.items() if name not in layout.BESIDE}  # those may change
+        files = {name: stored for name, stored in given.items() if name not in layout.BESIDE}  # metadata may change
         first = notes[0][1]
         if first.adopted:
             files = self._adopted(first.adopted)

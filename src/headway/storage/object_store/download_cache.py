@@ -97,7 +97,7 @@ def _is_ours(status: os.stat_result) -> bool:
 
 
 def _open_held(place: Path) -> tuple[Path, int]:
-    """Take the shared lock; returns its directory and descriptor. Recreate the directory if it was removed meantime."""
+    """Take the shared lock. Returns its directory, created again if it was removed in the meantime, and descriptor."""
     while True:
         try:
             place.parent.mkdir(mode=0o700, exist_ok=True)

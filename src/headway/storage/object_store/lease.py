@@ -97,7 +97,7 @@ class Lease:
             self._renewed = began
 
     def check(self) -> None:
-        """Raise LeaseLost if the run was taken over, so that nothing is written. Free after a recent renewal."""
+        """Raise LeaseLost if the run was taken over, so that nothing is written. Cheap after a recent renewal."""
         if self._lost is None and _now() - self._renewed > SAFE_S:
             self.renew()
         if self._lost is not None:

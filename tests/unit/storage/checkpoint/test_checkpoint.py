@@ -1,4 +1,4 @@
-"""Checkpoints as users handle them."""
+"""Tests of the user-facing checkpoint class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commits: what the ranks have staged becomes one checkpoint."""
+"""Commits: the ranks' staged files become one checkpoint."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_clash_is_told_and_the_lowest_rank_wins(tmp_path: Path) -> None:
 
 
 def test_of_a_folder_that_ranks_share_the_last_copy_counts(tmp_path: Path) -> None:
-    """Rank 0 copies while rank 1 has just emptied the file to write it: only the later copy is sure to be whole."""
+    """Rank 0 copies a file that rank 1 has just truncated to rewrite it. Only the later copy is surely complete."""
     source = tmp_path / "shared"
     source.mkdir()
     for rank, content in [(0, ""), (2, "half"), (1, "whole")]:

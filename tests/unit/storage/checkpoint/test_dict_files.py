@@ -1,4 +1,4 @@
-"""Dict checkpoints: tensors, arrays and plain values come back as they were, and nothing runs code unasked."""
+"""Dict checkpoints: tensors, arrays and plain values survive a round trip, and no code runs without consent."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_an_array_of_any_kind_comes_back_as_it_was(array: Any, tmp_path: Path) -
 def test_a_tensor_that_wants_gradients_still_does(tmp_path: Path) -> None:
 
     tensors = {"plain": torch.ones(2), "wanting": torch.ones(2, requires_grad=True)}
-    tensors["negative"] = torch.tensor([1 + 2j]).conj().imag  # torch only remembers that its sign is turned
+    tensors["negative"] = torch.tensor([1 + 2j]).conj().imag  # torch negates it lazily, by a flag
     back = Checkpoint(Checkpoint.from_dict(tensors).to_directory(tmp_path)).to_dict()
     assert [back[name].requires_grad for name in tensors] == [False, True, False]
     assert back["negative"].tolist() == [-2.0]

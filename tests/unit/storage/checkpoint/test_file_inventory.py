@@ -1,4 +1,4 @@
-"""What was reported is in the checkpoint, or the save fails and says which file is not."""
+"""Every reported file is in the checkpoint, or the save fails with the name of the missing file."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def files(folder: Path) -> set[str]:
 
 
 def when_copying(patch: pytest.MonkeyPatch, name: str, act: Callable[[], object], *, after: bool = False) -> None:
-    """Do something once, before or after the file of this name is copied."""
+    """Call ``act`` once, before or after the file with this name is copied."""
     copy, acts = durable_fs.copy, [act]
 
     def copying(source: Path, target: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_mapped_file_that_changes_unseen_is_copied_again(
     (source / "a").write_bytes(b"old" * 1000)
     copy, torn = durable_fs.copy, []
     with (source / "a").open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
-        content[:3] = b"old"  # its time of change stays what it is now
+        content[:3] = b"old"  # its modification time stays unchanged from here
 
         def copying(source: Path, target: Path) -> None:
             copy(source, target)
@@ -133,7 +133,7 @@ def test_a_mapped_file_that_changes_unseen_is_copied_again(
                 torn.append(target)
                 state = source.stat()
                 content[:] = b"new" * 1000
-                os.utime(source, ns=(state.st_atime_ns, state.st_mtime_ns))  # some filesystems note it sooner
+                os.utime(source, ns=(state.st_atime_ns, state.st_mtime_ns))  # some filesystems update the time sooner
                 target.write_bytes(b"old" * 500 + b"new" * 500)
 
         monkeypatch.setattr(durable_fs, "copy", copying)
@@ -247,12 +247,12 @@ def test_odd_names_links_and_sizes(source: Path, slot: Slot) -> None:
         assert file.read(4) == b"data"
 
 
-# --- files that are taken ---
+# --- files that are moved ---
 
 
 @pytest.fixture
 def outside(tmp_path: Path, source: Path) -> Path:
-    """A directory that links of the source lead to."""
+    """A directory that links in the source point to."""
     folder = tmp_path / "outside"
     folder.mkdir()
     (folder / "x").write_text("precious")
@@ -288,11 +288,11 @@ def test_what_was_copied_is_removed_without_following_links(source: Path, slot: 
 
 
 class Killed(BaseException):
-    """What a kill is to the code that it hits: nothing runs after it."""
+    """Simulates a kill: no code runs after it."""
 
 
 def until_killed(act: Callable[[], object], num_steps: int, patch: pytest.MonkeyPatch) -> bool:
-    """Do something, but end it after so many changes of the filesystem; whether it came to that."""
+    """Call ``act``, but kill it after this many filesystem changes. Returns whether it was killed."""
     left = iter(range(num_steps))
 
     def counted(do: Callable[..., object]) -> Callable[..., object]:
@@ -306,7 +306,7 @@ def until_killed(act: Callable[[], object], num_steps: int, patch: pytest.Monkey
     with patch.context() as context:
         for name in ("rename", "mkdir", "unlink", "symlink", "link", "rmdir"):
             context.setattr(os, name, counted(getattr(os, name)))
-        context.setattr(background_handoff, "undo", lambda *args: None)  # who is killed puts nothing back
+        context.setattr(background_handoff, "undo", lambda *args: None)  # a killed process puts nothing back
         try:
             act()
         except Killed:
@@ -318,7 +318,7 @@ def until_killed(act: Callable[[], object], num_steps: int, patch: pytest.Monkey
 def test_whoever_is_killed_while_files_are_taken_loses_none(
     inside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After every step, the files are in the user's directory or in a checkpoint once the run is opened again."""
+    """After a kill at any step, opening the run leaves the files in the user's directory or in a checkpoint."""
 
     def act() -> None:
         slot, source = Slot(home / "run", 1, 3, 0), home / "source"
@@ -478,7 +478,7 @@ def test_a_directory_that_is_a_link_is_taken(source: Path, slot: Slot, tmp_path:
 def test_files_that_cannot_be_moved_are_where_they_were(
     error: int, source: Path, slot: Slot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mount point, say."""
+    """For example, because the directory is a mount point."""
     rename = os.rename
 
     def refused(a: Path, b: Path) -> None:

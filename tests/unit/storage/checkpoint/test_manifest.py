@@ -1,4 +1,4 @@
-"""Manifests of other versions."""
+"""Manifests written by other versions of Headway."""
 
 from __future__ import annotations
 

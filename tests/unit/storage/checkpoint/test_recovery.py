@@ -1,4 +1,4 @@
-"""A crash at any step of a save: what was committed stays, what is offered is whole, and damage is found."""
+"""A crash at any step of a save: committed checkpoints stay, offered ones are complete, and damage is found."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from headway.storage.run.run_directory import RunDirectory
 
 @pytest.fixture
 def tmp_path(tmp_path: Path) -> Iterator[Path]:
-    """In memory where that can be: hundreds of simulated crashes flush files thousands of times."""
+    """A directory in memory, if possible, because hundreds of simulated crashes flush files thousands of times."""
     with tempfile.TemporaryDirectory(dir=memory_folder() or tmp_path) as folder:
         yield Path(folder)
 
@@ -48,7 +48,7 @@ FILES = {"model.pt": "weights ", "deep/er/state": "momenta ", "empty": ""}
 
 
 def save(run: Path, seq: int, rank: int, attempt: int = 1, **cursor: Any) -> Slot:
-    """Stage files whose contents tell where they belong."""
+    """Stage files whose contents contain their report and rank."""
     source = run.parent / f"source-{seq}-{rank}"
     for name, text in FILES.items():
         path = source / f"rank-{rank}" / name
@@ -71,7 +71,7 @@ def make(run: Path, seq: int, number: int | None = None) -> SavedCheckpoint:
 
 
 def check_whole(saved: SavedCheckpoint) -> None:
-    """Every byte of every file of both ranks is that of this round."""
+    """Assert that every byte of both ranks' files belongs to this round."""
     assert list(damage(saved.path, saved.manifest, contents=True)) == []
     ranks = saved.manifest.ranks
     assert set(saved.manifest.files) == {f"rank-{rank}/{name}" for rank in ranks for name in FILES}
@@ -86,7 +86,7 @@ def check_whole(saved: SavedCheckpoint) -> None:
 def test_a_crash_at_any_step_of_a_save_loses_nothing_and_offers_nothing_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reboots: bool
 ) -> None:
-    """Two rounds are committed and the first is retired; the disk is cut off after every step."""
+    """Two rounds are committed and the first is retired, with a crash after every step."""
     tape = Tape(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
         tape.record(patch)
@@ -120,7 +120,7 @@ def test_a_crash_at_any_step_of_a_save_loses_nothing_and_offers_nothing_broken(
 
 
 def test_where_some_ranks_give_no_files_the_data_decides_whether_a_save_may_be_used(tmp_path: Path) -> None:
-    """Nobody is left who could tell whether rank 1 was as far in its part of the dataset."""
+    """After the crash it is unknown whether rank 1 had reached the same position in its shard."""
     for name, cursor, givers, kept in [
         ("no data", {}, (0,), [3]),
         ("one of two", {"datasets": {"train": {"position": {"epoch": 1}}}}, (0,), []),
@@ -155,7 +155,7 @@ def test_a_crash_at_any_step_of_an_extension_leaves_the_smaller_or_the_larger(tm
 
 
 def test_a_crash_at_any_step_of_tidying_up_and_of_recovery_itself_makes_nothing_look_whole(tmp_path: Path) -> None:
-    """A round is dropped, another was complete, a third is half there; then the run is recovered, and cut off again."""
+    """One round is dropped, one is complete, one is partial. The run is recovered, with a crash after every step."""
     tape = Tape(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
         tape.record(patch)
@@ -182,12 +182,12 @@ def test_a_crash_at_any_step_of_tidying_up_and_of_recovery_itself_makes_nothing_
 
 
 def test_saves_that_nobody_heard_of_are_kept(tmp_path: Path) -> None:
-    """The driver is killed after both ranks have saved, and before it has made a checkpoint of it."""
+    """The driver is killed after both ranks have saved and before it has committed the checkpoint."""
     run = tmp_path / "run"
     make(run, 0)
     for rank in (0, 1):
         save(run, 1, rank)
-    save(run, 2, 0)  # rank 1, which saves too, did not come so far
+    save(run, 2, 0)  # rank 1 also saves, but had not reached this report
     recovered = recover(run, crashed=True)
     assert [saved.manifest.seq for saved in recovered.kept] == [0, 1]
     for saved in recovered.kept:
@@ -253,7 +253,7 @@ def test_every_damage_to_every_file_is_found_and_the_newest_good_one_used(tmp_pa
         assert main(["ckpt", "verify", str(run)]) == 1, (name, how)
         recovered = recover(run, crashed=True)
         assert [saved.manifest.seq for saved in recovered.kept] == [0], (name, how)
-        if (name, how) != (layout.MANIFEST, "remove"):  # then it is no checkpoint at all
+        if (name, how) != (layout.MANIFEST, "remove"):  # without a manifest it is not a checkpoint
             [note] = recovered.notes
             assert note.startswith("checkpoint_000001 is damaged and is not used (")
         shutil.rmtree(run)

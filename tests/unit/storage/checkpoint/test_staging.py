@@ -1,4 +1,4 @@
-"""Staging refuses directories that are no checkpoint."""
+"""Staging refuses directories that cannot become checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a validation lies beside the manifest: it survives crashes and changes no checksum."""
+"""Validation records next to the manifest survive crashes and change no checksum."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_users_own_file_of_that_name_is_refused_rather_than_lost(tmp_path: Pat
 
 @pytest.mark.parametrize("reboots", [True, False])
 def test_no_crash_loses_a_wish_or_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reboots: bool) -> None:
-    """A checkpoint is committed with a wish, late files come, it is validated; the disk is cut off after every step."""
+    """A checkpoint is committed with a request, extended by a late rank, validated, with a crash after every step."""
     tape = Tape(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
         tape.record(patch)

@@ -1,4 +1,4 @@
-"""A save into an object store, cut off after each of its requests: what is committed stays, nothing half is offered."""
+"""Saves into an object store, interrupted after each request: commits stay, and no partial checkpoint is offered."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from headway.storage.run import layout
 
 
 class Crash(BaseException):
-    """Nothing after this happens."""
+    """Simulates a crash: no request follows."""
 
 
 @dataclass
 class Bucket:
-    """What is there, and after how many more changes the lights go out."""
+    """The stored objects, and the number of further changes until the crash."""
 
     objects: dict[str, bytes] = field(default_factory=dict)
     left: int | None = None
@@ -40,7 +40,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class MemoryStore:
-    """See :class:`headway.storage.object_store.base.ObjectStore`; every put is whole or absent."""
+    """See :class:`headway.storage.object_store.base.ObjectStore`; every put is atomic."""
 
     bucket: Bucket
     prefix: str = ""
@@ -103,7 +103,7 @@ NAMES = ("model", "deep/er")
 
 
 def save(store: MemoryStore, folder: Path, seq: int, number: int, *, extends: bool) -> None:
-    """Two ranks save, the second one perhaps too late; then the oldest checkpoint goes."""
+    """Two ranks save, the second one optionally late. Then the oldest checkpoint is removed."""
     backend = ObjectStoreCheckpointBackend(store)
     for rank in (0, 1):
         source = folder / f"{seq}-{rank}"
@@ -131,7 +131,7 @@ def rank_upload(store: MemoryStore, folder: Path, seq: int, rank: int, name: str
 
 
 def look(store: MemoryStore) -> list[int]:
-    """The reports of which there are checkpoints; every byte of each is right."""
+    """The reports with checkpoints. Asserts that every byte of each is correct."""
     found = ObjectStoreCheckpointBackend(store).survey()
     assert not found.damaged
     for saved in found.kept:
@@ -146,7 +146,7 @@ def look(store: MemoryStore) -> list[int]:
 
 @pytest.mark.parametrize("extends", [False, True], ids=["together", "late"])
 def test_every_beginning_of_a_save(tmp_path: Path, extends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.storage.object_store.upload.FILES_AT_ONCE", 1)  # one after the other, to be counted
+    monkeypatch.setattr("headway.storage.object_store.upload.FILES_AT_ONCE", 1)  # sequential requests
     for cut in range(200):
         store = MemoryStore(Bucket()).at("run")
         for seq in (0, 1):
@@ -229,7 +229,7 @@ def test_what_nobody_made_a_checkpoint_of_is_made_one(tmp_path: Path) -> None:
 
 
 def test_files_that_the_next_owner_has_swept_are_not_called_missing() -> None:
-    """Who slept for long, and wakes up in the middle of a commit, is told what has happened meanwhile."""
+    """A driver that was suspended for long in the middle of a commit is told that the run was taken over."""
 
     def check_lease() -> None:
         raise LeaseLost("host has taken this run over")

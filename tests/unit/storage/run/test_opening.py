@@ -1,4 +1,4 @@
-"""Opening a run directory: new ones, those of former openings, and those of others."""
+"""Opening of run directories: new ones, existing ones, and those of other users."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_run_that_has_lost_its_description_is_left_alone_and_says_what_helps(t
 def test_a_directory_that_another_user_makes_meanwhile_is_not_entered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the first look and ours being there; both, the name and the moment, can be seen from outside."""
+    """Another user creates it between the first check and the creation; both name and time are predictable."""
     path = tmp_path / "run"
     monkeypatch.setattr(opening, "_create", lambda path: path.mkdir())
     monkeypatch.setattr(opening, "is_foreign", lambda path: path.exists())

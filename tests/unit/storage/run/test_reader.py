@@ -1,4 +1,4 @@
-"""What readers find in a run directory, also in a damaged one."""
+"""Readers of run directories, including damaged ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports that the driver had not read when it was killed."""
+"""Recovery of reports that a killed driver had not read."""
 
 from __future__ import annotations
 
