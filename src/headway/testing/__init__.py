@@ -1,1 +1,1 @@
-"""Shipped for tests, ours and yours: an engine without processes."""
+"""Test utilities for Headway and its users: an engine without processes, and contract suites."""

@@ -1,9 +1,10 @@
-"""The fake engine: workers are scripts of messages, interleaved at random, without processes and without waiting.
+"""The fake engine: its workers are scripts of messages, interleaved at random, without processes and without waiting.
 
     engine = FakeEngine(Path(run), [[Script([Say(), Say(files=True), FINISH]), Script([DIE])]], seed=7)
 
-There is one list of scripts per attempt; the last one serves all further attempts. The engine delivers what a real one
-would, in an order that a real one could, and raises :class:`Hung` where a real run would hang.
+There is one list of scripts per attempt; the last list is used for all further attempts. The engine delivers the same
+messages as a real engine, in an order that is possible for a real engine, and raises :class:`Hung` if a real run would
+hang.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ SLOW_S = 5.0
 
 
 class Hung(AssertionError):
-    """No event can follow, and the run has not ended."""
+    """The run has not ended, but no further event can happen."""
 
 
 @dataclass(frozen=True)
 class Say:
-    """Report once; with files, a file of this rank's own and one that all ranks write alike."""
+    """One report. ``files``: with two files, one of them with the same name and content on all ranks."""
 
     files: bool = False
 
@@ -60,7 +61,7 @@ FINISH, RAISE, DIE = ScriptEnd.FINISH, ScriptEnd.RAISE, ScriptEnd.DIE
 
 @dataclass(frozen=True)
 class Script:
-    """What one worker does: its reports, and how it ends."""
+    """The actions of one worker: its reports, and how it ends."""
 
     says: tuple[Say, ...] = ()
     ending: ScriptEnd = FINISH
@@ -100,7 +101,7 @@ class FakeResources:
 
 @dataclass
 class FakeEngine:
-    """See :class:`headway.engine.base.Engine` for what each method promises."""
+    """An engine without processes. See :class:`headway.engine.base.Engine` for the contract of each method."""
 
     run: Path
     attempts: Sequence[Sequence[Script]]
@@ -157,7 +158,7 @@ class FakeEngine:
         pass
 
     def pump(self, timeout_s: float | None) -> None:
-        """Let one event happen, to one worker."""
+        """Deliver one posted event, or one event of a random worker."""
         able = [
             index for index, worker in enumerate(self._workers) if worker.phase not in ("ready", "returned", "exited")
         ]

@@ -1,4 +1,4 @@
-"""The contract of a checkpoint backend, as tests: what becomes a checkpoint, and when.
+"""The contract of a checkpoint backend, as tests: which files become a checkpoint, and when.
 
     class TestMyBackend(CheckpointBackendContract):
         def make(self, directory):
@@ -7,7 +7,7 @@
         def stage(self, backend, attempt, seq, rank, files):
             ...
 
-``make`` gives the backend of a run without checkpoints that may be written to; ``stage`` does what a worker does.
+``make`` returns a writable backend of a run without checkpoints; ``stage`` stages files as a worker does.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ VALIDATED = ValidationRecord(status=ReportedCheckpointStatus.VALIDATED, metrics=
 
 
 class CheckpointBackendContract(ABC):
-    """Subclass it in a test module, under a name that begins with ``Test``."""
+    """The tests. Subclass it in a test module, under a name that starts with ``Test``."""
 
     @abstractmethod
     def make(self, directory: Path) -> CheckpointBackend:
-        """The backend of a new run, which holds its lock. It may use this directory."""
+        """Return the backend of a new run, with the run locked. It may use this directory."""
 
     @abstractmethod
     def stage(
         self, backend: CheckpointBackend, attempt: int, seq: int, rank: int, files: Mapping[str, bytes], name: str
     ) -> None:
-        """Put the files of a rank where a worker would, with its note.
+        """Stage the files of a rank, with its note, as a worker would.
 
         Args:
-            backend: What ``make`` returned.
+            backend: The backend that ``make`` returned.
             attempt: Number of the attempt.
             seq: Number of the report.
-            rank: Rank that saves; there are two.
+            rank: Rank that saves; there are two ranks.
             files: Contents by relative path.
-            name: Name of the checkpoint that they will belong to.
+            name: Name of the checkpoint that the files will belong to.
         """
 
     @abstractmethod
     def interrupted(self, backend: CheckpointBackend) -> contextlib.AbstractContextManager[None]:
-        """Within this, the storage refuses what completes a commit: the process seems to have died before it."""
+        """Return a context in which storage rejects the last step of a commit, as if the process died before it."""
 
     @abstractmethod
     def damage(self, backend: CheckpointBackend, saved: SavedCheckpoint, file: str, data: bytes) -> None:
-        """Overwrite a file of a checkpoint, as bad hardware would."""
+        """Overwrite a file of a checkpoint, to simulate faulty hardware."""
 
     @pytest.fixture
     def backend(self, tmp_path: Path) -> CheckpointBackend:
@@ -72,7 +72,7 @@ class CheckpointBackendContract(ABC):
         return backend.commit(request)
 
     def request(self, seq: int, ranks: tuple[int, ...] = (0,)) -> CommitRequest:
-        """The commit of a report of two workers."""
+        """A request to commit the report of a run with two workers."""
         return CommitRequest(
             number=seq, seq=seq, attempt=1, world_size=2, ranks=ranks, metrics={"loss": 0.5, "step": seq}
         )

@@ -1,11 +1,11 @@
-"""The contract of data sources, as tests: counted pieces that can be read alone, in any order, in any process.
+"""The contract of data sources, as tests: counted pieces that can be read separately, in any order, in any process.
 
     class TestMySource(DataSourceContract):
         @pytest.fixture
         def source(self, tmp_path):
             return MySource(tmp_path)
 
-Give it at least two pieces and two columns, so that there is something to get wrong.
+The source should have at least two pieces and two columns; otherwise the tests detect few errors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NUM_THREADS = 4
 
 
 class DataSourceContract:
-    """What pipelines rely on. Override ``source``."""
+    """Tests of the properties that pipelines rely on. Override ``source``."""
 
     @pytest.fixture
     def source(self) -> DataSource:
@@ -76,7 +76,7 @@ class DataSourceContract:
             assert same(table, expected[piece]), f"piece {piece} differs when threads read"
 
     def test_a_pickled_source_reads_the_same_rows(self, source: DataSource) -> None:
-        """Sources travel to workers: before they are used, and after."""
+        """Sources are sent to workers, before or after they are used."""
         packed = cloudpickle.dumps(source)
         expected = tables(source)
         for copy in (cloudpickle.loads(packed), cloudpickle.loads(cloudpickle.dumps(source))):
@@ -100,7 +100,7 @@ class DataSourceContract:
         assert source.row_bytes >= 0
 
     def test_a_source_and_its_pieces_have_names(self, source: DataSource) -> None:
-        """For messages and statistics."""
+        """Messages and statistics show these names."""
         assert isinstance(source.name, str)
         assert source.name
         for piece in range(len(source.counts)):
@@ -121,7 +121,7 @@ def tables(source: DataSource) -> list[pa.Table]:
 
 
 def same(table: pa.Table, other: pa.Table) -> bool:
-    """Whether two tables hold the same rows; missing numbers (NaN) count as equal."""
+    """Whether two tables have the same rows; missing numbers (NaN) count as equal."""
     if table.num_rows != other.num_rows or table.schema.types != other.schema.types:
         return False
     one, two = table.combine_chunks(), other.combine_chunks()

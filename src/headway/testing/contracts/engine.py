@@ -5,7 +5,7 @@
         def make_engine(self):
             return lambda function, num_workers, run: MyEngine(...)
 
-An engine that does not run functions itself, but plays their part, finds them by name in :data:`FUNCTIONS`.
+An engine that simulates functions instead of running them can look them up by name in :data:`FUNCTIONS`.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class MakeEngine(Protocol):
     """Makes an engine for one run.
 
     Args:
-        function: What its workers run, one of :data:`FUNCTIONS`.
-        num_workers: How many workers are going to be launched.
+        function: The function that its workers run, one of :data:`FUNCTIONS`.
+        num_workers: Number of workers that will be launched.
         run: The run directory.
     """
 
@@ -97,14 +97,14 @@ class MakeEngine(Protocol):
 
 
 class EngineDriver:
-    """Drives one engine as a controller would, and remembers what it delivers.
+    """Drives one engine as a controller would, and records the events that it delivers.
 
     Args:
-        engine: Not opened yet.
-        function: What its workers run.
-        num_workers: How many are launched.
+        engine: The engine, not opened yet.
+        function: The function that its workers run.
+        num_workers: Number of workers to launch.
         run: The run directory.
-        patience_s: How long anything may take.
+        patience_s: Maximum time for each step.
     """
 
     def __init__(self, engine: Engine, function: Function, num_workers: int, run: Path, patience_s: float) -> None:
@@ -135,14 +135,14 @@ class EngineDriver:
             self.engine.pump(0.05)
 
     def pump_until_exit(self, num_launches: int = 1) -> None:
-        """Pump until all workers of so many launches have exited, and a moment longer."""
+        """Pump until all workers of this number of launches have exited, and a moment longer."""
         expected = num_launches * self._num_workers
         self.pump_until(lambda: self._num_exits() >= expected, f"{expected} exits")
         for _ in range(3):
             self.engine.pump(0.01)
 
     def messages(self, index: int, attempt: int = 1) -> list[object]:
-        """What one worker of one launch has sent, its exit included, without what is sent by the clock."""
+        """Return the messages of one worker of one launch, including its exit but without heartbeats."""
         return [
             event.message
             for event in self.events
@@ -184,12 +184,12 @@ Drive = Callable[[Function], EngineDriver]
 
 
 class EngineContract:
-    """What a controller relies on. Override ``make_engine``, and the attributes that are different.
+    """Tests of the behavior that a controller relies on. Override ``make_engine``, and attributes that differ.
 
     Attributes:
-        num_workers: How many workers each test launches; 1 for an engine that has room for one only.
-        has_processes: Whether workers are processes that can be killed, and one-shot processes exist.
-        patience_s: How long anything may take.
+        num_workers: Number of workers that each test launches; 1 for an engine with room for only one.
+        has_processes: Whether workers are processes that can be killed, and one-shot processes are available.
+        patience_s: Maximum time for each step.
     """
 
     num_workers = 2
@@ -206,7 +206,7 @@ class EngineContract:
 
     @classmethod
     def drivers(cls, make_engine: MakeEngine, directory: Path) -> Iterator[Drive]:
-        """Yields what opens engines for a test; closes them afterwards."""
+        """Yield a function that opens engines for a test, and close the engines afterwards."""
         made: list[Engine] = []
 
         def drive(function: Function) -> EngineDriver:
@@ -285,7 +285,7 @@ class EngineContract:
         driver.engine.pump(0.01)
         assert len(driver.events) == count
 
-    # --- ends that are asked for ---
+    # --- requested ends ---
 
     def test_killed_workers_exit_once_and_send_nothing_afterwards(self, drive: Drive) -> None:
         self._check_end(drive, lambda engine: engine.kill())
@@ -427,7 +427,7 @@ def _question(what: str) -> RunValidation:
 
 
 def main(connection: socket.socket) -> None:
-    """A one-shot process that answers, waits or dies, as it is asked to."""
+    """Run a one-shot process that answers, waits or dies, as requested."""
     connection.sendall(encode(Ready(host=socket.gethostname(), pid=os.getpid())))
     frames = Frames()
     while data := connection.recv(1 << 18):

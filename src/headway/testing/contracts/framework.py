@@ -1,4 +1,4 @@
-"""The contract of a framework: what a backend config and the code behind it must do for a group of workers.
+"""The contract of a framework, as tests: how a backend config must behave for a group of workers.
 
     class TestMyFramework(FrameworkContract):
         def make_config(self):
@@ -37,22 +37,26 @@ TrackedTraining = Callable[[AfterStep], str]
 
 
 class FrameworkContract(ABC):
-    """Subclass it in a test module, under a name that begins with ``Test``."""
+    """The tests. Subclass it in a test module, under a name that starts with ``Test``."""
 
     @abstractmethod
     def make_config(self) -> BackendConfig:
-        """The config to run workers with."""
+        """Return the config to run workers with."""
 
     @abstractmethod
     def total(self) -> Total | None:
-        """A function that sums a number over all ranks with the framework's own collective operation."""
+        """Return a function that sums a number over all ranks with a collective operation of the framework.
+
+        Return None if the framework has no collective operations.
+        """
 
     @abstractmethod
     def tracked_training(self) -> TrackedTraining | None:
-        """A training of five steps or more with ``train.track()``, which reports after every step.
+        """Return a training function with ``train.track()``, at least five steps and a report after every step.
 
-        It calls what it is given after every report, with the number of the step, and returns a digest of its whole
-        state at the end. The digest must not depend on the seed of the run, which is another one for every run.
+        After every report, it calls its argument with the number of the step; at the end, it returns a digest of its
+        complete state. The digest must not depend on the seed of the run, which is different for every run. Return None
+        if the framework has no tracked objects.
         """
 
     def test_the_config_is_frozen_and_travels(self) -> None:
@@ -163,7 +167,7 @@ def fail(rank: int) -> None:
 
 
 def sum_after_a_failure(total: Total) -> float:
-    """Fails once, after the group has worked."""
+    """Sum the ranks; fail after that in the first attempt."""
     found = sum_of_ranks(total)
     first = train.get_checkpoint() is None
     train.report({"total": found}, checkpoint=train.Checkpoint.from_dict({"done": True}))
@@ -180,14 +184,14 @@ def count_collectives(total: Total) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def run_alone(config: BackendConfig, total: Total) -> float:
-    """What a replay does: this process takes the place of rank 1 of 2."""
+    """Run this process in place of rank 1 of 2, as a replay does."""
     place = RankAssignment(rank=1, world_size=2, local_rank=1, local_world_size=2)
     with join(config.for_single_process(), place, None, lasting=True):
         return total(1.0)
 
 
 def disturbed(training: TrackedTraining, killed_after: int | None) -> str:
-    """The training; rank 1 is killed once after this step."""
+    """Run the training; in the first attempt, rank 1 is killed after this step."""
     resumed = train.get_checkpoint() is not None
 
     def after_step(step: int) -> None:

@@ -4,7 +4,7 @@
         def make(self, directory):
             return MyStore(...)
 
-``make`` gives an empty store. Clients for servers may leave ``directory`` unused.
+``make`` returns an empty store. Clients for servers may leave ``directory`` unused.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ NAMES = ("plain", "a/b/c.txt", "with space", "ümlaut/文", "50%", "a+b=c&d", "d
 
 
 class ObjectStoreContract(ABC):
-    """Subclass it in a test module, under a name that begins with ``Test``.
+    """The tests. Subclass it in a test module, under a name that starts with ``Test``.
 
-    ``creates_atomically`` is False for stores that cannot create a key only if there is none in one step: two drivers
-    that open a run there within milliseconds may both believe that they hold it.
+    ``creates_atomically`` is False for stores that have no atomic operation to create a key if it does not exist. In
+    such a store, two drivers that open a run within milliseconds may both believe that they hold the run.
     """
 
     creates_atomically = True
 
     @abstractmethod
     def make(self, directory: Path) -> ObjectStore:
-        """An empty store."""
+        """Return an empty store."""
 
     @pytest.fixture
     def store(self, tmp_path: Path) -> ObjectStore:

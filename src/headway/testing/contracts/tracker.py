@@ -1,4 +1,4 @@
-"""The contract of a tracker: what every place that metrics go to must do.
+"""The contract of a tracker, as tests: how metrics must arrive at their destination.
 
     class TestMyTracker(TrackerContract):
         def make(self, directory):
@@ -7,7 +7,7 @@
         def recorded(self, directory):
             return [...]
 
-``recorded`` reads back what arrived.
+``recorded`` reads back the metrics that arrived.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from headway.observe.trackers import Tracker
 
 
 class TrackerContract(ABC):
-    """Subclass it in a test module, under a name that begins with ``Test``."""
+    """The tests. Subclass it in a test module, under a name that starts with ``Test``."""
 
     @abstractmethod
     def make(self, directory: Path) -> Tracker:
-        """A tracker for a run in this directory."""
+        """Return a tracker for a run in this directory."""
 
     @abstractmethod
     def recorded(self, directory: Path) -> Sequence[Mapping[str, float]]:
-        """The numbers that arrived from the run in this directory, one mapping per call of ``log``, in their order."""
+        """Return the numbers that arrived from the run in this directory, one mapping per ``log`` call, in order."""
 
     def test_metrics_arrive_in_their_order(self, tmp_path: Path) -> None:
         tracker = self.make(tmp_path)
