@@ -1,4 +1,4 @@
-"""Every checkpoint backend, against the contract of backends; and broken ones, which must fail it."""
+"""Tests of every checkpoint backend against the contract of backends; broken backends must fail it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def signer() -> Signer:
 
 
 def written(directory: Path, files: Mapping[str, bytes]) -> Path:
-    """A new directory with these files, as a user reports it."""
+    """A new directory with these files, as reported by a user."""
     source = directory / secrets.token_hex(8)
     for name, data in files.items():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ class TestLocal(CheckpointBackendContract):
 
 
 class InStore(CheckpointBackendContract):
-    """What the backends in all stores have in common."""
+    """The common part of the tests of backends in object stores."""
 
     store: ObjectStore
 
@@ -143,7 +143,7 @@ class TestFsspecOnDisk(InStore):
 
 
 class VisibleBeforeWhole(LocalCheckpointBackend):
-    """Offers files before their commit."""
+    """Shows checkpoints before their commit."""
 
     def survey(self) -> Survey:
         staged = [path for path in layout.staging(self.root).glob("*.rank-*") if path.is_dir()]
@@ -164,7 +164,7 @@ class WithoutChecksums(LocalCheckpointBackend):
 
 
 class CommitsWhatIsThere(LocalCheckpointBackend):
-    """Commits without the ranks whose files are missing."""
+    """Commits a checkpoint even if the files of some ranks are missing."""
 
     def commit(self, what: CommitRequest) -> SavedCheckpoint:
         present = tuple(rank for rank in what.ranks if Slot(self.root, what.attempt, what.seq, rank).folder.is_dir())

@@ -1,4 +1,4 @@
-"""What every data source promises, on every one that is shipped; and that broken ones do not pass."""
+"""Tests of every shipped data source against the contract of data sources; broken sources must fail it."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_a_mapped_and_shuffled_plan_is_a_source_too(tmp_path: Path) -> None:
 
 
 class Broken(DataSource):
-    """Right in everything but what a subclass gets wrong."""
+    """A source that is correct except for the error of a subclass."""
 
     def __init__(self) -> None:
         self._tables = in_memory()
@@ -242,7 +242,7 @@ class HasAnotherSchema(Broken):
 
 
 class ReadsOnlyOnce(Broken):
-    """A cursor that moves on, whichever piece is asked for."""
+    """Has a cursor that advances, whichever piece is requested."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ class ReadsOnlyOnce(Broken):
 
 
 class SharesAPosition(Broken):
-    """Seeks and reads in two steps, as a file that is shared by threads would."""
+    """Seeks and reads in two steps, like a file that threads share."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -288,7 +288,7 @@ class HasNoName(Broken):
 
 
 class LeavesOutInSilence(Broken):
-    """Skips a piece, and still says that it gives all rows."""
+    """Skips a piece, but still claims to return all rows."""
 
     @property
     def left_out(self) -> list[str]:
@@ -312,7 +312,7 @@ SUITE = [name for name, _ in inspect.getmembers(DataSourceContract, inspect.isfu
 
 
 def failed(kind: type[Broken]) -> set[str]:
-    """The tests of the suite that a source does not pass."""
+    """The names of the tests of the contract that a source fails."""
     found = set()
     for name in SUITE:
         try:

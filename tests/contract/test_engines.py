@@ -1,4 +1,4 @@
-"""The contract of engines, on every engine; and broken engines, which do not pass it."""
+"""Tests of every engine against the contract of engines; broken engines must fail it."""
 
 from __future__ import annotations
 

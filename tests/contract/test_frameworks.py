@@ -1,4 +1,4 @@
-"""Every framework against the contract of frameworks; and broken ones, which must fail it."""
+"""Tests of every framework against the contract of frameworks; broken frameworks must fail it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def total_of_torch(value: float) -> float:
 
 
 def training_of_torch(after_step: AfterStep) -> str:
-    """Dropout takes random numbers of torch."""
+    """A training of torch objects; its dropout uses torch's random numbers."""
     torch.manual_seed(7)
     net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(), torch.nn.Linear(8, 1))
     model = prepare_model(net)
@@ -51,7 +51,7 @@ def training_of_torch(after_step: AfterStep) -> str:
 
 
 def training_with_plain_state(after_step: AfterStep) -> str:
-    """Anything with a state can be tracked, without a process group too."""
+    """A training of a plain object: any stateful object can be tracked, even without a process group."""
     counter = Counter()
     state = train.track(counter=counter)
     for epoch in state.epochs(5):
@@ -85,7 +85,7 @@ class TestPlainWorkers(FrameworkContract):
 
 @pytest.fixture
 def torchs_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Joining a group in this process sets them."""
+    """Restore the variables that are set by joining a group in this process."""
     of_torch = ("TORCHELASTIC_RUN_ID", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "ACCELERATE_TORCH_DEVICE")
     for name in of_torch:
         monkeypatch.setenv(name, "")
@@ -161,7 +161,7 @@ def own(value: float) -> float:
 
 
 def forgets(after_step: AfterStep) -> str:
-    """A training whose state is not all tracked."""
+    """A training that does not track all of its state."""
     counter = Counter()
     state = train.track(counter=Counter())
     for epoch in state.epochs(5):

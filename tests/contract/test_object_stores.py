@@ -1,4 +1,4 @@
-"""Every client of object stores, against the contract of stores; and broken stores, which must fail it."""
+"""Tests of every object store client against the contract of stores; broken stores must fail it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TestPyarrowOnDisk(ObjectStoreContract):
 
 @dataclass(frozen=True)
 class DictStore:
-    """A store that works, in the memory of this process."""
+    """A correct store, in the memory of this process."""
 
     objects: dict[str, bytes] = field(default_factory=dict)
     prefix: str = ""
@@ -154,7 +154,7 @@ class OneForAll(DictStore):
 
 
 def failures_of(kind: Callable[[], ObjectStore], tmp_path: Path) -> set[str]:
-    """The names of the tests of the contract that this store does not pass."""
+    """The names of the tests of the contract that this store fails."""
 
     class Contract(ObjectStoreContract):
         def make(self, directory: Path) -> ObjectStore:

@@ -1,4 +1,4 @@
-"""Every tracker and every callback that logs, against the contract of trackers; and broken ones, which must fail it."""
+"""Tests of every tracker and logging callback against the contract of trackers; broken ones must fail it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headway.testing.contracts.tracker import TrackerContract
 
 
 class AsTracker:
-    """A callback, called as for a run of one worker."""
+    """A callback as a tracker; it is called as in a run of one worker."""
 
     def __init__(self, callback: UserCallback) -> None:
         self._callback = callback
@@ -47,7 +47,7 @@ class AsTracker:
 
 
 def flat(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Without what callbacks add of their own."""
+    """Flatten metrics, without the values that callbacks add."""
     found = {name: value for name, value in phrases.flat(dict(metrics)).items() if isinstance(value, int | float)}
     return {name: float(value) for name, value in found.items() if not name.startswith(("_", "time"))}
 
@@ -107,7 +107,7 @@ class TestCsvOfTune(ContractOfCallback):
 
 
 def scalars(directory: Path, prefix: str) -> list[dict[str, float]]:
-    """What the event files of TensorBoard hold, by step."""
+    """The scalars in TensorBoard's event files, by step."""
     from tensorboardX.proto import event_pb2
 
     found: dict[int, dict[str, float]] = {}
@@ -199,7 +199,7 @@ class TestMlflowOfTune(ContractOfMlflow):
 
 
 class FakeWandb:
-    """The part of the package that is called; the real one is large and starts a service."""
+    """The part of the package that Headway calls; the real package is large and starts a service."""
 
     def __init__(self) -> None:
         self.logged: list[dict[str, float]] = []
@@ -248,7 +248,7 @@ class TestWandbOfTune(ContractOfWandb):
 
 @dataclass
 class Remembers:
-    """A tracker that works."""
+    """A correct tracker."""
 
     heard: list[dict[str, float]] = field(default_factory=list)
 

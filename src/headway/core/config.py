@@ -292,10 +292,10 @@ class CheckpointConfig:
 @known_options_only
 @dataclass(frozen=True)
 class LoggingConfig:
-    """Which events of a run are logged; worker output is shown on the console at every level below ERROR.
+    """Which events of a run are logged; the console shows worker output at every level below ERROR.
 
     Events are records of the logger ``headway.run`` (docs/logging.md). A RunConfig without a LoggingConfig takes the
-    level of the environment variable ``HEADWAY_LOG_LEVEL``.
+    level from the environment variable ``HEADWAY_LOG_LEVEL``.
 
     >>> LoggingConfig("WARNING").log_level
     'WARNING'

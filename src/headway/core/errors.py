@@ -11,7 +11,7 @@ HeadwayError
 ├── EngineError (RuntimeError)           worker processes could not be started
 ├── WorkerDied (RuntimeError)            a process ended before its function returned
 ├── WorkerStalled (RuntimeError)         a process made no progress for longer than stall_timeout_s
-├── RemoteError (RuntimeError)           stands for an exception whose type cannot be rebuilt in this process
+├── RemoteError (RuntimeError)           represents an exception whose type cannot be rebuilt in this process
 └── TrainingFailedError (RuntimeError)   the run did not finish; __cause__ is the reason, .result the Result so far
     ├── WorkerGroupError                 workers raised, died or stalled more often than max_failures allows
     ├── ControllerError                  workers could not be started, or storage could not be written

@@ -149,7 +149,7 @@ def _remove_inherited(logger: logging.Logger) -> None:
 
 
 def _let_basic_config_replace_inherited() -> None:
-    """Let ``basicConfig()`` calls in user code replace copied handlers; otherwise it would do nothing."""
+    """Let ``basicConfig()`` calls in user code replace copied handlers, which would otherwise turn it into a no-op."""
     original = logging.basicConfig
     if hasattr(original, "__wrapped__"):
         return

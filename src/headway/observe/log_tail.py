@@ -25,7 +25,7 @@ class Line:
 
 
 class Tail:
-    """The growing end of one file. ``partial`` is the last, unfinished line, such as a progress bar."""
+    """The growing end of one file. ``partial`` is the unfinished last line; of a progress bar, only its last state."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

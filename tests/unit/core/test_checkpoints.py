@@ -1,4 +1,4 @@
-"""Values of committed checkpoints: signatures, sizes, and metrics with those of the validation."""
+"""Values of committed checkpoints: signatures, sizes, and metrics including validation metrics."""
 
 from __future__ import annotations
 

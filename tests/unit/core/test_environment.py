@@ -78,7 +78,7 @@ def test_a_directory_that_was_removed_is_replaced_by_the_root(tmp_path: Path, mo
 
 
 def test_only_this_module_reads_the_environment() -> None:
-    """Others may set variables for processes that they start, and copy the environment as a whole."""
+    """Other modules may set variables for processes that they start, and copy the complete environment."""
     source = Path(environment.__file__).parents[1]
     readers = [
         path.relative_to(source).as_posix()

@@ -1,4 +1,4 @@
-"""Numbers, ranks and exits in words."""
+"""Wording of numbers, ranks and exits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configs of validation refuse invalid values with a remedy."""
+"""Validation configs reject invalid values and suggest a remedy."""
 
 from __future__ import annotations
 

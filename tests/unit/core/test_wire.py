@@ -1,4 +1,4 @@
-"""Messages are decoded from pieces of any size; garbage is refused."""
+"""Messages are decoded from pieces of any size; invalid bytes are rejected."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_frame_with_a_wrong_body_is_garbage() -> None:
 
 
 def test_a_message_may_be_larger_than_4_gib() -> None:
-    """Only its header is written here: the length of a frame has 64 bits."""
+    """The test writes only the header, whose length field has 64 bits."""
     header = struct.Struct("!BBQ")
     good = encode(ExitAllowed())
     assert header.unpack_from(good)[2] == len(good) - header.size

@@ -31,7 +31,7 @@ def logging_as_before() -> Iterator[None]:
 
 
 def quiet() -> None:
-    """No handlers, not even those that pytest adds for each test."""
+    """Remove all handlers, including the handlers that pytest adds for each test."""
     logging.root.handlers.clear()
 
 
@@ -40,7 +40,7 @@ def settings_of(name: str) -> LoggerSettings:
 
 
 def as_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> tuple[io.StringIO, io.StringIO]:
-    """Apply the configuration as a worker does, with streams and handlers of its own."""
+    """Apply the configuration as a worker does, with its own streams and handlers."""
     settings = pickle.loads(pickle.dumps(current_settings()))
     logging.root.handlers.clear()
     out, err = io.StringIO(), io.StringIO()
@@ -117,7 +117,7 @@ def test_a_formatter_that_does_not_pickle_is_replaced(monkeypatch: pytest.Monkey
 
 
 def test_a_console_handler_of_the_workers_own_code_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library adds one on import: in the driver before the run, in the worker after it has started."""
+    """A library adds a handler on import: in the driver before the run, in the worker after it has started."""
     quiet()
     logger = logging.getLogger(NAME)
     logger.addHandler(driver := logging.StreamHandler())

@@ -20,7 +20,7 @@ EVENTS = logging.getLogger("headway.run")
 
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
-    """As if nobody had configured anything; afterwards as before."""
+    """Reset the logging configuration for a test, and restore it afterwards."""
     loggers = (logging.root, LIBRARY, EVENTS)
     before = [(list(each.handlers), each.level, each.propagate, each.disabled) for each in loggers]
     LIBRARY.handlers.clear()
@@ -37,7 +37,7 @@ Text = pytest.CaptureFixture[str]
 
 
 def quiet() -> None:
-    """No handlers of the root logger, not even those that pytest adds for each test."""
+    """Remove all handlers of the root logger, including the handlers that pytest adds for each test."""
     logging.root.handlers.clear()
 
 

@@ -1,4 +1,4 @@
-"""Tails give whole lines of a growing file, and never more than fits a screen."""
+"""Tails return complete lines of a growing file, limited to a readable amount."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tracebacks show the user's frames in full and fold all others."""
+"""Tracebacks show the user's frames in full and fold library frames."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class FailureSummary(Record):
         rank: Rank that failed first, if there is one.
         ranks: Ranks that hold up the run, if this is a stall.
         cause: What happened, in one sentence.
-        failures: All failures, in the order in which they happened; None if this is a stall.
+        failures: All failures, starting with the first one; None if this is a stall.
         reports: Number of each rank's newest report.
         batches: Number of batches that each rank took.
         phases: Phase of each rank that is in one.

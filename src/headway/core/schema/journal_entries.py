@@ -138,7 +138,7 @@ class StallEntry(TextEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseEntry(TextEntry):
-    """Ranks have been in a phase for long; no progress is expected during it."""
+    """Ranks have been in a phase for a long time; no progress is expected during a phase."""
 
     event: str = "phase"
     ranks: tuple[Count, ...]

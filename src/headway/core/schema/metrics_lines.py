@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from headway.core.schema.shape import COUNT, Range, conform
 
-_NUMBER = Range(-1, 1 << 62)  # of a report or an attempt
+_NUMBER = Range(-1, 1 << 62)  # number of a report or an attempt
 _REPORT = {"rank": COUNT, "seq": _NUMBER, "metrics": dict}
 _ATTEMPT = {"first_seq": _NUMBER}
 
@@ -26,7 +26,7 @@ class ReportLine(NamedTuple):
 
 
 class AttemptLine(NamedTuple):
-    """A later attempt resumes with report ``first_seq``: it supersedes earlier lines for this report and later ones."""
+    """A later attempt resumes with report ``first_seq``; this supersedes earlier lines of that and later reports."""
 
     first_seq: int
 

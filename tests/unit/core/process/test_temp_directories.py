@@ -29,7 +29,7 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def left_by_a_killed_process(base: Path) -> Path:
-    """A directory whose process has been killed."""
+    """A directory whose process was killed."""
     code = f"""
         import time
         from headway.core.process.temp_directories import OwnedDirectory

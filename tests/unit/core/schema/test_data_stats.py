@@ -1,4 +1,4 @@
-"""Figures of data pipelines, as ``data.jsonl`` keeps them."""
+"""Statistics of data pipelines in ``data.jsonl``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``failure.json`` says of a failure or a stall."""
+"""Summaries of failures and stalls in ``failure.json``."""
 
 from __future__ import annotations
 

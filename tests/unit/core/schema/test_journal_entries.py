@@ -1,4 +1,4 @@
-"""Every event of the journal is read as what it was written as; those of newer versions are read, too."""
+"""Every journal entry is read back as it was written; entries of newer versions can be read as well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``run.json`` says, of this version and of others."""
+"""Descriptions in ``run.json``, from this version and others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shape of what is read from files."""
+"""Shape checks of values from files."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_what_has_not_is_named(change: dict[str, Any], wrong: str) -> None:
 
 @pytest.mark.parametrize(("depth", "fine"), [(100, True), (MAX_DEPTH, True), (MAX_DEPTH + 1, False), (900, False)])
 def test_what_is_nested_too_deep_has_no_shape(depth: int, fine: bool) -> None:
-    """Whoever copies or prints it, level by level, would run out of stack: metrics have at most 100 levels."""
+    """Copying or printing such a value recursively would exhaust the stack; metrics have at most 100 levels."""
     value: Any = 1
     for level in range(depth):
         value = {"a": value} if level % 2 else [value]

@@ -121,7 +121,7 @@ def test_nested_values_and_command_lines() -> None:
     ["x", "a.", "a--", "-a", "eyJ-", "eyJaaaaaaaa.", "a://", "a://b", "?a", "-----BEGIN ", "a='", "--a '", "--a "],
 )
 def test_masking_a_long_text_takes_time_in_proportion(part: str) -> None:
-    """No text makes masking slow: the time is compared with that for a tenth of its length."""
+    """No text makes masking slow; the time is compared with the time for a text of a tenth of the length."""
 
     def seconds(length: int) -> float:
         text, began = part * (length // len(part)), time.thread_time()
