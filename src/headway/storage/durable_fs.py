@@ -47,7 +47,7 @@ def write(path: Path, data: bytes) -> None:
     try:
         with open(os.open(path, flags, 0o600), "wb") as file:
             file.write(data)
-    except OSError as error:  # the error of a full disk names no file
+    except OSError as error:  # the error of a full disk contains no path
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 

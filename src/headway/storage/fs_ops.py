@@ -84,7 +84,7 @@ def copy_tree(source: Path, target: Path, leave_out: Collection[str] = ()) -> No
 
 
 def replace_links(folder: Path) -> None:
-    """Replace the symbolic links below a directory by their targets: a checkpoint must not depend on other files.
+    """Replace symbolic links below a directory by their targets, so that a checkpoint depends on no other files.
 
     Targets inside the directory are hard-linked, others are copied. Dangling links stay.
     """
@@ -233,7 +233,7 @@ def write_json(path: Path, value: object) -> None:
     """Write a JSON file atomically, and flush it to the disk before returning."""
     temporary = _temporary(path)
     if os.path.lexists(temporary) and (not stat.S_ISREG(os.lstat(temporary).st_mode) or _has_other_names(temporary)):
-        durable_fs.remove(temporary)  # a link, for example: it may lead out of the run
+        durable_fs.remove(temporary)  # it may be a link that points outside the run
     durable_fs.write(temporary, json_bytes(value))
     durable_fs.flush(temporary)
     durable_fs.move(temporary, path)

@@ -33,7 +33,7 @@ class CheckpointBackend(Protocol):
         """The same checkpoints for readers: without a key and without a lock, so that it can be pickled."""
 
     def fence(self) -> None:
-        """Raise StorageError if another driver has taken over the run, because then nothing may be written."""
+        """Raise StorageError if another driver has taken over the run, so that nothing is written."""
 
     def commit(self, what: CommitRequest) -> SavedCheckpoint:
         """Commit staged files as a checkpoint. If it raises, nothing is left that looks like a checkpoint."""

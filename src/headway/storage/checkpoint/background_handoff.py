@@ -228,7 +228,7 @@ def end(run: Path, handoff: Handoff) -> None:
 
 
 def undo(run: Path, handoff: Handoff) -> Path:
-    """Move the files back to the user's directory, which is created if necessary: there may be no other copy.
+    """Move the files back to the user's directory, which is created if necessary, because there may be no other copy.
 
     Returns:
         The directory where they are now: a new one next to the user's if that has newer files of the same names, or
@@ -266,7 +266,7 @@ def _put_back(origin: Path, handoff: Handoff) -> Path:
 
 
 def rescue(run: Path, taken: Path) -> Path:
-    """Move files of the user from staging, which will be swept, to a new directory in ``rescued``."""
+    """Move the user's files from staging, which will be swept, to a new directory in ``rescued``."""
     names = (f"{taken.name}{ending}" for ending in ("", *(f"-{count}" for count in range(2, 1000))))
     place = next(path for path in map((run / layout.RESCUED).joinpath, names) if not os.path.lexists(path))
     durable_fs.make_directory(place.parent)
@@ -275,7 +275,7 @@ def rescue(run: Path, taken: Path) -> Path:
 
 
 def orphans(run: Path) -> Iterator[Path]:
-    """Directories in staging with files of the user that no signed hand-off records."""
+    """Directories in staging that contain the user's files but have no signed hand-off."""
     yield from sorted(path for path in layout.staging(run).glob(f"*{_TAKEN}") if path.is_dir() and any(path.iterdir()))
 
 

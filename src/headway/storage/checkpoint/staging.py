@@ -34,7 +34,7 @@ from headway.storage.run import layout
 
 @dataclass(frozen=True, order=True)
 class Slot:
-    """One rank's staging directories for one report. Ranks share none, because a late rank may still be writing."""
+    """One rank's staging directories for one report. Ranks share no directory: a late one may still be writing."""
 
     run: Path
     attempt: int
@@ -73,7 +73,7 @@ class Note:
     source: str = ""  # the user's directory that was copied; ranks may share one
     began: float = 0.0  # when the copy started, by the machine's monotonic clock
     adopted: str | None = None  # a directory among the run's checkpoints that already holds the files
-    # In a store, or if adopted: the files that this rank stored (files), and those that it left to another rank (left).
+    # In a store, or if adopted: the files that this rank stored, and those that it left to another rank.
     files: dict[str, StoredFile] = field(default_factory=dict)
     left: dict[str, StoredFile] = field(default_factory=dict)
     seconds: float = 0.0  # duration of the upload
@@ -143,7 +143,7 @@ _NOTE = {
 
 
 def with_source(note: Note, source: Path) -> Note:
-    """Return the note with its source directory and start time. Called before the first byte is copied."""
+    """Return the note with its source directory and start time. Must be called before copying starts."""
     return replace(note, source=str(source.resolve()), began=time.monotonic())
 
 

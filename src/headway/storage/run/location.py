@@ -46,7 +46,7 @@ class RunLocation(Protocol):
         """Interval for polling growing logs."""
 
     def is_open(self) -> bool:
-        """Whether a controller has the run open now."""
+        """Whether a controller has the run open."""
 
     def fetch_logs(self, home: Path) -> None:
         """Fetch the current logs of its ranks to ``home``, a copy of the run on this machine."""
