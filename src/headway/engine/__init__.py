@@ -1,1 +1,1 @@
-"""Where processes come from, how bytes reach them, and how their end is noticed."""
+"""Engines, which start processes, exchange bytes with them and detect their exit."""

@@ -1,18 +1,18 @@
 """The contract of an engine.
 
-An engine delivers processes and their exits; it decides nothing. One thread drives it, the controller's: events reach
-the controller only from inside :meth:`Engine.pump`, through the ``deliver`` that :meth:`Engine.open` was given.
-``post`` and ``resources`` may be used by other threads. Besides messages of workers an engine delivers
+An engine starts processes and reports their exits; it makes no decisions. The controller's thread drives it: events
+reach the controller only from inside :meth:`Engine.pump`, through the ``deliver`` passed to :meth:`Engine.open`.
+Other threads may use ``post`` and ``resources``. In addition to workers' messages, an engine delivers
 ``ResourcesGrantedEvent``, ``ResourcesAwaitedEvent``, ``CapacityEvent`` and ``WorkersPreemptedEvent``
 (:mod:`headway.core.messages`).
 
     resources.check() ─▶ resources.request() ─▶ open() ─▶ ResourcesGrantedEvent ─▶ launch() ─▶ … ─▶ close()
 
-- Workers are addressed by their index in the launch, 0 … n-1; ranks are the controller's business.
+- Workers are addressed by their index in the launch, 0 … n-1; only the controller deals with ranks.
 - Every launched worker gets exactly one ``WorkerExited``, after everything else it sent.
 - Messages to a worker that has exited are dropped.
 
-``headway.testing.contracts.engine`` holds the tests that every engine passes.
+``headway.testing.contracts.engine`` contains the tests that every engine passes.
 """
 
 from __future__ import annotations
@@ -30,81 +30,81 @@ WORKER = "headway.worker.main"
 
 
 class Resources(Protocol):
-    """The resources of one run's workers. Once granted, they are held until the engine is closed."""
+    """The resources that one run's workers need. Once granted, they belong to the run until the engine is closed."""
 
     def check(self) -> None:
-        """Raise ConfigError if even the fewest workers can never run here."""
+        """Raise ConfigError if the minimum number of workers can never run here."""
 
     def request(self, owner: str) -> None:
-        """Join the queue for what the workers need; a granted request is confirmed again.
+        """Join the queue for the resources the workers need; a request that was already granted is confirmed again.
 
-        The engine delivers ``ResourcesGrantedEvent`` when all of it is held, before that ``ResourcesAwaitedEvent`` if
-        the run has to wait. ``owner`` is the run's name, for others who wait.
+        The engine delivers ``ResourcesGrantedEvent`` when the run holds all of them, and before that
+        ``ResourcesAwaitedEvent`` if the run has to wait. ``owner`` is the run's name, shown to other waiting runs.
         """
 
     def num_available_workers(self) -> int:
-        """How many workers can run now, at most ``max_workers``; EngineError if that is less than ``min_workers``.
+        """Return how many workers can run now, at most ``max_workers``.
 
-        Only after the request was granted.
+        Raises EngineError if that is less than ``min_workers``. Valid only after the request was granted.
         """
 
     def limit(self, num_workers: int | None) -> None:
         """Limit the number of workers, whatever is available; the engine delivers ``CapacityEvent``."""
 
     def threads_per_worker(self, num_workers: int) -> int | None:
-        """How many CPU threads each of ``num_workers`` workers should use; None if the user decides."""
+        """Return how many CPU threads each of ``num_workers`` workers should use; None if the user decides."""
 
 
 class OneShotProcess(Protocol):
-    """A process beside the workers that answers one question."""
+    """A process, separate from the workers, that answers one question."""
 
     def ask(self, question: object, timeout_s: float | None) -> object:
         """Start the process, send it the question and wait for the answer.
 
         Args:
             question: A message for the process.
-            timeout_s: How long it may take from when the process is ready; None for any time.
+            timeout_s: How long the answer may take once the process is ready; None: no limit.
 
         Returns:
-            The answer; or WorkerExited, TimedOut or Cancelled. The process has ended or is being killed.
+            The answer, or WorkerExited, TimedOut or Cancelled. The process has ended or is being killed.
         """
 
     def cancel(self) -> None:
-        """Kill the process, or the one that would be started; ``ask`` returns Cancelled. From any thread."""
+        """Kill the process or prevent its start; ``ask`` returns Cancelled. Any thread may call this."""
 
     def close(self) -> None:
-        """Release what is held. ``cancel`` may still be called."""
+        """Release all resources. ``cancel`` may still be called."""
 
 
 class TimedOut:
-    """The question was not answered in time; the process was killed."""
+    """The outcome of a question that was not answered in time; the process was killed."""
 
 
 class Cancelled:
-    """The question was withdrawn; the process was killed."""
+    """The outcome of a question that was cancelled; the process was killed."""
 
 
 class Engine(Protocol):
     @property
     def resources(self) -> Resources:
-        """What the run needs and holds."""
+        """The resources that the run needs and holds."""
 
     @property
     def in_process(self) -> bool:
-        """Whether the only worker is this process: its function runs in the thread that calls ``pump``."""
+        """Whether this process is the only worker, so that its function runs in the thread that calls ``pump``."""
 
     @property
     def in_user_code(self) -> bool:
-        """Whether this process executes the training function at this moment: then a Ctrl-C is for that function."""
+        """Whether this process is executing the training function now, so that Ctrl-C is meant for that function."""
 
     def open(self, deliver: Deliver) -> None:
         """Get ready to launch; from now on ``pump`` delivers events."""
 
     def launch(self, attempt: int, num_workers: int) -> None:
-        """Start workers; each will send Ready. Those of an earlier launch that have not exited are killed.
+        """Start workers, each of which will send Ready, and kill the remaining workers of an earlier launch.
 
         Raises:
-            EngineError: The launch cannot be attempted.
+            EngineError: If the launch cannot even be attempted.
         """
 
     def send(self, index: int, message: ToWorker) -> None:
@@ -114,31 +114,31 @@ class Engine(Protocol):
         """Raise KeyboardInterrupt in every worker, as Ctrl-C does."""
 
     def kill(self) -> None:
-        """Kill every process of the latest launch, with everything it has started."""
+        """Kill every process of the latest launch, with everything it started."""
 
     def process_stats(self, index: int) -> ProcessStats | None:
-        """The system's figures of this worker's process; None if they are unknown or it has ended."""
+        """Return the system's statistics of this worker's process; None if they are unknown or it has ended."""
 
     def outside_stacks(self, index: int) -> OutsideStacks | None:
-        """The stacks of a worker that cannot answer; None if there is no way to get them."""
+        """Return the stacks of a worker that cannot answer; None if there is no way to get them."""
 
     def one_shot_process(self, entry: str) -> OneShotProcess:
-        """A process for one question, to be used by any one thread.
+        """Return a process for one question; any single thread may use it.
 
         Args:
             entry: The module whose ``main(connection)`` it runs; ``connection`` is a connected socket.
         """
 
     def pump(self, timeout_s: float | None) -> None:
-        """Deliver pending events; wait for the first one, at most ``timeout_s``."""
+        """Deliver the events that have occurred; wait at most ``timeout_s`` for the first one."""
 
     def post(self, event: object) -> None:
-        """Have this event delivered by ``pump``. From any thread, also before ``open``."""
+        """Have ``pump`` deliver this event. Any thread may call this, even before ``open``."""
 
     def close(self) -> None:
-        """End all processes and release all resources, also of an engine that was never opened."""
+        """End all processes and release all resources, even if the engine was never opened."""
 
 
 def worker_entry(name: str) -> Any:
-    """A function of the worker's module, found by name: the engine does not depend on what it starts."""
+    """Look up a function of the worker's module by name, so that the engine does not depend on what it starts."""
     return getattr(importlib.import_module(WORKER), name)

@@ -1,7 +1,7 @@
-"""The controller's ends of the workers' sockets: whole messages in, frames out as fast as the workers take them.
+"""The controller's ends of the workers' sockets: complete messages in, frames out as fast as the workers read them.
 
-A worker that sends only metrics does not wake the controller: its socket *rests* for a moment, so that they gather.
-Everything else it sends is announced by the wake-up event of the engine.
+A worker that sends only metrics does not wake the controller: its socket *rests* for a moment, so that metrics are read
+in batches. Everything else that a worker sends is announced by the engine's wake-up event.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from headway.core.wire import Frames, WireError, encode
 from headway.engine.process_stats import ProcessTree
 
 READ_BYTES = 1 << 18
-FEW = 64  # messages at a time: a socket holds a few hundred of them, however small they are
+FEW = 64  # messages per read; a socket holds a few hundred of them, however small they are
 REST_S = 0.05
-HUNG_UP_S = 1.0  # after a worker has closed its end: time for its process to end
+HUNG_UP_S = 1.0  # how long a worker's process may run after it has closed its end
 
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
 class Channel:
-    """The socket of one worker, and what is known of the worker."""
+    """The socket of one worker, and what is known about the worker."""
 
     def __init__(self, index: int, connection: socket.socket) -> None:
         connection.setblocking(False)
         self.index = index
         self.socket = connection
-        self.pid: int | None = None  # known from Ready on
-        self.stacks = ""  # the file that its stacks go to when it cannot send them
+        self.pid: int | None = None  # None until Ready arrives
+        self.stacks = ""  # the file to which its stacks are written if it cannot send them
         self.tree: ProcessTree | None = None  # its processes, as the kernel sees them
-        self.fault = ""  # what was wrong with it, in words
-        self.is_cut_off = False  # whether it is killed for that fault
-        self.exited = False  # its WorkerExited has been delivered
-        self.rests_until: float | None = None  # its socket is left alone
-        self.must_end_by: float | None = None  # else it is killed
-        self.watched = 0  # the selector events that are watched for
-        self.only_metrics = False  # its last messages were a few reports, which are not urgent
+        self.fault = ""  # a description of what was wrong with the worker
+        self.is_cut_off = False  # whether the worker is killed because of that fault
+        self.exited = False  # whether its WorkerExited was delivered
+        self.rests_until: float | None = None  # until then its socket is not read
+        self.must_end_by: float | None = None  # the worker is killed if it has not ended by then
+        self.watched = 0  # the events that the selector watches for
+        self.only_metrics = False  # whether its last messages were just a few reports, which are not urgent
         self._frames = Frames()
         self._outgoing: collections.deque[memoryview] = collections.deque()
 
@@ -75,7 +75,10 @@ class Channel:
                 self._outgoing.popleft()
 
     def take(self) -> list[Any] | None:
-        """Read what has arrived; None at the end of the stream. BlockingIOError if nothing is there yet."""
+        """Return the messages that have arrived; None if no more can arrive.
+
+        Raises BlockingIOError if there is no data now.
+        """
         try:
             data = self.socket.recv(READ_BYTES)
         except BlockingIOError:
@@ -96,9 +99,9 @@ class Channels:
     """The channels of one launch, watched by a selector.
 
     Args:
-        selector: Shared with the engine; the data of each key is a function to call with the events.
-        deliver: Gets a channel and the messages that came over it.
-        kill: Kills the worker of a channel.
+        selector: The engine's selector; the data of each key is a function to call with the events.
+        deliver: Called with a channel and the messages that arrived on it.
+        kill: Kills a channel's worker.
     """
 
     def __init__(
@@ -120,7 +123,7 @@ class Channels:
 
     @property
     def pids(self) -> set[int]:
-        """The processes of the workers that have not exited. Each leads a group: all that it has started."""
+        """The processes of the workers that have not exited. Each leads a process group of everything it started."""
         return {channel.pid for channel in self._channels if not channel.exited and channel.pid is not None}
 
     @property
@@ -139,13 +142,13 @@ class Channels:
             self._watch(channel)
 
     def read_resting(self) -> None:
-        """A worker has sent something that matters: read what rests, too."""
+        """Read the resting sockets as well, because a worker has sent something that matters."""
         for channel in self._channels:
             if channel.rests_until is not None:
                 self.read(channel)
 
     def look(self, now: float) -> None:
-        """Do what is due."""
+        """Read sockets that have rested and kill workers whose time is up."""
         for channel in self._channels:
             if channel.rests_until is not None and channel.rests_until <= now:
                 self.read(channel)
@@ -154,7 +157,7 @@ class Channels:
                 self._kill(channel)
 
     def due(self) -> Iterator[float]:
-        """When :meth:`look` is due."""
+        """Yield the times at which :meth:`look` is due."""
         for channel in self._channels:
             if channel.rests_until is not None:
                 yield channel.rests_until
@@ -167,7 +170,7 @@ class Channels:
             pass
 
     def read(self, channel: Channel) -> bool:
-        """Deliver what has arrived; False when there is no more of it now."""
+        """Deliver the messages that have arrived; return False if there is nothing more to read now."""
         if not channel.is_open:
             return False
         try:
@@ -180,7 +183,7 @@ class Channels:
             channel.fault, channel.is_cut_off = f"sent data that is no message ({error}) and was killed", True
             self._kill(channel)
             messages = None
-        if messages is None:  # the worker has closed its end; the fork server reports the exit, which must come soon
+        if messages is None:  # the worker has closed its end; the fork server should report its exit soon
             self.drop(channel)
             channel.fault = channel.fault or "closed its connection to the controller and was killed"
             channel.must_end_by = time.monotonic() + HUNG_UP_S
@@ -199,7 +202,7 @@ class Channels:
             self.read(channel)
 
     def _watch(self, channel: Channel) -> None:
-        """Update the events that the selector watches on this socket."""
+        """Have the selector watch for the events that matter on this socket now."""
         wanted = (0 if channel.rests_until is not None else _READ) | (_WRITE if channel.has_outgoing else 0)
         if wanted == channel.watched or not channel.is_open:
             return
@@ -225,7 +228,7 @@ class Channels:
 
 
 def shut(connection: socket.socket) -> None:
-    """Close a socket for all processes: one forked by the user may hold a copy of it."""
+    """Close a socket for all processes, since one forked by the user may have a copy of it."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()

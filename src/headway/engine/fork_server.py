@@ -1,12 +1,12 @@
-"""The fork server: a small process that imports what workers need, once, and then forks them in milliseconds.
+"""The fork server: a small process that imports once what workers need, and then forks them in milliseconds.
 
     driver ══ control socket ══▶ fork server              one per set of preloaded modules; it receives sessions
        ╚══════ session ═════════════╝ │ fork              one per run or one-shot process: Fork, Signal ▸ ◂ Exited
        ╚══════ connection ══════════ worker 0, worker 1 … one per worker, passed along with Fork
 
 It is single-threaded, never touches a device and runs no user code, so that forking it is safe. When the driver's
-process ends, however it ends, or a run closes its session, every worker of it is killed with its whole process group.
-If the fork server itself is killed, the kernel kills the workers (PDEATHSIG), and the reapers what those have started.
+process ends, however it ends, or a run closes its session, each of its workers is killed with its process group.
+If the fork server itself is killed, the kernel kills the workers (PDEATHSIG), and the reapers kill what they started.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from headway.engine.reaper import (
 from headway.engine.worker_socket import WorkerSocket
 
 MESSAGE_BYTES = 1 << 16
-PAUSE_S = 0.1  # between looks whether we may import, while workers work
-PATIENCE_S = 1.0  # between imports if all cores are busy
-STRAYS_S = 1.0  # after the last worker: time for processes that it left behind to end by themselves
+PAUSE_S = 0.1  # how often to check whether to import, while workers are busy
+PATIENCE_S = 1.0  # time between imports if all cores are busy
+STRAYS_S = 1.0  # how long processes that workers left behind may run after the last worker has exited
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +54,9 @@ class Fork:
     """Fork a process.
 
     Args:
-        index: Its number in the session.
-        entry: The module whose ``main(connection)`` it runs; None for a worker of a run.
-        gpus: The GPUs of a worker.
+        index: The number of the process in the session.
+        entry: The module whose ``main(connection)`` the process runs; None for a worker of a run.
+        gpus: The GPUs of the worker.
     """
 
     index: int
@@ -74,7 +74,7 @@ class Signal:
 
 @dataclass(frozen=True, kw_only=True)
 class Exited:
-    """A process of this session has exited, or could not be forked for this reason."""
+    """The notice that a process of this session has exited, or could not be forked for the given reason."""
 
     index: int
     code: int | None = None
@@ -110,11 +110,11 @@ class ForkServer:
     """The loop of the fork server, on one thread.
 
     Args:
-        control: The control socket: sessions of runs, and names of modules to import.
+        control: The control socket, which receives sessions of runs and names of modules to import.
         driver: A pidfd of the driver.
-        warm: Modules to import when nothing else is to be done.
-        directory: For temporary files; removed at the end.
-        sparing: Whether workers are busy from the start: imports leave them their cores.
+        warm: Modules to import when there is nothing else to do.
+        directory: The directory for temporary files; removed at the end.
+        sparing: Whether workers are busy from the start, so that imports must leave the cores to them.
     """
 
     def __init__(self, control: socket.socket, driver: int, warm: list[str], directory: str, *, sparing: bool) -> None:
@@ -123,8 +123,8 @@ class ForkServer:
         self._directory = directory
         self._warm = warm
         self._sessions: set[socket.socket] = set()
-        self._workers: dict[int, tuple[socket.socket, int]] = {}  # pid -> its session, its index there
-        self._strays_end_at: float | None = None  # when processes are killed that workers left behind
+        self._workers: dict[int, tuple[socket.socket, int]] = {}  # pid -> its session, its index in that session
+        self._strays_end_at: float | None = None  # when processes that workers left behind are killed
         self._imported_at = 0.0
         self._pid = os.getpid()
         adopt_orphans()
@@ -138,7 +138,7 @@ class ForkServer:
         self._selector.register(self._exits, selectors.EVENT_READ, self._on_exits)
 
     def serve(self) -> NoReturn:
-        """Serve; in idle moments import one more module."""
+        """Handle requests; when idle, import the next module."""
         while True:
             ready = self._selector.select(self._import_wait_s() if self._warm else self._strays_wait_s())
             for key, _ in ready:
@@ -154,9 +154,9 @@ class ForkServer:
         return PAUSE_S if self._workers and self._sparing else 0
 
     def _may_import(self) -> bool:
-        """Whether to import now: usually yes, since later workers gain more than running ones lose.
+        """Whether to import now. Usually yes, since later workers gain more from it than running ones lose.
 
-        Workers with data pipelines need all cores: if none is idle, import only now and then.
+        Workers with data pipelines need all cores, so if no core is idle, import only occasionally.
         """
         free = not self._workers or not self._sparing
         return free or time.monotonic() - self._imported_at > PATIENCE_S or _some_core_is_idle()
@@ -165,7 +165,7 @@ class ForkServer:
         return None if self._strays_end_at is None else max(0.0, self._strays_end_at - time.monotonic())
 
     def _end_strays(self) -> None:
-        """Kill processes left behind by workers, e.g. in their own session: without workers, no child is needed."""
+        """Kill processes that workers left behind, for example in a separate session, if no worker is running."""
         self._strays_end_at = None
         if not self._workers:
             with contextlib.suppress(OSError):
@@ -173,7 +173,7 @@ class ForkServer:
                     send_signal(pid, signal.SIGKILL)
 
     def _on_control(self) -> None:
-        """Receive the session of a run, or names of modules to import."""
+        """Receive the session of a run or names of modules to import."""
         data, fds, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, 1)
         if not data:
             self._end()
@@ -203,7 +203,7 @@ class ForkServer:
                 assert_never(other)
 
     def _close_session(self, session: socket.socket) -> None:
-        """The run has ended: kill its processes."""
+        """Close the session of a run that has ended and kill its processes."""
         self._selector.unregister(session)
         self._sessions.remove(session)
         session.close()
@@ -228,7 +228,7 @@ class ForkServer:
             os.close(fd)
 
     def _run_worker(self, request: Fork, fds: list[int]) -> None:
-        """In the forked process: close everything of the fork server, then run the worker."""
+        """In the forked process, release everything inherited from the fork server, then run the worker."""
         os.setsid()
         set_title("headway: worker, starting", "headway:worker")
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -251,7 +251,7 @@ class ForkServer:
         worker_entry("main")(transport, request.gpus, f"/proc/self/fd/{store}")
 
     def _on_exits(self) -> None:
-        """Processes have ended: report exits of workers and kill their process groups; reap all others."""
+        """Reap the processes that have ended; report exits of workers and kill their process groups."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._exits, 4096)
         while (pid := _next_ended()) is not None:
@@ -266,7 +266,7 @@ class ForkServer:
             self._strays_end_at = time.monotonic() + STRAYS_S
 
     def _end(self) -> NoReturn:
-        """The driver has ended: kill everything, strays included."""
+        """Kill all descendants, including those that workers left behind, and exit, because the driver has ended."""
         for pid in self._workers:
             send_signal(pid, signal.SIGKILL)
         end_children()
@@ -278,18 +278,18 @@ class ForkServer:
 
 
 def _keep_temporary_files_in(directory: str) -> None:
-    """Place multiprocessing's sockets (of loader processes) where they are removed, however this process ends."""
+    """Put multiprocessing's sockets (created by loader processes) where they are removed however this process ends."""
     os.mkdir(directory)
     process.current_process()._config["tempdir"] = directory  # type: ignore[attr-defined]
 
 
 def _send(session: socket.socket, notice: Exited) -> None:
-    with contextlib.suppress(OSError):  # the run has ended; its session reports that, too
+    with contextlib.suppress(OSError):  # the run has ended; the session reports that as well
         session.send(json.dumps(asdict(notice)).encode())
 
 
 def _next_ended() -> int | None:
-    """A child that has ended and was not reaped yet, if there is one."""
+    """Return a child that has ended and is not reaped yet, if there is one."""
     try:
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -298,46 +298,46 @@ def _next_ended() -> int | None:
 
 
 def _some_core_is_idle() -> bool:
-    """Whether a core is idle at this moment."""
+    """Whether a core appears to be idle; a snapshot."""
     with open("/proc/loadavg") as file:
         running = int(file.read().split()[3].partition("/")[0]) - 1  # without this process
     return running < len(os.sched_getaffinity(0))
 
 
 def import_quietly(name: str) -> str | None:
-    """Import a module; an error is left to the worker that needs it, where it has a traceback of its own."""
+    """Import a module and return its error, if any. A worker that needs the module hits it again, with a traceback."""
     try:
         importlib.import_module(name)
-    except Exception as error:  # a third party's module: it may do anything
+    except Exception as error:  # a third-party module may raise anything
         return f"{type(error).__name__}: {error}"
     return None
 
 
 def settle_memory() -> None:
-    """Freeze the loaded modules: workers neither search them for garbage nor finalize them at exit."""
+    """Make loaded objects permanent: workers neither search them for garbage nor finalize them when they exit."""
     gc.freeze()
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False
 
 
 def main() -> NoReturn:
-    """``python -c`` calls this with one argument: the boot parameters as JSON."""
+    """Run the fork server; called by ``python -c`` with the boot parameters as JSON in the only argument."""
     global _here
     boot = json.loads(sys.argv[1])
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*", category=DeprecationWarning)
-    # Workers get this, too (control.workers.start_message): it counts when Arrow is imported, which may happen here.
+    # Workers get this as well (control.workers.start_message), but Arrow reads it when imported, maybe in this process.
     os.environ.setdefault("MIMALLOC_ALLOW_THP", "0")
     try:
         driver = os.pidfd_open(boot["driver"])
     except ProcessLookupError:
-        os._exit(0)  # it ended before we could watch it
+        os._exit(0)  # the driver ended before this process could watch it
     if os.getppid() != boot["driver"]:
-        os._exit(0)  # and another process may have its number by now
+        os._exit(0)  # the driver has ended, and a different process may have its pid by now
     of = of_driver(boot["driver"])
     set_title(f"headway: reaper, ends what {of} leaves behind", "headway:reaper")
     fork_under_reapers(driver, boot["directory"])
     set_title(f"headway: fork server of {of}", "headway:forksrv")
-    gc.disable()  # imports make no garbage worth collecting: a third faster without
+    gc.disable()  # imports create little garbage, and are a third faster without collection
     _here = ForkServer(
         socket.socket(fileno=boot["control"]), driver, boot["warm"], boot["directory"], sparing=boot["sparing"]
     )

@@ -1,4 +1,4 @@
-"""The driver's side of fork servers: started before they are needed, kept as long as this process, ended with it."""
+"""The driver's side of fork servers, which start before they are needed, and end with this process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from headway.engine.fork_server import (
 )
 from headway.engine.reaper import children, sweep_shared_memory
 
-DYING_S = 0.2  # how long a process may take to end after SIGKILL
+DYING_S = 0.2  # how long a process may take to exit after SIGKILL
 
 
 class ForkServerProcess:
@@ -43,7 +43,7 @@ class ForkServerProcess:
 
     def __init__(self, preload: Sequence[str], warm: Sequence[str]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        temp_directories.sweep()  # of programs that were killed together with their fork servers
+        temp_directories.sweep()  # remove directories of programs that were killed together with their fork servers
         self._temporary = OwnedDirectory("workers")
         boot = {
             "control": theirs.fileno(),
@@ -66,28 +66,28 @@ class ForkServerProcess:
         self._control = ours
         self._pid: int | None = None
         self._owner = os.getpid()
-        self.num_sessions = 0  # how many runs it serves now
+        self.num_sessions = 0  # open sessions
 
     @property
     def pid(self) -> int | None:
-        """None before it is forked, or if it ended before it was first looked for."""
+        """The pid; None if it is not forked yet, or if it ended before this property was first read."""
         if self._pid is None:
             self._pid = next(iter(_children_of(self.reaper_pids[1:])), None)
         return self._pid
 
     @property
     def reaper_pids(self) -> list[int]:
-        """The outer one and, once it is forked, the inner one."""
+        """The pids of the outer reaper and, once it is forked, the inner reaper."""
         return [self._process.pid, *_children_of([self._process.pid])[:1]]
 
     @property
     def directory(self) -> Path:
-        """For temporary files of its workers."""
+        """The directory for temporary files of its workers."""
         return self._temporary.path
 
     @property
     def is_usable(self) -> bool:
-        """Whether it runs and was started by this very process, not by one that this process was forked from."""
+        """Whether it is running and was started by this process, not by one that this process was forked from."""
         return self._owner == os.getpid() and self._process.poll() is None
 
     def open_session(self) -> socket.socket:
@@ -102,12 +102,12 @@ class ForkServerProcess:
         return ours
 
     def warm(self, modules: Sequence[str]) -> None:
-        """Have it import these next, when there is time."""
+        """Have it import these modules next, when there is time."""
         with contextlib.suppress(OSError):
             self._control.send(json.dumps(list(modules)).encode())
 
     def kill(self) -> None:
-        """Kill it; its reapers end what is left of its workers, and then themselves."""
+        """Kill it; its reapers end what is left of its workers and then exit."""
         with contextlib.suppress(ProcessLookupError):
             if self._process.poll() is None:
                 os.kill(self.pid or self._process.pid, signal.SIGKILL)
@@ -135,7 +135,7 @@ def _children_of(pids: Sequence[int]) -> list[int]:
 
 
 def end_groups(leaders: Collection[int]) -> None:
-    """Kill workers with all that they have started, as their fork server would have done."""
+    """Kill workers with everything they started, as their fork server would."""
     members: dict[int, int] = {}  # pid -> pidfd
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         with contextlib.suppress(OSError):
@@ -152,22 +152,22 @@ def end_groups(leaders: Collection[int]) -> None:
         sweep_shared_memory(pid)
 
 
-# One fork server per set of preloaded modules, as long as this process runs: later runs find it ready.
+# One fork server per set of preloaded modules; it lives as long as this process, so that later runs find it ready.
 _fork_servers: dict[tuple[str, ...], ForkServerProcess] = {}
 _guard = threading.Lock()
-_also_warm: list[str] = []  # what workers of this program need for their data
+_also_warm: list[str] = []  # modules that this program's workers need for their data
 _program_ends = False
 
 
 def fork_server_for(
     preload: Sequence[str], warm: Sequence[str] = (), *, instead_of: ForkServerProcess | None = None
 ) -> ForkServerProcess:
-    """The fork server for these modules, started if there is none.
+    """Return the fork server for these modules, and start it if there is none.
 
     Args:
-        preload: Modules that it has imported before it forks.
+        preload: Modules that it imports before it forks.
         warm: Modules that a new one imports when there is time.
-        instead_of: A fork server that cannot be used any more.
+        instead_of: A fork server that can no longer be used.
     """
     key = tuple(preload)
     with _guard:
@@ -183,7 +183,7 @@ def fork_server_for(
 
 
 def also_warm(modules: Sequence[str]) -> None:
-    """Have fork servers import what workers need for their data, and spare the workers' cores while they do."""
+    """Have fork servers import what workers need for their data, while they leave the cores to the workers."""
     with _guard:
         new = [name for name in modules if name not in _also_warm]
         _also_warm.extend(new)
@@ -196,26 +196,26 @@ class ForkSession:
     """A session with a fork server: it forks the processes of one run, and reports their exits.
 
     Raises:
-        OSError: No fork server can be reached.
+        OSError: If no fork server can be reached.
     """
 
     def __init__(self, preload: Sequence[str], warm: Sequence[str]) -> None:
         self._server = fork_server_for(preload, warm)
         try:
             self._socket = self._server.open_session()
-        except OSError:  # one that is ending may still look usable: another takes its place
+        except OSError:  # a server that is ending may still look usable: use a new one
             self._server = fork_server_for(preload, warm, instead_of=self._server)
             self._socket = self._server.open_session()
 
     def fileno(self) -> int:
-        """Readable when there is something to :meth:`receive`."""
+        """Return the descriptor, which is readable when there is something to :meth:`receive`."""
         return self._socket.fileno()
 
     def send(self, request: SessionRequest, fds: Sequence[int] = ()) -> None:
         socket.send_fds(self._socket, [encoded_request(request)], fds)
 
     def receive(self) -> Exited | None:
-        """The next exit; None when the fork server has ended."""
+        """Return the next exit; None if the fork server has ended."""
         try:
             data = self._socket.recv(MESSAGE_BYTES)
         except OSError:
@@ -223,12 +223,12 @@ class ForkSession:
         return decoded_exit(data) if data else None
 
     def kill_server_if_alone(self) -> None:
-        """Kill a fork server that does not react, unless it serves others, too."""
+        """Kill a fork server that does not respond, unless it also serves other sessions."""
         if self._server.num_sessions == 1:
             self._server.kill()
 
     def close(self) -> None:
-        """The fork server kills what is left of this session's processes."""
+        """Close the session; the fork server kills what is left of its processes."""
         shut(self._socket)
         self._server.num_sessions -= 1
 
@@ -237,19 +237,19 @@ def warm_up(preload: Sequence[str], warm: Sequence[str]) -> None:
     """Start a fork server before it is needed; not in a worker, nor in a process that multiprocessing started.
 
     Args:
-        preload: Modules that it imports at once.
+        preload: Modules that it imports immediately.
         warm: Modules that it imports when there is time.
     """
-    multiprocessing = sys.modules.get("multiprocessing.process")  # loaded if it started us; costly to import if not
+    multiprocessing = sys.modules.get("multiprocessing.process")  # loaded if it started this process
     helper = multiprocessing is not None and multiprocessing.parent_process() is not None
     if sys.platform == "linux" and not helper and not in_worker() and not in_fork_server():
-        with contextlib.suppress(OSError):  # for example, no space for temporary files: the first run reports it
+        with contextlib.suppress(OSError):  # for example, no space for temporary files; the first run reports it
             fork_server_for(preload, warm)
 
 
 @contextlib.contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Suspend garbage collection for imports: they make hundreds of thousands of objects, none of them garbage."""
+    """Suspend garbage collection for imports, which create hundreds of thousands of objects, none of them garbage."""
     enabled = gc.isenabled()
     gc.disable()
     try:

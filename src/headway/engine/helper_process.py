@@ -1,7 +1,7 @@
-"""Helper processes: a fresh interpreter beside this process, for work on another core.
+"""Helper processes: fresh interpreters that do work for this process on a different core.
 
-A fresh interpreter and not a fork: the process that starts it may hold process groups, GPUs and threads. It ends when
-its connection is closed, and with the process that started it.
+They are not forked, because the process that starts them may hold process groups, GPUs and threads. A helper process
+ends when its connection is closed, and with the process that started it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from collections.abc import Sequence
 from headway.core.process import title
 from headway.engine.reaper import PR_SET_PDEATHSIG, prctl
 
-PATIENCE_S = 2.0  # for a process whose connection was closed
+PATIENCE_S = 2.0  # how long a process may run after its connection was closed
 
 
 class HelperProcess:
-    """Starts at once, and belongs to the thread that starts it.
+    """A helper process, which starts immediately and belongs to the thread that starts it.
 
     Args:
         entry: The module whose ``main(connection, fds)`` it runs.
-        purpose: What it is, for its title in ``ps``.
-        name: The same in a word, for ``top``.
-        fds: Files that are passed on to it.
+        purpose: A description of the process, for its title in ``ps``.
+        name: A one-word description, for ``top``.
+        fds: File descriptors that are passed to it.
     """
 
     def __init__(self, entry: str, purpose: str, name: str, fds: Sequence[int] = ()) -> None:
@@ -41,7 +41,7 @@ class HelperProcess:
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno(), *fds], stdin=subprocess.DEVNULL)
 
     def exit_code(self) -> int:
-        """Wait for its end."""
+        """Wait for the process to end and return its exit code."""
         return self._process.wait()
 
     def close(self) -> None:
@@ -55,7 +55,7 @@ class HelperProcess:
 
 
 def main() -> None:
-    """The helper process."""
+    """Run the helper process."""
     parent, entry, long_title, name = sys.argv[1:5]
     connection, *fds = map(int, sys.argv[5:])
     title.set_title(long_title, name)

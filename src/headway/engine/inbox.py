@@ -1,4 +1,4 @@
-"""The inbox of an engine: events from other threads, and the wake-up event that workers signal too."""
+"""The inbox of an engine: events from other threads, and the wake-up event, which workers also signal."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import threading
 
 
 class Inbox:
-    """``post`` works from any thread and at any time; everything else belongs to the thread that pumps."""
+    """The queue of events. Any thread may call ``post`` at any time; all else is for the thread that pumps."""
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._wake_up: int | None = None
-        self._guard = threading.RLock()  # prevents a write to an eventfd that is being closed
+        self._guard = threading.RLock()  # prevents writing to an eventfd that is being closed
 
     @property
     def is_open(self) -> bool:
         return self._wake_up is not None
 
     def fileno(self) -> int:
-        """An eventfd: readable when something was posted, or when a worker sent more than metrics."""
+        """Return an eventfd, which is readable if an event was posted or a worker sent more than metrics."""
         assert self._wake_up is not None
         return self._wake_up
 
     def open(self) -> None:
-        self._wake_up = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # set: something may have been posted already
+        self._wake_up = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # set, since events may already be queued
 
     def post(self, event: object) -> None:
         self._events.put(event)
@@ -35,7 +35,7 @@ class Inbox:
                 os.eventfd_write(self._wake_up, 1)
 
     def take(self) -> list[object]:
-        """Return and clear all posted events."""
+        """Return all posted events and reset the wake-up event."""
         os.eventfd_read(self.fileno())
         events = []
         with contextlib.suppress(queue.Empty):

@@ -1,7 +1,7 @@
-"""The inline engine: the only worker is this process, so that ``breakpoint()`` and closures work.
+"""The inline engine: this process is the only worker, so that ``breakpoint()`` works and closures are not pickled.
 
-The function runs inside :meth:`InlineEngine.pump`, and its messages are delivered from inside its own calls:
-one thread, no copies.
+The function runs inside :meth:`InlineEngine.pump`, and its messages are delivered from inside its own calls, on one
+thread and without copies.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from headway.engine.resources.broker import RunResources
 
 
 class InlineEngine:
-    """See :class:`headway.engine.base.Engine` for what each method promises.
+    """The engine whose only worker is this process; :class:`headway.engine.base.Engine` documents each method.
 
     Args:
         scaling: What the worker needs.
-        task: What it runs.
+        task: The task that the worker runs.
         preload: Modules that one-shot processes need.
         warm: Modules that one-shot processes need later.
     """
@@ -150,7 +150,7 @@ class InlineEngine:
 
     @contextlib.contextmanager
     def our_code(self) -> Iterator[None]:
-        """Called from the function; when it continues, a KeyboardInterrupt tells it that a stop was requested."""
+        """Run Headway code called by the user's function; if the run was asked to stop, raise KeyboardInterrupt."""
         self.in_user_code = False
         try:
             yield
@@ -169,7 +169,7 @@ class InlineEngine:
         self._deliver([FromWorker(self._attempt, 0, message)])
 
     def deliver_posted(self, timeout_s: float | None) -> None:
-        """Deliver what other threads have posted; wait for the first event, at most ``timeout_s``."""
+        """Deliver the events that other threads posted; wait at most ``timeout_s`` for the first one."""
         with contextlib.suppress(queue.Empty):
             first = self._posted.get_nowait() if timeout_s == 0 else self._posted.get(timeout=timeout_s)
             self._deliver([first])
@@ -181,7 +181,7 @@ class InlineEngine:
 
 
 class _Link:
-    """The worker's connection: a call of the user's function goes straight into the controller and back."""
+    """The worker's connection: messages from the user's function are direct calls into the controller."""
 
     alone = True
 
@@ -209,7 +209,7 @@ class _Link:
 
 @contextlib.contextmanager
 def _environment(env: dict[str, str]) -> Iterator[None]:
-    """Set these variables; at the end restore what was set before."""
+    """Set these variables, and restore the previous environment at the end."""
     before = dict(os.environ)
     os.environ.update(env)
     try:
@@ -221,7 +221,7 @@ def _environment(env: dict[str, str]) -> Iterator[None]:
 
 
 def _place_by_torchrun(scaling: ScalingConfig) -> RankAssignment | None:
-    """The ranks that an outer torchrun gave this process, if there is one."""
+    """Return the ranks that an outer torchrun assigned to this process, if there is one."""
     outer = outer_ranks()
     if outer is None:
         return None

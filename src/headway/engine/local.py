@@ -1,4 +1,4 @@
-"""The engine for this machine: processes forked by a fork server, messages over inherited sockets, no port at all."""
+"""The engine for this machine: processes forked by a fork server, and messages over inherited sockets, not ports."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from headway.engine.process_stats import OutsideStacks, ProcessStats, ProcessTab
 from headway.engine.resources import hardware
 from headway.engine.resources.broker import RunResources
 
-PATIENCE_S = 0.5  # for the fork server to report the exits of workers that it was asked to kill
+PATIENCE_S = 0.5  # how long the fork server may take to report the exits of workers that it was asked to kill
 
 _READ = selectors.EVENT_READ
 
 
 class LocalEngine:
-    """See :class:`headway.engine.base.Engine` for what each method promises.
+    """The engine for this machine; :class:`headway.engine.base.Engine` documents each method.
 
     Args:
-        scaling: How many workers, and what each of them needs.
-        preload: Modules that the fork server has imported before it forks.
-        warm: Modules that it imports when there is time.
+        scaling: The number of workers and the resources each of them needs.
+        preload: Modules that the fork server imports before it forks.
+        warm: Modules that the fork server imports when there is time.
     """
 
     in_process = False
@@ -47,9 +47,9 @@ class LocalEngine:
         self.resources = RunResources(scaling, self._inbox.post)
         self._session: ForkSession | None = None
         self._attempt = 0
-        self._num_oom_kills: int | None = None  # when the workers were launched
+        self._num_oom_kills: int | None = None  # the count when the workers were launched
         self._processes = ProcessTable()
-        self._fork_server_due: float | None = None  # when it must have killed those that it was asked to kill
+        self._fork_server_due: float | None = None  # when it must have killed the workers that it was asked to kill
 
     def open(self, deliver: Deliver) -> None:
         self._deliver = deliver
@@ -91,7 +91,7 @@ class LocalEngine:
                 os.close(store)
         except OSError as error:
             self._channels.drop_all()
-            self._close_session()  # the fork server kills those that it has forked already
+            self._close_session()  # the fork server kills the workers that it already forked
             raise EngineError(f"workers could not be launched: {error}") from error
 
     def send(self, index: int, message: ToWorker) -> None:
@@ -111,7 +111,7 @@ class LocalEngine:
             try:
                 self._session.send(Signal(index=channel.index, number=int(number)))
             except OSError:
-                return  # the fork server has ended, and its workers with it
+                return  # the fork server and its workers have ended
 
     def process_stats(self, index: int) -> ProcessStats | None:
         channel = self._channels[index]
@@ -145,7 +145,7 @@ class LocalEngine:
             self.resources.look(now)
 
     def _kill_without_fork_server(self) -> None:
-        """It is busy with a long import, or stopped."""
+        """Kill the workers directly, because the fork server is busy with a long import or stopped."""
         self._fork_server_due = None
         end_groups(self._channels.pids)
         if self._session is not None and not self._channels.all_exited:
@@ -164,19 +164,19 @@ class LocalEngine:
 
     def _on_session(self, session: ForkSession, events: int) -> None:
         if session is not self._session:
-            return  # closed by what was handled before
+            return  # an event handled earlier closed it
         exited = session.receive()
         if exited is not None:
             if exited.code is None:
                 self.resources.on_launch_failed(exited.index)
             return self._on_exit(exited)
         self._close_session()  # the fork server has ended; the kernel ends its workers
-        end_groups(self._channels.pids)  # and this ends what those have started, such as loader processes
+        end_groups(self._channels.pids)  # ends what the workers started, for example loader processes
         for channel in self._channels:
             self._on_exit(Exited(index=channel.index, reason="was killed with the process that forks workers"))
 
     def _on_exit(self, exited: Exited) -> None:
-        """Deliver the exit, after everything else the worker has sent, which may still be in its socket."""
+        """Deliver the exit after everything else the worker sent, which may still be in its socket."""
         channel = self._channels[exited.index]
         if channel.exited:
             return

@@ -1,10 +1,10 @@
-"""One-shot processes: forked by a fork server beside the workers, they answer one question and end.
+"""One-shot processes: forked by the workers' fork server, they answer one question and exit.
 
     calling thread ══ session ══ fork server
        ╚═════ connection ═══ process            ▸ Ready ◂ question ▸ answer
 
-The thread that asks waits, however long it takes; another one may cancel. What the process has started ends with it,
-and all of it with the driver, as workers do.
+The asking thread waits, however long it takes; a different thread may cancel. Everything the process started ends with
+it, and all of them end with the driver, as workers do.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from headway.engine.channel import shut
 from headway.engine.fork_server import Fork, Signal
 from headway.engine.fork_server_client import ForkSession
 
-EXIT_S = 10.0  # after its answer: time for exit handlers
-PATIENCE_S = 0.5  # after a kill: time for the fork server to report it
+EXIT_S = 10.0  # how long exit handlers may run after the answer
+PATIENCE_S = 0.5  # how long the fork server may take to report the exit of a killed process
 
 _READ = selectors.EVENT_READ
 
 
 class ForkedOneShotProcess:
-    """See :class:`headway.engine.base.OneShotProcess` for what each method promises.
+    """A forked one-shot process; :class:`headway.engine.base.OneShotProcess` documents each method.
 
     Args:
         entry: The module whose ``main(connection)`` it runs.
-        preload: Modules that its fork server has imported.
+        preload: Modules that its fork server imports before it forks.
         warm: Modules that its fork server imports when there is time.
     """
 
@@ -44,7 +44,7 @@ class ForkedOneShotProcess:
         self._entry = entry
         self._preload, self._warm = preload, warm
         self._cancelled = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._closing = threading.Lock()  # cancel() must not use a file number that was closed and reused
+        self._closing = threading.Lock()  # so that cancel() never writes to a file number that was closed and reused
         self._is_open = True
         self._pid: int | None = None
         self._answer: object = None
@@ -106,7 +106,7 @@ class ForkedOneShotProcess:
                 return self._killed(selector, session, self._answer or TimedOut())
 
     def _read(self, connection: socket.socket, frames: Frames, question: object, timeout_s: float | None) -> bool:
-        """Read what the process has sent; False when nothing more can come."""
+        """Read the messages that the process sent; return False if no more can arrive."""
         try:
             data = connection.recv(1 << 18, socket.MSG_DONTWAIT)
             for message in frames.feed(data):
@@ -122,7 +122,7 @@ class ForkedOneShotProcess:
         return bool(data)
 
     def _killed(self, selector: selectors.BaseSelector, session: ForkSession, outcome: object) -> object:
-        """Kill it, through the fork server and directly: the fork server may be busy with a long import."""
+        """Kill the process, both through the fork server, which may be busy with a long import, and directly."""
         with contextlib.suppress(OSError):
             session.send(Signal(index=0, number=int(signal.SIGKILL)))
         if self._pid is not None:

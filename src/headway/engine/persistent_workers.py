@@ -1,7 +1,7 @@
-"""Persistent workers: they outlive a run, and the next run finds the same processes with what they have imported.
+"""Persistent workers, which outlive a run, so that the next run uses the same processes with everything they imported.
 
 To the controller of a run they look like any others: a worker that becomes idle has exited for its run, and one that is
-launched again is ready at once. A run that fails ends its workers; the next one gets new ones.
+launched again is ready immediately. If a run fails, its workers are ended, and the next run gets new ones.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ START_S = 120.0
 
 
 class PersistentEngine:
-    """A local engine that one run after another opens and closes, until ``shut_down``.
+    """A local engine that consecutive runs open and close, until ``shut_down``.
 
-    See :class:`headway.engine.base.Engine` for what each method promises.
+    See :class:`headway.engine.base.Engine` for what each method guarantees.
 
     Args:
-        scaling: How many workers, and what each of them needs.
-        preload: Modules that the fork server has imported before it forks.
-        warm: Modules that it imports when there is time.
+        scaling: The number of workers and the resources each of them needs.
+        preload: Modules that the fork server imports before it forks.
+        warm: Modules that the fork server imports when there is time.
     """
 
     in_process = False
@@ -46,21 +46,21 @@ class PersistentEngine:
     def __init__(self, scaling: ScalingConfig, preload: Sequence[str] = (), warm: Sequence[str] = ()) -> None:
         self._local = LocalEngine(scaling, preload, warm)
         self._is_open = False
-        self._deliver: Deliver | None = None  # of the run that is using the workers, if one is
+        self._deliver: Deliver | None = None  # delivers to the run that is using the workers, if any
         self._attempt = 0
-        self._num_workers = 0  # of the latest launch
+        self._num_workers = 0  # in the latest launch
         self._ready: dict[int, Ready] = {}
         self._idle: set[int] = set()
         self._exited: set[int] = set()
         self._granted = False
 
     def start(self, num_workers: int, owner: str, say: Callable[[str], None]) -> None:
-        """Start workers that wait for their first run, as soon as what they need is free.
+        """Start workers that wait for their first run, as soon as the resources they need are free.
 
         Args:
-            num_workers: How many.
-            owner: The name shown to others that wait for the same resources.
-            say: Called with a line if there is something to wait for.
+            num_workers: The number of workers to start.
+            owner: The owner of the workers, shown to runs that wait for the same resources.
+            say: Called with a line of text if the resources are not free yet.
         """
 
         def on_events(events: Sequence[object]) -> None:
@@ -108,7 +108,7 @@ class PersistentEngine:
 
     def launch(self, attempt: int, num_workers: int) -> None:
         num_idle = -1
-        while num_idle != len(self._idle):  # exits since the last run were not handled yet
+        while num_idle != len(self._idle):  # idle workers may have exited since the last run, unnoticed
             num_idle = len(self._idle)
             self._local.pump(0)
         self._attempt, self._num_workers = attempt, num_workers
@@ -144,7 +144,7 @@ class PersistentEngine:
         self._local.post(event)
 
     def close(self) -> None:
-        """The end of a run: idle workers are kept, unless one of them is missing."""
+        """End a run: keep the idle workers, unless one of them is missing."""
         self._deliver = None
         if len(self._idle) < max(1, self._num_workers):
             self.shut_down()
@@ -161,7 +161,7 @@ class PersistentEngine:
             self._deliver(passed)
 
     def _seen(self, event: FromWorker) -> FromWorker | None:
-        """The message to pass to the run; None if the run has seen it before."""
+        """Return the message as the run should see it; None if the run has seen it before."""
         message = event.message
         match message:
             case Ready():
@@ -173,5 +173,5 @@ class PersistentEngine:
                 self._exited.add(event.rank)
                 if event.rank in self._idle:
                     self._idle.discard(event.rank)
-                    return None  # its run has seen its exit when it became idle
+                    return None  # its run saw it exit when it became idle
         return FromWorker(self._attempt, event.rank, message)

@@ -1,10 +1,10 @@
-"""Statistics of a process and its descendants from ``/proc``, and stacks of a process that does not answer.
+"""Statistics of a process and its descendants from ``/proc``, and stacks of a process that does not respond.
 
     /proc/*/stat ──▶ ProcessTable ──▶ ProcessTree(pid): descendants, its session, orphans ──▶ ProcessStats
 
-CPU time alone does not tell a busy thread from a stuck one: on a crowded machine a thread that computes all the
-time gets a few percent of a core. So the time is counted in which threads *could run*: in which they ran, or waited for
-a CPU (the run delay in ``schedstat``).
+CPU time alone does not distinguish work from a stall: on a crowded machine, a thread that computes all the time gets a
+few percent of a core. So the statistics count the time in which threads *could run*: they either ran or waited for a
+CPU (the run delay in ``schedstat``).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-STACKS_SIGNAL = signal.SIGRTMIN + 12  # on it a worker's faulthandler writes all stacks, even if Python is stuck
-OWN_THREADS = "hw-"  # prefix of the kernel's names of our own threads in a worker, which are not counted as work
-TABLE_LASTS_S = 0.2  # long enough to look at all ranks, one after the other
+STACKS_SIGNAL = signal.SIGRTMIN + 12  # makes a worker's faulthandler write all stacks, even if Python is stuck
+OWN_THREADS = "hw-"  # prefix of the kernel names of Headway's threads in a worker, which are not counted as work
+TABLE_LASTS_S = 0.2  # long enough to look at all ranks
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -32,14 +32,14 @@ class ProcessStats:
     """Statistics of one process and its descendants. Times start at an arbitrary moment; only their growth matters.
 
     Args:
-        state: Of its main thread, as in /proc: R running, S sleeping, D waiting for a disk, T stopped, Z ended; ""
-            if unknown.
-        cpu_s: CPU time of its main thread.
-        delay_s: How long its main thread has waited for a CPU.
-        all_s: How long its threads ran or waited for a CPU, without our own threads.
-        tree_s: The same for the process and its descendants.
+        state: The state of its main thread, as in /proc: R running, S sleeping, D waiting for a disk, T stopped,
+            Z ended; "" if unknown.
+        cpu_s: The CPU time of its main thread.
+        delay_s: How long its main thread waited for a CPU.
+        all_s: How long its threads, except Headway's, ran or waited for a CPU.
+        tree_s: How long the threads of the process and its descendants, except Headway's, ran or waited for a CPU.
         waits_in: The kernel function that it sleeps in; "" if unknown.
-        moved_bytes: What the process and its descendants have read from files and pipes, and written to them.
+        moved_bytes: The bytes that the process and its descendants read from or wrote to files and pipes.
     """
 
     state: str = ""
@@ -53,7 +53,7 @@ class ProcessStats:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A process in the table. ``reaped_s``: CPU time of children that have ended and were waited for."""
+    """A process in the table. ``reaped_s``: the CPU time of its children that have ended and were reaped."""
 
     pid: int
     state: str
@@ -65,7 +65,7 @@ class Entry:
 
 
 class ProcessTable:
-    """All processes of this machine, read again after ``TABLE_LASTS_S``."""
+    """All processes of this machine; read again after ``TABLE_LASTS_S``."""
 
     def __init__(self) -> None:
         self._entries: dict[int, Entry] = {}
@@ -98,9 +98,9 @@ def _read(path: str) -> str:
 
 
 def members(root: int, entries: Mapping[int, Entry], known: Mapping[int, int] | None = None) -> set[int]:
-    """The processes that come from ``root``: its descendants, its session, and those of ``known`` (pid -> start).
+    """Return the processes started by ``root``: its descendants, its session, and those in ``known`` (pid -> start).
 
-    A process whose parent has ended has another parent; its session tells where it comes from, or that it was known.
+    A process whose parent ended gets a different parent, so its origin is only visible from its session or ``known``.
     """
     children: dict[int, list[int]] = {}
     for entry in entries.values():
@@ -119,7 +119,7 @@ def members(root: int, entries: Mapping[int, Entry], known: Mapping[int, int] | 
 
 @dataclass
 class _Usage:
-    """What a process has used until one moment."""
+    """The usage of a process up to one moment."""
 
     runnable_s: float
     reaped_s: float
@@ -128,7 +128,7 @@ class _Usage:
 
 @dataclass
 class ProcessTree:
-    """A worker's process and its descendants; each look adds what they have used since the last one."""
+    """A worker's process and its descendants; each :meth:`look` adds what they have used since the previous one."""
 
     pid: int
     _known: dict[int, int] = field(default_factory=dict)
@@ -138,7 +138,7 @@ class ProcessTree:
     _moved_bytes: int = 0
 
     def look(self, table: ProcessTable) -> ProcessStats | None:
-        """The statistics; None if the process has ended."""
+        """Return the statistics; None if the process has ended."""
         entries = table.entries()
         if self.pid not in entries:
             return None
@@ -164,12 +164,12 @@ class ProcessTree:
 def _waits_in(pid: int) -> str:
     try:
         return _read(f"/proc/{pid}/wchan").strip("0\n")
-    except OSError:  # not every user may read it
+    except OSError:  # not every user is allowed to read it
         return ""
 
 
 def _usage(entry: Entry) -> _Usage:
-    """How long its threads, ended ones included, ran or waited for a CPU, without our own threads."""
+    """Return how long its threads, including ended ones but not Headway's, ran or waited for a CPU."""
     runnable_s = entry.cpu_s
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{entry.pid}/task"):
@@ -181,7 +181,7 @@ def _usage(entry: Entry) -> _Usage:
 
 
 def _moved_bytes(pid: int) -> int:
-    """Bytes read and written, without sockets, which the kernel does not count."""
+    """Return the bytes read and written, without sockets, which the kernel does not count."""
     try:
         counts = dict(line.split(": ") for line in _read(f"/proc/{pid}/io").splitlines())
         return int(counts["rchar"]) + int(counts["wchar"])
@@ -190,7 +190,7 @@ def _moved_bytes(pid: int) -> int:
 
 
 def _times(directory: str) -> tuple[float, float]:
-    """How long a thread ran, and waited for a CPU (0 where the kernel keeps no ``schedstat``)."""
+    """Return how long a thread ran, and how long it waited for a CPU (0 if the kernel has no ``schedstat``)."""
     try:
         ran, waited, *_ = _read(f"{directory}/schedstat").split()
         return int(ran) / 1e9, int(waited) / 1e9
@@ -200,17 +200,17 @@ def _times(directory: str) -> tuple[float, float]:
 
 
 def name_this_thread(name: str) -> None:
-    """Give this thread a name for the kernel, ``top`` and ``py-spy``; 15 characters are kept."""
+    """Give this thread a name for the kernel, ``top`` and ``py-spy``; only 15 characters are kept."""
     with contextlib.suppress(OSError):
         Path("/proc/thread-self/comm").write_text(name)
 
 
 class OutsideStacks:
-    """The stacks of a process that does not answer: requested now, read a moment later.
+    """The stacks of a process that does not respond: requested now, read a moment later.
 
     Args:
         pid: The process.
-        file: Where its faulthandler writes on ``STACKS_SIGNAL``; "" if it does not.
+        file: The file to which its faulthandler writes on ``STACKS_SIGNAL``; "" if it has no handler.
     """
 
     def __init__(self, pid: int, file: str) -> None:
@@ -218,7 +218,7 @@ class OutsideStacks:
         self._before = self._size()
         self._spy: subprocess.Popen[bytes] | None = None
         self._output: IO[bytes] | None = None
-        if self._file is not None and self._file.exists():  # else it has no handler, and the signal would end it
+        if self._file is not None and self._file.exists():  # without a handler, the signal would end it
             with contextlib.suppress(OSError):
                 os.kill(pid, STACKS_SIGNAL)
         if py_spy := shutil.which("py-spy"):
@@ -237,11 +237,11 @@ class OutsideStacks:
             return 0
 
     def read(self) -> tuple[str, str]:
-        """The output of faulthandler since the request, and that of py-spy; either may be empty."""
+        """Return the output of faulthandler since the request, and the output of py-spy; either may be empty."""
         return self._faulthandler_output(), self._py_spy_output()
 
     def close(self) -> None:
-        """End py-spy if it still runs."""
+        """End py-spy if it is still running."""
         self._py_spy_output()
 
     def _faulthandler_output(self) -> str:

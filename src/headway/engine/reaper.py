@@ -2,10 +2,10 @@
 
     driver ── reaper ── reaper ── fork server ── workers ── what they have started
 
-A reaper only waits for the end of the fork server and of the driver, and loads no modules. The fork server
-ends all its workers when the driver has ended; if the fork server is killed too, its descendants become children of the
-nearest reaper (a child subreaper, prctl(2)), which kills them. There are two, so that killing any one of them, together
-with driver and fork server or long before, leaves one that does this.
+A reaper waits for the fork server and the driver to end, does nothing else and loads nothing. The fork server ends all
+its workers when the driver has ended. If the fork server is killed as well, its descendants become children of the
+nearest reaper (a child subreaper, prctl(2)), which kills them. There are two reapers, so that if one of them is killed,
+together with the driver and the fork server or long before, the other still does this.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_GRACE_S = 0.5  # for the fork server to end by itself after the driver; it may be importing or stopped
+_GRACE_S = 0.5  # how long the fork server may take to end after the driver; it may be importing or stopped
 _STARTED_AT = time.time()
 _CLOCK_RESOLUTION_S = 0.1  # clocks of filesystems are coarse
 prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
 def fork_under_reapers(driver: int, directory: str) -> None:
-    """Fork twice: the innermost child returns as the fork server, the two other processes become its reapers.
+    """Fork twice: the innermost child returns as the fork server, and the other two processes become its reapers.
 
     Args:
         driver: A pidfd of the driver.
-        directory: Temporary files of the fork server and its workers; removed at the end.
+        directory: The directory for temporary files of the fork server and its workers; removed at the end.
     """
-    # Whatever the driver has blocked. SIGTERM is for the driver and for workers, which unblock it when they can handle
-    # it. systemd and Slurm send it to all processes of a program: it must not end the workers by ending this process.
+    # Block SIGTERM only, whatever the driver blocked. SIGTERM is for the driver and for workers, which unblock it when
+    # they can handle it. systemd and Slurm send it to all processes of a program: if it ended the fork server, the
+    # workers would end with it.
     signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGTERM])
     for grace_s in (2 * _GRACE_S, _GRACE_S):  # the inner reaper goes first
         adopt_orphans()
@@ -50,12 +51,12 @@ def fork_under_reapers(driver: int, directory: str) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parents end."""
+    """Become the parent of descendants whose parents end."""
     prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end_children() -> None:
-    """Kill all children and, as their parents end, all descendants; return when the last has ended."""
+    """Kill all children and, as their parents end, all descendants; return when the last one has ended."""
     with contextlib.suppress(ChildProcessError, OSError):
         while True:
             for pid in children(os.getpid()):
@@ -64,13 +65,13 @@ def end_children() -> None:
 
 
 def children(pid: int) -> list[int]:
-    """The children of a process with one thread."""
+    """Return the children of a single-threaded process."""
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         return [int(child) for child in file.read().split()]
 
 
 def send_signal(pid: int, number: int) -> None:
-    """SIGKILL reaches everything the worker started; anything else, its own process alone."""
+    """Send a signal to a worker: SIGKILL to its complete process group, any other signal to its process only."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
     if number == signal.SIGKILL:
@@ -79,10 +80,10 @@ def send_signal(pid: int, number: int) -> None:
 
 
 def sweep_shared_memory(pid: int) -> None:
-    """Remove shared memory of a process that has ended: a loader process may be killed before torch unlinks it.
+    """Remove shared memory of a process that has ended, since a loader process may be killed before torch unlinks it.
 
-    Containers may share ``/dev/shm`` and not their process numbers: files of other users, and files older than this
-    process, do not belong to a child of this process.
+    Containers may share ``/dev/shm`` but not their process numbers. Files of other users and files older than this
+    process cannot belong to one of its children.
     """
     for path in glob.glob(f"/dev/shm/torch_{pid}_*"):
         with contextlib.suppress(OSError):
@@ -107,16 +108,17 @@ def _guard(child: int, driver: int, directory: str, grace_s: float) -> NoReturn:
 
 
 def _adopted_fork_server() -> int | None:
-    """The fork server, if it became a child of this process because the inner reaper was killed; else None.
+    """Return the fork server if it is this process's child now because the inner reaper was killed; otherwise None.
 
-    The inner reaper leaves no child behind unless it is killed. What the fork server leaves behind is no fork server.
+    The inner reaper leaves no child behind unless it is killed. A child that the fork server left behind is not a fork
+    server.
     """
     left = children(os.getpid())
     return left[0] if len(left) == 1 and _is_fork_server(left[0]) else None
 
 
 def _is_fork_server(pid: int) -> bool:
-    """Whether a process was forked from this one without another program or session since; workers have their own."""
+    """Whether a process was forked from this one and has not changed its session since, as workers do."""
     with contextlib.suppress(OSError):
         return os.getsid(pid) == os.getsid(0)
     return False
@@ -130,8 +132,8 @@ def _first_of(*pidfds: int, timeout_s: float | None = None) -> list[int]:
 
 
 def _close_all_but(kept: int) -> None:
-    """Close inherited files, the control socket among them: the driver must see it close when the fork server ends."""
+    """Close inherited files, including the control socket: the driver must see it close when the fork server ends."""
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd > 2 and fd != kept:
-            with contextlib.suppress(OSError):  # the file of the listing itself
+            with contextlib.suppress(OSError):  # the file descriptor of the listing itself
                 os.close(fd)

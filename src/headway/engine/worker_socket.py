@@ -1,4 +1,4 @@
-"""A worker's end of the socket to its controller; the fork server hands it to the worker."""
+"""The worker's end of the socket to its controller, passed to the worker by the fork server."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ CLOSED = "the controller of this run has exited"
 
 
 class WorkerSocket:
-    """Sends and receives messages. The controller reads metrics when it has time; all else wakes it up."""
+    """The socket that sends and receives a worker's messages.
+
+    The controller reads metrics when it has time; all other messages wake it up.
+    """
 
     def __init__(self, connection: socket.socket, wake_up: int) -> None:
-        """An end of a connection.
+        """Wrap the worker's end of a connection.
 
         Args:
-            connection: Inherited from the engine.
+            connection: The socket inherited from the engine.
             wake_up: An eventfd that the controller waits for.
         """
         self._socket = connection
@@ -40,7 +43,7 @@ class WorkerSocket:
             os.eventfd_write(self._wake_up, 1)
 
     def receive(self) -> list[ToWorker]:
-        """Wait for data, and return the messages that it completes; EngineError when the controller has exited."""
+        """Wait for data and return the messages that it completes; raise EngineError if the controller has exited."""
         data = self._socket.recv(READ_BYTES)
         if not data:
             raise EngineError(CLOSED)

@@ -1,4 +1,4 @@
-"""A worker's connection to its controller: what a session needs, over whatever transport the engine provides."""
+"""A worker's connection to its controller, over whatever transport the engine provides."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from headway.worker.process.vital_threads import start_vital_thread
 
 
 class Connection(Protocol):
-    """What a session needs of a connection."""
+    """A connection to the controller, as a session needs it."""
 
     alone: bool  # whether the controller runs in the caller's thread
 
     def send(self, message: ToController, *, wake: bool = True) -> None:
-        """Send a message. Returns at once unless the buffer is full. It must not be interrupted.
+        """Send a message. Returns immediately unless the buffer is full. It must not be interrupted.
 
-        ``wake=False``: the controller need not read it at once.
+        ``wake=False``: the controller need not read it immediately.
         """
 
     def report(self, seq: int, time: float, metrics: bytes, staged: bool, pending: bool, cursor: bytes = b"") -> None:
         """Send a Report."""
 
     def wait(self, done: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Wait until a received message makes ``done()`` true; False when the timeout passes first.
+        """Wait until a received message makes ``done()`` true; return False if the timeout passes first.
 
-        EngineError when the controller has exited: then no message will come.
+        Raises EngineError if the controller has exited, because no message will arrive.
         """
 
 
 class Transport(Protocol):
-    """A worker's end of its engine's connection. One thread receives; senders hold ``speaking``."""
+    """The worker's end of its engine's connection. One thread receives; senders hold ``speaking``."""
 
     def send(self, message: ToController, *, wake: bool = True) -> None:
         """See :meth:`Connection.send`."""
@@ -43,11 +43,11 @@ class Transport(Protocol):
         """Send a Report."""
 
     def receive(self) -> list[ToWorker]:
-        """Wait for messages; EngineError or ConnectionError when the controller has exited."""
+        """Wait for messages; raise EngineError or ConnectionError if the controller has exited."""
 
 
 class ThreadedConnection:
-    """A transport with a thread that receives. User code may report from several threads, hence ``speaking``."""
+    """A transport with a receiving thread. Senders hold ``speaking``, as user code may report from several threads."""
 
     alone = False
 
@@ -55,7 +55,7 @@ class ThreadedConnection:
         self._transport = transport
         self._received = threading.Condition()
         self._handler: Callable[[ToWorker], None] | None = None
-        self._next: Start | None = None  # of the next run, for a persistent worker
+        self._next: Start | None = None  # the Start of a persistent worker's next run
         self._is_closed = False
 
     def send(self, message: ToController, *, wake: bool = True) -> None:
@@ -82,7 +82,7 @@ class ThreadedConnection:
         return start
 
     def listen(self, receive: Callable[[ToWorker], None]) -> None:
-        """Call ``receive`` with every message from now on, in a thread of its own."""
+        """Call ``receive`` with every message from now on, in a separate thread."""
         is_listening = self._handler is not None
         self._handler = receive
         if not is_listening:

@@ -1,4 +1,4 @@
-"""The datasets of one rank: their positions and statistics, and how many batches all ranks have."""
+"""The datasets of one rank: their positions and statistics, and the number of batches that all ranks have."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class DatasetShard(Protocol):
     """This rank's part of a dataset."""
 
     def position(self) -> Mapping[str, Any] | None:
-        """Where a resumed run continues, as JSON can hold it; None before the first batch."""
+        """Return the position where a resumed run continues, as JSON data; None before the first batch."""
 
     def stats(self) -> DatasetStats | None:
-        """Statistics of its pipeline; None where there are none yet."""
+        """Return the statistics of its pipeline; None if there are none yet."""
 
 
 class DataClient:
@@ -27,7 +27,7 @@ class DataClient:
 
     def __init__(self, requests: PendingRequests, cursors: Mapping[str, DatasetCursor]) -> None:
         self._requests = requests
-        self.cursors = cursors  # where each dataset resumes, as the checkpoint says
+        self.cursors = cursors  # where each dataset resumes, from the checkpoint
         self._shards: dict[str, DatasetShard] = {}
         self._common: dict[tuple[str, int], CommonBatchCount] = {}
 
@@ -36,30 +36,30 @@ class DataClient:
         self._shards[name] = shard
 
     def positions(self) -> dict[str, Any]:
-        """Where each dataset is now."""
+        """Return the current position in each dataset."""
         return {name: found for name, shard in self._shards.items() if (found := shard.position()) is not None}
 
     def send_stats(self) -> None:
-        """Send the statistics of all pipelines. Called by the heartbeat's thread."""
+        """Send the statistics of all pipelines; called by the heartbeat's thread."""
         if stats := {name: found.to_json() for name, shard in list(self._shards.items()) if (found := shard.stats())}:
             self._requests.tell(DataStats(text=json.dumps(stats).encode()), wake=False)
 
     def announce_batches(self, dataset: str, epoch: int, count: int, *, ended: bool) -> None:
-        """Tell the other ranks how many batches of an epoch this rank has, as far as it knows.
+        """Tell the other ranks how many batches of an epoch this rank is known to have.
 
         Args:
-            dataset: Its name.
+            dataset: The name of the dataset.
             epoch: The number of the epoch.
-            count: The number of batches.
-            ended: Whether there are no more.
+            count: The number of batches so far.
+            ended: Whether the epoch has no more batches.
         """
         self._requests.tell(BatchCount(dataset=dataset, epoch=epoch, count=count, ended=ended))
 
     def all_have_batch(self, dataset: str, epoch: int, number: int) -> bool:
-        """Whether every rank has this batch; waits until that is known.
+        """Return whether every rank has this batch; wait until that is known.
 
         Args:
-            dataset: Its name.
+            dataset: The name of the dataset.
             epoch: The number of the epoch.
             number: The number of the batch, from 0.
         """

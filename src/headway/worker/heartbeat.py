@@ -1,7 +1,7 @@
-"""Tells the controller how far this rank is: a thread of its own sends it, whatever the main thread does.
+"""The heartbeat, which reports a rank's progress to the controller from a separate thread, whatever the main one does.
 
-Progress is a number that somebody counts up, which costs nothing. The thread looks at the numbers, and sends them when
-they have changed, else now and then: so that the controller knows that the rank is alive, and how its memory grows.
+Progress is counted by incrementing numbers, which costs nothing. The thread sends the numbers when they have changed,
+and otherwise occasionally, so that the controller knows that the rank is alive and how its memory grows.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from headway.worker.connection import Connection
 from headway.worker.process.vital_threads import start_vital_thread
 
 INTERVAL_S = 0.5
-MAX_INTERVAL_S = 2.0  # where nothing has changed
+MAX_INTERVAL_S = 2.0  # if nothing has changed
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class RankProgress:
-    """Counted up by session, loaders and phases; read by the thread that sends it."""
+    """The counters of a rank's progress, updated by session, loaders and phases, and read by the sending thread."""
 
     def __init__(self) -> None:
         self.batches = 0
@@ -35,7 +35,7 @@ class RankProgress:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Silence is expected in here."""
+        """Mark a phase in which silence is expected."""
         self._phases.append(name)
         try:
             yield
@@ -44,7 +44,7 @@ class RankProgress:
 
     @contextlib.contextmanager
     def waiting(self, operation: WaitOperation) -> Iterator[None]:
-        """The main thread waits in here; what other threads wait for tells nothing about the rank."""
+        """Mark a wait of the main thread; waits of other threads say nothing about the rank and are ignored."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -55,11 +55,11 @@ class RankProgress:
             self._wait = before
 
     def rows_taken(self) -> RowsTaken:
-        """From each dataset that is split among the ranks."""
+        """Return the number of rows taken from each dataset that is split among the ranks."""
         return tuple(sorted(self.taken.copy().items()))
 
     def heartbeat(self) -> Heartbeat:
-        """The progress as it is now."""
+        """Return the current progress."""
         collectives, common = num_collectives()
         return Heartbeat(
             batches=self.batches,
@@ -85,12 +85,12 @@ def _rss_bytes() -> int:
 def start_heartbeat(
     progress: RankProgress, connection: Connection, is_over: Callable[[], bool], send_stats: Callable[[], None]
 ) -> None:
-    """Send heartbeats from a thread, until the run is over.
+    """Send heartbeats from a thread until the run has ended.
 
     Args:
-        progress: What is sent.
-        connection: Where it is sent.
-        is_over: Whether the run is.
+        progress: The progress to send.
+        connection: The connection to the controller.
+        is_over: Returns whether the run has ended.
         send_stats: Called every ``MAX_INTERVAL_S``.
     """
 

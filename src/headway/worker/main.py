@@ -1,7 +1,7 @@
-"""The entry point of a worker: send Ready, become the rank that Start names, run the function, send its outcome, exit.
+"""The entry point of a worker: send Ready, become the rank given by Start, run the function, send its outcome, exit.
 
-The engine starts :func:`main` by name in a new process with its end of the connection; the inline
-engine calls :func:`run_function` in the user's process.
+The engine starts :func:`main` by name in a new process, with the worker's end of the connection. The inline engine
+calls :func:`run_function` in the user's process.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def main(transport: Transport, gpus: list[str], rendezvous: str | None) -> None:
     """Run a worker process; never returns.
 
     Args:
-        transport: Its end of the connection to the controller.
-        gpus: The GPUs that it may use.
-        rendezvous: Where its process group meets, if the engine has a place for that.
+        transport: The worker's end of the connection to the controller.
+        gpus: The GPUs that the worker may use.
+        rendezvous: The rendezvous file of its process group, if the engine provides one.
     """
     install_interrupt_handler()
     connection = ThreadedConnection(transport)
@@ -92,7 +92,7 @@ def _take_part(
         start, session, lambda: unpack_task(start.task), rendezvous=rendezvous
     )
     if isinstance(outcome, FunctionFailed):
-        connection.send(session.progress.heartbeat(), wake=False)  # the failure record names the last progress
+        connection.send(session.progress.heartbeat(), wake=False)  # the failure record includes the last progress
         connection.send(outcome)
         exit_process(1)
     connection.send(outcome)
@@ -101,15 +101,15 @@ def _take_part(
 
 
 def _become_rank(start: Start, before: ProcessSetup | None) -> FunctionFailed | None:
-    """Set the process up; return what prevents that, if anything."""
+    """Set up the process; return the failure message if that fails."""
     try:
         worker_title(start.rank, start.run.num_workers, start.run.name, start.run.attempt)
         apply_setup(start.setup, before)
         redirect_output(*(layout.log(Path(start.run.path), start.rank, stream) for stream in ("out", "err")))
         if start.setup.logging is not None:
-            inherited_logging.apply(start.setup.logging)  # its streams are the rank's own by now
+            inherited_logging.apply(start.setup.logging)  # after redirect_output(), which sets its streams
         seed_random(start.run, start.place)
-    except Exception as error:  # the user's preamble, no such directory, no room for logs: it is the outcome
+    except Exception as error:  # from the user's preamble, a missing directory or a full disk; it becomes the outcome
         return failure_message(error)
     return None
 
@@ -121,10 +121,10 @@ def run_function(
 
     Args:
         start: The worker's rank and run.
-        session: What the function's calls use.
-        unpack: Makes the function.
-        rendezvous: Where its process group meets, if the engine has a place for that.
-        lasting: Whether this process continues afterwards: it is the user's own.
+        session: The session that the function's calls use.
+        unpack: Returns the function.
+        rendezvous: The rendezvous file of its process group, if the engine provides one.
+        lasting: Whether this process continues afterwards because it is the user's program.
     """
     try:
         session.storage.check_visible(start.rank)
@@ -140,19 +140,19 @@ def run_function(
         return FunctionFailed(kind="KeyboardInterrupt", message="", traceback="")
     except SystemExit as error:
         return _exit_outcome(error, session, log=not lasting)
-    except BaseException as error:  # the user's code: whatever it raises is the outcome
+    except BaseException as error:  # whatever the user's code raises is the outcome
         return failure_message(error, log=not lasting)
     finally:
         session.close()
 
 
 def _exit_outcome(error: SystemExit, session: Session, *, log: bool) -> FunctionReturned | FunctionFailed:
-    """The outcome of a function that called sys.exit(), or stopped because all ranks stop."""
+    """Return the outcome of a function that called sys.exit() or stopped because all ranks stop."""
     if error.code not in (0, None):
         return failure_message(error, log=log)
     try:
         session.wait_for_saves()
-    except Exception as save_error:  # of a save in the background: it is the outcome
+    except Exception as save_error:  # the error of a background save is the outcome
         return failure_message(save_error, log=log)
     return FunctionReturned(value=cloudpickle.dumps(None), early=isinstance(error, AgreedStop))
 
@@ -162,14 +162,14 @@ def _packed_value(value: object, *, plain: bool) -> bytes:
         refuse_tensors(value)
     try:
         data: bytes = cloudpickle.dumps(value)
-    except Exception as error:  # the user's own class: it may raise anything here
+    except Exception as error:  # the user's class may raise anything here
         kind = type(value).__qualname__
         raise MetricsError(f"the training function returned a {kind} that cannot be sent back: {error}") from error
     return data
 
 
 def failure_message(error: BaseException, *, log: bool = True) -> FunctionFailed:
-    """An exception as a message. The whole traceback goes to the rank's own log, if it has one."""
+    """Convert an exception to a message, and write the complete traceback to the rank's log, if it has one."""
     if log:
         print(f"{TRACEBACK_FOLLOWS}\n{redact_assignments(full(error))}", end="", file=sys.stderr)
     kind = type(error)
@@ -191,22 +191,22 @@ def failure_message(error: BaseException, *, log: bool = True) -> FunctionFailed
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # the user's own class: its __str__ may raise anything
+    except Exception:  # the user's class: its __str__ may raise anything
         return "(it raises when its text is asked for)"
 
 
 def _packed_error(error: BaseException) -> bytes | None:
-    """The exception as bytes that are known to unpickle; many exceptions do not."""
+    """Pickle the exception; None if it cannot be unpickled again, as is the case for many exceptions."""
     try:
         data: bytes = cloudpickle.dumps(error)
         cloudpickle.loads(data)
-    except Exception:  # the user's own class: it may raise anything here
+    except Exception:  # the user's class may raise anything here
         return None
     return data
 
 
 def unpack_task(data: bytes, loads: Callable[[bytes], Any] = cloudpickle.loads) -> Task:
-    """Unpack the user's function. Its ``__main__`` is copied into this one, so that its classes pickle again."""
+    """Unpack the user's function and copy its ``__main__`` into this one, so that its classes can be pickled again."""
     task: Task = loads(data)
     function: Any = task.call.func if isinstance(task.call, functools.partial) else task.call
     if getattr(function, "__module__", None) == "__main__":

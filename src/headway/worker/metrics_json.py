@@ -1,4 +1,4 @@
-"""Encodes metrics as JSON text, once, in the worker; refuses values that cannot be kept, and names their key."""
+"""Encodes metrics as JSON text, once, in the worker, and refuses values that cannot be kept, stating their key."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 from headway.core.errors import MetricsError
 from headway.storage.fs_ops import MAX_JSON_BYTES
 
-MAX_DEPTH = 100  # of nesting: JSON readers fail at about a thousand
-MAX_BYTES = MAX_JSON_BYTES // 2  # of one report: a line, or a manifest with it, must stay readable
-_MAX_INT = 10**300  # larger ones are no float, so that nothing could rank or plot them
-_LONGEST_KEY = 80  # of the path in a message
+MAX_DEPTH = 100  # the maximum nesting; JSON readers fail at about a thousand
+MAX_BYTES = MAX_JSON_BYTES // 2  # the maximum size of a report: its line, or a manifest with it, must stay readable
+_MAX_INT = 10**300  # larger integers do not fit into a float, so they could not be ranked or plotted
+_LONGEST_KEY = 80  # the maximum length of a path in a message
 
 _Parents = tuple[object, Any] | None  # the containers around a value, the innermost first: (container, its parents)
 
 
 def encode_metrics(metrics: object) -> bytes:
-    """The text that is written to ``metrics.jsonl``.
+    """Return the text that is written to ``metrics.jsonl``.
 
     Raises:
-        MetricsError: A value cannot be kept; the message names its key.
+        MetricsError: If a value cannot be kept; the message states its key.
     """
     if type(metrics) is not dict and not isinstance(metrics, Mapping):
         raise MetricsError(f"report() takes a dict of metrics, got {type(metrics).__name__}")
@@ -42,7 +42,7 @@ def encode_metrics(metrics: object) -> bytes:
 
 
 def _flat(metrics: Mapping[Any, Any]) -> bytes | None:
-    """The text of the most frequent kind of metrics, a flat dict of numbers; None for any other kind."""
+    """Return the text of the most frequent kind of metrics, a flat dict of numbers; None for any other kind."""
     keys, values = tuple(metrics), tuple(metrics.values())
     for value in values:
         kind = type(value)
@@ -60,18 +60,18 @@ def _flat(metrics: Mapping[Any, Any]) -> bytes | None:
     return (template % values).encode()
 
 
-_templates: dict[tuple[Any, ...], str] = {}  # the text of a report, by its keys: a loop reports the same ones each time
+_templates: dict[tuple[Any, ...], str] = {}  # report texts by their keys, which a loop repeats
 
 
 def refuse_tensors(value: object) -> None:
-    """MetricsError for a return value with tensors: they would need memory, perhaps a device, in the driver."""
+    """Raise MetricsError if a return value contains tensors, which would need memory or a device in the driver."""
     for path, item in _leaves(value):
         if _is_torch(item):
             raise MetricsError(f"the training function returned a {_kind(item)}{_at(path)}: {_remedy(item)}")
 
 
 def _check(metrics: Mapping[Any, Any]) -> None:
-    """Refuse what JSON would change, lose or fail at. Depth first, so that an endless nesting ends at the limit."""
+    """Refuse values that JSON would change, lose or fail at. Depth first, so infinite nesting ends at the limit."""
     waiting: list[tuple[str, Any, int, _Parents]] = [("", metrics, 1, None)]
     while waiting:
         path, value, depth, parents = waiting.pop()
@@ -126,13 +126,13 @@ def _too_deep(value: object, parents: _Parents) -> str:
 
 
 def _largest(metrics: Mapping[Any, Any]) -> str:
-    """The largest value, and what to do about it."""
+    """Return the advice for metrics that are too large: to save the largest value in a checkpoint."""
     sizes = {str(key): len(_encode(value)) for key, value in metrics.items()}
     return f"save metrics{_at(max(sizes, key=sizes.__getitem__))} in a checkpoint"
 
 
 def _plain(value: object) -> object:
-    """NumPy numbers and arrays, and mappings of other kinds, as plain data."""
+    """Convert NumPy numbers and arrays, and mappings that are not dicts, to plain data."""
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Mapping):
@@ -166,7 +166,7 @@ def _is_torch(item: object) -> bool:
 
 
 def _leaves(value: object) -> Iterator[tuple[str, object]]:
-    """Values that are no containers, in order, with their paths. Each container is visited once, so that cycles end."""
+    """Yield values that are not containers, in order, with their paths; visit each container once, so cycles end."""
     waiting: list[tuple[str, object]] = [("", value)]
     seen: dict[int, object] = {}
     while waiting:
@@ -184,7 +184,7 @@ def _leaves(value: object) -> Iterator[tuple[str, object]]:
 
 
 def _join(path: str, key: object) -> str:
-    """The path of an item; in a deep nesting only the beginning of the path is kept."""
+    """Return the path of an item; if the nesting is deep, only the beginning of the path is kept."""
     if path.endswith("…"):
         return path
     joined = f"{path}/{_shown(key)}" if path else _shown(key)

@@ -1,4 +1,4 @@
-"""The gate before each report: it keeps a rank from running ahead while all ranks agree on the report to save in."""
+"""The gate before each report, which keeps a rank from running ahead while all ranks agree on the report to save at."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from headway.worker.requests import PendingRequests
 
 
 class AgreedStop(SystemExit):
-    """All ranks stop in this report; their state is saved."""
+    """The exit of a rank because all ranks stop at this report; their state is saved."""
 
 
 class ReportGate:
-    """Opens and closes by messages; ``enter`` is called by the training thread, all else by the connection's."""
+    """The gate, controlled by messages. The training thread enters it; the connection's thread delivers messages."""
 
     def __init__(self, requests: PendingRequests, first_seq: int) -> None:
         self._requests = requests
         self._lock = threading.Lock()  # guards the next two
-        self._entered = first_seq - 1  # the newest report that has begun
+        self._entered = first_seq - 1  # the newest report that began
         self._limit: int | None = None  # the first report that must wait for the agreement
         self._save_at: set[int] = set()
         self._stop_at: int | None = None
 
     def enter(self, seq: int) -> None:
-        """Begin a report; wait while it is beyond the one that was announced as the next."""
+        """Begin a report; wait while its number exceeds the one announced to the controller as this rank's next."""
         while True:
             with self._lock:
                 if self._limit is None or seq < self._limit:
@@ -33,15 +33,15 @@ class ReportGate:
             self._requests.wait("report", lambda: self._limit is None)
 
     def must_save(self, seq: int) -> bool:
-        """Whether all ranks save in this report."""
+        """Whether all ranks save at this report."""
         return seq in self._save_at
 
     def must_stop(self, seq: int) -> bool:
-        """Whether all ranks stop in this report."""
+        """Whether all ranks stop at this report."""
         return self._stop_at is not None and seq >= self._stop_at
 
     def stop_if_agreed(self, seq: int) -> None:
-        """Raise AgreedStop where all ranks stop in this report."""
+        """Raise AgreedStop if all ranks stop at this report."""
         if self._stop_at is not None and seq >= self._stop_at:
             raise AgreedStop(0)
 

@@ -1,4 +1,4 @@
-"""The reports of one rank: numbered, with the checkpoints that they save, sent to the controller."""
+"""The numbered reports that one rank sends to the controller, with the checkpoints that they save."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from headway.worker.report_gate import ReportGate
 
 
 class SaveLater:
-    """State cannot be saved exactly at this report: the report is held until it can be."""
+    """The answer of state that cannot be saved exactly at this report, which is then held until it can be saved."""
 
 
 class Autosave(Protocol):
     """State that saves itself."""
 
     def on_report(self, seq: int, must: bool, leave: bool) -> tuple[Checkpoint, SaveOptions] | SaveLater | None:
-        """What this report saves. After ``SaveLater`` it is held until ``send_held``, or until the next report.
+        """Return what this report saves. After ``SaveLater`` it is held until ``send_held`` or the next report.
 
-        ``must``: a save is requested. ``leave``: the ranks stop after it.
+        ``must``: a save is requested. ``leave``: the ranks stop after this report.
         """
 
     def on_demand(self) -> tuple[Checkpoint, SaveOptions] | None:
-        """What the held report saves now, if training can be resumed from here."""
+        """Return what the held report saves now, if training can be resumed from here."""
 
 
 @dataclass(frozen=True)
 class PreparedReport:
-    """A report that has its number, and lacks its files."""
+    """A report that already has its number but not yet its files."""
 
     seq: int
     time: float
@@ -49,7 +49,7 @@ class PreparedReport:
 
 
 class ReportSender:
-    """Called by user code, from any thread."""
+    """The sender of a session's reports; user code may call it from any thread."""
 
     def __init__(
         self,
@@ -61,15 +61,15 @@ class ReportSender:
         backlog: ReportBacklog | None,
         first_seq: int,
     ) -> None:
-        """The reports of a session.
+        """Create the sender of a session.
 
         Args:
-            connection: Where reports are sent.
-            gate: Asked before each report.
+            connection: The connection on which reports are sent.
+            gate: The gate that each report passes first.
             saves: Saves the files of reports.
             committed: Notified of the rank's first report and first save.
-            data: Knows the position in each dataset.
-            backlog: Keeps reports that the controller may not have read, if there is a place for them.
+            data: Provides the position in each dataset.
+            backlog: Keeps reports that the controller may not have read, if the run keeps a backlog.
             first_seq: The number of the first report.
         """
         self._connection = connection
@@ -84,7 +84,7 @@ class ReportSender:
         self.autosave: Autosave | None = None
 
     def enable_autosave(self, autosave: Autosave) -> None:
-        """Let this state save itself in reports from now on: on request, and when it is due."""
+        """Let this state save itself with reports from now on, on request and when a save is due."""
         self.autosave = autosave
         self._connection.send(AutosaveEnabled())
         raise_pending_interrupt()
@@ -96,13 +96,13 @@ class ReportSender:
         options: SaveOptions | None = None,
         validation: dict[str, Any] | None = None,
     ) -> None:
-        """Send a report; with files when they are staged, or will be.
+        """Send a report, with a checkpoint if there is something to save.
 
         Args:
-            metrics: As the user gave them.
-            checkpoint: What to save, if anything.
-            options: How to save it.
-            validation: The arguments of its validation, if it is to be validated.
+            metrics: The metrics as the user passed them.
+            checkpoint: The checkpoint to save, if any.
+            options: How to save the checkpoint.
+            validation: The arguments of the checkpoint's validation, if it should be validated.
         """
         text = encode_metrics(metrics)
         self._committed.release_first()
@@ -127,7 +127,7 @@ class ReportSender:
         validation: dict[str, Any] | None,
     ) -> None:
         positions = self._data.positions()
-        if self._backlog is not None:  # before the save: a checkpoint that is kept has all its reports
+        if self._backlog is not None:  # before the save, so that all reports of a kept checkpoint are kept
             self._backlog.add(report.seq, report.time, report.metrics)
         staged = pending = False
         if checkpoint is not None:
@@ -145,11 +145,11 @@ class ReportSender:
 
     @property
     def is_holding(self) -> bool:
-        """Whether a report waits for its files."""
+        """Whether a report is waiting for its files."""
         return self._held is not None
 
     def send_held(self, saved: tuple[Checkpoint, SaveOptions] | None) -> None:
-        """Send the report that is held, if any; None: without files, because a later one needs them."""
+        """Send the held report, if any; ``saved=None`` sends it without files."""
         with self._lock:
             held, self._held = self._held, None
             if held is None:
@@ -160,7 +160,7 @@ class ReportSender:
             self._gate.stop_if_agreed(held.seq)
 
     def save_held(self) -> None:
-        """Send the report that is held, with files if training can be resumed from here."""
+        """Send the held report, with files if training can be resumed from here."""
         with self._lock:
             if self._held is not None and self.autosave is not None:
                 self.send_held(self.autosave.on_demand())

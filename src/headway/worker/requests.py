@@ -1,4 +1,4 @@
-"""Requests of a rank to the controller: numbered, with the answers that it waits for."""
+"""A rank's numbered requests to the controller, and the answers that it waits for."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ A = TypeVar("A", BarrierRelease, CheckpointList, UploadGrant)
 
 
 class PendingRequests:
-    """Sends requests and waits for their answers; any thread may call it.
+    """The requests of a rank that wait for their answers; any thread may call it.
 
-    Requests that have the same type of answer are numbered from 0. The n-th barrier is the same one on all ranks.
+    Requests with the same type of answer are numbered from 0. All ranks refer to the same barrier as the n-th one.
     """
 
     def __init__(self, connection: Connection, progress: RankProgress) -> None:
@@ -49,10 +49,10 @@ class PendingRequests:
 
         Args:
             answer: The type of the answer.
-            request: Makes the request, given its number.
-            operation: What the heartbeat says the rank waits in.
-            timeout_s: After this time ``at_timeout`` is sent.
-            at_timeout: Makes a request that replaces the first one, under the same number.
+            request: Returns the request, given its number.
+            operation: The operation in which the rank is waiting, as reported by the heartbeat.
+            timeout_s: The time after which ``at_timeout`` is sent.
+            at_timeout: Returns a request that replaces the first one, with the same number.
         """
         with self._lock:
             key = answer, next(self._numbers[answer])
@@ -69,11 +69,11 @@ class PendingRequests:
         return cast(A, found)
 
     def wait(self, operation: WaitOperation, done: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Wait until a message from the controller makes ``done()`` true; False when the timeout passes first."""
+        """Wait until a message from the controller makes ``done()`` true; return False if the timeout passes first."""
         with self._progress.waiting(operation):
             return self._connection.wait(done, timeout_s)
 
     def on_answer(self, answer: Answer) -> None:
         key = type(answer), answer.index
-        if key in self._answers:  # else it was sent before a replaced request was
+        if key in self._answers:  # otherwise it answers a request that was already answered
             self._answers[key] = answer

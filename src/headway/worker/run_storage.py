@@ -1,4 +1,4 @@
-"""The run's storage as its workers see it: a directory, or an object store with a local directory beside it."""
+"""The run's storage as its workers see it: a directory, or an object store plus a local directory."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from headway.storage.run import layout
 
 
 class RunStorage:
-    """The object store is opened at the first use: not before the process has the driver's environment."""
+    """The storage of a run. The object store is opened at first use, when the process has the driver's environment."""
 
     def __init__(self, run: RunInfo) -> None:
         self._run = run
         self.path = Path(run.path)
         self.root = Path(run.root or run.path)  # where checkpoints are staged
-        self.lock = lock_identity(self.root)  # tells whether another run's directory takes its place later
+        self.lock = lock_of(self.root)  # detects whether a different run's directory replaces it later
         self.key = Key(run.key)
 
     @functools.cached_property
@@ -35,7 +35,7 @@ class RunStorage:
         return store
 
     def check_visible(self, rank: int) -> None:
-        """StorageError unless this process sees the run's storage. The proof is the run's id in ``run.json``."""
+        """Raise StorageError unless this process sees the run's storage, as proven by the run's id in ``run.json``."""
         try:
             if self.store is not None:
                 description = self.store.read(layout.DESCRIPTION)
@@ -51,6 +51,6 @@ class RunStorage:
             )
 
     def checkpoint(self, path: str) -> Checkpoint:
-        """A committed checkpoint of this run, by the controller's path for it."""
+        """Return a committed checkpoint of this run, given the controller's path of it."""
         place = path if self.store is None else self.store.at(folder_key(PurePath(path).name))
         return Checkpoint.of(place, trust=self._run.trust, key=self.key)

@@ -1,11 +1,11 @@
-"""The session of a worker: what the functions of ``headway.train`` use inside a training function. One per process.
+"""The session of a worker, which ``headway.train`` functions use inside a training function. One per process.
 
-Session ── reports     numbers reports and sends them ── gate   holds them back while ranks agree where to save
+Session ── reports     numbers and sends reports ── gate   delays them while ranks agree where to save
         ├─ saves       stages the files of reports
         ├─ committed   reads committed checkpoints
         ├─ data        positions and statistics of the datasets
         ├─ requests    sends requests and waits for answers
-        └─ progress    what the heartbeat says
+        └─ progress    the content of the heartbeat
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from headway.worker.requests import PendingRequests
 from headway.worker.run_storage import RunStorage
 from headway.worker.stack_reporter import StackReporter
 
-COMMIT_WAIT_S = 1.0  # for the commit of what was just reported, which may depend on other ranks
+COMMIT_WAIT_S = 1.0  # how long to wait for the commit of the last report, which may depend on other ranks
 
 _active: Session | None = None
 _is_forked = False  # whether this process is a child of the worker, such as a loader process
@@ -61,17 +61,17 @@ class Session:
     def __init__(
         self, start: Start, connection: Connection, on_save_failed: Callable[[BaseException], None] = lambda error: None
     ) -> None:
-        """The session of an attempt.
+        """Create the session of an attempt.
 
         Args:
             start: The worker's ranks, its run, and where to resume.
-            connection: Leads to the controller.
-            on_save_failed: Called with what a save in the background raised.
+            connection: The connection to the controller.
+            on_save_failed: Called with the error that a background save raised.
         """
         self.rank = start.rank
         self.place = start.place
         self.run = start.run
-        self.alone = connection.alone  # whether this is the user's own process
+        self.alone = connection.alone  # whether this is the user's process
         self.progress = RankProgress()
         self.requests = PendingRequests(connection, self.progress)
         self.storage = RunStorage(start.run)
@@ -101,28 +101,28 @@ class Session:
         self.task = Task(call=lambda: None)  # the user's function; opened by open_task()
         self._helpers: dict[type, Any] = {}
         self._at_end: list[Callable[[], None]] = [backlog.close] if backlog is not None else []
-        self.preemption: PreemptionWarning | None = None  # which ranks will be preempted, if any
+        self.preemption: PreemptionWarning | None = None  # the ranks that will be preempted, if any
         self.is_over = False  # whether the functions of all ranks have returned
 
     def open_task(self, unpack: Callable[[], Task]) -> Task:
-        """Unpickle the user's function; what it imports may use this session already."""
+        """Unpickle the user's function; modules that it imports may already use this session."""
         with self.progress.phase("importing the function"):
             self.task = unpack()
         return self.task
 
     def helper(self, kind: type[H], create: Callable[[], H] | None = None) -> H:
-        """What a part of ``headway.train`` keeps for this session: one object per class, created at the first use."""
+        """Return an object that ``headway.train`` keeps for this session: one per class, created at first use."""
         if kind not in self._helpers:
             self._helpers[kind] = create() if create is not None else kind()
         found: H = self._helpers[kind]
         return found
 
     def call_at_end(self, close: Callable[[], None]) -> None:
-        """Call this when the function is over, whatever its outcome."""
+        """Call this when the function has ended, whatever its outcome."""
         self._at_end.append(close)
 
     def close(self) -> None:
-        """The function is over: send what is held, end what has been started."""
+        """End the session: send the held report, if any, and run the registered callbacks."""
         with contextlib.suppress(OSError):
             self.reports.send_held(None)
         for close in self._at_end:
@@ -131,31 +131,34 @@ class Session:
     # --- checkpoints ---
 
     def newest_checkpoint(self) -> Checkpoint | None:
-        """What this rank began with, or the newest checkpoint that it had a part in.
+        """Return the newest checkpoint to which this rank contributed, or else the one it started from.
 
-        What it has just reported has a moment to be committed, as long as that may depend on other ranks.
+        This waits until the checkpoints it reported are committed; only briefly if that depends on other ranks.
         """
         self._save_held_if_single()
         self._saves.wait_until_committed(None if self.run.num_workers == 1 else COMMIT_WAIT_S)
         return self.committed.newest()
 
     def kept_checkpoints(self, *, validated: bool, timeout_s: float | None) -> tuple[CheckpointInfo, ...]:
-        """All that the run keeps when this rank's last one is committed, and all validations have ended.
+        """Return all checkpoints that the run keeps, once this rank's last one is committed.
 
         Args:
-            validated: Whether to wait for validations.
-            timeout_s: Wait no longer than this.
+            validated: Whether to wait until all validations have ended.
+            timeout_s: The maximum time to wait.
         """
         self._save_held_if_single()
         return self.committed.kept(self._saves.last_seq, validated=validated, timeout_s=timeout_s)
 
     def _save_held_if_single(self) -> None:
-        """All ranks must save at the same place, but only one of them may ask for checkpoints."""
+        """Save the held report if there is only one rank.
+
+        With several ranks, all must save at the same point, but possibly only one of them asks for checkpoints.
+        """
         if self.run.num_workers == 1:
             self.reports.save_held()
 
     def wait_for_saves(self) -> None:
-        """Wait until all checkpoints are on the run's storage: the function is not over before."""
+        """Wait until all checkpoints are in the run's storage; the function has not ended until then."""
         self.committed.release_first()
         self.reports.save_held()
         self._saves.wait_until_staged()
@@ -163,7 +166,7 @@ class Session:
     # --- other ranks ---
 
     def barrier(self, kind: str, data: bytes = b"") -> bytes:
-        """Wait for all ranks at their next barrier; returns rank 0's data."""
+        """Wait for all ranks at their next barrier; return rank 0's data."""
         if self.place.world_size != self.run.num_workers:
             raise SessionError(f"{kind} cannot reach ranks that torchrun has started: use torch.distributed there")
         self.progress.meetings += 1
@@ -173,7 +176,7 @@ class Session:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Announce a phase in which silence is expected; the controller is notified at once."""
+        """Announce a phase in which silence is expected; the controller is notified immediately."""
         with self.progress.phase(name):
             self.requests.tell(self.progress.heartbeat())
             yield
@@ -207,7 +210,7 @@ class Session:
                 self.data.on_common_batch_count(message)
             case ExitAllowed():
                 self.is_over = True
-                if self._is_persistent:  # else its process ends soon, and may be asked what keeps it
+                if self._is_persistent:  # otherwise the process ends soon, and may be asked what delays its exit
                     self._stacks.close()
             case Start():
                 raise AssertionError("a session is started once")
@@ -237,7 +240,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def current(caller: str) -> Session:
-    """The session of this process; SessionError says where ``caller`` belongs."""
+    """Return the session of this process, or raise SessionError, which explains where to call ``caller``."""
     if _active is None:
         raise SessionError(
             f"{caller}() was called outside a training function: call it in the function that a trainer runs"

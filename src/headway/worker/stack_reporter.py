@@ -1,7 +1,7 @@
-"""Answers what this rank is doing: the stacks of its threads, collected by a thread of its own.
+"""Reports the stacks of this rank's threads on request, collected by a separate thread.
 
-Collecting stacks reads source files and inspects the user's objects. Should that never end, the connection still
-receives messages, and the controller inspects the process from outside.
+Collecting stacks reads source files and inspects the user's objects. If that never ends, the connection still receives
+messages, and the controller inspects the process from outside.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headway.engine.process_stats import name_this_thread
 
 
 class StackReporter:
-    """The first request starts its thread. Of several requests that wait, only the last one is answered."""
+    """The reporter, whose thread starts at the first request. Of several pending requests, it answers the last."""
 
     def __init__(self, heartbeat: Callable[[], Heartbeat], send: Callable[[StackDump], None]) -> None:
         self._heartbeat = heartbeat
@@ -26,7 +26,7 @@ class StackReporter:
         self._thread: threading.Thread | None = None
 
     def request(self, index: int) -> None:
-        """Have this request answered soon."""
+        """Queue this request, to be answered soon."""
         self._requests.put(index)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="headway-observer", daemon=True)
@@ -55,7 +55,7 @@ class StackReporter:
         text = doing = ""
         try:
             main, text, doing = main_thread(), all_threads(), phase()
-        except Exception as error:  # the user's objects: without a text, the main thread's calls are what counts
+        except Exception as error:  # from the user's objects; the main thread's calls matter most
             text = f"(the stacks could not be read: {type(error).__name__})\n"
         heartbeat = self._heartbeat()
         if (wait := heartbeat.wait) is not None:

@@ -1,4 +1,4 @@
-"""Runs a script that was written for torchrun as a training function: as ``__main__``."""
+"""Training functions that run a script written for torchrun as ``__main__``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A process that validates one checkpoint: it hears which one, calls the user's function, and sends what it returned.
+"""The process that validates one checkpoint: it receives a request, calls the user's function and sends the result.
 
-Like a worker it has the driver's environment; unlike one it has no rank and no session.
+Like a worker, it has the driver's environment; unlike a worker, it has no rank and no session.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NICENESS = 10  # training comes first
 
 
 def main(connection: socket.socket) -> None:
-    """Never returns."""
+    """Run the validation process; never returns."""
     connection.sendall(encode(Ready(host=socket.gethostname(), pid=os.getpid())))
     answer = _validate(_receive(connection))
     with contextlib.suppress(OSError):  # the driver has exited
@@ -64,5 +64,5 @@ def _validate(request: RunValidation) -> ValidationReturned | FunctionFailed:
             kind = type(value).__qualname__
             raise MetricsError(f"the validation function must return a dict of metrics, it returned a {kind}")
         return ValidationReturned(metrics=encode_metrics(value))
-    except BaseException as error:  # the user's code: whatever it raises is the answer
+    except BaseException as error:  # whatever the user's code raises is the answer
         return failure_message(error)

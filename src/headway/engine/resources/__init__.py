@@ -1,1 +1,1 @@
-"""The resources of this machine: the inventory, the leases of runs, and the queue of waiting requests."""
+"""The resources of this machine: how much exists, which run holds what, and the queue of waiting runs."""

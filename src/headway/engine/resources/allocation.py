@@ -1,12 +1,12 @@
-"""Decides which run gets which CPUs, GPUs, GPU fractions and custom resources: whole gangs, oldest request first. Pure.
+"""Pure functions that assign CPUs, GPUs, GPU fractions and custom resources to runs, oldest request first.
 
-inventory + leases of runs + waiting requests, oldest first ──▶ next_grant: a lease for one of them, or None
+    available resources + current leases + waiting requests, oldest first ──▶ next_grant: a lease for one, or None
 
-A request is granted as a whole or waits. A request that waits holds back younger ones that want the same kind of
-resource, so that none starves; younger ones that want other kinds pass it. Growth of an elastic run comes last.
+A request is granted completely or waits. A waiting request holds back younger ones that need the same kind of resource,
+so that none waits forever; younger ones that need other kinds pass it. Elastic runs grow only after that.
 
-Only what is declared counts: more processes than cores is slow, not impossible, so CPUs are limited for runs that
-give ``resources_per_worker={"CPU": ...}``.
+CPUs are limited only for runs that declare them with ``resources_per_worker={"CPU": ...}``, because more processes than
+cores are slow but possible.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ROUNDING = 1e-9  # three thirds of a GPU are one GPU
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceInventory:
-    """The machine's resources: GPUs, as CUDA_VISIBLE_DEVICES names them, and amounts of everything else."""
+    """A machine's resources: its GPUs, as CUDA_VISIBLE_DEVICES names them, and the amount of every other resource."""
 
     gpus: tuple[str, ...] = ()
     amounts: Mapping[str, float] = field(default_factory=dict)
@@ -34,13 +34,13 @@ class ResourceInventory:
 
 @dataclass(frozen=True, kw_only=True)
 class Gang:
-    """What the workers of one run need. At least ``min_workers`` start together, or none.
+    """The needs of one run's workers. The minimum number of workers start together or not at all.
 
     Args:
-        owner: The name of the run, for messages.
-        min_workers: The fewest workers that are of use.
-        max_workers: The most workers that are of use.
-        per_worker: What each of them needs, by the name of the resource.
+        owner: The name of the requesting run, used in messages.
+        min_workers: The minimum number of workers the run needs.
+        max_workers: The maximum number of workers the run can use.
+        per_worker: The amount each worker needs, keyed by resource name.
     """
 
     owner: str
@@ -65,10 +65,10 @@ class Gang:
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceLease:
-    """What one run holds.
+    """The resources that one run holds.
 
     Args:
-        gang: What it requested.
+        gang: The run's request.
         gpus: The GPUs of each of its workers.
         shares: Whether its GPUs stay available to others (``HEADWAY_SHARE_GPUS``, or an outer torchrun decides).
     """
@@ -85,7 +85,7 @@ class ResourceLease:
         return self.gang.per_worker.get(name, 0) * self.num_workers
 
     def gpu_use(self) -> dict[str, float]:
-        """How much of each GPU it holds, between 0 and 1."""
+        """Return how much of each GPU the run holds, between 0 and 1."""
         use: dict[str, float] = {}
         for gpu in (gpu for gpus in self.gpus for gpu in gpus if not self.shares):
             use[gpu] = use.get(gpu, 0) + min(1, self.gang.gpus_per_worker)
@@ -94,13 +94,13 @@ class ResourceLease:
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """The machine's resources, their holders, and the waiting requests.
+    """The machine's resources, who holds them, and who waits for them.
 
     Args:
         inventory: The machine's resources.
-        leases: What runs of this program hold.
-        requests: Gangs that wait, oldest first.
-        taken: GPUs that other programs hold as a whole, with their users in words.
+        leases: The leases of this program's runs.
+        requests: Waiting gangs, oldest first.
+        taken: GPUs that other programs hold exclusively, each with a description of its user.
         shared: GPUs that other programs hold parts of.
     """
 
@@ -125,7 +125,7 @@ class Allocation:
 
 
 def check(gang: Gang, inventory: ResourceInventory) -> None:
-    """Raise ConfigError if the gang cannot run even on an idle machine."""
+    """Raise ConfigError if the gang could not run even on an idle machine."""
     for name, amount in gang.per_worker.items():
         needed, have = gang.min_workers * amount, inventory.amount(name)
         fits = _num_workers_of(inventory, name, amount)
@@ -151,7 +151,7 @@ def _quantity(num_workers: int, name: str, amount: float) -> str:
 
 
 def next_grant(allocation: Allocation) -> ResourceLease | None:
-    """The lease of the oldest request that can be granted now."""
+    """Return the lease of the oldest request that can be granted now."""
     held_back: set[str] = set()
     for gang in allocation.requests:
         if held_back.isdisjoint(gang.per_worker) and (lease := placed(gang, allocation)) is not None:
@@ -161,7 +161,7 @@ def next_grant(allocation: Allocation) -> ResourceLease | None:
 
 
 def placed(gang: Gang, allocation: Allocation) -> ResourceLease | None:
-    """As many of its workers as fit beside what is held; None where fewer than the fewest do."""
+    """Return a lease for as many workers as fit into what is free; None if that is fewer than ``min_workers``."""
     fits = gang.max_workers
     for name, amount in gang.per_worker.items():
         if name != GPU:
@@ -171,7 +171,10 @@ def placed(gang: Gang, allocation: Allocation) -> ResourceLease | None:
 
 
 def _gpus_of_workers(share: float, num_workers: int, allocation: Allocation) -> tuple[tuple[str, ...], ...]:
-    """The GPUs of each worker, of at most so many: whole idle ones; or parts, of idle ones first, shared ones last."""
+    """Return the GPUs of each of up to ``num_workers`` workers.
+
+    They are whole idle GPUs, or fractions, preferring idle GPUs and using shared ones last.
+    """
     if not share:
         return ((),) * max(0, num_workers)
     used = allocation.gpu_use()
@@ -186,7 +189,7 @@ def _gpus_of_workers(share: float, num_workers: int, allocation: Allocation) -> 
 
 
 def grown(lease: ResourceLease, allocation: Allocation) -> ResourceLease | None:
-    """The lease of a run that may take more workers now; None where it may not, or others wait for the same."""
+    """Return the lease extended by more workers; None if there is no room or others wait for the same resources."""
     if any(not lease.gang.per_worker.keys().isdisjoint(request.per_worker) for request in allocation.requests):
         return None
     missing = lease.gang.max_workers - lease.num_workers
@@ -197,7 +200,7 @@ def grown(lease: ResourceLease, allocation: Allocation) -> ResourceLease | None:
 
 
 def waits_for(gang: Gang, allocation: Allocation) -> str:
-    """What a request waits for and who holds it, in one line."""
+    """Describe in one line what a request waits for and which runs hold it."""
     others = replace(allocation, requests=())
     short = [name for name in gang.per_worker if not _fits(gang, name, others)] or list(gang.per_worker)
     parts = []

@@ -2,9 +2,9 @@
 
     run ── request ──▶ queue ──▶ lease ── release ──▶ the next request is granted, in the thread that releases
 
-:mod:`headway.engine.resources.allocation` decides; this module holds the state, and the locks by which programs keep
-out of each other's GPUs (:mod:`headway.engine.resources.gpu_locks`). Within a program grants are pushed. Releases
-by other programs are not announced: a run that waits for a GPU checks again every :data:`LOOK_S`.
+:mod:`headway.engine.resources.allocation` decides; this module holds the state, and the locks that keep programs from
+using each other's GPUs (:mod:`headway.engine.resources.gpu_locks`). Within a program, grants are pushed. There is no
+notification when another program releases a GPU, so a run that waits for GPUs polls every :data:`LOOK_S` seconds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOOK_S = 0.25
 
 
 class Request:
-    """One run's place in the queue, and its lease once that is granted."""
+    """One run's entry in the queue, and its lease once the request is granted."""
 
     def __init__(self, gang: Gang, on_grant: Callable[[], None]) -> None:
         self.gang = gang
@@ -37,7 +37,7 @@ class Request:
 
 
 class Broker:
-    """Grants requests in order. Any thread may call it; ``on_grant`` is called in whichever thread releases."""
+    """The queue, which grants requests in order. Any thread may call it; the releasing thread calls ``on_grant``."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -50,16 +50,16 @@ class Broker:
         self._locks = GpuLocks()
 
     def request(self, request: Request) -> None:
-        """Join the queue; granted at once if possible."""
+        """Join the queue. The request is granted immediately if possible."""
         with self._guard:
-            if self._pid != os.getpid():  # forked by the user: what the parent holds does not belong to this process
+            if self._pid != os.getpid():  # this process was forked by the user, and the leases belong to the parent
                 self._locks.abandon()
                 self._forget()
             self._waiting.append(request)
         self.look()
 
     def release(self, request: Request) -> None:
-        """Leave the queue, or release what was granted."""
+        """Leave the queue or release the lease."""
         with self._guard:
             if self._pid != os.getpid():
                 return
@@ -67,10 +67,10 @@ class Broker:
                 if request in requests:
                     requests.remove(request)
             request.lease = None
-        self.look()  # also unlocks the GPUs that are unused now
+        self.look()  # also unlocks GPUs that are no longer in use
 
     def look(self) -> None:
-        """Grant what can be granted now."""
+        """Grant the requests that can be granted now."""
         news = []
         with self._guard:
             while (request := self._next_granted()) is not None:
@@ -79,14 +79,14 @@ class Broker:
             request.on_grant()
 
     def grow(self, request: Request) -> None:
-        """Add workers to the lease of an elastic run, if there is room and no other run waits for it."""
+        """Add workers to the lease of an elastic run, if there is room and no other run is waiting for it."""
         with self._guard:
             if request.lease is not None:
                 lease = request.lease
                 request.lease = self._locked(lambda now: allocation.grown(lease, now)) or lease
 
     def waits_for(self, request: Request) -> str:
-        """What a request waits for and who holds it, in one line."""
+        """Describe in one line what a request waits for and which runs hold it."""
         with self._guard:
             for gpu in hardware.gpus() if request.gang.gpus_per_worker else ():
                 self._locks.probe(gpu)
@@ -113,7 +113,7 @@ class Broker:
         return request
 
     def _locked(self, decide: Callable[[Allocation], ResourceLease | None]) -> ResourceLease | None:
-        """A lease whose GPUs no other program holds: decide again without those that turn out to be locked."""
+        """Return a lease on GPUs that no other program has locked, retrying without any that turn out to be."""
         self._locks.forget_others()
         while (lease := decide(self._allocation())) is not None:
             if self._locks.take(lease.gpu_use(), whole=lease.gang.gpus_per_worker >= 1):
@@ -138,7 +138,7 @@ class Broker:
 
 
 def inventory(*gangs: Gang) -> ResourceInventory:
-    """The machine's amounts of the requested resources; GPUs are counted only if requested, as that is slow."""
+    """Return how much this machine has of what these gangs need. GPUs are counted only if needed, as that is slow."""
     names = {name for gang in gangs for name in gang.per_worker}
     amounts = dict(logical_resources()) if names - {"CPU", "GPU", "memory"} else {}
     if "CPU" in names:
@@ -149,20 +149,20 @@ def inventory(*gangs: Gang) -> ResourceInventory:
 
 
 def _shares_gpus(gang: Gang) -> bool:
-    """Whether GPUs are assigned without the broker: by the user's setting, or by an outer torchrun."""
+    """Whether the gang's GPUs are assigned outside the broker: by HEADWAY_SHARE_GPUS or by an outer torchrun."""
     return bool(gang.gpus_per_worker) and (shares_gpus() or outer_ranks() is not None)
 
 
-BROKER = Broker()  # of this program
+BROKER = Broker()  # one per process
 
 
 class RunResources:
-    """What the workers of one run need, from the request to the release; see :class:`headway.engine.base.Resources`.
+    """The resources of one run's workers, from request to release; see :class:`headway.engine.base.Resources`.
 
     Args:
-        scaling: What the user requested.
-        post: Puts an event into the engine's inbox, from any thread.
-        in_process: Whether there is one worker only, and it is this process.
+        scaling: The scaling that the user requested.
+        post: Puts an event into the engine's inbox; callable from any thread.
+        in_process: Whether this process is the only worker.
     """
 
     def __init__(self, scaling: ScalingConfig, post: Callable[[object], None], *, in_process: bool = False) -> None:
@@ -171,7 +171,7 @@ class RunResources:
         self._in_process = in_process
         self._request: Request | None = None
         self._limit = math.inf  # set by limit()
-        self._could_launch = math.inf  # the last launch brought up no more than this
+        self._could_launch = math.inf  # how many workers the last launch managed to start
         self.look_at: float | None = None  # when look() is due
         self._is_wait_announced = False
 
@@ -220,22 +220,22 @@ class RunResources:
 
     @property
     def gpus_of_workers(self) -> tuple[tuple[str, ...], ...]:
-        """The GPUs of each worker that may run; () while the request waits."""
+        """The GPUs of each worker that may run; () while the request is waiting."""
         lease = self._request.lease if self._request is not None else None
         return lease.gpus if lease is not None else ()
 
     def on_launch_failed(self, index: int) -> None:
-        """A worker could not be started: the next launch of an elastic run is smaller, until the next check."""
+        """Handle a worker that could not be started: an elastic run launches fewer until the next capacity check."""
         if self._scaling.elasticity_enabled:
             self._could_launch = min(self._could_launch, max(1, index))
 
     def watch_capacity(self) -> None:
-        """Check periodically from now on whether more workers could run, if the run is elastic."""
+        """For elastic runs, start checking periodically whether more workers could run."""
         if self._scaling.elasticity_enabled and self.gpus_of_workers:
             self.look_at = time.monotonic() + self._scaling.elastic_resize_monitor_interval_s
 
     def look(self, now: float) -> None:
-        """Check for changes: GPUs that other programs released, room for more workers."""
+        """Check what has changed: GPUs that other programs released, and room for more workers."""
         self.look_at = None
         if self._request is None:
             return

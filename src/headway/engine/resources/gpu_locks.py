@@ -1,10 +1,10 @@
-"""Locks by which the programs of a machine keep out of each other's GPUs: a file per GPU.
+"""Locks that keep the programs of a machine from using each other's GPUs: one file per GPU.
 
     <shared memory>/headway-gpu-<uuid>.lock    exclusive: a run has the GPU for itself
                                                shared: runs use less than a whole GPU
 
-The kernel releases a lock when its program ends, however it ends. A GPU that another program uses without Headway is
-not known here. ``HEADWAY_SHARE_GPUS=1`` assigns all GPUs, in use or not.
+The kernel releases a lock when its program ends, however it ends. A GPU used by a program without Headway appears free.
+With ``HEADWAY_SHARE_GPUS=1``, all GPUs are available, including those in use.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from headway.core.process.title import of_driver
 
 
 class GpuLocks:
-    """The locks that this program holds, and what is known about those of other programs."""
+    """The locks that this program holds, and what it found out about the locks of other programs."""
 
     def __init__(self) -> None:
-        self.taken: dict[str, str] = {}  # GPUs that other programs hold as a whole -> who, in words
+        self.taken: dict[str, str] = {}  # GPUs that other programs hold exclusively -> a description of the program
         self.shared: frozenset[str] = frozenset()  # GPUs that other programs hold parts of
         self._files: dict[str, int] = {}  # GPU -> the file that is locked
         self._pid = os.getpid()
 
     def forget_others(self) -> None:
-        """Forget what other programs held: they may have released their GPUs."""
+        """Forget which GPUs other programs hold, since they may have been released."""
         self.taken, self.shared = {}, frozenset()
 
     def take(self, gpus: Iterable[str], *, whole: bool) -> bool:
-        """Lock these GPUs, or parts of them; False where another program holds one, which is then known."""
+        """Lock these GPUs, or parts of them; return False, and record the GPU, if another program holds one."""
         return all(self._take_whole(gpu) if whole else self._take_part(gpu) for gpu in gpus)
 
     def _take_whole(self, gpu: str) -> bool:
@@ -51,7 +51,7 @@ class GpuLocks:
             return self._lock(gpu, fcntl.LOCK_SH)
         if self._lock(gpu, fcntl.LOCK_EX):
             return self._lock(gpu, fcntl.LOCK_SH)
-        if gpu not in self.shared:  # others may be idle: those come first
+        if gpu not in self.shared:  # other GPUs may be idle and are preferred
             self.shared |= {gpu}
             return False
         if self._lock(gpu, fcntl.LOCK_SH):
@@ -88,7 +88,7 @@ class GpuLocks:
             _unlock(gpu, self._files.pop(gpu))
 
     def abandon(self) -> None:
-        """Close the copies of a forked process; the locks stay its parent's."""
+        """Close a forked process's copies of the files; the locks remain with the parent."""
         for file in self._files.values():
             os.close(file)
         self._files = {}
@@ -100,7 +100,7 @@ def _path(gpu: str) -> str:
 
 
 def _identity(gpu: str) -> str:
-    """A name of the GPU that all programs agree on, also in containers that count their GPUs from 0."""
+    """Return a name of the GPU that all programs agree on, even in containers that number their GPUs from 0."""
     if not gpu.isdigit():
         return gpu
     with contextlib.suppress(OSError, AttributeError):
@@ -117,7 +117,7 @@ def _identity(gpu: str) -> str:
 
 
 def _locked(gpu: str, mode: int) -> int | None:
-    """Lock the file of a GPU; None if another program uses it."""
+    """Lock a GPU's file and return it; None if another program uses the GPU."""
     path = _path(gpu)
     while True:
         fd = _opened(path)
@@ -129,7 +129,7 @@ def _locked(gpu: str, mode: int) -> int | None:
             os.close(fd)
             return None
         os.close(fd)  # its last user removed it in the meantime
-    with contextlib.suppress(OSError):  # another user's file: it keeps their number
+    with contextlib.suppress(OSError):  # another user's file keeps that user's process number
         os.ftruncate(fd, 0)
         os.pwrite(fd, str(os.getpid()).encode(), 0)
     return fd
@@ -142,7 +142,7 @@ def _opened(path: str) -> int:
             fd = os.open(path, os.O_RDWR | flags)
         except FileNotFoundError:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o644)
-            os.fchmod(fd, 0o644)  # whatever the umask: other users must be able to open it
+            os.fchmod(fd, 0o644)  # regardless of the umask, since other users must be able to open it
         except PermissionError:
             fd = os.open(path, os.O_RDONLY | flags)
     except OSError as error:
@@ -171,7 +171,7 @@ def _unlock(gpu: str, lock: int) -> None:
 
 
 def _user(gpu: str) -> str:
-    """The program that uses it, in words."""
+    """Return a description of the program that uses the GPU."""
     try:
         fd = os.open(_path(gpu), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

@@ -1,4 +1,4 @@
-"""CPUs, GPUs and memory of this machine, found without touching CUDA: a process that touched it cannot be forked."""
+"""CPUs, GPUs and memory of this machine, found without using CUDA, since a process that has used it cannot fork."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headway.core.environment import threads_set_by_user, visible_gpus
 
 
 def num_cpus() -> int:
-    """Cores this process may use, by affinity and by the container's quota."""
+    """Return the number of cores this process may use, according to its affinity and the container's quota."""
     cores = len(os.sched_getaffinity(0))
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -27,7 +27,7 @@ def memory_bytes() -> int:
 
 
 def num_oom_kills() -> int | None:
-    """How many processes the kernel has killed for lack of memory so far; None if unknown."""
+    """Return how many processes the OOM killer has killed so far; None if the kernel does not report it."""
     for path in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
         with contextlib.suppress(OSError, ValueError):
             counts = dict(line.split(maxsplit=1) for line in Path(path).read_text().splitlines())
@@ -37,7 +37,7 @@ def num_oom_kills() -> int | None:
 
 
 def gpus() -> list[str]:
-    """The GPUs, as CUDA_VISIBLE_DEVICES would name them."""
+    """Return the GPUs, as CUDA_VISIBLE_DEVICES would name them."""
     chosen = visible_gpus()
     if chosen is None:
         return [str(i) for i in range(_num_gpus())]
@@ -57,7 +57,7 @@ def _num_gpus() -> int:
 
 
 def threads_per_worker(scaling: ScalingConfig, num_workers: int) -> int | None:
-    """CPU threads for each worker: what it asked for, else an equal part of the cores; None where the user decides."""
+    """Return the CPU threads per worker: as requested, or an equal share of the cores; None if the user decides."""
     if threads_set_by_user():
         return None
     asked = (scaling.resources_per_worker or {}).get("CPU")
@@ -65,7 +65,7 @@ def threads_per_worker(scaling: ScalingConfig, num_workers: int) -> int | None:
 
 
 def free_port() -> int:
-    """A port that is free now. Headway does not listen on it: it is for code that requires MASTER_PORT."""
+    """Return a port that is free now, for code that requires MASTER_PORT. Headway does not listen on it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

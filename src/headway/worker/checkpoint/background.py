@@ -1,4 +1,4 @@
-"""Saves in the background, while training continues: a bounded number, and their errors fail the run."""
+"""Saves in the background while training continues. Their number is bounded, and their errors fail the run."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 from headway.core.config import CheckpointUploadMode
 
-MAX_CONCURRENT = 2  # saves in the background at the same time; the next one waits
+MAX_CONCURRENT = 2  # concurrent background saves; the next one waits
 
 
 class Background:
-    """Runs saves in threads; ``on_staged(seq)`` and ``on_failed(error)`` are called there.
+    """Threads that run saves and call ``on_staged(seq)`` and ``on_failed(error)``.
 
-    ``single_thread``: the controller runs in the caller's thread; saves are done at once.
+    ``single_thread``: the controller runs in the caller's thread, so saves run there immediately.
     """
 
     def __init__(
@@ -23,12 +23,12 @@ class Background:
         *,
         single_thread: bool = False,
     ) -> None:
-        """Threads for saves.
+        """Prepare for saves; threads are started when needed.
 
         Args:
             on_staged: Called with the number of the report whose files are staged.
-            on_failed: Called with what a save raised.
-            single_thread: Whether saves are done by the caller.
+            on_failed: Called with the error that a save raised.
+            single_thread: Whether saves run in the caller's thread.
         """
         self._single_thread = single_thread
         self._on_staged = on_staged
@@ -38,7 +38,7 @@ class Background:
         self._error: BaseException | None = None
 
     def run(self, work: Callable[[], object], seq: int) -> None:
-        """Run this in the background; waits while too many saves are running."""
+        """Run this in the background; wait while too many saves are running."""
         if self._single_thread:
             work()
             return self._on_staged(seq)
@@ -47,7 +47,7 @@ class Background:
         def run() -> None:
             try:
                 work()
-            except BaseException as error:  # it fails the run, never silently
+            except BaseException as error:  # fails the run; never ignored
                 self._error = error
                 self._on_failed(error)
             else:
@@ -60,7 +60,7 @@ class Background:
         self._threads[-1].start()
 
     def run_as(self, mode: CheckpointUploadMode, work: Callable[[], object], seq: int) -> bool:
-        """Run this now if the mode is SYNC, else in the background; returns whether it is done."""
+        """Run this now if the mode is SYNC, otherwise in the background; return whether it is done."""
         if mode is CheckpointUploadMode.SYNC:
             work()
             return True
@@ -68,7 +68,7 @@ class Background:
         return False
 
     def wait(self) -> None:
-        """Wait until no save is running; raise the error of one that failed."""
+        """Wait until no save is running; raise the error of a failed save, if any."""
         for thread in self._threads:
             thread.join()
         self.check()

@@ -1,4 +1,4 @@
-"""The committed checkpoints that a rank can read: the one it started from, the newest, and all that the run keeps."""
+"""The committed checkpoints that a rank can read: its first one, the newest one, and all that the run keeps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNREAD = (
 
 
 class CommittedCheckpoints:
-    """Reads checkpoints; the answers come from the controller."""
+    """The checkpoints that the controller committed, as a rank reads them."""
 
     def __init__(self, start: Start, storage: RunStorage, requests: PendingRequests, progress: RankProgress) -> None:
         self._trust = start.run.trust
@@ -32,27 +32,27 @@ class CommittedCheckpoints:
         self._progress = progress
         self._first = start.checkpoint
         self._is_unread = start.checkpoint is not None and start.rank == 0
-        self._newest: Checkpoint | None = None  # the newest of this attempt that this rank had a part in
+        self._newest: Checkpoint | None = None  # the newest of this attempt to which this rank contributed
         self._local_copy: contextlib.ExitStack | None = None  # keeps this machine's copy of the first one
 
     def newest(self) -> Checkpoint | None:
-        """The newest checkpoint that this rank had a part in, else the one that the attempt started from."""
+        """Return the newest checkpoint to which this rank contributed, or else the one the attempt started from."""
         self._is_unread = False
         if self._newest is None and self._first is not None:
             first: Checkpoint = cloudpickle.loads(self._first)
             self._newest = first.proven_by(self._storage.key, trust=self._trust)
-            # The first rank to download it does so for all ranks of this machine, also the slow ones.
+            # The first rank that downloads the checkpoint does so for all ranks of this machine, including slow ones.
             self._local_copy = contextlib.ExitStack()
             self._local_copy.enter_context(self._newest.kept_here())
         return self._newest
 
     def kept(self, after: int | None, *, validated: bool, timeout_s: float | None) -> tuple[CheckpointInfo, ...]:
-        """All that the run keeps, the oldest first.
+        """Return all checkpoints that the run keeps, the oldest first.
 
         Args:
-            after: Wait until the checkpoint of this report is committed.
-            validated: Wait until all validations have ended, too.
-            timeout_s: Wait no longer than this.
+            after: The report whose checkpoint must be committed first.
+            validated: Whether to wait until all validations have ended as well.
+            timeout_s: The maximum time to wait.
         """
         self._is_unread = False
         began = time.monotonic()
@@ -75,17 +75,17 @@ class CommittedCheckpoints:
         ).found
 
     def warn_if_unread(self) -> None:
-        """Warn rank 0 of a save before the first checkpoint was read: the function has started from scratch."""
+        """Warn on rank 0 if it saves without having read the first checkpoint: the function started from scratch."""
         if self._is_unread:
             self._is_unread = False
             _logger.warning(UNREAD)
 
     def release_first(self) -> None:
-        """Remove the local copy: the rank has reported or ends, so it has read the checkpoint that it started from."""
+        """Release the local copy of the first checkpoint, which a rank that reports or ends no longer needs."""
         if self._local_copy is not None:
             self._local_copy.close()
             self._local_copy = None
 
     def on_committed(self, path: str) -> None:
-        """A checkpoint that this rank had a part in is durable."""
+        """Record that a checkpoint to which this rank contributed is durable."""
         self._newest = self._storage.checkpoint(path)

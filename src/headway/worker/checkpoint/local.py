@@ -1,4 +1,4 @@
-"""Saves reported checkpoints into the run's directory: files are copied, moved, or copied by another process."""
+"""Saves reported checkpoints into the run's directory: files are copied, moved, or copied by a different process."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ _COPY = (
 
 
 class DirectorySaver:
-    """Saves the checkpoints of one rank into the run's directory."""
+    """The saver of one rank's checkpoints into the run's directory."""
 
     def __init__(
         self, run: Path, attempt: int, rank: int, background: Background, key: Key, lock: tuple[int, int] | None = None
     ) -> None:
-        """A rank's saver.
+        """Create a rank's saver.
 
         Args:
-            run: The directory.
+            run: The run's directory.
             attempt: The number of the attempt.
             rank: The number of the rank.
             background: Runs saves while training continues.
             key: Signs what is written.
-            lock: The run's lock when the attempt began; another one means that another run has taken the place.
+            lock: The run's lock when the attempt began; a different lock means that a different run replaced it.
         """
         self._run = run
         self._lock = lock
@@ -57,12 +57,12 @@ class DirectorySaver:
         self._background = background
 
     def save(self, checkpoint: Checkpoint, seq: int, note: Note, options: SaveOptions) -> bool:
-        """Save a checkpoint; False when its files will be staged in the background.
+        """Save a checkpoint; return False if its files will be staged in the background.
 
         Args:
-            checkpoint: What to save.
+            checkpoint: The checkpoint to save.
             seq: The number of its report.
-            note: What is recorded beside the files.
+            note: The record that is stored with the files.
             options: How to save it.
         """
         self._background.check()
@@ -110,7 +110,7 @@ class DirectorySaver:
         return staged
 
     def _move(self, source: Path, slot: Slot, note: Note) -> None:
-        """Move the user's files, or remove them after they were copied."""
+        """Move the user's files, or copy and then remove them."""
         handoff = None
         if same_filesystem(source, slot.run):
             slot.clear()
@@ -120,7 +120,7 @@ class DirectorySaver:
             return
         try:
             background_handoff.settle_inside(slot, handoff, self._key)
-        except BaseException as error:  # also an interrupt: the files go back to the user
+        except BaseException as error:  # including an interrupt; the files are put back
             background_handoff.undo(slot.run, handoff)
             if isinstance(error, OSError):
                 raise StorageError(f"the checkpoint of report {slot.seq} could not be saved: {error}") from error
@@ -132,7 +132,7 @@ def same_filesystem(a: Path, b: Path) -> bool:
 
 
 def _copy_in_process(handoff: Handoff, slot: Slot, key: Key) -> None:
-    """Copy in another process: training keeps the interpreter of this one to itself."""
+    """Copy in a separate process, so that training has this interpreter to itself."""
     slot.clear()
     arguments = [str(handoff.aside), str(slot.part), str(slot.run)]
     done = subprocess.run([sys.executable, "-c", _COPY, *arguments, *sys.path], capture_output=True, text=True)
@@ -144,6 +144,6 @@ def _copy_in_process(handoff: Handoff, slot: Slot, key: Key) -> None:
                 f"be brought there later, its files are put back to {handoff.source}"
             )
         background_handoff.settle_copy(slot, handoff, key)
-    except BaseException:  # also an interrupt: no half copy stays
+    except BaseException:  # including an interrupt; leave no partial copy behind
         slot.clear()
         raise

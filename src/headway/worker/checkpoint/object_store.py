@@ -1,7 +1,6 @@
 """Saves reported checkpoints into an object store: from the user's directory, or in the background from a spool.
 
-An upload in the background runs in a process of its own (``main``, below), so that training keeps the interpreter of
-this one to itself.
+A background upload runs in a separate process (``main``, below), so that training has this interpreter to itself.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ RequestGrant = Callable[[int, str | None, tuple[str, ...]], UploadGrant]
 
 
 class ObjectStoreSaver:
-    """Saves the checkpoints of one rank into the run's object store."""
+    """The saver of one rank's checkpoints into the run's object store."""
 
     def __init__(
         self,
@@ -47,15 +46,15 @@ class ObjectStoreSaver:
         spool: Path,
         key: Key,
     ) -> None:
-        """A rank's saver.
+        """Create a rank's saver.
 
         Args:
             store: The object store, rooted at the run.
             attempt: The number of the attempt.
             rank: The number of the rank.
-            request_grant: Asks the controller where files go, and which of them this rank uploads.
+            request_grant: Asks the controller where files go and which of them this rank uploads.
             background: Runs saves while training continues.
-            spool: A local directory for files that wait to be uploaded.
+            spool: A local directory for files that are waiting to be uploaded.
             key: Signs what is written.
         """
         self._key = key
@@ -67,12 +66,12 @@ class ObjectStoreSaver:
         self._spool = spool
 
     def save(self, checkpoint: Checkpoint, seq: int, note: Note, options: SaveOptions) -> bool:
-        """Save a checkpoint; False when its files will be uploaded in the background.
+        """Save a checkpoint; return False if its files will be uploaded in the background.
 
         Args:
-            checkpoint: What to save.
+            checkpoint: The checkpoint to save.
             seq: The number of its report.
-            note: What is recorded beside the files.
+            note: The record that is stored with the files.
             options: How to save it.
         """
         self._background.check()
@@ -105,7 +104,7 @@ class ObjectStoreSaver:
                 if options.scratch:
                     shutil.rmtree(source, ignore_errors=True)
             return True
-        rank_upload = replace(self._rank_upload(source, seq, note, options), frozen=True)
+        parcel = replace(self._parcel(source, seq, note, options), frozen=True)  # before moving, as it may be refused
         handoff = None
         if options.moves_files:
             slot = Slot(self._spool, self._attempt, seq, self._rank)
@@ -132,8 +131,8 @@ class ObjectStoreSaver:
         self._background.run(upload, seq)
         return False
 
-    def _send(self, rank_upload: RankUpload, note: Note, *, take: bool) -> None:
-        """Upload now; ``take``: and remove the files afterwards."""
+    def _send(self, parcel: Parcel, note: Note, *, take: bool) -> None:
+        """Upload now, and with ``take`` remove the files afterwards."""
         try:
             send(rank_upload, note)
         except OSError as error:
@@ -154,7 +153,7 @@ class ObjectStoreSaver:
         )
 
     def _adopt(self, checkpoint: Checkpoint, seq: int, note: Note) -> None:
-        """Save files that are in the store already: they only get a note."""
+        """Save files that are already in the store, by adding only a note."""
         kind, place = checkpoint.get_internal_representation()
         if kind != "uri":
             raise StorageError(
@@ -180,8 +179,8 @@ def _send_in_process(rank_upload: RankUpload, note: Note) -> None:
 def main() -> int:
     rank_upload, note = cloudpickle.load(sys.stdin.buffer)
     try:
-        send(rank_upload, note)
-    except Exception as error:  # the top of a process: the worker reads it as one line
+        send(parcel, note)
+    except Exception as error:  # printed as one line for the worker, which reads it
         print(str(error) or repr(error), file=sys.stderr)
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""How a reported checkpoint is saved: what the arguments of ``report()`` say, and what autosaved state adds."""
+"""The options for saving a reported checkpoint, from the arguments of ``report()`` and from autosaved state."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from headway.storage.checkpoint.staging import is_in_checkpoint
 
 @dataclass(frozen=True, kw_only=True)
 class SaveOptions:
-    """How to save a checkpoint.
+    """The options for saving a checkpoint.
 
     Args:
         mode: Whether ``report()`` waits for the files.
-        name: The name of the checkpoint, if the user has chosen one.
+        name: The name of the checkpoint, if the user chose one.
         delete_local: Whether files are moved instead of copied; None: in ASYNC mode only.
-        upload: The user's own function that brings the files to the run's storage.
+        upload: The user's function that uploads the files to the run's storage.
         scratch: Whether the directory is removed afterwards.
-        cursor: The position in the training, for people.
+        cursor: The position in the training, for humans.
         positions: The position in each dataset.
-        place: The position of autosaved state, in words: equal on all ranks.
+        place: A description of the point where autosaved state was captured; equal on all ranks.
     """
 
     mode: CheckpointUploadMode = CheckpointUploadMode.SYNC
@@ -44,14 +44,14 @@ class SaveOptions:
         return self.mode is CheckpointUploadMode.ASYNC if self.delete_local is None else self.delete_local
 
     def for_files_in(self, source: Path) -> SaveOptions:
-        """These options, but files that belong to a run's directory are copied before ``report()`` returns."""
+        """Return these options, changed so that files of a run's directory are copied before ``report()`` returns."""
         copied_now = self.mode is CheckpointUploadMode.SYNC and not self.moves_files
         if copied_now or self.scratch or not is_in_checkpoint(source):
             return self
         return replace(self, mode=CheckpointUploadMode.SYNC, delete_local=False)
 
     def uploaded(self, checkpoint: Checkpoint, seq: int) -> Checkpoint:
-        """What the user's own function made of a checkpoint."""
+        """Upload a checkpoint with the user's function and return its result."""
         assert self.upload is not None
         found = self.upload(checkpoint, self.name or f"checkpoint_report_{seq:06d}")
         if not isinstance(found, Checkpoint):
@@ -60,6 +60,6 @@ class SaveOptions:
         return found
 
     def recorded_cursor(self) -> DataCursor:
-        """The position in training and data, for recovery of files whose report was lost."""
+        """Return the position in training and data, for recovering files whose report was lost."""
         datasets: dict[str, object] = {name: {"position": position} for name, position in self.positions.items()}
         return replace(self.cursor, datasets=datasets or None)

@@ -1,4 +1,4 @@
-"""The saves of one rank: which files are on their way to staging, and which wait to be committed."""
+"""The saves of one rank: files that are being staged, and files that are waiting to be committed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from headway.worker.heartbeat import RankProgress
 from headway.worker.requests import PendingRequests
 from headway.worker.run_storage import RunStorage
 
-MAX_UNCOMMITTED = 4  # saves that may be in staging; more are made only as fast as storage commits them
-THROTTLE_S = 5.0  # but not slower than this: the rank that must commit them may be waiting for this one
+MAX_UNCOMMITTED = 4  # saves that may be in staging; beyond that, a save waits until earlier ones are committed
+THROTTLE_S = 5.0  # how long such a save waits at most: a commit may need a rank that is waiting for this one
 
 
 class CheckpointSaves:
-    """Stages the files of reports, and tells the controller when they are staged."""
+    """The saves of a session: stages the files of reports and tells the controller when they are staged."""
 
     def __init__(
         self,
@@ -39,16 +39,16 @@ class CheckpointSaves:
         on_failed: Callable[[BaseException], None],
         single_thread: bool,
     ) -> None:
-        """The saves of a session.
+        """Create the saves of a session.
 
         Args:
-            rank: Its number in the run.
-            run: The run that it saves for.
-            storage: Where files go.
-            requests: Tell the controller of saves.
-            progress: Says how far the rank is, and that silence is expected while it saves.
-            on_failed: Called with what a save in the background raised.
-            single_thread: Whether saves in the background are done at once.
+            rank: The rank's number in the run.
+            run: The run that the rank belongs to.
+            storage: The storage that receives the files.
+            requests: Notifies the controller of saves.
+            progress: The rank's progress; announces that silence is expected during a save.
+            on_failed: Called with the error that a background save raised.
+            single_thread: Whether background saves run immediately in the caller's thread.
         """
         self._rank = rank
         self._run = run
@@ -65,14 +65,14 @@ class CheckpointSaves:
     def save(
         self, checkpoint: object, seq: int, metrics: bytes, options: SaveOptions, validation: dict[str, Any] | None
     ) -> bool:
-        """Bring the files of a report to the run's storage; False when they are on their way there in the background.
+        """Save a report's files in the run's storage; return False if that continues in the background.
 
         Args:
-            checkpoint: What the user has reported.
+            checkpoint: The object that the user reported as a checkpoint.
             seq: The number of the report.
             metrics: The metrics of the report, as JSON text.
-            options: How to save it.
-            validation: The arguments of its validation, if it is to be validated.
+            options: How to save the checkpoint.
+            validation: The arguments of the checkpoint's validation, if it should be validated.
         """
         if not isinstance(checkpoint, Checkpoint):
             kind = type(checkpoint).__name__
@@ -105,23 +105,23 @@ class CheckpointSaves:
         return DirectorySaver(storage.root, attempt, self._rank, self._background, storage.key, storage.lock)
 
     def _grant(self, seq: int, name: str | None, files: tuple[str, ...]) -> UploadGrant:
-        """Where these files go in the object store, and which of them this rank uploads."""
+        """Ask where these files go in the object store and which of them this rank uploads."""
         return self._requests.ask(
             UploadGrant, lambda index: UploadRequest(index=index, seq=seq, name=name, files=files), "upload"
         )
 
     def wait_until_committed(self, timeout_s: float | None) -> None:
-        """Wait for all checkpoints that this rank has saved."""
+        """Wait until all checkpoints that this rank saved are committed."""
         with self._progress.phase("waiting for a checkpoint"):
             self._requests.wait("commit", lambda: not self._uncommitted, timeout_s)
 
     def wait_until_staged(self) -> None:
-        """Wait for all saves in the background; raises what went wrong there."""
+        """Wait for all background saves; raise the error of a failed one, if any."""
         with self._progress.phase("saving a checkpoint"):
             self._background.wait()
 
     def _on_staged(self, seq: int) -> None:
-        """The pending files of a report are staged, perhaps before the report itself is sent."""
+        """Handle that a report's pending files are staged, possibly before the report itself is sent."""
         with self._staging:
             if seq in self._reported:
                 self._requests.tell(FilesStaged(seq=seq))
@@ -129,14 +129,14 @@ class CheckpointSaves:
                 self._early.add(seq)
 
     def on_report_sent(self, seq: int) -> None:
-        """A report with pending files has been sent."""
+        """Handle that a report with pending files was sent."""
         with self._staging:
             self._reported.add(seq)
             if seq in self._early:
                 self._requests.tell(FilesStaged(seq=seq))
 
     def on_committed(self, seq: int) -> bool:
-        """Whether this rank had a part in the checkpoint that is durable now; older ones will not be committed."""
+        """Forget this save and older ones, which will not be committed; return whether it was this rank's save."""
         if seq not in self._uncommitted:
             return False
         self._uncommitted.difference_update([other for other in tuple(self._uncommitted) if other <= seq])

@@ -1,4 +1,4 @@
-"""Ctrl-C is held back while a message is being sent: half a message would break the connection.
+"""The guard that delays Ctrl-C while a message is being sent, because a partial message would break the connection.
 
 with speaking:
     connection.send(...)

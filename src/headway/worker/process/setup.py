@@ -1,4 +1,4 @@
-"""Makes a worker's process look like the driver's, with log files and random states of its own; and ends it."""
+"""The setup of a worker's process, with the driver's environment and separate logs and random states; and its exit."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from headway.storage.fs_ops import open_to_append
 
 
 def apply_setup(setup: ProcessSetup, before: ProcessSetup | None = None) -> None:
-    """Take over the driver's environment: the fork server may have been started before it changed.
+    """Apply the driver's environment, because the fork server may have started before it changed.
 
-    ``before``: the setup of the previous run of this process. What is equal in both stays as user code left it.
+    ``before``: the setup of this process's previous run. Settings equal in both stay as user code left them.
     """
     known = os.environ if before is None else before.env
     for name in known.keys() - setup.env.keys():
@@ -44,7 +44,7 @@ def apply_setup(setup: ProcessSetup, before: ProcessSetup | None = None) -> None
 
 
 def redirect_output(out: Path, err: Path) -> None:
-    """Write all output to these files from now on, that of Python and that of C."""
+    """Write all output of Python and C code to these files from now on."""
     for path, fd in ((out, 1), (err, 2)):
         log = open_to_append(path)
         os.dup2(log, fd)
@@ -62,7 +62,7 @@ def redirect_output(out: Path, err: Path) -> None:
 
 
 class _LogFile(io.FileIO):
-    """Drops what cannot be written, for example on a full disk: a ``print()`` must not end the training."""
+    """A log file that drops what cannot be written, such as on a full disk, so that ``print()`` never ends training."""
 
     num_lost = 0
 
@@ -77,7 +77,7 @@ class _LogFile(io.FileIO):
 
 
 def seed_random(run: RunInfo, place: RankAssignment) -> None:
-    """Give each rank its own random states: forked workers start with equal ones.
+    """Give each rank different random states, because forked workers start with equal ones.
 
     A rank starts with the same states in every attempt, so rows held out at random stay held out after a restart.
     """
@@ -91,7 +91,7 @@ def seed_random(run: RunInfo, place: RankAssignment) -> None:
 
 
 def write_stacks_on_signal() -> str:
-    """Create the file that all stacks are written to on STACKS_SIGNAL, even if Python hangs; the engine removes it."""
+    """Create the file for all stacks on STACKS_SIGNAL, written even if Python hangs; the engine removes the file."""
     folder = process.current_process()._config.get("tempdir")  # type: ignore[attr-defined]
     if folder is None:
         return ""
@@ -101,9 +101,9 @@ def write_stacks_on_signal() -> str:
 
 
 def exit_process(code: int) -> None:
-    """Exit like a script: threads joined, exit handlers run, output flushed; but destroy nothing.
+    """Exit like a script, with threads joined, exit handlers run and output flushed, but destroy nothing.
 
-    Destroying a process group under a live DDP model hung one worker in six.
+    Destroying a process group while a DDP model existed hung one worker in six.
     """
     with contextlib.suppress(BaseException):
         threading._shutdown()  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
-"""SIGTERM in a worker announces a preemption: its sender will kill the process soon.
+"""The handler of SIGTERM in a worker, which announces a preemption: the sender will kill the process soon.
 
-It must be noticed while the main thread waits in C code (in a collective, for example), where no Python handler runs.
-So its C handler writes a byte into a pipe, and a thread reads it. Children of this process, such as loader processes,
-end with SIGTERM as usual.
+The signal must be noticed even while the main thread is in C code (in a collective, for example), where no Python
+handler runs. So the C handler writes a byte into a pipe, and a thread reads it. SIGTERM still ends children of this
+process, such as loader processes.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def install_sigterm_handler(on_sigterm: Callable[[], None]) -> None:
 
 
 def _do_nothing(number: int, frame: FrameType | None) -> None:
-    """The thread does everything."""
+    """Do nothing, since the thread does everything."""
 
 
 def _restore_default() -> None:
-    """Restore the default in a child: SIGTERM to a child is no preemption of the worker."""
+    """Restore the default in a child, because SIGTERM to a child does not preempt the worker."""
     if signal.getsignal(signal.SIGTERM) is _do_nothing:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

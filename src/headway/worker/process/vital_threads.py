@@ -1,6 +1,6 @@
-"""The vital threads of a worker: without them a rank neither sends nor receives, and the run would hang silently.
+"""The vital threads of a worker, without which a rank neither sends nor receives, and the run would hang silently.
 
-If one ends early, the worker tells the controller what failed and exits, and the controller restarts.
+If one of them ends early, the worker reports to the controller what failed and exits, and the controller restarts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headway.core.messages import LOST_EXIT_CODE, FunctionFailed
 from headway.engine.process_stats import name_this_thread
 from headway.worker.process.interrupt_guard import speaking
 
-SPEAKING_TIMEOUT_S = 5.0  # for the thread that is sending something
+SPEAKING_TIMEOUT_S = 5.0  # how long to wait for a thread that is sending a message
 
 Send = Callable[[FunctionFailed], None]
 
@@ -24,8 +24,8 @@ def start_vital_thread(name: str, work: Callable[[], None], send: Send) -> None:
     """Run ``work`` in a thread called ``headway-<name>``; if it raises, this process ends.
 
     Args:
-        name: What the thread is for, in one word.
-        work: Returns when it is not needed any more.
+        name: The purpose of the thread, in one word.
+        work: The function to run; it returns when the thread is no longer needed.
         send: Sends the last message to the controller.
     """
 
@@ -40,7 +40,7 @@ def start_vital_thread(name: str, work: Callable[[], None], send: Send) -> None:
 
 
 def end_worker(what: str, error: BaseException, send: Send) -> None:
-    """Report what failed, and exit. The wait for the lock is bounded: its owner may be what failed."""
+    """Report what failed, and exit. The wait for the lock is bounded, since the thread holding it may have failed."""
     with contextlib.suppress(BaseException):
         text = traceback.format_exc()
         with contextlib.suppress(OSError):
@@ -58,5 +58,5 @@ def end_worker(what: str, error: BaseException, send: Send) -> None:
 def _in_words(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
-    except BaseException:  # the class may be the user's: its __str__ may do anything
+    except BaseException:  # a user's class: its __str__ may do anything
         return type(error).__name__
