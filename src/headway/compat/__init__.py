@@ -1,1 +1,1 @@
-"""Adapters from older APIs of Ray to the same core."""
+"""Adapters from older Ray APIs to Headway's core."""

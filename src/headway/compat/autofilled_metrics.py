@@ -1,4 +1,4 @@
-"""Metrics that older generations of Ray filled into every report, counted per worker and attempt."""
+"""Metrics that older versions of Ray added to every report, counted per worker and attempt."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from headway.worker.session import current
 
 @dataclass
 class Iterations:
-    """``before``: iterations of former attempts."""
+    """The counters of one worker. ``before``: the iterations of earlier attempts."""
 
     before: int = 0
     count: int = 0
     began: float = field(default_factory=time.time)
     last: float = field(default_factory=time.time)
     this_s: float = 0.0
-    saves: int | None = None  # checkpoints so far, where they are counted
-    next_id: int | None = None  # of the next dict checkpoint, where they have one
-    reported: Any = None  # the newest one of this rank, where only that of rank 0 is kept
+    saves: int | None = None  # checkpoints so far, if they are counted
+    next_id: int | None = None  # the ID of the next dict checkpoint, if they have IDs
+    reported: Any = None  # this rank's newest checkpoint, if only rank 0's is kept
 
     def next(self) -> None:
         now = time.time()
@@ -39,7 +39,7 @@ class Iterations:
 
 
 def iterations(caller: str) -> Iterations:
-    """The metrics of this worker."""
+    """Return the counters of this worker."""
     session = current(caller)
     return session.helper(Iterations, lambda: Iterations(before=session.reports.next_seq))
 
@@ -49,7 +49,7 @@ def date(seconds: float) -> str:
 
 
 def details(count: Iterations) -> dict[str, Any]:
-    """Host, process and time."""
+    """Return the metrics that describe where and when a report was made."""
     return {
         "date": date(count.last),
         "timestamp": int(count.last),

@@ -1,6 +1,6 @@
-"""Configs with options that Ray has removed since: they are supported, or refused with a reason.
+"""Configs with options that Ray has since removed, which are either supported or refused with a reason.
 
-A value without effect (None, False, 0) is accepted. Anything else that is not supported is refused, never ignored.
+A value without effect (None, False, 0) is accepted. Any other value that is not supported is refused, never ignored.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from headway.core import config
 from headway.core.config import LoggingConfig
 from headway.core.errors import ConfigError
 
-# Options for the scheduler of a cluster; without effect on one machine.
+# Options for a cluster's scheduler, which have no effect on one machine.
 _SCHEDULING = ("trainer_resources", "_max_cpu_fraction_per_node")
 
 
 def _refuse_unsupported(kind: str, options: dict[str, Any], reasons: dict[str, str]) -> dict[str, Any]:
-    """The options without the retired ones; ConfigError if a retired one has a value with an effect."""
+    """Return the options without the unsupported ones; raise ConfigError if one of those has an effective value."""
     for name, reason in reasons.items():
         if options.pop(name, None):
             raise ConfigError(f"{kind}({name}=...) is not supported: {reason}")
@@ -27,10 +27,10 @@ class RayRunConfig(config.RunConfig):
     """See :class:`headway.train.RunConfig` for the other options.
 
     Args:
-        *args: As before, by position.
+        *args: Positional arguments, in the order of :class:`headway.train.RunConfig`.
         verbose: 0 logs warnings only.
         local_dir: An older name for ``storage_path``.
-        **options: By name.
+        **options: Keyword arguments.
     """
 
     def __init__(self, *args: Any, verbose: int | None = None, local_dir: Any = None, **options: Any) -> None:
@@ -48,7 +48,7 @@ class RayRunConfig(config.RunConfig):
 
 
 class RayScalingConfig(config.ScalingConfig):
-    """Resources of the driver had a meaning on a cluster; on one machine they are ignored."""
+    """A config that ignores options for the driver's resources, which matter only on a cluster."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         known = {name: value for name, value in options.items() if name not in _SCHEDULING}
@@ -56,7 +56,7 @@ class RayScalingConfig(config.ScalingConfig):
 
 
 class RayCheckpointConfig(config.CheckpointConfig):
-    """Options that saved checkpoints by themselves are refused."""
+    """A config that refuses the options for automatic checkpoints."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         reason = "the function reports its checkpoints, or train.track() saves what it follows"
@@ -65,14 +65,14 @@ class RayCheckpointConfig(config.CheckpointConfig):
 
 
 class RayFailureConfig(config.FailureConfig):
-    """``fail_fast`` is refused."""
+    """A config that refuses ``fail_fast``."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         reasons = {"fail_fast": "max_failures=0 ends the run at the first failure"}
         super().__init__(*args, **_refuse_unsupported("FailureConfig", options, reasons))
 
 
-# Scripts know them by these names.
+# Scripts import the classes under these names.
 RunConfig = RayRunConfig
 ScalingConfig = RayScalingConfig
 CheckpointConfig = RayCheckpointConfig

@@ -1,4 +1,4 @@
-"""Traces of torch's profiler in a worker, as values that can be reported."""
+"""Traces of torch's profiler in a worker, in a form that can be reported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TRACES = "_pytorch_profiler_traces"  # (file name, content) pairs; the content i
 
 
 class TorchWorkerProfiler:
-    """Gathers the traces of a ``torch.profiler.profile(on_trace_ready=profiler.trace_handler)``.
+    """The collector of traces from ``torch.profiler.profile(on_trace_ready=profiler.trace_handler)``.
 
     ``train.report(..., **profiler.get_and_clear_profile_traces())`` sends them to the driver, where a
     ``TorchTensorboardProfilerCallback`` writes them to disk.
@@ -26,7 +26,7 @@ class TorchWorkerProfiler:
         self._traces: list[tuple[str, str]] = []
 
     def trace_handler(self, profile: Any) -> None:
-        """For ``on_trace_ready``."""
+        """Collect a trace; to be passed as ``on_trace_ready``."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "trace.json")
             profile.export_chrome_trace(path)
@@ -42,6 +42,6 @@ class TorchWorkerProfiler:
         self._traces.append((name, base64.b64encode(compressed).decode()))
 
     def get_and_clear_profile_traces(self) -> dict[str, Any]:
-        """What to report beside the metrics."""
+        """Return the traces collected since the last call, to be reported with the metrics."""
         traces, self._traces = self._traces, []
         return {TRACES: [list(trace) for trace in traces]}

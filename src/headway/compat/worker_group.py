@@ -1,11 +1,11 @@
-"""A worker group: an object on every worker whose methods the driver calls, for code without a training loop.
+"""The worker group: an object on every worker whose methods the driver calls, for code without a training loop.
 
     driver                                  worker
-      listens on its own socket  ◀───────── connects, sends its rank, makes the object
+      listens on a separate socket    ◀──── connects, creates the object, sends its rank
       (call number, method, args) ────────▶ calls it
       future.set_result ◀────────────────── (call number, value or exception)
 
-The socket is in a private directory of this user, and a client must know a key that only the workers are given.
+The socket is in a private directory of this user, and a client must know a key that only the workers receive.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DOOR = "door"
 
 
 class Service:
-    """Runs on a worker: creates the object and calls its methods until the driver disconnects."""
+    """The function that runs on a worker: it creates the object and answers calls until the driver hangs up."""
 
     def __init__(self, address: str, key: bytes, kind: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._address = address
@@ -58,7 +58,7 @@ class Service:
 def _answer(number: int, made: object, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     try:
         return _packed(number, True, getattr(made, method)(*args, **kwargs))
-    except Exception as error:  # the user's own method: whatever it raises goes to the caller
+    except Exception as error:  # the user's method may raise anything; the caller receives it
         return _packed(number, False, error)
 
 
@@ -73,7 +73,7 @@ def _packed(number: int, fine: bool, value: object) -> bytes:
 
 
 class Member:
-    """The object on one worker: ``member.method.remote(...)`` returns a future at once."""
+    """The object on one worker: ``member.method.remote(...)`` returns a future immediately."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -129,12 +129,12 @@ class Method:
         self._name = name
 
     def remote(self, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Call it there; ``.result()`` of the future waits for the answer."""
+        """Call the method on the worker; the future's ``.result()`` waits for the answer."""
         return self._member._call(self._name, args, kwargs)
 
 
 class Crew(UserCallback):
-    """One object per worker, by rank. As a callback it is also notified of the end of its run."""
+    """The objects of all workers, by rank. It is also a callback, which is notified of the end of its run."""
 
     def __init__(self, kind: type, args: tuple[Any, ...], kwargs: dict[str, Any], *, num_workers: int) -> None:
         self._directory = OwnedDirectory("crew")
@@ -146,7 +146,7 @@ class Crew(UserCallback):
         self._over: Callable[[], None] | None = None
 
     def serve(self, run: Run, over: Callable[[], None] | None = None) -> None:
-        """Wait until all workers have created their object; ``over`` is called when they are no longer needed."""
+        """Wait until all workers have created their object; call ``over`` when they are no longer needed."""
         self._run, self._over = run, over
         for _ in self._members:
             try:
@@ -159,7 +159,7 @@ class Crew(UserCallback):
             threading.Thread(target=member._listen, name="headway-crew", daemon=True).start()
 
     def _raise(self) -> NoReturn:
-        """What ended the run before all workers connected."""
+        """Raise the error that ended the run before the workers connected."""
         assert self._run is not None
         try:
             self._run.result()
@@ -168,7 +168,7 @@ class Crew(UserCallback):
         raise WorkerDied("a worker exited before it created its object")
 
     def after_run(self, run_context: TrainRunContext, error: BaseException | None) -> None:
-        """Wake the threads that wait for workers to connect: none will."""
+        """Wake the threads that wait for workers to connect, since none will."""
         for member in self._members:
             member._leave()
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as knocking:
@@ -176,7 +176,7 @@ class Crew(UserCallback):
         self.close()
 
     def shutdown(self, patience_s: float = 5) -> None:
-        """Disconnect: the workers are free again."""
+        """Hang up, so that the workers are free again."""
         for member in self._members:
             member._hang_up()
         if self._run is not None:
@@ -187,7 +187,7 @@ class Crew(UserCallback):
         self.close()
 
     def close(self) -> None:
-        """Remove the socket; also if no run has started."""
+        """Remove the socket, even if no run began."""
         self._listener.close()
         self._directory.remove()
 

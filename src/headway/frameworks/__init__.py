@@ -1,1 +1,1 @@
-"""From ranks to a process group, one module per framework, each imported only where it is used."""
+"""Framework adapters, which form process groups from ranks; each is imported only if it is used."""

@@ -1,4 +1,4 @@
-"""What all frameworks have in common: a config that travels to the workers and names the code that acts on it."""
+"""The base of all framework adapters: a config that is sent to the workers and names the code that applies it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway.core.messages import RankAssignment
 
 
 class Join(Protocol):
-    """Makes this process a member of its group for as long as the context is open."""
+    """A function whose context makes this process a member of its group."""
 
     def __call__(
         self, config: Any, place: RankAssignment, rendezvous: str | None, *, lasting: bool
@@ -21,19 +21,19 @@ class Join(Protocol):
         Args:
             config: The backend config.
             place: This worker's ranks.
-            rendezvous: A file in memory that all ranks can open; None where there is one rank or several nodes.
-            lasting: Whether this process continues after the context, as the user's own program does: then what the
-                group has changed is put back.
+            rendezvous: An in-memory file that all ranks can open; None if there is one rank or several nodes.
+            lasting: Whether this process continues after the context, as the user's program does, so that everything
+                the group changed must be restored.
         """
 
 
 @dataclass(frozen=True)
 class BackendConfig:
-    """How the workers of a run form a group; this one forms none.
+    """The config of how a run's workers form a group; this base class forms none.
 
-    A framework derives its own config from it. Its class attributes name modules, so that nothing is imported before it
-    is used: ``entry`` is a :class:`Join` as ``module:function``, ``preload`` are modules that workers find imported,
-    ``warm`` are modules that are imported next, while there is time.
+    Each framework derives its config from it. The class attributes are names of modules, so that nothing is imported
+    until it is used: ``entry`` is a :class:`Join` as ``module:function``, ``preload`` are modules that are imported
+    before workers start, and ``warm`` are modules that are imported next, when there is time.
     """
 
     entry: ClassVar[str | None] = None
@@ -41,7 +41,7 @@ class BackendConfig:
     warm: ClassVar[tuple[str, ...]] = ()
 
     def for_single_process(self) -> BackendConfig | Self:
-        """The config for one rank of several that is run without the others, to replay it."""
+        """Return the config for replaying one of several ranks without the others."""
         return self
 
 

@@ -1,7 +1,7 @@
-"""The frameworks that have an adapter: how many collectives they have begun, and which objects they can track.
+"""The registry of framework adapters, which count collectives and track objects.
 
-An adapter registers itself with names of modules; a module is imported when it is used, and only where its framework
-is in use.
+An adapter registers the names of its modules; a module is imported when it is used, and only if its framework is in
+use.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import Any, Protocol, cast
 
 from headway.core.errors import ConfigError
 
-SHIPPED = ("headway.frameworks.torch_config",)  # their import registers the adapters that come with Headway
+SHIPPED = ("headway.frameworks.torch_config",)  # importing these modules registers Headway's adapters
 
 
 class Tracking(Protocol):
-    """What a framework offers to ``train.track()``; a module can be one."""
+    """A framework's support for ``train.track()``; a module can implement it."""
 
     def can_track(self, thing: object) -> bool:
         """Whether this is an object of the framework, such as a model or an optimizer."""
 
     def track(self, **things: Any) -> Any:
-        """Restore the things, save them from now on, and return what ``train.track()`` returns."""
+        """Restore the things, save them from now on, and return the result of ``train.track()``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Framework:
-    """An adapter, by the names of its modules.
+    """The names of an adapter's modules.
 
     Args:
-        package: The framework's own package. Objects of it exist only where it has been imported.
-        adapter: The module with ``num_collectives() -> (of all groups, of the group of all ranks)``; empty: it counts
-            none.
-        tracking: A module that is a :class:`Tracking`; empty: nothing of this framework can be tracked.
+        package: The framework's package. Its objects exist only in processes that imported it.
+        adapter: The module with ``num_collectives() -> (in all groups, in the group of all ranks)``; empty if the
+            adapter does not count collectives.
+        tracking: A module that implements :class:`Tracking`; empty if the framework's objects cannot be tracked.
     """
 
     package: str
@@ -47,32 +47,32 @@ _registered: dict[str, Framework] = {}
 
 
 def register(framework: Framework) -> None:
-    """Add an adapter; one for the same package is replaced."""
+    """Add an adapter, replacing an earlier one for the same package."""
     _registered[framework.package] = framework
 
 
 def registered() -> Iterator[Framework]:
-    """Every adapter, those that come with Headway first."""
+    """Yield every adapter, Headway's first."""
     for name in SHIPPED:
         importlib.import_module(name)
     yield from list(_registered.values())
 
 
 def num_collectives() -> tuple[int, int]:
-    """How many collective operations this process has begun: in all its groups, and in the one of all ranks."""
+    """Return how many collectives this process has begun, in all its groups and in the group of all ranks."""
     counts = [(0, 0)]
     for framework in list(_registered.values()):
-        # Another thread may be importing the module at this moment.
+        # The module may be incomplete, because a different thread is importing it.
         count = getattr(sys.modules.get(framework.adapter), "num_collectives", None)
         counts += [count()] if count is not None else []
     return sum(of_all for of_all, _ in counts), sum(of_world for _, of_world in counts)
 
 
 def tracking_of(things: Collection[object]) -> Tracking:
-    """The framework that these things belong to; for things of none, any that is in use, or else installed.
+    """Return the framework these things belong to; for things of no framework, one that is in use or else installed.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: If there is none.
     """
     able = [each for each in registered() if each.tracking]
     in_use = [_tracking(each) for each in able if each.package in sys.modules]

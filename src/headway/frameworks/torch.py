@@ -1,7 +1,7 @@
-"""torch.distributed, from ranks to a process group, without opening a port of our own.
+"""The adapter of torch.distributed, which forms a process group from ranks without opening a port.
 
-On one machine all ranks meet in a store that is a file in memory (``rendezvous``, a path below ``/proc/self/fd``); a
-single rank meets itself in a plain table. ``TCPStore`` would listen on every interface, whatever address it is given.
+On one machine, all ranks use a store in an in-memory file (``rendezvous``, a path in ``/proc/self/fd``); a single rank
+uses a plain table. ``TCPStore`` would listen on every interface, whatever address it is given.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from headway.core.messages import RankAssignment
 from headway.frameworks.torch_config import TorchConfig, TorchScriptConfig
 from headway.frameworks.torch_sync_check import notice_separate_models
 
-# Every group that was ever made, until the process ends: one that is destroyed, and then collected while a DDP model
-# still lives, hangs about one worker in ten.
+# Every group that this process created, kept until it ends: destroying a group and collecting it while a DDP model
+# still exists hangs about one worker in ten.
 _kept: list[Any] = []
 
 
 @contextlib.contextmanager
 def joined(config: TorchConfig, place: RankAssignment, rendezvous: str | None, *, lasting: bool) -> Iterator[None]:
-    """Make the process group before the user's first line; a persistent worker keeps the one that it has."""
+    """Create the process group before the user's first line; a persistent worker keeps its existing one."""
     backend = config.backend or default_backend(place)
     before, hook = _rendezvous_handlers["env"], sys.excepthook
     if again := bool(_kept):
@@ -55,7 +55,7 @@ def joined(config: TorchConfig, place: RankAssignment, rendezvous: str | None, *
 def prepared(
     config: TorchScriptConfig, place: RankAssignment, rendezvous: str | None, *, lasting: bool
 ) -> Iterator[None]:
-    """The script calls ``init_process_group`` itself."""
+    """Prepare a process for a script that calls ``init_process_group`` itself."""
     prepare(place, rendezvous)
     _keep_groups()
     with notice_separate_models(place, lambda: num_collectives()[0]):
@@ -63,7 +63,7 @@ def prepared(
 
 
 def _keep_groups() -> None:
-    """Keep the current group alive, and any group that the user's code makes in its place."""
+    """Keep the current group alive, and any group with which the user's code replaces it."""
     init = dist.init_process_group
 
     @functools.wraps(init)
@@ -77,20 +77,20 @@ def _keep_groups() -> None:
 
 
 def num_collectives() -> tuple[int, int]:
-    """Operations begun by all groups, and by the one of all ranks. Reading has no side effect."""
+    """Return the number of operations begun by all groups and by the group of all ranks. There are no side effects."""
     if not dist.is_initialized():
         return 0, 0
-    with contextlib.suppress(RuntimeError):  # a backend that does not count
+    with contextlib.suppress(RuntimeError):  # raised by a backend that does not count
         groups: list[Any] = list(dist.distributed_c10d._world.pg_map)
         world: Any = dist.group.WORLD
-        if world is None:  # destroyed by another thread since we asked
+        if world is None:  # a different thread destroyed it since the check
             return 0, 0
         return sum(group._get_sequence_number_for_group() for group in groups), world._get_sequence_number_for_group()
     return 0, 0
 
 
 def default_backend(place: RankAssignment) -> str:
-    """nccl needs a GPU per rank; workers that share one use gloo."""
+    """Return nccl if each rank has its own GPU, which nccl needs; otherwise gloo."""
     shared = len(place.visible_gpus) < place.local_world_size
     return "nccl" if place.gpus and not shared else "gloo"
 
@@ -104,7 +104,7 @@ def devices_of(place: RankAssignment) -> list[torch.device]:
 
 
 def prepare(place: RankAssignment, rendezvous: str | None) -> None:
-    """Set up this process for a group that is made next, by Headway or by the user's code."""
+    """Set up this process for a group that Headway or the user's code creates next."""
     _environment(place)
     if place.num_threads is not None:
         torch.set_num_threads(place.num_threads)
@@ -118,12 +118,12 @@ def prepare(place: RankAssignment, rendezvous: str | None) -> None:
 
 def _environment(place: RankAssignment) -> None:
     os.environ["ACCELERATE_TORCH_DEVICE"] = str(device_of(place))
-    # Lightning and others take this as the sign that a launcher has assigned the ranks.
+    # For Lightning and others, this variable means that a launcher has assigned the ranks.
     os.environ.setdefault("TORCHELASTIC_RUN_ID", "headway")
     if place.world_size > 1:
         for name, value in _lightning_defaults(place).items():
             os.environ.setdefault(f"PL_TRAINER_{name}", value)
-        if not place.gpus:  # without it, Accelerator() sees no GPU and trains alone
+        if not place.gpus:  # otherwise, Accelerator() sees no GPU and trains alone
             os.environ.setdefault("ACCELERATE_USE_CPU", "true")
     if place.gpus:
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
@@ -133,7 +133,7 @@ def _environment(place: RankAssignment) -> None:
 
 
 def _lightning_defaults(place: RankAssignment) -> dict[str, str]:
-    """Defaults for Lightning's ``Trainer()``, which would see one CPU otherwise, and train alone."""
+    """Return defaults for Lightning's ``Trainer()``, which would otherwise see one CPU and train alone."""
     found = {"NUM_NODES": str(place.num_nodes)}
     if not place.gpus:
         return {**found, "ACCELERATOR": "cpu", "DEVICES": str(place.local_world_size)}
@@ -143,7 +143,7 @@ def _lightning_defaults(place: RankAssignment) -> dict[str, str]:
 
 
 def meet_in(store: Any, place: RankAssignment) -> None:
-    """Let ``env://``, here and in the user's own code, mean this store; each meeting under a prefix of its own."""
+    """Make ``env://`` resolve to this store, here and in the user's code, with a different prefix per rendezvous."""
     count = itertools.count()
 
     def meet(url: str, *args: object, **kwargs: object) -> Iterator[tuple[Any, int, int]]:

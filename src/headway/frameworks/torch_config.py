@@ -1,4 +1,4 @@
-"""PyTorch's backend configs and the registration of its adapter; imports no torch."""
+"""PyTorch's backend configs and the registration of its adapter; does not import torch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from headway.core.errors import ConfigError
 from headway.frameworks.base import BackendConfig
 from headway.frameworks.registry import Framework, register
 
-# What the first DDP step would import lazily, about 0.7 s in all. Small modules come first, so that a request for
-# workers waits for one of them at most. The last three belong to Headway: tracked state needs them, and importing them
-# in every restart took half of its time.
+# Modules that the first DDP step would import lazily, which takes about 0.7 s in total. Small modules come first, so
+# that a request for workers waits for at most one of them. The last three are for tracked state; importing them took
+# half the time of every restart.
 WARM = (
     "mpmath",
     "sympy",
@@ -32,13 +32,13 @@ WARM = (
 
 @dataclass(frozen=True)
 class TorchConfig(BackendConfig):
-    """How the process group of ``torch.distributed`` is made.
+    """The config of the ``torch.distributed`` process group.
 
     Args:
-        backend: Its name; None means nccl where each worker has a GPU of its own, else gloo.
-        init_method: ``"env"`` or ``"tcp"``; accepted for scripts that give it, and without effect: Headway hands the
-            store over in memory.
-        timeout_s: How long a collective operation may take, in seconds.
+        backend: The name of the backend; None means nccl if each worker has its own GPU, otherwise gloo.
+        init_method: ``"env"`` or ``"tcp"``; accepted for compatibility but has no effect, because Headway passes the
+            store in memory.
+        timeout_s: The maximum time of a collective operation, in seconds.
 
     >>> TorchConfig(backend="gloo", timeout_s=60).timeout_s
     60
@@ -69,7 +69,7 @@ TorchConfig.__init__ = refuse_unknown_keywords(TorchConfig.__init__)  # type: ig
 
 @dataclass(frozen=True)
 class TorchScriptConfig(BackendConfig):
-    """For scripts written for torchrun: they make their own process group, and Headway lets it open no port."""
+    """The config for torchrun scripts, which create their own process group; Headway lets it open no port."""
 
     entry: ClassVar[str | None] = "headway.frameworks.torch:prepared"
     preload: ClassVar[tuple[str, ...]] = ("torch",)
@@ -81,7 +81,7 @@ class TorchScriptConfig(BackendConfig):
 
 @dataclass(frozen=True)
 class SingleProcessConfig(BackendConfig):
-    """One rank of several, run without the others; ``by_script``: its own code makes the group."""
+    """The config for running one of several ranks alone; ``by_script``: the script creates the group."""
 
     by_script: bool = False
 

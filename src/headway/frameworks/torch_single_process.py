@@ -1,10 +1,11 @@
-"""torch.distributed for one rank of many without the others: ``headway replay``.
+"""A torch.distributed adapter that runs one of several ranks alone, for ``headway replay``.
 
-The group claims to have all its ranks; every collective returns at once, as if each rank had contributed this rank's
-data. So a mean over ranks is this rank's own value, and the gradients of a DDP model are this rank's own. Data
-that only another rank has (an object it broadcasts, a tensor it sends, its part of a sharded model) raises an error.
+The group claims to have all its ranks; every collective returns immediately, as if each rank had contributed this
+rank's data. So a mean over ranks is this rank's value, and the gradients of a DDP model are this rank's gradients.
+Data that only other ranks have (an object they broadcast, a tensor they send, their part of a sharded model) raises an
+error.
 
-torch's own ``fake`` backend would not do: its futures hold nothing, and DDP takes its gradients from them.
+torch's ``fake`` backend does not work here: its futures are empty, and DDP reads its gradients from them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Tensors = Sequence[torch.Tensor]
 def joined(
     config: SingleProcessConfig, place: RankAssignment, rendezvous: str | None, *, lasting: bool
 ) -> Iterator[None]:
-    """Create the group before the user's first line; groups that the user's code creates are of the same kind."""
+    """Create the group before the user's first line; groups that the user's code creates are of the same type."""
     before, hook = _rendezvous_handlers["env"], sys.excepthook
     prepare(place, rendezvous)
     meet_in(dist.HashStore(), place)  # type: ignore[attr-defined]
@@ -58,11 +59,11 @@ def joined(
                 dist.destroy_process_group()
 
 
-_ProcessGroup: Any = dist.ProcessGroup  # whose types are of what Python calls; here C++ calls, in one way only
+_ProcessGroup: Any = dist.ProcessGroup  # its type hints describe calls from Python, but here C++ calls
 
 
 class SingleProcessGroup(_ProcessGroup):  # type: ignore[misc]
-    """Every rank of the group has what this one has. Methods have the names that several versions of torch call."""
+    """A group in which every rank has this rank's data. Method names cover the calls of several versions of torch."""
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(rank, size)
@@ -71,7 +72,7 @@ class SingleProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return NAME
 
     def getGroupName(self) -> NoReturn:  # noqa: N802
-        """Used only to distribute a tensor over a mesh of ranks."""
+        """Raise an error, because torch needs the name only to distribute a tensor over a mesh of ranks."""
         raise AloneError(SHARDED)
 
     # --- every rank gets the data of all ---
@@ -97,7 +98,7 @@ class SingleProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return self.allgather(outputs, inputs) if outputs else _done(inputs)
 
     def all_gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> Any:
-        """The consecutive parts of ``output``, whatever its shape."""
+        """Gather into the consecutive parts of ``output``, whatever its shape."""
         return self.allgather([output.view(-1).chunk(self.size())], [own])
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
@@ -165,7 +166,7 @@ class SingleProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
 
 def _reduce(tensor: torch.Tensor, opts: Any, size: int) -> None:
-    """The reduction over ranks that all have this tensor; for a maximum or a mean, the tensor itself."""
+    """Apply the reduction over ranks that all have this tensor; a maximum or a mean leaves it unchanged."""
     operation = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
     with torch.no_grad():
         if operation == dist.ReduceOp.SUM and tensor.dtype is not torch.bool:
@@ -187,7 +188,7 @@ def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
 
 
 def _done(tensors: Tensors) -> Any:
-    """Work that is over; DDP takes its gradients from the future."""
+    """Return completed work; DDP reads its gradients from the future."""
     devices: Any = sorted({tensor.device for tensor in tensors if tensor.is_cuda}, key=str)
     future: Any = torch.futures.Future(devices=devices)
     future.set_result(list(tensors))
@@ -198,11 +199,11 @@ def _refuse(what: str) -> NoReturn:
     raise AloneError(f"replay has one rank only, and the function waits for {what}")
 
 
-# --- functions of torch that would make another kind of group, or read what was never sent ---
+# --- torch functions that would create a different type of group, or read data that was never sent ---
 
 
 def _init_process_group(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-    """Ignores the backend and the rendezvous that the user's code requests."""
+    """Create the group, ignoring the backend and the rendezvous that the user's code requests."""
     original(NAME)
 
 
@@ -213,7 +214,7 @@ def _new_group(original: Callable[..., Any], ranks: list[int] | None = None, *ar
 def _broadcast_object_list(
     original: object, objects: list[Any], src: int | None = None, group: Any = None, *args: Any, **kwargs: Any
 ) -> None:
-    """Lengths go ahead of objects: a rank that takes what it has for a length would ask for any amount of memory."""
+    """Refuse objects of a different rank: a rank would misread its own data as a length and allocate any amount."""
     if not _is_source(src, group, kwargs.get("group_src")):
         _refuse("an object that another rank broadcasts")
 
@@ -236,11 +237,11 @@ def _is_source(src: int | None, group: Any, group_src: int | None) -> bool:
 
 
 def _monitored_barrier(original: object, *args: Any, **kwargs: Any) -> None:
-    """Real only with gloo."""
+    """Do nothing; only gloo implements this barrier."""
 
 
 def _refuse_to_shard(*args: Any, **kwargs: Any) -> NoReturn:
-    """The older FSDP asks no group for its name: it would compute with this rank's part in the place of all others."""
+    """Refuse the older FSDP, which never asks for the group's name and would use this rank's part for all ranks."""
     raise AloneError(SHARDED)
 
 

@@ -1,9 +1,9 @@
-"""Synchronization of models: notice that this rank trains one that nothing ties to the other ranks' models.
+"""The check that ranks synchronize their models, which warns if this rank trains its model independently.
 
-A forgotten ``prepare_model()`` goes unnoticed otherwise: every rank trains on its part of the data, the loss falls, and
-the checkpoint holds the model of one rank. DDP, FSDP and code that averages gradients by hand use a collective between
-any two optimizer steps; if many steps pass without one, a warning says so, once. Collectives before the first step
-prove nothing: they may be those of a metric.
+A forgotten ``prepare_model()`` is easy to miss: every rank trains on its part of the data, the loss falls, and the
+checkpoint contains the model of one rank. DDP, FSDP and code that averages gradients by hand use a collective between
+any two optimizer steps. If many steps pass without one, a warning is logged once. Collectives before the first step
+prove nothing, because they may belong to a metric.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from headway.core.messages import RankAssignment
 _logger = logging.getLogger(__name__)
 
 ENOUGH = 100  # optimizer steps without a collective between them
-ENOUGH_IN_LIGHTNING = 10  # which has no strategy that would average models now and then
+ENOUGH_IN_LIGHTNING = 10  # Lightning has no strategy that averages models only occasionally
 
 
 @contextlib.contextmanager
 def notice_separate_models(place: RankAssignment, num_collectives: Callable[[], int]) -> Iterator[None]:
     """Warn on rank 0 if its optimizers step while the process group is not used.
 
-    The hook does nothing once the answer is known, mostly after the second step. It stays until the function returns:
-    the optimizer is iterating over its hooks when it calls one.
+    The hook does nothing once the answer is known, usually after the second step. It stays until the function returns,
+    because an optimizer iterates over its hooks while it calls them.
     """
     if place.world_size == 1 or place.rank != 0:
         yield
@@ -43,18 +43,18 @@ def notice_separate_models(place: RankAssignment, num_collectives: Callable[[], 
 
 
 class _Steps:
-    """Counts optimizer steps until it is known whether the ranks synchronize."""
+    """The counter of optimizer steps, active until it is known whether the ranks synchronize."""
 
     def __init__(self, place: RankAssignment, num_collectives: Callable[[], int]) -> None:
         self._place = place
         self._num_collectives = num_collectives
         self._count = 0
-        self._at_first = 0  # collectives, when the first step was taken
+        self._at_first = 0  # the number of collectives at the first step
         self._answered = False
         self.hook = register_optimizer_step_post_hook(self._on_step)
 
     def _on_step(self, *_: object) -> None:
-        if torch.compiler.is_compiling() or self._answered:  # a compiled step must not trace us
+        if torch.compiler.is_compiling() or self._answered:  # a compiled step must not trace this hook
             return
         self._count += 1
         if self._count == 1:
@@ -65,7 +65,7 @@ class _Steps:
             self._answer(separate=True)
 
     def on_return(self) -> None:
-        """Conclude at the end of the function: no collective will follow."""
+        """Draw the conclusion at the end of the function, since no collective will follow."""
         if not self._answered and self._count:
             now = self._num_collectives()
             self._answer(separate=now == self._at_first if self._count > 1 else now == 0)

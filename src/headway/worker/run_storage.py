@@ -25,7 +25,7 @@ class RunStorage:
         self._run = run
         self.path = Path(run.path)
         self.root = Path(run.root or run.path)  # where checkpoints are staged
-        self.lock = lock_of(self.root)  # detects whether a different run's directory replaces it later
+        self.lock = lock_identity(self.root)  # detects whether a different run's directory replaces it later
         self.key = Key(run.key)
 
     @functools.cached_property

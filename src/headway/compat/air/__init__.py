@@ -1,4 +1,4 @@
-"""The API of Ray AIR: reports through its session get the metrics that AIR filled in.
+"""The API of Ray AIR: reports made through its session include the metrics that AIR added.
 
 >>> from headway.compat import air
 >>> def train_func():

@@ -1,4 +1,4 @@
-"""Callbacks of Tune's kind, in ``RunConfig(callbacks=[...])``: they see a run as a trial."""
+"""Tune-style callbacks, for ``RunConfig(callbacks=[...])``, to which a run appears as a trial."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway.observe.trackers import Csv, MLflow, TensorBoard, Tracker, TrackerG
 
 
 class Callback(UserCallback):
-    """Base class: override what you need. Called in the driver, in order; can be read after ``fit()``."""
+    """A base class whose methods are called in the driver, in order. Collected data can be read after ``fit()``."""
 
     _trial: Trial
 
@@ -25,16 +25,16 @@ class Callback(UserCallback):
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
-        """Rank 0 has reported; ``trial.last_result`` is still what it reported before."""
+        """Called after a report of rank 0; ``trial.last_result`` is still its previous report."""
 
     def on_checkpoint(self, iteration: int, trials: list[Trial], trial: Trial, checkpoint: Any, **info: Any) -> None:
         """A checkpoint has been committed."""
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """The run has finished."""
+        """Called when the run has finished."""
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """The run has failed."""
+        """Called when the run has failed."""
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         """Called after everything else."""
@@ -65,19 +65,19 @@ class Callback(UserCallback):
 
 
 class LoggerCallback(Callback):
-    """The higher-level form: a beginning, results, an end."""
+    """The higher-level base class, with a start, results, saves and an end."""
 
     def log_trial_start(self, trial: Trial) -> None:
         """The run begins."""
 
     def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
-        """Rank 0 has reported."""
+        """Called after a report of rank 0."""
 
     def log_trial_save(self, trial: Trial) -> None:
         """A checkpoint has been committed."""
 
     def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
-        """The run is over."""
+        """Called when the run has ended."""
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         self.log_trial_start(trial)
@@ -98,7 +98,7 @@ class LoggerCallback(Callback):
 
 
 class TuneJsonLogger(LoggerCallback):
-    """A line of JSON per report: ``result.json``; the config in ``params.json``."""
+    """A logger that writes a line of JSON per report to ``result.json``, and the config to ``params.json``."""
 
     def log_trial_start(self, trial: Trial) -> None:
         Path(trial.logdir, "params.json").write_text(json.dumps(trial.config, default=repr))
@@ -110,7 +110,7 @@ class TuneJsonLogger(LoggerCallback):
 
 
 class CSVLoggerCallback(LoggerCallback):
-    """A line per report: ``progress.csv``."""
+    """A logger that writes a line per report to ``progress.csv``."""
 
     def log_trial_start(self, trial: Trial) -> None:
         self._csv = Csv(Path(trial.logdir, "progress.csv"))
@@ -120,7 +120,7 @@ class CSVLoggerCallback(LoggerCallback):
 
 
 class _TrackingLogger(LoggerCallback):
-    """Reports go to a tracker."""
+    """A logger that passes reports to a tracker."""
 
     def __init__(self, tracker: Tracker) -> None:
         self._tracker = TrackerGuard(tracker)
@@ -136,14 +136,14 @@ class _TrackingLogger(LoggerCallback):
 
 
 class TuneTensorBoardLogger(_TrackingLogger):
-    """Numbers as TensorBoard events in the run's directory, as ``ray/tune/<name>``."""
+    """A logger that writes numbers as TensorBoard events, as ``ray/tune/<name>``, to the run's directory."""
 
     def __init__(self) -> None:
         super().__init__(TensorBoard("ray/tune/"))
 
 
 class MLflowLoggerCallback(_TrackingLogger):
-    """A run of an MLflow experiment; ``save_artifact`` adds the run's directory at the end."""
+    """A logger to a run of an MLflow experiment; ``save_artifact`` adds the run's directory at the end."""
 
     def __init__(
         self,
@@ -158,12 +158,12 @@ class MLflowLoggerCallback(_TrackingLogger):
 
 
 class WandbLoggerCallback(_TrackingLogger):
-    """A run of a project of Weights & Biases."""
+    """A logger to a run of a Weights & Biases project."""
 
     def __init__(self, project: str | None = None, group: str | None = None, **init: Any) -> None:
         super().__init__(Wandb(project=project, group=group, **init))
 
 
-# Scripts know them by these names, which callbacks of RaySGD have too.
+# Scripts import the classes under these names, which RaySGD also uses.
 JsonLoggerCallback = TuneJsonLogger
 TBXLoggerCallback = TuneTensorBoardLogger

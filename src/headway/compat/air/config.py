@@ -1,4 +1,4 @@
-"""The configs of Ray AIR: a trainer that gets one of them makes trials of its runs."""
+"""The configs of Ray AIR. A trainer that is given one of them presents its runs as AIR trials."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class AirRunConfig(RayRunConfig):
     """See :class:`headway.train.RunConfig` for the other options.
 
     Args:
-        *args: As before, by position.
+        *args: Positional arguments, in the order of :class:`headway.train.RunConfig`.
         verbose: 0 logs warnings only.
         local_dir: An older name for ``storage_path``.
-        **options: By name.
+        **options: Keyword arguments.
     """
 
 
-# Scripts know them by these names.
+# Scripts import the classes under these names.
 RunConfig = AirRunConfig
 ScalingConfig = AirScalingConfig

@@ -1,4 +1,4 @@
-"""``from ray.air import session``: the functions that a training function of Ray AIR calls."""
+"""The functions that a Ray AIR training function calls: ``from ray.air import session``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ID = "_current_checkpoint_id"
 
 
 def report(metrics: Mapping[str, Any], *, checkpoint: Checkpoint | None = None) -> None:
-    """As ``train.report``, with the keys that were filled in by themselves."""
+    """Report like ``train.report``, with the keys that AIR adds."""
     run = current("air.session.report").run
     count = iterations("air.session.report")
     if count.next_id is None:
@@ -35,7 +35,7 @@ def report(metrics: Mapping[str, Any], *, checkpoint: Checkpoint | None = None) 
 
 
 def get_checkpoint() -> Checkpoint | None:
-    """The newest checkpoint, of this run or of the one that it resumes."""
+    """Return the newest checkpoint, of this run or of the run that it resumes."""
     return iterations("air.session.get_checkpoint").reported or functions.get_checkpoint()
 
 
@@ -64,7 +64,7 @@ def get_node_rank() -> int:
 
 
 def get_experiment_name() -> str:
-    """If the run is a trial, the name of its parent directory."""
+    """Return the run's name; if the run is a trial, the name of its parent directory."""
     run = current("air.session.get_experiment_name").run
     return PurePath(run.path).parent.name if is_trial(run.name) else run.name
 
@@ -88,13 +88,13 @@ def get_trial_resources() -> dict[str, float]:
 
 
 def _loaded_id() -> int:
-    """Counting continues at the id that was loaded, without adding one, as in Ray AIR."""
+    """Return the ID where counting continues: the one that was loaded, without adding one, as in Ray AIR."""
     checkpoint = functions.get_checkpoint()
     if checkpoint is None:
         return 0
     try:
         return int(checkpoint.to_dict().get(_ID, 0))
-    except StorageError:  # a directory: it has no such key
+    except StorageError:  # a directory checkpoint has no such key
         return 0
 
 

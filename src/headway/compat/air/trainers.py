@@ -1,4 +1,4 @@
-"""The trainer of Ray AIR: its runs are trials, named and nested as AIR did, with ``done`` in their last result.
+"""The trainer of Ray AIR, whose runs are trials, named and nested as in AIR, with ``done`` in their last result.
 
 ``TorchTrainer_2022-07-14_20-05-20/TorchTrainer_4913f_00000_0_2022-07-14_20-05-20/checkpoints/checkpoint_000003``
 """
@@ -16,7 +16,7 @@ from headway.train.result import Result
 
 
 def fit_as_trial(trainer: base.DataParallelTrainer) -> Result:
-    """``fit()``, with the directories and the last result of a trial."""
+    """Run ``fit()`` with the directories of a trial, and mark its last result as ``done``."""
     trial = copy.copy(trainer)
     trial._request = replace(trainer._request, run=_nested(trainer._request.run, trainer._request.kind))
     result = base.DataParallelTrainer.fit(trial)
@@ -40,5 +40,5 @@ class AirTrainer(base.DataParallelTrainer):
         return fit_as_trial(self)
 
 
-# Scripts know it by this name.
+# Scripts import the class under this name.
 DataParallelTrainer = AirTrainer

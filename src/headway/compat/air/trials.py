@@ -1,4 +1,4 @@
-"""Trials of Ray AIR: their names, and the metrics that they filled into reports."""
+"""Ray AIR trials: their names, and the metrics that they add to every report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def name_of_trial(kind: str, day: str) -> str:
 
 
 def trial_id(run_id: str, run_name: str) -> str:
-    """The date in its name, if it has one."""
+    """Return the trial ID contained in the run's name, or else one made from the run's ID."""
     found = _NAMED.search(run_name)
     return found[1] if found else f"{run_id[:5]}_00000"
 
@@ -36,7 +36,7 @@ def trial_name(run_id: str, run_name: str) -> str:
 
 
 def started(count: Iterations, run_id: str, run_name: str) -> dict[str, Any]:
-    """What is known of a trial before its first report."""
+    """Return the fields of a trial's result that are known before the first report."""
     values = details(count)
     names = ("date", "timestamp", "pid", "hostname", "node_ip")
     ids = {"trial_id": trial_id(run_id, run_name), "experiment_id": run_id}
@@ -44,7 +44,7 @@ def started(count: Iterations, run_id: str, run_name: str) -> dict[str, Any]:
 
 
 def filled_in(count: Iterations, run_id: str, run_name: str) -> dict[str, Any]:
-    """The keys of a report, beside the user's own."""
+    """Return the keys that AIR adds to a report, in addition to the user's keys."""
     return {
         "_timestamp": int(count.last),
         "_time_this_iter_s": count.this_s,
@@ -65,7 +65,7 @@ def filled_in(count: Iterations, run_id: str, run_name: str) -> dict[str, Any]:
 
 
 class Trial:
-    """The run, as callbacks of Ray AIR see it. ``last_result`` is that of the previous round."""
+    """A run as Ray AIR callbacks see it. ``last_result`` is the result of the previous round."""
 
     experiment_tag = "0"
 
@@ -89,11 +89,11 @@ class Trial:
 
     @property
     def iteration(self) -> int:
-        """Rounds so far."""
+        """The number of rounds so far."""
         return self._count.count
 
     def result_of(self, metrics: dict[str, Any]) -> dict[str, Any]:
-        """A round as callbacks get it: metrics that another API did not fill in are added here."""
+        """Return a round's result as callbacks see it, with AIR's metrics, which other APIs' reports lack."""
         self._count.next()
         return {**filled_in(self._count, self._run_id, self.name), **metrics}
 
@@ -102,6 +102,6 @@ class Trial:
 
 
 def nested_name(kind: str) -> tuple[str, str]:
-    """The names of an experiment and of its only trial."""
+    """Return the names of an experiment and of its only trial."""
     day = date(time.time())
     return f"{kind}_{day}", name_of_trial(kind, day)

@@ -1,8 +1,8 @@
-"""Ray programs, unchanged: ``ray.train``, ``ray.air``, ``ray.tune``, ``ray.data`` and ``ray.util.sgd`` mean Headway.
+"""Support for unchanged Ray programs: ``ray.train``, ``.air``, ``.tune``, ``.data`` and ``.util.sgd`` become Headway.
 
     headway run --as-ray script.py
 
-or, in a notebook, before anything else::
+or, if there is no script (for example, in a notebook), before anything else::
 
     import headway.compat.as_ray
     headway.compat.as_ray.install()
@@ -24,16 +24,16 @@ PREAMBLE = f"{__name__}:install"
 
 
 def install() -> None:
-    """Make those names mean Headway from now on, in this process and in the workers that it starts. Idempotent."""
+    """Make those names resolve to Headway, in this process and its workers. Further calls have no effect."""
     if any(isinstance(finder, Finder) for finder in sys.meta_path):
         return
     os.environ["HEADWAY_PREAMBLE"] = PREAMBLE
     os.environ.setdefault("HEADWAY_RESULTS", os.path.expanduser("~/ray_results"))
     taken = sys.modules.get("ray")
     for name in [name for name in sys.modules if name.startswith(REPLACED)]:
-        del sys.modules[name]  # modules of Ray's own libraries that were imported earlier
+        del sys.modules[name]  # Ray's libraries imported before this call
     core = Core(taken)
     sys.modules["ray"] = core
     sys.meta_path.insert(0, Finder(core, FACES, REPLACED))
     if in_worker() and ray_session() is not None:
-        core.become_real("a training worker")  # before unpickling anything that may hold handles of Ray
+        core.become_real("a training worker")  # before unpickling anything that may contain Ray handles

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def first_of(refs: Any, num_returns: int = 1, timeout: float | None = None, **options: Any) -> tuple[Any, Any]:
-    """``ray.wait`` for futures of Headway."""
+    """Implement ``ray.wait`` for Headway's futures."""
     ends = None if timeout is None else time.monotonic() + timeout
     while sum(ref.done() for ref in refs) < num_returns:
         left = None if ends is None else ends - time.monotonic()
@@ -21,7 +21,7 @@ def first_of(refs: Any, num_returns: int = 1, timeout: float | None = None, **op
 
 
 def are_headway_futures(refs: Any) -> bool:
-    """Futures of a Headway worker group, one or a list of them."""
+    """Whether the argument is a future of a Headway worker group, or a list of such futures."""
     found = refs if isinstance(refs, list | tuple) else [refs]
     return bool(found) and all(isinstance(ref, concurrent.futures.Future) for ref in found)
 

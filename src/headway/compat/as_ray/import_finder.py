@@ -1,7 +1,7 @@
-"""The import finder by which ``import ray.train`` means Headway, and modules that look their names up lazily.
+"""The import finder that makes ``import ray.train`` resolve to Headway, and modules that look up their names lazily.
 
-A name that Headway lacks is refused with the same message wherever it is used: ``ray.train.foo``, ``from ray.train
-import foo``, ``import ray.train.foo``.
+A name that Headway does not have is refused with a one-sentence error wherever it is used: ``ray.train.foo``, ``from
+ray.train import foo``, ``import ray.train.foo``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headway.compat.as_ray.ray_core import Core
 
 
 class Face(ModuleType):
-    """A module with a name of Ray's; each of its names is a ``module:attribute`` of Headway, imported on first use."""
+    """A module with a Ray name, each of whose names is a ``module:attribute`` of Headway, imported on first use."""
 
     def __init__(self, name: str, names: Mapping[str, str]) -> None:
         super().__init__(name, f"{name}, as Headway has it.")
@@ -46,7 +46,7 @@ class Face(ModuleType):
 
 
 class Shared(Face):
-    """A module of which Headway replaces only a part; for the rest it is a placeholder until Ray is needed."""
+    """A module that Headway replaces only in part; for the rest, it is a placeholder until Ray is needed."""
 
     def __init__(self, name: str, names: Mapping[str, str], core: Core) -> None:
         super().__init__(name, names)
@@ -63,7 +63,7 @@ class Shared(Face):
 
 
 def missing(module: str, name: str, known: Mapping[str, str] = {}) -> str:
-    """The error message for a missing name."""
+    """Return the error for a name that Headway does not have."""
     full = f"{module}.{name}"
     for prefix, what in LATER.items():
         if full == prefix or full.startswith(f"{prefix}."):
@@ -74,7 +74,7 @@ def missing(module: str, name: str, known: Mapping[str, str] = {}) -> str:
 
 
 class Finder(MetaPathFinder, Loader):
-    """``faces`` are Headway's modules; below the names in ``replaced`` no other modules exist."""
+    """The import finder. ``faces`` are the modules that exist; below ``replaced``, there are no others."""
 
     def __init__(self, core: Core, faces: Mapping[str, Mapping[str, str]], replaced: tuple[str, ...]) -> None:
         self._core = core
@@ -87,7 +87,7 @@ class Finder(MetaPathFinder, Loader):
         if fullname != "ray" and not fullname.startswith("ray."):
             return None
         if fullname == "ray.util" and self._core._is_real:
-            return None  # of which only ray.util.sgd is Headway's
+            return None  # Headway replaces only ray.util.sgd
         if fullname == "ray" or fullname in self._faces:
             return ModuleSpec(fullname, self, is_package=True)
         parent, _, name = fullname.rpartition(".")

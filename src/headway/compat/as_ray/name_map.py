@@ -1,4 +1,4 @@
-"""The map from names of Ray to names of Headway."""
+"""The map from Ray's names to Headway's names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import headway.data
 import headway.train
 from headway.compat import air, sgd
 
-# Everything below these is Headway's, or refused; everything else below ``ray`` is Ray's.
+# Everything below these modules is Headway's or refused; everything else below ``ray`` is Ray's.
 REPLACED = ("ray.train", "ray.air", "ray.tune", "ray.data", "ray.sgd", "ray.util.sgd")
 
 LATER = {
@@ -114,7 +114,7 @@ FACES: dict[str, dict[str, str]] = {
     "ray.air.integrations": _submodules("ray.air.integrations", "mlflow", "wandb"),
     "ray.air.integrations.mlflow": _all_of(_CALLBACKS, ["MLflowLoggerCallback"]),
     "ray.air.integrations.wandb": _all_of(_CALLBACKS, ["WandbLoggerCallback"]),
-    # Ray Tune: so far its callbacks
+    # Ray Tune: only its callbacks so far
     "ray.tune": {**_all_of(_CALLBACKS, ["Callback"]), **_submodules("ray.tune", "callback", "logger")},
     "ray.tune.callback": _all_of(_CALLBACKS, ["Callback"]),
     "ray.tune.logger": _all_of(_CALLBACKS, _LOGGERS),

@@ -1,7 +1,7 @@
-"""``ray`` itself: Ray Core, if it is installed, loaded only when the first task, actor or object is used.
+"""The module ``ray``: Ray Core, if it is installed, loaded only when a task, actor or object is first used.
 
 A script that only calls ``ray.init()`` starts as fast as any other: the call is recorded, and made when Ray is needed.
- Training workers join the session that the driver has, in its namespace, so that they find its named actors.
+Training workers join the driver's session, in its namespace, so that they find its named actors.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HEADWAY_MODULES = ("train", "air", "tune", "data", "sgd")
 
 
 class Core(ModuleType):
-    """The module ``ray``. It turns into the real one, in place, for all modules that imported it."""
+    """The module ``ray``. It becomes the real one, in place, for all code that imported it."""
 
     def __init__(self, real: ModuleType | None = None) -> None:
         super().__init__("ray", "Ray, with the libraries that Headway replaces.")
@@ -63,7 +63,7 @@ class Core(ModuleType):
         return metadata.version("ray") if self._installed else API_VERSION
 
     def _init(self, *args: Any, **kwargs: Any) -> Any:
-        """Record the call and make it when Ray is needed; at once if it joins a cluster, which may be unreachable."""
+        """Record the call until Ray is needed; if it joins a cluster, make it now, as that may fail."""
         kwargs = {**({"address": args[0]} if args else {}), **kwargs}
         if kwargs.get("address") not in (None, "local"):
             self._load_once("ray.init")
@@ -96,7 +96,7 @@ class Core(ModuleType):
         return getattr(self, name)
 
     def _get(self, refs: Any, **options: Any) -> Any:
-        """``ray.get`` of Headway's futures, without loading Ray; Ray's own for all others."""
+        """Get the results of Headway's futures without loading Ray, and all others with Ray."""
         if are_headway_futures(refs):
             return waited(refs, options.get("timeout"))
         self.become_real("ray.get")
@@ -124,7 +124,7 @@ class Core(ModuleType):
                 self._context = self.init(**self._init_arguments)
 
     def _load_once(self, caller: str) -> bool:
-        """Whether it was loaded by this call."""
+        """Load Ray Core unless it is loaded; return whether this call loaded it."""
         if self._is_real:
             return False
         if not self._installed:
@@ -133,19 +133,19 @@ class Core(ModuleType):
         return True
 
     def _join(self, session: dict[str, Any]) -> None:
-        """Join the driver's session; tasks of a training worker find the modules beside the script, too."""
+        """Join the driver's session, so that tasks find modules in the script's directory, as the script's tasks do."""
         beside = os.path.dirname(os.path.realpath(sys.argv[0]))
         config = self.job_config.JobConfig(_py_driver_sys_path=[beside] if beside in sys.path else [])
         self._real_init(**session, job_config=config, log_to_driver=False, configure_logging=False)
         self._register_picklers()
 
     def _refuse_session(self) -> None:
-        """Refuse calls that need a session: workers never start one, as each would have a session of its own."""
+        """Refuse functions that need a session, because each worker would start a separate one."""
         os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
         vars(self).update({name: _refusal(name) for name in NEED_SESSION})
 
     def _register_picklers(self) -> None:
-        """Have Headway's pickles handle Ray's references and handles, as Ray's own pickler does."""
+        """Register Ray's reducers for references and handles, which functions and configs may contain."""
         self._private.worker.global_worker.get_serialization_context()  # registers reducers with Ray's pickler
         known = self.cloudpickle.CloudPickler.dispatch
         for kind in (self.ObjectRef, self.actor.ActorHandle):
@@ -165,7 +165,7 @@ class Core(ModuleType):
         self._wrap_ray()
 
     def _wrap_ray(self) -> None:
-        """Replace what Headway and Ray both define by functions that handle both."""
+        """Replace functions that Headway and Ray both define with functions that handle both."""
         mine = vars(self)
         for name in HEADWAY_MODULES:
             mine.pop(name, None)
@@ -175,9 +175,9 @@ class Core(ModuleType):
         mine.update(get=self._get_either, wait=self._wait_either)
 
     def _init_and_export(self, *args: Any, **kwargs: Any) -> Any:
-        """Pass the session to workers in the environment."""
+        """Call ``ray.init()``, and describe the session in the environment, where workers find it."""
         done = self._real_init(*args, **kwargs)
-        if self._init_arguments is None:  # else it was exported when the call was recorded
+        if self._init_arguments is None:  # otherwise this was done when the call was recorded
             _export_env_vars(kwargs.get("runtime_env"))
         self._export_session(kwargs.get("runtime_env"))
         return done
@@ -232,7 +232,7 @@ class _DeferredInit:
 
 
 def _export_env_vars(runtime_env: Any) -> None:
-    """Export the ``env_vars`` of tasks to this process, and so to its training workers."""
+    """Set the tasks' ``env_vars`` in this process as well, from which training workers inherit them."""
     wanted = dict(runtime_env or {})
     os.environ.update({name: str(value) for name, value in (wanted.pop("env_vars", None) or {}).items()})
     if wanted:

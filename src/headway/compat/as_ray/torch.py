@@ -1,4 +1,4 @@
-"""The TorchTrainer of all generations of Ray: its configs decide whether its runs are trials."""
+"""The TorchTrainer of all versions of Ray, whose configs decide whether its runs are trials."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class TorchTrainer(_TorchTrainer):
         preprocessor: None = None,
         **options: Unpack[TrainerOptions],
     ) -> None:
-        """Declare a run; nothing is started.
+        """Declare a run without starting anything.
 
         Args:
-            train_loop_per_worker: The training function. It takes no parameter, or one: the ``train_loop_config``.
-            torch_config: How the process group is made.
+            train_loop_per_worker: The training function. It takes either no parameter or the ``train_loop_config``.
+            torch_config: The config of the process group.
             torch_backend: An older name for ``torch_config``.
             preprocessor: Not supported; accepted as None.
         """

@@ -1,4 +1,4 @@
-"""Names of ``ray.train`` that several generations of Ray share with different meanings."""
+"""Names of ``ray.train`` that have different meanings in different versions of Ray."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ TRAIN_DATASET_KEY = "train"
 
 
 class Trainer(sgd.Trainer):
-    """The Trainer of Ray Train 1.x: that of RaySGD under its later name."""
+    """The trainer of Ray Train 1.x, which is RaySGD's trainer under its later name."""
 
     prefix = "train"
 
 
 def report(metrics: Any = None, checkpoint: Any = None, **options: Any) -> None:
-    """``report({"loss": 1.0}, checkpoint=...)``, or the older ``report(loss=1.0)``."""
+    """Report as in ``report({"loss": 1.0}, checkpoint=...)``, or the older ``report(loss=1.0)``."""
     if isinstance(metrics, Mapping):
         return functions.report(metrics, checkpoint, **options)
     if metrics is not None or checkpoint is not None:

@@ -1,4 +1,4 @@
-"""The API of RaySGD v2 and of Ray Train 1.x: a trainer that is started, runs functions, and is shut down.
+"""The API of RaySGD v2 and Ray Train 1.x: a trainer that is started, runs functions, and is shut down.
 
 >>> from headway.compat import sgd
 >>> def train_func(config):

@@ -1,4 +1,4 @@
-"""Callbacks of RaySGD v2: the base class, which sees the rounds of a run, and those that came with it."""
+"""RaySGD v2 callbacks: the base class, and the callbacks that RaySGD shipped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headway.observe.trackers import Csv, MLflow, TensorBoard, Tracker, TrackerG
 
 
 class SGDCallback(UserCallback):
-    """Base class: override what you need. Called in the driver, in the order of the reports.
+    """A base class whose methods are called in the driver, in the order of the reports.
 
     >>> class Print(SGDCallback):
     ...     def handle_result(self, results, **info):
@@ -25,13 +25,13 @@ class SGDCallback(UserCallback):
     """
 
     def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
-        """A run begins; ``logdir`` is its directory."""
+        """Called when a run begins; ``logdir`` is its directory."""
 
     def handle_result(self, results: Round, **info: Any) -> None:
-        """A round is over: a dict per rank."""
+        """Called after each round; ``results`` has one dict per rank."""
 
     def finish_training(self, error: bool = False, **info: Any) -> None:
-        """The run is over."""
+        """Called when the run has ended."""
 
     def before_run(self, run_context: TrainRunContext) -> None:
         self.start_training(logdir=run_context.run_path, config=fields_of(run_context.train_loop_config) or {})
@@ -52,7 +52,7 @@ class PrintCallback(SGDCallback):
 
 
 class _Logger(SGDCallback):
-    """Writes what some workers report, into the run directory or another one."""
+    """A logger that writes the reports of some workers to the run directory or a different one."""
 
     def __init__(self, logdir: str | None = None, workers_to_log: int | Sequence[int] | None = 0) -> None:
         self._logdir = logdir
@@ -61,7 +61,7 @@ class _Logger(SGDCallback):
 
     @property
     def logdir(self) -> Path | None:
-        """Where it writes, once a run has begun."""
+        """The directory to which it writes; None until a run begins."""
         return self._folder
 
     def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
@@ -73,12 +73,12 @@ class _Logger(SGDCallback):
 
 
 class JsonLoggerCallback(_Logger):
-    """All rounds as one JSON list, complete after every round: ``results.json``.
+    """A logger that writes all rounds to ``results.json`` as one JSON list, which is complete after every round.
 
     Args:
-        logdir: Where to write; None: the run directory.
-        filename: Another name for the file.
-        workers_to_log: The rank, or the ranks, whose results are written; None: all.
+        logdir: The directory to write to; None: the run directory.
+        filename: The file name to use instead of ``results.json``.
+        workers_to_log: The rank or ranks whose results are written; None: all.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class JsonLoggerCallback(_Logger):
         self.log_path.write_text("[]")
 
     def handle_result(self, results: Round, **info: Any) -> None:
-        """The list stays closed: the new round is written over its last bracket."""
+        """Add a round to the list, overwriting its closing bracket with the round and a new bracket."""
         assert self.log_path is not None
         with self.log_path.open("rb+") as file:
             end = file.seek(-1, os.SEEK_END)
@@ -108,11 +108,11 @@ class JsonLoggerCallback(_Logger):
 
 
 class CSVCallback(_Logger):
-    """A line per round of one worker: ``results.csv``.
+    """A logger that writes a line per round of one worker to ``results.csv``.
 
     Args:
-        logdir: Where to write; None: the run directory.
-        filename: Another name for the file.
+        logdir: The directory to write to; None: the run directory.
+        filename: The file name to use instead of ``results.csv``.
         worker_to_log: The rank whose results are written.
     """
 
@@ -131,7 +131,7 @@ class CSVCallback(_Logger):
 
 
 class _TrackingCallback(SGDCallback):
-    """One worker's numbers go to a tracker."""
+    """A callback that passes one worker's numbers to a tracker."""
 
     def __init__(self, tracker: Tracker, worker_to_log: int) -> None:
         self._tracker = TrackerGuard(tracker)
@@ -149,21 +149,21 @@ class _TrackingCallback(SGDCallback):
 
 
 class TBXLoggerCallback(_TrackingCallback):
-    """One worker's numbers as TensorBoard events, as ``ray/train/<name>``."""
+    """A callback that writes one worker's numbers as TensorBoard events, as ``ray/train/<name>``."""
 
     def __init__(self, logdir: str | None = None, worker_to_log: int = 0) -> None:
         super().__init__(TensorBoard("ray/train/", logdir), worker_to_log)
 
 
 class MlflowCallback(_TrackingCallback):
-    """One worker's numbers as an MLflow run.
+    """A callback that logs one worker's numbers to an MLflow run.
 
     Args:
-        tracking_uri: Of MLflow's tracking server.
-        registry_uri: Accepted for compatibility; it has no effect.
-        experiment_id: Of an experiment that exists.
-        experiment_name: Of an experiment that exists, or that is created.
-        tags: Of the MLflow run.
+        tracking_uri: The URI of the MLflow tracking server.
+        registry_uri: Accepted for compatibility with Ray; ignored.
+        experiment_id: The ID of an existing experiment.
+        experiment_name: The name of the experiment, which is created if it does not exist.
+        tags: Tags for the MLflow run.
         worker_to_log: The rank whose numbers are logged.
     """
 
@@ -180,13 +180,13 @@ class MlflowCallback(_TrackingCallback):
 
 
 class WandbCallback(_TrackingCallback):
-    """One worker's numbers as a run of Weights & Biases.
+    """A callback that logs one worker's numbers to a Weights & Biases run.
 
     Args:
-        project: Its name.
-        group: Of runs.
+        project: The name of the W&B project.
+        group: The W&B run group.
         worker_to_log: The rank whose numbers are logged.
-        **init: More keywords for ``wandb.init()``.
+        **init: Additional keyword arguments for ``wandb.init()``.
     """
 
     def __init__(self, project: str, group: str | None = None, worker_to_log: int = 0, **init: Any) -> None:
@@ -194,7 +194,7 @@ class WandbCallback(_TrackingCallback):
 
 
 class TorchTensorboardProfilerCallback(SGDCallback):
-    """Writes what workers have profiled (``TorchWorkerProfiler``) into ``<run_dir>/pytorch_profiler``."""
+    """A callback that writes the workers' traces (``TorchWorkerProfiler``) to ``<run_dir>/pytorch_profiler``."""
 
     def __init__(self, logdir: str | None = None) -> None:
         self._logdir = logdir

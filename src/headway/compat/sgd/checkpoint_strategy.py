@@ -1,4 +1,4 @@
-"""Which checkpoints of a run are kept, in the API of RaySGD v2."""
+"""The config of which checkpoints a run keeps, in the API of RaySGD v2."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ TIMESTAMP = "_timestamp"
 
 @dataclass(frozen=True)
 class CheckpointStrategy:
-    """Which checkpoints are kept.
+    """The config of which checkpoints are kept.
 
     Args:
-        num_to_keep: How many, the best ones; None keeps all on disk, 0 writes none.
-        checkpoint_score_attribute: The value of the saved dict that ranks them; by default the newest are the best.
+        num_to_keep: How many of the best checkpoints are kept; None keeps all on disk, 0 writes none.
+        checkpoint_score_attribute: The key in the saved dict that ranks them; by default, the newest are the best.
         checkpoint_score_order: ``"max"`` or ``"min"``.
 
     >>> CheckpointStrategy(num_to_keep=2, checkpoint_score_attribute="loss", checkpoint_score_order="min").num_to_keep
@@ -30,7 +30,7 @@ class CheckpointStrategy:
     def __post_init__(self) -> None:
         if self.checkpoint_score_attribute == TIMESTAMP and self.checkpoint_score_order == "min":
             raise ConfigError("the oldest checkpoints are never the best: score by a value that you save")
-        _ = self.config  # raises now if it is invalid
+        _ = self.config  # raises ConfigError now if a value is invalid
 
     @property
     def config(self) -> CheckpointConfig:

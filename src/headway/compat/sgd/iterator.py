@@ -1,4 +1,4 @@
-"""A run as something to iterate over: its rounds, as they come, and what the functions have returned."""
+"""The iterator over a run's rounds as they arrive, which also provides the functions' return values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway.core.callback import TrainRunContext, UserCallback
 
 
 class Stream(UserCallback):
-    """Queues rounds for the iterator; None is the end."""
+    """The queue of rounds for the iterator; None marks the end."""
 
     def __init__(self) -> None:
         self.rounds: queue.SimpleQueue[Round | None] = queue.SimpleQueue()
@@ -27,9 +27,9 @@ class Stream(UserCallback):
 
 
 class SGDIterator:
-    """What ``Trainer.run_iterator`` returns. The run continues in the background, with or without iteration.
+    """The result of ``Trainer.run_iterator``. The run continues in the background, with or without iteration.
 
-    ``results`` waits for the end of the run: what the functions have returned, or what they have raised.
+    ``results`` waits for the end of the run and returns the functions' return values, or raises their error.
     """
 
     def __init__(self, stream: Stream, results: Callable[[], list[Any]]) -> None:
@@ -52,11 +52,11 @@ class SGDIterator:
         raise StopIteration
 
     def is_finished(self) -> bool:
-        """Whether all rounds have been seen and the run is over."""
+        """Whether all rounds have been returned and the run has ended."""
         return self._finished
 
     def get_final_results(self, force: bool = False) -> list[Any]:
-        """What the functions have returned, in rank order. ``force``: skip the rounds until then."""
+        """Return the functions' return values, in rank order. ``force``: skip the remaining rounds."""
         if not self._finished and not force:
             raise RuntimeError("the run is not finished: iterate to its end first, or say force=True")
         for _ in self:

@@ -1,4 +1,4 @@
-"""Rounds of RaySGD v2, from one report per rank: a list of dicts, in which all ranks did the same."""
+"""Rounds of RaySGD v2: lists of dicts, one report per rank, in which all ranks made the same call."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ Round = list[dict[str, Any]]
 
 
 def results_of(metrics: Sequence[dict[str, Any] | None]) -> Round | None:
-    """What callbacks get; None for a round that only saved, or that was cut off."""
+    """Return a round as callbacks receive it; None for a round that only saved or was interrupted."""
     present = [each for each in metrics if each is not None and SAVED not in each]
     return present if len(present) == len(metrics) else None

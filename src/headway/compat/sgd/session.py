@@ -1,7 +1,7 @@
-"""The functions that a training function of RaySGD v2 and Ray Train 1.x calls.
+"""The functions that a training function of RaySGD v2 or Ray Train 1.x calls.
 
-One call is one round, in lock-step: no rank reports or saves before all have come to the same call. Ranks that make
-different calls get an error, instead of waiting for each other.
+One call is one round, in lockstep: no rank reports or saves until all have reached the same call. Ranks that make
+different calls get an error instead of waiting for each other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SAVED = "_checkpoint_saved"  # the mark of a round that only saves
 
 
 def report(**metrics: Any) -> None:
-    """Hand this round's values of this rank to the trainer; its callbacks get those of all ranks."""
+    """Report this rank's values of this round to the trainer, whose callbacks receive the values of all ranks."""
     count = iterations("sgd.report")
     current("sgd.report").barrier("report()")
     count.next()
@@ -53,7 +53,7 @@ def save_checkpoint(**state: Any) -> None:
 
 
 def _next_number() -> int:
-    """Counted from 1, on from the newest one after a restart."""
+    """Return the number of the next checkpoint, counted from 1 and continued from the newest one after a restart."""
     count = iterations("sgd.save_checkpoint")
     if count.saves is None:
         newest = functions.get_checkpoint()
@@ -64,7 +64,7 @@ def _next_number() -> int:
 
 
 def load_checkpoint() -> dict[str, Any] | None:
-    """The newest checkpoint as the dict that was saved, or the one that ``run(checkpoint=...)`` was given."""
+    """Return the newest checkpoint as the dict that was saved, or else the one passed to ``run(checkpoint=...)``."""
     checkpoint = functions.get_checkpoint()
     return None if checkpoint is None else checkpoint.to_dict()
 
@@ -82,7 +82,7 @@ def world_size() -> int:
 
 
 def get_dataset_shard(dataset_name: str | None = None) -> DataIterator:
-    """This worker's part of a dataset that ``run(dataset=...)`` was given."""
+    """Return this worker's part of a dataset that was passed to ``run(dataset=...)``."""
     return functions.get_dataset_shard(dataset_name)
 
 
@@ -90,7 +90,7 @@ get_data_shard = get_dataset_shard
 
 
 class _Sharded:
-    """``get_dataset().get_shard(rank)``"""
+    """The result of ``get_dataset()``, for ``get_dataset().get_shard(rank)``."""
 
     def __init__(self, name: str | None) -> None:
         self._name = name

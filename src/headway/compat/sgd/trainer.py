@@ -1,4 +1,4 @@
-"""The trainer of RaySGD v2: worker processes that are kept between runs, and one Headway run for each ``run()``."""
+"""The trainer of RaySGD v2, which keeps worker processes between runs and starts a Headway run per ``run()``."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ LATER = ("tensorflow", "horovod")
 
 
 class Trainer:
-    """``start()``, any number of ``run()``, ``shutdown()``; its attributes can be read after that, too.
+    """A trainer for ``start()``, any number of ``run()`` and ``shutdown()``; its attributes remain readable afterwards.
 
-    What a function raises is raised by ``run()``, unchanged, and is not retried.
+    ``run()`` raises a function's error unchanged, and does not retry it.
 
     Args:
-        backend: ``"torch"``, or a config.
-        num_workers: A positive number.
+        backend: ``"torch"`` or a config.
+        num_workers: The number of workers; positive.
         use_gpu: Whether each worker needs a GPU.
-        resources_per_worker: What each worker needs, by name.
-        logdir: Where its runs are stored: a path, or one below the results directory.
+        resources_per_worker: The amount of each resource that a worker needs, by name.
+        logdir: The directory for its runs: an absolute path, or one relative to the results directory.
         max_retries: How often workers that exit are replaced; -1: always.
     """
 
@@ -76,7 +76,7 @@ class Trainer:
 
     def start(self, initialization_hook: Callable[[], Any] | None = None) -> None:
         """Start the workers; each calls ``initialization_hook`` before anything else."""
-        from headway.engine.persistent_workers import PersistentEngine  # the machinery is imported when it is needed
+        from headway.engine.persistent_workers import PersistentEngine  # imported only when it is needed
 
         if self._engine is not None:
             raise RuntimeError("this trainer has been started already")
@@ -93,7 +93,7 @@ class Trainer:
         checkpoint: dict[str, Any] | str | Path | None = None,
         checkpoint_strategy: CheckpointStrategy | None = None,
     ) -> list[Any]:
-        """Run the function on all workers; what each has returned, in rank order."""
+        """Run the function on all workers and return their return values, in rank order."""
         request = self._request(train_func, config, callbacks or (), dataset, checkpoint, checkpoint_strategy)
         return self._results(self._begun(request))
 
@@ -105,16 +105,16 @@ class Trainer:
         checkpoint: dict[str, Any] | str | Path | None = None,
         checkpoint_strategy: CheckpointStrategy | None = None,
     ) -> SGDIterator:
-        """The same as something to iterate over: the rounds, as they come."""
+        """Run the function on all workers and return an iterator over the rounds as they arrive."""
         stream = Stream()
         request = self._request(train_func, config, [stream], dataset, checkpoint, checkpoint_strategy)
         run = self._begun(request)
         return SGDIterator(stream, lambda: self._results(run))
 
     def to_worker_group(self, train_cls: type, *args: Any, **kwargs: Any) -> Crew:
-        """An object of this class on every worker: ``group[0].method.remote(...)`` calls it there.
+        """Create an object of this class on every worker; ``group[0].method.remote(...)`` calls a method of rank 0's.
 
-        The workers are busy with it until ``group.shutdown()``. A trainer that was not started is, for the group.
+        The workers are busy until ``group.shutdown()``. If the trainer is not running, it is started for the group.
         """
         started = self._engine is not None
         if not started:
@@ -132,7 +132,7 @@ class Trainer:
         raise NotImplementedError("Headway has no to_tune_trainable yet: tuning is not supported")
 
     def shutdown(self) -> None:
-        """End the workers. The results of the runs can still be read."""
+        """End the workers. The results of the runs remain available."""
         if self._engine is not None:
             self._engine.shut_down()
             self._engine = None
@@ -182,7 +182,7 @@ class Trainer:
         return self._run
 
     def _results(self, run: Run) -> list[Any]:
-        """Wait for the end of the run."""
+        """Wait for the end of the run and return the functions' return values."""
         try:
             self._result = run.result()
         except TrainingFailedError as error:
@@ -194,22 +194,22 @@ class Trainer:
 
     @property
     def logdir(self) -> Path:
-        """The trainer's own directory."""
+        """The trainer's directory."""
         return self._logdir
 
     @property
     def latest_run_dir(self) -> Path | None:
-        """The directory of the newest run; None before the first."""
+        """The directory of the newest run; None before the first run."""
         return self._run.path if self._run is not None else None
 
     @property
     def latest_checkpoint_dir(self) -> Path | None:
-        """Where the newest run keeps its checkpoints."""
+        """The directory of the newest run's checkpoints; None before the first run."""
         return self._run.path / "checkpoints" if self._run is not None else None
 
     @property
     def latest_checkpoint(self) -> dict[str, Any] | None:
-        """The newest one, as the dict that was saved; else the one that the newest run was given."""
+        """The newest checkpoint as the dict that was saved, or else the checkpoint passed to the newest run."""
         kept = self._reached.checkpoint if self._reached is not None else None
         return _content(kept or self._given)
 
@@ -220,7 +220,7 @@ class Trainer:
 
     @property
     def best_checkpoint(self) -> dict[str, Any] | None:
-        """The best one, by the strategy's score."""
+        """The best checkpoint, by the strategy's score."""
         return _content(self._best)
 
     @property
@@ -228,7 +228,7 @@ class Trainer:
         return self._on_disk(self._best)
 
     def _on_disk(self, checkpoint: Checkpoint | None) -> Path | None:
-        """Checkpoints that are kept in memory have a place too, but not one of their run's."""
+        """Return the checkpoint's path; None if it is kept in memory, which has a path outside its run."""
         path = Path(checkpoint.path) if checkpoint is not None else None
         return path if path is not None and path.parent == self.latest_checkpoint_dir else None
 
@@ -239,14 +239,14 @@ class Trainer:
 
     @property
     def _reached(self) -> Result | None:
-        """The newest run's result; while it runs, the result so far."""
+        """The newest run's result; while it is running, its intermediate result."""
         if self._result is not None or self._run is None:
             return self._result
         return Result(RunReader.at(self._run.path))
 
 
 def _own(error: TrainingFailedError) -> BaseException:
-    """What a function raised, unchanged; an error of Headway if a process exited or the ranks contradict each other."""
+    """Return the error that a function raised, or Headway's if a process died or the ranks made different calls."""
     cause = error.__cause__
     if type(cause) is HeadwayError:  # the ranks contradict one another
         return RuntimeError(
@@ -256,14 +256,14 @@ def _own(error: TrainingFailedError) -> BaseException:
 
 
 class Hooked:
-    """A function, and another one that each process calls before the first of them."""
+    """A function, with a hook that each process calls before its first function."""
 
-    _done = False  # of this process
+    _done = False  # whether this process has called the hook
 
     def __init__(self, function: Callable[..., Any], hook: Callable[[], Any]) -> None:
         self._function = function
         self._hook = hook
-        self.__wrapped__ = function  # whose parameters count
+        self.__wrapped__ = function  # for inspecting its parameters
 
     def __call__(self, *args: Any) -> Any:
         if not Hooked._done:
@@ -285,7 +285,7 @@ def _backend(backend: object) -> BackendConfig:
 
 
 def _new_folder(prefix: str) -> Path:
-    """``<results>/<prefix>_<date>``, for this trainer alone."""
+    """Create ``<results>/<prefix>_<date>``, used by this trainer only."""
     first = results_folder() / f"{prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
     for number in range(1, 1000):
         folder = first if number == 1 else first.with_name(f"{first.name}_{number}")
@@ -298,7 +298,7 @@ def _new_folder(prefix: str) -> Path:
 
 
 def _next_run(logdir: Path) -> str:
-    """Counted from 1; runs of another trainer in the same directory are kept."""
+    """Return the next run's name, counted from 1; runs of a different trainer in the same directory are kept."""
     numbers = [int(path.name[4:]) for path in logdir.glob("run_*") if path.name[4:].isdigit()]
     return f"run_{max(numbers, default=0) + 1:03d}"
 
@@ -316,7 +316,7 @@ def _checkpoint(given: dict[str, Any] | str | Path | None) -> Checkpoint | None:
 
 
 def _datasets(dataset: Any) -> Mapping[str, Any]:
-    """One without a name, or several by name."""
+    """Return the datasets by name; a single dataset is called ``train``."""
     if dataset is None:
         return {}
     return dataset if isinstance(dataset, Mapping) else {"train": dataset}

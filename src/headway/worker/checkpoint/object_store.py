@@ -104,7 +104,8 @@ class ObjectStoreSaver:
                 if options.scratch:
                     shutil.rmtree(source, ignore_errors=True)
             return True
-        parcel = replace(self._parcel(source, seq, note, options), frozen=True)  # before moving, as it may be refused
+        # Before anything is moved, because the upload may be refused.
+        rank_upload = replace(self._rank_upload(source, seq, note, options), frozen=True)
         handoff = None
         if options.moves_files:
             slot = Slot(self._spool, self._attempt, seq, self._rank)
@@ -131,7 +132,7 @@ class ObjectStoreSaver:
         self._background.run(upload, seq)
         return False
 
-    def _send(self, parcel: Parcel, note: Note, *, take: bool) -> None:
+    def _send(self, rank_upload: RankUpload, note: Note, *, take: bool) -> None:
         """Upload now, and with ``take`` remove the files afterwards."""
         try:
             send(rank_upload, note)
@@ -179,7 +180,7 @@ def _send_in_process(rank_upload: RankUpload, note: Note) -> None:
 def main() -> int:
     rank_upload, note = cloudpickle.load(sys.stdin.buffer)
     try:
-        send(parcel, note)
+        send(rank_upload, note)
     except Exception as error:  # printed as one line for the worker, which reads it
         print(str(error) or repr(error), file=sys.stderr)
         return 1
