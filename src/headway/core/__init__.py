@@ -1,1 +1,1 @@
-"""Configs, errors, messages and schemas that all other packages share. Imports no other package of Headway."""
+"""Configs, errors, messages and schemas that all other packages share. It imports no other Headway package."""

@@ -32,7 +32,9 @@ class TrainRunContext:
 
 
 class UserCallback:
-    """Override what you need. An exception in a callback is logged and written to the journal; the run continues.
+    """The base class of callbacks. Override the methods that you need.
+
+    An exception in a callback is logged and written to the journal; the run continues.
 
     >>> class Print(UserCallback):
     ...     def after_report(self, run_context, metrics, checkpoint):

@@ -49,7 +49,7 @@ class ResourcesAwaitedEvent:
 
 @dataclass(frozen=True, slots=True)
 class AbortEvent:
-    """The user ends the run now, as ABORTED. A second one kills the workers."""
+    """The user ends the run now, as ABORTED. A second event kills the workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,4 +59,7 @@ class StopEvent:
 
 @dataclass(frozen=True, slots=True)
 class TerminateEvent:
-    """This program received SIGTERM: save what can be saved and end as PREEMPTED. A second one ends it at once."""
+    """This program received SIGTERM. The run saves a checkpoint if it can and ends as PREEMPTED.
+
+    A second event ends it immediately.
+    """

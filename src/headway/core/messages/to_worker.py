@@ -25,7 +25,7 @@ class Start:
     checkpoint: bytes | None = None  # a pickled Checkpoint
     first_seq: int = 0
     cursors: dict[str, DatasetCursor] = field(default_factory=dict)  # the position at which each dataset resumes
-    stays: bool = False  # whether the process waits for another Start afterwards
+    stays: bool = False  # whether the process waits for another Start after this run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -167,7 +167,7 @@ def fail(rank: int) -> None:
 
 
 def sum_after_a_failure(total: Total) -> float:
-    """Sum the ranks; fail after that in the first attempt."""
+    """Sum over all ranks, then fail in the first attempt."""
     found = sum_of_ranks(total)
     first = train.get_checkpoint() is None
     train.report({"total": found}, checkpoint=train.Checkpoint.from_dict({"done": True}))
