@@ -1,4 +1,4 @@
-"""What training code imports: trainers, configs, and the functions to call inside a training function.
+"""The public names for training code: trainers, configs, and the functions to call inside a training function.
 
     from headway import train
 
@@ -7,7 +7,7 @@
             ...
             train.report({"loss": loss}, checkpoint=train.Checkpoint.from_directory(folder))
 
-PyTorch's own part is :mod:`headway.train.torch`; importing this module imports no framework.
+The part for PyTorch is :mod:`headway.train.torch`; importing this module imports no framework.
 """
 
 from headway.core.callback import TrainRunContext, UserCallback

@@ -1,7 +1,7 @@
-"""Collective operations through the controller: they work with any framework, and without a device.
+"""Collective operations through the controller, which work with any framework and without a device.
 
-A meeting that can never take place (a rank has returned, or waits in another one) fails the run and says who is
-missing; no rank waits forever.
+If an operation can never complete, because a rank has returned or waits in a different operation, the run fails with
+an error that names the missing ranks. No rank waits forever.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BROADCAST = "broadcast_from_rank_zero()"
 
 
 def barrier() -> None:
-    """Wait until all ranks are here."""
+    """Wait until all ranks have called this function."""
     current("headway.train.collective.barrier").barrier("barrier()")
 
 

@@ -14,7 +14,7 @@ from headway.storage.run import layout
 
 @dataclass(frozen=True)
 class Storage:
-    """Where the run's files are, for code that writes there itself."""
+    """The location of the run's files, for code that writes there itself."""
 
     experiment_fs_path: str
     _store: ObjectStore | None = None
@@ -31,13 +31,13 @@ class Storage:
 
 @dataclass(frozen=True)
 class TrainContext:
-    """What ``get_context()`` returns: this worker's ranks, its run, and what the user passed to the trainer.
+    """The context that ``get_context()`` returns: this worker's ranks, its run, and the trainer's metadata.
 
     Args:
         _place: The worker's ranks.
         _run: The run.
-        _metadata: Of the trainer.
-        _store: The object store that the run is in, if it is in one.
+        _metadata: The trainer's ``metadata``.
+        _store: The object store that contains the run, if any.
 
     >>> import headway.train as train
     >>> def train_func():
@@ -79,11 +79,11 @@ class TrainContext:
         return self._run.path
 
     def get_trial_resources(self) -> dict[str, float]:
-        """What this worker was given."""
+        """Return the resources that this worker was given."""
         return dict(self._run.options.resources)
 
     def get_metadata(self) -> dict[str, Any]:
-        """The trainer's ``metadata``."""
+        """Return the trainer's ``metadata``."""
         return dict(self._metadata)
 
     def get_storage(self) -> Storage:

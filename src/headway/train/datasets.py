@@ -1,10 +1,10 @@
-"""Datasets in training: what travels to the workers, the shard of each worker, and where it is resumed.
+"""Datasets in training: what is sent to the workers, the shard of each worker, and the position where it resumes.
 
     driver                                   worker
     datasets ──▶ Feed: dataset, order ──▶ Stream: this rank's part, from its cursor on ──▶ get_dataset_shard()
 
-The order is settled here, once: lanes, window, seed. It is saved with the position, so that another machine, another
-memory or another number of workers continues in the same order.
+The order (lanes, window, seed) is fixed here, once. It is saved with the position, so that training continues in the
+same order on a different machine, with different memory or a different number of workers.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from headway.data.execution.epochs import EpochStream
     from headway.data.iterator import DataIterator
 
-TRAINING = "train"  # what the dataset is called that all ranks must make equal steps with
+TRAINING = "train"  # the name of the dataset with which all ranks must make the same number of steps
 
 
 class DataConfig:
-    """Which datasets are split among the workers; the others are whole on every worker.
+    """The choice of datasets that are split among the workers; every worker gets all rows of the other datasets.
 
     Args:
         datasets_to_split: ``"all"``, or a list of names.
-        execution_options: For the pipelines of this trainer's datasets; None: those of ``DataContext``.
-        enable_shard_locality: Accepted for Ray's sake; it has no effect.
+        execution_options: Options of the pipelines of this trainer's datasets; None: the options in ``DataContext``.
+        enable_shard_locality: Accepted for compatibility with Ray; it has no effect.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ def _are_names(names: Any) -> bool:
 
 @dataclass(frozen=True)
 class Feed:
-    """A dataset on its way to the workers."""
+    """A dataset as it is sent to the workers."""
 
     dataset: Dataset
     split: bool
@@ -83,7 +83,7 @@ class Feed:
 
 
 def prepared(datasets: Mapping[str, Any], config: DataConfig, scaling: ScalingConfig) -> dict[str, Feed]:
-    """Check all that can be wrong with a dataset before a row is read."""
+    """Check datasets as far as possible without reading a row."""
     if config.datasets_to_split != "all" and (unknown := set(config.datasets_to_split) - set(datasets)):
         raise ConfigError(f"datasets_to_split names {', '.join(sorted(unknown))}, and there is no such dataset")
     return {name: _feed(name, given, config, scaling) for name, given in datasets.items()}
@@ -127,7 +127,7 @@ def _dataset(name: str, given: Any) -> Dataset:
 
 
 def described(feeds: Mapping[str, Feed]) -> dict[str, DatasetDescription]:
-    """For ``run.json``."""
+    """Return descriptions of the datasets for ``run.json``."""
     return {
         name: DatasetDescription(
             rows=feed.dataset.plan.num_rows,
@@ -141,7 +141,7 @@ def described(feeds: Mapping[str, Feed]) -> dict[str, DatasetDescription]:
 
 
 def check_unchanged(feeds: Mapping[str, Feed], rundir: RunDirectory) -> None:
-    """Refuse to resume a run whose dataset has other rows than before."""
+    """Raise an error if the rows of a resumed run's dataset have changed."""
     kept = rundir.recovered.kept
     if not kept:
         return
@@ -156,7 +156,7 @@ def check_unchanged(feeds: Mapping[str, Feed], rundir: RunDirectory) -> None:
 
 
 def _checked_cursor(checkpoint: PurePath, name: str, cursor: object) -> DatasetCursor:
-    """Raise StorageError if a checkpoint does not hold the positions of its datasets."""
+    """Raise StorageError if a checkpoint does not contain the positions of its datasets."""
     try:
         return DatasetCursor.from_json(cursor)
     except ShapeError as error:
@@ -168,7 +168,7 @@ def _checked_cursor(checkpoint: PurePath, name: str, cursor: object) -> DatasetC
 
 
 def shard(session: Session, name: str | None) -> DataIterator:
-    """This rank's part of a dataset; the same object on every call."""
+    """Return this rank's part of a dataset; the same object on every call."""
     datasets = session.task.datasets
     if name is None and len(datasets) == 1:
         [name] = datasets
@@ -212,7 +212,7 @@ class _Shard:
 
 @dataclass
 class DatasetShards:
-    """The datasets of a session; ``follower`` is called with each new stream."""
+    """The dataset shards of a session; ``follower`` is called with each new stream."""
 
     shards: dict[str, _Shard] = field(default_factory=dict)
     follower: Callable[[EpochStream], None] | None = None
@@ -271,7 +271,7 @@ def _resume(session: Session, name: str, stream: EpochStream) -> None:
 
 
 def _check_same_workers(name: str, now: int, cursor: DatasetCursor) -> None:
-    """Resume a dataset that drops rows: each rank has its own position, which is meaningless to other ranks."""
+    """Raise an error if a dataset that drops rows resumes with other workers, as each rank has its own position."""
     before = {position.lanes for position in cursor.known if not position.done} - {now}
     for number in before:
         raise ConfigError(
@@ -302,7 +302,7 @@ def _device(session: Session) -> Any:
 
 
 class _SessionAgreement:
-    """How this rank and the others agree on their last step."""
+    """The agreement of this rank with the others on their last step."""
 
     def __init__(self, session: Session, name: str) -> None:
         self._session = session

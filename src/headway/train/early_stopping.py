@@ -13,19 +13,19 @@ from headway.worker.session import current
 
 
 class EarlyStopping:
-    """Stop training when a metric has not improved for a while.
+    """A detector that stops training when a metric has not improved for a while.
 
-    Call ``update()`` on all ranks, before the ``report()`` of the same step, and leave the loop where ``stopped`` is
-    true. The decision is rank 0's: a metric that differs between the ranks cannot send them different ways.
+    Call ``update()`` on all ranks, before the ``report()`` of the same step, and leave the loop when ``stopped`` is
+    true. Rank 0 decides, so all ranks stop together even if their metrics differ.
 
-    Its state is saved and restored like that of a model: name it in ``train.track(...)``, or put ``state_dict()`` into
-    a checkpoint of your own.
+    Its state can be saved and restored like a model's: name it in ``train.track(...)``, or put ``state_dict()`` into
+    your own checkpoint.
 
     Args:
-        metric: The name of the metric, ``"val/loss"`` for nested ones.
+        metric: The name of the metric, ``"val/loss"`` for a nested one.
         mode: Whether smaller (``"min"``) or larger (``"max"``) is better.
-        patience: After so many updates in a row without an improvement, ``stopped`` becomes true.
-        min_delta: A change counts as an improvement when it is larger than this.
+        patience: The number of consecutive updates without an improvement after which ``stopped`` becomes true.
+        min_delta: A change counts as an improvement only if it is larger than this.
 
     >>> from headway import train
     >>> def train_func():
@@ -68,13 +68,13 @@ class EarlyStopping:
         return self.num_waited >= self._patience
 
     def update(self, metrics: Mapping[str, Any] | None = None) -> bool:
-        """Look at new metrics and return ``stopped``. Waits for all ranks.
+        """Evaluate new metrics and return ``stopped``. Waits for all ranks.
 
         Args:
-            metrics: As for ``report()``. Rank 0's count; other ranks may leave them out. NaN is no improvement.
+            metrics: As for ``report()``. Only rank 0's matter; other ranks may omit them. NaN is not an improvement.
 
         Raises:
-            MetricsError: The metric is missing, or not a number.
+            MetricsError: If the metric is missing or not a number.
         """
         session = current("headway.train.EarlyStopping.update")
         if session.rank == 0 or metrics is not None:
@@ -106,7 +106,7 @@ class EarlyStopping:
             self.num_waited += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold for the decision to be the same after a restart."""
+        """Return the state that a checkpoint must contain for the same decision after a restart."""
         return {"best": self.best, "num_waited": self.num_waited}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The functions that a training function may call. They work in every process that runs one, and nowhere else."""
+"""The functions that a training function may call. They work only in processes that run a training function."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ def report(
     """Report metrics to the run, and optionally a checkpoint.
 
     Never waits for another rank: any rank may report, as often as it likes. Without a checkpoint it returns in
-    microseconds; with one it returns when the files have been copied to the run's storage, so that the caller's own
-    may be deleted. Checkpoints that several ranks report under the same number (their n-th call) are merged into one.
+    microseconds; with one it returns when the files have been copied to the run's storage, so the caller may delete
+    the originals. Checkpoints that several ranks report with the same number (their n-th call) are merged into one.
 
     Args:
         metrics: Numbers, text, lists and nested dicts of them.
         checkpoint: Files to keep with the metrics.
-        checkpoint_dir_name: The name of the checkpoint; None: it is numbered.
-        checkpoint_upload_mode: SYNC returns when the files are on the run's storage. ASYNC returns at once: the files
-            are moved out of the caller's directory and are uploaded in the background. NO_UPLOAD takes a directory that
-            is already in the run's ``checkpoints`` directory, as ``get_context().get_storage()`` names it.
+        checkpoint_dir_name: The name of the checkpoint; None: a numbered name.
+        checkpoint_upload_mode: SYNC returns when the files are on the run's storage. ASYNC returns immediately: the
+            files are moved out of the caller's directory and uploaded in the background. NO_UPLOAD takes a directory
+            that is already in the run's ``checkpoints`` directory, which ``get_context().get_storage()`` names.
         delete_local_checkpoint_after_upload: Whether to move the files instead of copying them; the default for ASYNC.
-        checkpoint_upload_fn: Called with the checkpoint and its name, to bring the files to the run's storage.
+        checkpoint_upload_fn: Called with the checkpoint and its name to copy the files to the run's storage.
         validation: Whether to validate the checkpoint with the function of the trainer's ``validation_config``, in
-            another process while training continues; a ``ValidationTaskConfig`` gives its keywords and its time limit.
+            another process while training continues; a ``ValidationTaskConfig`` sets its keywords and time limit.
 
     >>> import headway.train as train
     >>> def train_func():
@@ -80,7 +80,7 @@ def report(
 
 @dataclass
 class _Warned:
-    """Whether this session has warned of its own checkpoints beside tracked state."""
+    """Whether this session has warned about reporting checkpoints in addition to tracked state."""
 
     of_own_checkpoints: bool = False
 
@@ -108,7 +108,7 @@ def _checked_mode_and_name(mode: str, name: str | None) -> tuple[CheckpointUploa
 
 
 def _validation(session: Session, checkpoint: object, asked: object) -> dict[str, Any]:
-    """The arguments of a validation; where tracked state saves itself, of the checkpoint that it saves."""
+    """Return the arguments of a validation, which is of the autosaved checkpoint if state is tracked."""
     if asked is not True and not isinstance(asked, ValidationTaskConfig):
         raise ConfigError(f"validation must be True, False or a ValidationTaskConfig, got {asked!r}")
     if checkpoint is None and session.reports.autosave is None:
@@ -121,29 +121,30 @@ def _validation(session: Session, checkpoint: object, asked: object) -> dict[str
 
 
 def track(**things: Any) -> Tracked:
-    """Follow a model, an optimizer, a scheduler, prepared loaders, anything that has ``state_dict``.
+    """Track a model, an optimizer, a scheduler, prepared loaders, and other objects with a ``state_dict``.
 
-    What is followed is restored from the newest checkpoint if there is one. It is saved every
+    Tracked state is restored from the newest checkpoint if there is one. It is saved every
     ``CheckpointConfig(every_reports=n)`` reports, every ``every_s`` seconds and before a stop, with all random states
-    and the position of every loader. So a loop over ``state.epochs(n)`` needs no code for saving or loading to
-    continue, bit for bit, after a restart. All ranks must report in the same steps.
+    and the position of every loader. A loop over ``state.epochs(n)`` therefore continues after a restart, bit for bit,
+    without code for saving or loading. All ranks must report in the same steps.
 
-    A sharded model (FSDP) is saved by all ranks. Gradients that are accumulated for a later optimizer step are saved
-    too; ``state.num_batches`` counts the batches of an epoch. Models, optimizers and schedulers are taken from rank 0;
-    of anything else each rank has its own state, which another number of workers takes from rank 0.
+    All ranks save a sharded model (FSDP). Gradients accumulated for a later optimizer step are also saved;
+    ``state.num_batches`` counts the batches of an epoch. The state of models, optimizers and schedulers is saved by
+    rank 0. Other objects have a separate state on each rank; if the number of workers changes, all restore rank 0's.
 
-    A report's state is taken when the first loop of the epoch requests its next batch, or the epoch is over: from there
-    training can be resumed exactly. Inside other loops nothing is saved, unless all ranks have to stop.
+    The state of a report is captured when the first loop of the epoch requests its next batch or the epoch ends,
+    because training can be resumed exactly from there. Nothing is saved inside other loops, unless all ranks must stop.
 
-    Another number of workers can continue too, in the middle of an epoch: the remaining rows are split among the
-    current workers, so that each comes once per epoch however often the number changes. Only random states are new.
+    A different number of workers can also continue, even in the middle of an epoch. The remaining rows are split among
+    the current workers, so each row is used once per epoch however often the number changes. Only random states are
+    new.
     """
     tracked: Tracked = tracking_of(list(things.values())).track(**things)
     return tracked
 
 
 def get_checkpoint() -> Checkpoint | None:
-    """The checkpoint to resume from; None at the very beginning of a run.
+    """Return the checkpoint to resume from; None at the very beginning of a run.
 
     It is the one that this attempt started from, or a newer one that this rank contributed to.
     """
@@ -151,9 +152,9 @@ def get_checkpoint() -> Checkpoint | None:
 
 
 def get_dataset_shard(name: str | None = None) -> DataIterator:
-    """This worker's part of a dataset that was given to the trainer.
+    """Return this worker's part of a dataset that was passed to the trainer.
 
-    Every iteration of it is an epoch. Its position is part of every report: after a restart, it continues there.
+    Every iteration is an epoch. Every report contains its position, where it continues after a restart.
 
     >>> import headway.data, headway.train as train
     >>> def train_func():
@@ -172,7 +173,7 @@ def get_dataset_shard(name: str | None = None) -> DataIterator:
 
 @contextlib.contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Announce a silent phase: no report, no batch and no step, although nothing is wrong.
+    """Announce a silent phase, in which no report, batch or step is expected.
 
     >>> import headway.train as train
     >>> def train_func():
@@ -188,10 +189,10 @@ def phase(name: str) -> Iterator[None]:
 
 
 def get_preemption_info() -> PreemptionInfo | None:
-    """Return which workers are preempted and by when they must exit; None if none is.
+    """Return which workers are preempted and when they must exit; None if no worker is preempted.
 
-    All ranks must call it, and get the same answer. State that ``train.track()`` follows is saved without this; it is
-    for code that saves its own state.
+    All ranks must call it and get the same answer. It is for code that saves its own state; tracked state
+    (``train.track()``) is saved without it.
     """
     session = current("headway.train.get_preemption_info")
     info = session.preemption
@@ -203,7 +204,7 @@ def get_preemption_info() -> PreemptionInfo | None:
 
 
 def get_context() -> TrainContext:
-    """Ranks and names of this worker."""
+    """Return the context of this worker: its ranks, its run, its storage."""
     session = current("headway.train.get_context")
     return TrainContext(session.place, session.run, session.task.metadata, session.storage.store)
 
@@ -211,10 +212,10 @@ def get_context() -> TrainContext:
 def get_all_reported_checkpoints(
     consistency_mode: CheckpointConsistencyMode = CheckpointConsistencyMode.VALIDATED, timeout_s: float | None = None
 ) -> list[ReportedCheckpoint]:
-    """The checkpoints that the run keeps, the oldest first, with all that is known of them.
+    """Return the checkpoints that the run keeps, oldest first, with their metrics and status.
 
-    COMMITTED waits until this rank's last one is committed, VALIDATED until all validations are over too. When
-    ``timeout_s`` is over, it returns those committed so far.
+    COMMITTED waits until this rank's last checkpoint is committed, VALIDATED also until all validations have ended.
+    After ``timeout_s``, it returns the checkpoints committed so far.
 
     >>> import headway.train as train
     >>> def train_func():

@@ -1,12 +1,12 @@
-"""Replay of one rank of a failed attempt: alone, in this process, from where the attempt started.
+"""The replay of one rank of a failed attempt: alone, in this process, from where the attempt started.
 
     failures/attempt-002/ ──▶ Replay ──▶ Start ──▶ worker ──▶ the function
-                                                     ▲ │ reports, meetings
+                                                     ▲ │ reports, collectives
                                                      │ ▼
-                                                    _Alone: answers at once, keeps nothing
+                                                    _Alone: answers immediately, keeps nothing
 
-The run itself is only read: what the function reports, saves, or writes into its run's directory goes to a directory
-that is deleted afterwards. The data of the other ranks is missing (:mod:`headway.frameworks.torch_single_process`).
+The run itself is only read. Whatever the function reports, saves or writes into the run's directory goes to a temporary
+directory instead. The data of the other ranks is missing (:mod:`headway.frameworks.torch_single_process`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ from headway.worker.process.setup import apply_setup, seed_random
 from headway.worker.report_gate import AgreedStop
 from headway.worker.session import Session
 
-MARGIN = 2  # reports beyond the one after which it failed: then it will not fail any more
+MARGIN = 2  # reports after the last one of the attempt, after which a failure is no longer expected
 
 Tell = Callable[[str], None]
 Examine = Callable[[BaseException], None]
@@ -78,7 +78,7 @@ Examine = Callable[[BaseException], None]
 
 @dataclass(frozen=True)
 class Replay:
-    """What is replayed. ``remarks``: differences between now and then."""
+    """A prepared replay. ``remarks``: differences from the original attempt."""
 
     record: RunReader
     directory: Path
@@ -95,26 +95,26 @@ class Replay:
 
     @property
     def cursors(self) -> dict[str, DatasetCursor]:
-        """The positions of its datasets in the checkpoint that it starts from."""
+        """The positions of the datasets in the checkpoint from which the replay starts."""
         before = [saved for saved in self.record.checkpoints() if saved.manifest.seq < self.first_seq]
         return before[-1].manifest.cursor.of_datasets() if before else {}
 
     @property
     def last_seq(self) -> int:
-        """The report at which a replay without failure stops: a few after the last of the rank that failed first."""
+        """The report at which a replay without a failure stops, a few after the last report of the failed rank."""
         reports, failed, none = self.summary.reports, self.summary.rank, (self.summary.first_seq or 0) - 1
         then = max(reports.values(), default=none) if failed is None else reports.get(str(failed), none)
         return then + MARGIN
 
     @property
     def cause(self) -> str:
-        """How this rank failed, in words; empty if it did not."""
+        """A description of this rank's failure; empty if it did not fail."""
         return next((each.cause for each in self.summary.failures or () if each.rank == self.rank), "")
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How the replay ended: the function raised, was stopped in report ``stopped_at``, or neither."""
+    """How the replay ended: the function raised, was stopped at report ``stopped_at``, or returned."""
 
     failed: FunctionFailed | None = None
     stopped_at: int | None = None
@@ -129,8 +129,8 @@ class Ending:
 def find(record: RunReader, rank: int | None = None, attempt: int | None = None, *, trust: bool = False) -> Replay:
     """Find the attempt and the rank to replay: by default the newest failed attempt, and the rank that failed first.
 
-    What the bundle names (a checkpoint's URI, for example) is opened only if the bundle is proven to come from the
-    user's own run, or with ``trust``.
+    Files that the bundle refers to (for example by a checkpoint's URI) are opened only if the bundle is proven to come
+    from the user's own run, or with ``trust``.
     """
     if record.is_copy:
         raise StorageError(f"{record.url} is in an object store, and only runs in a directory can be replayed")
@@ -185,9 +185,9 @@ def start_from(
     run: Path,
     open_checkpoint: Callable[[PurePath], Checkpoint],
 ) -> tuple[int, Checkpoint | None, str]:
-    """The first report, the checkpoint to start from, and a remark about it."""
+    """Return the first report, the checkpoint to start from, and a remark about it."""
     first_seq, then = summary.first_seq or 0, summary.checkpoint
-    if first_seq == 0 or then is None:  # before the run's own first checkpoint
+    if first_seq == 0 or then is None:  # before the run's first checkpoint
         return 0, _given(then, run) if then is not None else None, ""
     before = [saved for saved in kept if saved.manifest.seq < first_seq]
     name = PurePath(then).name
@@ -200,7 +200,7 @@ def start_from(
 
 
 def _given(then: str, run: Path) -> Checkpoint:
-    """What ``resume_from_checkpoint`` gave: the run's own copy of a dict, or something of the user's."""
+    """Return the ``resume_from_checkpoint``: the run's copy of a dict, or the user's checkpoint."""
     if PurePath(then).name == layout.FIRST:
         return Checkpoint(str(run / layout.FIRST))
     if not is_remote(then) and not os.path.isdir(then):
@@ -209,7 +209,7 @@ def _given(then: str, run: Path) -> Checkpoint:
 
 
 def _differences(summary: FailureSummary, scene: ReplayScene, then: RankAssignment) -> Iterator[str]:
-    """What differs from the attempt, as far as it can be seen here."""
+    """Yield the known differences from the attempt."""
     for name, now in versions().items():
         if (then_version := summary.versions.get(name, now)) != now:
             yield f"{name} was {then_version} then, it is {now} now"
@@ -226,9 +226,9 @@ def _differences(summary: FailureSummary, scene: ReplayScene, then: RankAssignme
 
 
 def run(replay: Replay, *, trust: bool, tell: Tell, examine: Examine = lambda error: None) -> Ending:
-    """This process becomes that rank, as far as possible. ``examine`` is called with what the function raises.
+    """Replay the rank in this process. ``examine`` is called with the exception that the function raises.
 
-    ``trust``: open the packed function even if somebody else may have written it.
+    ``trust``: open the packed function even if another user may have written it.
     """
     key = user_key().for_run(replay.record.description.id)
     data = failure_bundle.task(replay.directory, key, trust=trust)
@@ -248,7 +248,7 @@ def run(replay: Replay, *, trust: bool, tell: Tell, examine: Examine = lambda er
 
 @contextlib.contextmanager
 def _temporary_directory() -> Iterator[Path]:
-    """A temporary directory that is removed even if the function kills this process: a shell waits for its end."""
+    """Create a temporary directory. A shell process removes it even if the function kills this process."""
     directory = OwnedDirectory("replay")
     command = ["sh", "-c", 'read _; exec rm -rf -- "$0"', str(directory.path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as sweeper:
@@ -260,7 +260,7 @@ def _temporary_directory() -> Iterator[Path]:
 
 
 def _scratch(record: RunReader, directory: Path) -> Path:
-    """A temporary run directory with the name and the description of the run."""
+    """Create a temporary run directory with the name and the description of the run."""
     scratch = directory / record.name
     (scratch / layout.CHECKPOINTS).mkdir(parents=True)
     shutil.copyfile(record.path / layout.DESCRIPTION, scratch / layout.DESCRIPTION)
@@ -284,7 +284,7 @@ def _start(replay: Replay, scratch: Path, key: Key, *, trust: bool) -> Start:
 
 
 def _on_this_machine(then: RankAssignment, gpus: Sequence[str]) -> RankAssignment:
-    """The same GPUs if this machine has them; else others, as many as there are."""
+    """Assign the same GPUs if this machine has them, otherwise as many others as it has."""
     if set(then.visible_gpus) <= set(gpus):
         return then
     return replace(then, gpus=tuple(range(min(len(then.gpus), len(gpus)))), visible_gpus=tuple(gpus))
@@ -312,7 +312,7 @@ def _become(start: Start, preload: Sequence[str]) -> None:
 def _unpacked(data: bytes, replay: Replay, examine: Examine, obstacles: list[HeadwayError]) -> Task:
     try:
         task = unpack_task(data, lambda packed: _RenamedModules(io.BytesIO(packed)).load())
-    except Exception as error:  # the user's modules: they may be gone, or changed
+    except Exception as error:  # the user's modules may have been removed or changed
         obstacles.append(StorageError(f"the function of {replay.directory} cannot be opened here: {error!r}"))
         raise
     many = replay.summary.num_workers > 1
@@ -325,19 +325,19 @@ def _unpacked(data: bytes, replay: Replay, examine: Examine, obstacles: list[Hea
 
 
 def _watched(call: Callable[[], Any], examine: Examine, obstacles: list[HeadwayError]) -> Any:
-    """Call ``examine`` while the process group and the session exist: users want to try things in a debugger."""
+    """Call ``examine`` while the process group and the session still exist, so that users can debug in it."""
     try:
         return call()
     except AloneError as error:
         obstacles.append(error)
         raise
-    except (Exception, KeyboardInterrupt) as error:  # the user's code: whatever it is, it is the answer
+    except (Exception, KeyboardInterrupt) as error:  # any exception of the user's code is the result
         examine(error)
         raise
 
 
 class _RenamedModules(pickle.Unpickler):
-    """Opens what an older version packed: public names whose modules have been renamed since are found by name."""
+    """An unpickler for older versions' functions. It finds public names by name if their modules were renamed."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -350,11 +350,11 @@ class _RenamedModules(pickle.Unpickler):
 
 
 class _Enough(AgreedStop):
-    """The replay got further than the attempt."""
+    """Raised when the replay has passed the point where the attempt failed."""
 
 
 class _Alone:
-    """A connection without a controller: what can be answered is answered at once."""
+    """A connection without a controller, which answers immediately if it can answer at all."""
 
     alone = True
 
@@ -396,12 +396,12 @@ class _Alone:
         shutil.rmtree(self._staging, ignore_errors=True)
 
     def wait(self, done: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Nothing that was not answered at once will be answered later."""
+        """Return immediately: what was not answered at once will not be answered later."""
         return done()
 
 
 def _known(replay: Replay) -> tuple[CheckpointInfo, ...]:
-    """The checkpoints that the rank might have asked for: those before its first report."""
+    """Return the checkpoints from before the rank's first report, which the rank may have requested."""
     kept = [saved for saved in replay.record.checkpoints() if saved.manifest.seq < replay.first_seq]
     committed = ReportedCheckpointStatus.COMMITTED
     return tuple(

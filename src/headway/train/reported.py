@@ -1,4 +1,4 @@
-"""A checkpoint as ``get_all_reported_checkpoints()`` returns it."""
+"""Reported checkpoints, as ``get_all_reported_checkpoints()`` returns them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class ReportedCheckpoint:
 
     Args:
         checkpoint: The checkpoint.
-        metrics: What it was reported with and, once it is validated, what the validation returned.
-        status: Whether it is committed, waits for its validation, or how the validation ended.
+        metrics: The reported metrics and, after its validation, the metrics that the validation returned.
+        status: Whether it is committed or waiting for its validation, or how the validation ended.
     """
 
     checkpoint: Checkpoint

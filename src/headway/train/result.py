@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 class Result:
     """The result of a run. Everything is read from its directory on access.
 
-    ``metrics`` are the last ones of rank 0, ``checkpoint`` is the newest of the run.
+    ``metrics`` are from rank 0's last report; ``checkpoint`` is the run's newest checkpoint.
 
     Args:
         record: The reader of the run.
-        returned: What the function has returned on each rank, pickled, in rank order.
+        returned: The pickled return values of the function on each rank, in rank order.
         error: Why the run failed, if it did.
 
     >>> import headway.train as train
@@ -49,7 +49,7 @@ class Result:
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> Result:
-        """The result of a run that ended some time ago, or is still running. Only reads.
+        """Return the result of a run that has ended or is still running, without changing the run.
 
         ``path`` may be a URI (``s3://bucket/runs/mine``), or a path on the given filesystem.
         """
@@ -60,25 +60,25 @@ class Result:
 
     @property
     def path(self) -> str:
-        """The run directory; of a run in an object store, where it is on ``filesystem``."""
+        """The run directory; for a run in an object store, its path on ``filesystem``."""
         return self._record.location.path
 
     @property
     def return_values(self) -> list[Any]:
-        """What the function has returned on each worker, in rank order; ``return_value`` is rank 0's."""
+        """The function's return value on each worker, in rank order; ``return_value`` is rank 0's."""
         return [_unpacked(data) for data in self._returned]
 
     @property
     def state(self) -> str:
         """FINISHED, STOPPED, PREEMPTED, FAILED, ABORTED; INTERRUPTED if the driver was killed; else its current state.
 
-        FINISHED: every function has returned. STOPPED: ``run.stop()`` or ``headway stop`` ended it before that.
+        FINISHED: every function returned. STOPPED: ``run.stop()`` or ``headway stop`` ended the run before that.
         """
         return self._record.state
 
     @functools.cached_property
     def metrics(self) -> dict[str, Any] | None:
-        """Rank 0's last report, with or without a checkpoint; None where there was none."""
+        """The metrics of rank 0's last report, with or without a checkpoint; None if there was no report."""
         return self._record.newest_metrics()
 
     @functools.cached_property
@@ -97,12 +97,12 @@ class Result:
 
     @property
     def best_checkpoints(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
-        """The kept ones with their metrics, the best last; at most ``num_to_keep``."""
+        """The kept checkpoints with their metrics, the best last; at most ``num_to_keep``."""
         kept = best(self._kept, self._record.checkpoint_config)
         return [(self._record.checkpoint_backend.checkpoint(saved.path), saved.metrics) for saved in kept]
 
     def get_best_checkpoint(self, metric: str, mode: Literal["max", "min"]) -> Checkpoint | None:
-        """The kept checkpoint with the best value of a metric (``"valid/loss"`` for nested ones)."""
+        """Return the kept checkpoint with the best value of a metric (``"valid/loss"`` for nested ones)."""
         if mode not in ("max", "min"):
             raise ConfigError(f"mode must be 'max' or 'min', got {mode!r}")
         having = [saved for saved in self._kept if value_of(saved, metric) is not None]
@@ -114,17 +114,17 @@ class Result:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The train_loop_config of the newest opening, as far as JSON can hold it."""
+        """The ``train_loop_config`` of the newest opening, as far as JSON can represent it."""
         return dict(self._record.opening.train_loop_config or {})
 
     @property
     def log_dir(self) -> Path:
-        """Where journal and logs were written on this machine: the run directory, or a copy of it."""
+        """The directory of the journal and the logs on this machine: the run directory or a copy of it."""
         return self._record.path
 
     @property
     def filesystem(self) -> Any:
-        """The pyarrow filesystem that ``path`` is on."""
+        """The pyarrow filesystem of ``path``."""
         return self._record.location.filesystem
 
     @property
@@ -147,7 +147,7 @@ class Result:
 
 
 def _encodable(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with text that Arrow can hold: a file name that is not UTF-8 reaches Python with lone surrogates."""
+    """Make the text of a row encodable for Arrow; Python represents non-UTF-8 file names with lone surrogates."""
     return {
         phrases.encodable(key): phrases.encodable(value) if isinstance(value, str) else value
         for key, value in row.items()
@@ -159,5 +159,5 @@ def _unpacked(data: bytes) -> Any:
 
     try:
         return cloudpickle.loads(data)
-    except Exception as error:  # the user's class, in a process that may lack its module
+    except Exception as error:  # the module of a user's class may be missing in this process
         raise RemoteError(f"the run finished, but its return value cannot be read here: {error!r}") from error

@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from headway.engine.base import Engine
 
-LEAVE_S = 5.0  # how long the program waits at its end for runs that are still open
+LEAVE_S = 5.0  # how long the program waits for open runs when it exits
 
 
 class Reported(NamedTuple):
@@ -56,7 +56,7 @@ class _Bell:
 
 
 class Run:
-    """A run in the background, as ``trainer.start()`` returns it. Errors in the request are raised there, not later.
+    """A run in the background, as ``trainer.start()`` returns it. ``start()`` raises errors in the request.
 
     >>> from headway import train
     >>> def train_func():
@@ -81,7 +81,7 @@ class Run:
         threading.Thread(target=self._work, name="headway-run", daemon=True).start()
         self._owner = os.getpid()
         if not _started:
-            atexit.register(_leave_all)  # now: it must come before what the engine does at the end
+            atexit.register(_leave_all)  # registered after the engine's exit handlers, so that it runs before them
         _started.add(self)
 
     def _work(self) -> None:
@@ -94,7 +94,7 @@ class Run:
             self._bell.ring()
 
     def _leave(self) -> None:
-        """The program ends before the run: abort the run cleanly."""
+        """Abort the run cleanly because the program exits."""
         if self.running and self._owner == os.getpid():
             _logger.warning(f"the program ended while run {self.path.name} was running: aborting it")
             self._execution.abort()
@@ -110,7 +110,7 @@ class Run:
         return not self._over.is_set()
 
     def reports(self, rank: int | None = 0) -> Iterator[Reported]:
-        """Reports as they come, from the first one on, until the run ends; of one rank, or of all (None)."""
+        """Yield reports as they arrive, from the first until the run ends, from one rank or from all (None)."""
         tail = metrics(self.path).tail()
         while True:
             ended = not self.running
@@ -129,7 +129,7 @@ class Run:
     def stop(self) -> None:
         """Stop the run and keep its progress; ``result()`` returns it as STOPPED.
 
-        A run of the same name resumes from its newest checkpoint. If all functions have returned before the
+        A run of the same name resumes from its newest checkpoint. If all functions return before the
         stop reaches them, the run is FINISHED.
 
         Waits for running validations; a second call does not, and they stay pending.

@@ -1,1 +1,1 @@
-"""Turns a trainer into a run: request, packing, signals, execution."""
+"""The path from a trainer to a run: request, packing, signals, execution."""

@@ -1,11 +1,11 @@
-"""The control socket of a run: through it, another process of the same user requests a live run to stop.
+"""The control socket of a run, through which another process of the same user can stop a live run.
 
-    headway stop RUN ── connects, says "stop" or "abort" ──▶ thread in the program that holds the run
-                     ◀── {"pid": …} · the connection closes when the run is over
+    headway stop RUN ── connects, sends "stop" or "abort" ──▶ thread in the program that holds the run
+                     ◀── {"pid": …} · the connection closes when the run has ended
 
-It is an abstract Unix socket: it leaves no file behind, and disappears with its process. Its name is derived from the
-run's random id and its place, so only who can read ``run.json`` can ask. The kernel tells both ends which user the
-other one is; requests of other users (except root) are refused. It is reachable from the same machine and container.
+It is an abstract Unix socket, which has no file and disappears with its process. Its name is derived from the run's
+random id and location, so only users who can read ``run.json`` can connect. The kernel reports the user at the other
+end; requests of other users (except root) are rejected. It is reachable from the same machine and container.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Self
 
 from headway.core.errors import HeadwayError
 
-_PATIENCE_S = 5.0  # for a client to say what it wants, and for a run to answer
+_PATIENCE_S = 5.0  # how long to wait for a client's request, and for the run's answer
 _MESSAGE_BYTES = 4096
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
@@ -32,25 +32,25 @@ class ControlError(HeadwayError, RuntimeError):
 
 
 def _address(run_id: str, where: str) -> bytes:
-    """``where``: the run's directory, or its URL in an object store."""
+    """Return the socket's address. ``where``: the run's directory, or its URL in an object store."""
     place = where if "://" in where else os.path.realpath(where)
     return b"\0headway-" + hashlib.sha256(f"{run_id}\n{place}".encode(errors="surrogatepass")).hexdigest().encode()
 
 
 def _peer(connection: socket.socket) -> tuple[int, int]:
-    """The process and the user at the other end."""
+    """Return the process and the user at the other end."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(raw)
     return pid, uid
 
 
 class ControlSocket:
-    """The run's end. While it is open, a thread passes requests on.
+    """The run's end of the socket. While it is open, a thread forwards requests.
 
     Args:
         run_id: The run's random id.
         where: The run's directory, or its URL.
-        requests: What to call for each request.
+        requests: The function to call for each request.
     """
 
     def __init__(self, run_id: str, where: str, requests: Mapping[str, Callable[[], None]]) -> None:
@@ -65,7 +65,7 @@ class ControlSocket:
         try:
             listener.bind(self._address)
             listener.listen()
-        except OSError:  # no such sockets here, or the name is taken: the run continues without
+        except OSError:  # not supported here, or the name is taken: the run continues without a socket
             listener.close()
             return self
         self._listener = listener
@@ -94,7 +94,7 @@ class ControlSocket:
                 return
             try:
                 self._answer(connection)
-            except (OSError, ValueError):  # the client has disconnected, or is no client of this socket
+            except (OSError, ValueError):  # the client has disconnected, or does not follow the protocol
                 connection.close()
 
     def _answer(self, connection: socket.socket) -> None:
@@ -110,10 +110,10 @@ class ControlSocket:
 
 
 def ask(run_id: str, where: str, request: str) -> tuple[int, socket.socket]:
-    """Ask a live run: its process, and a connection that is closed when the run is over.
+    """Send a request to a live run; return its process id, and a connection that closes when the run ends.
 
     Raises:
-        ControlError: It cannot be reached from here, belongs to another user, or does not answer.
+        ControlError: If the run cannot be reached from here, belongs to another user, or does not answer.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

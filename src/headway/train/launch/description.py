@@ -1,4 +1,4 @@
-"""The description of a request for ``run.json``: what was requested, as far as JSON can hold it, without secrets."""
+"""The description of a request in ``run.json``: what was requested, as far as JSON can hold it, without secrets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headway.train.launch.request import TrainRequest
 
 
 def opening_of(request: TrainRequest, feeds: Mapping[str, datasets.Feed]) -> Opening:
-    """The entry of this opening of the run; ``feeds`` are its datasets."""
+    """Return the entry of this opening of the run; ``feeds`` are its datasets."""
     versions = {"python": platform.python_version(), "headway": headway.__version__}
     with contextlib.suppress(metadata.PackageNotFoundError):
         versions["torch"] = metadata.version("torch")
@@ -42,7 +42,7 @@ def opening_of(request: TrainRequest, feeds: Mapping[str, datasets.Feed]) -> Ope
 
 
 def _name(function: Any) -> str:
-    """``train_func``; for a script, what was run with which arguments."""
+    """Return the name of a function, such as ``train_func``; for a script, the script and its arguments."""
     if isinstance(function, functools.partial):
         parts = [str(part) for arg in function.args for part in (arg if isinstance(arg, list) else [arg])]
         given = " ".join(redact_arguments(parts))
@@ -51,7 +51,7 @@ def _name(function: Any) -> str:
 
 
 def _fingerprint(function: Any) -> str | None:
-    """A digest of the function's source; None if there is no source."""
+    """Return a digest of the function's source; None if there is no source."""
     while isinstance(function, functools.partial):
         function = function.func
     try:
@@ -61,7 +61,7 @@ def _fingerprint(function: Any) -> str | None:
 
 
 def _described(config: object) -> dict[str, Any]:
-    """The config for people, and for ``restore()`` what it cannot take from there."""
+    """Describe the config for people, and the fields that ``restore()`` cannot take from the description."""
     if config is None:
         return {"train_loop_config": None}
     described = describe(config)

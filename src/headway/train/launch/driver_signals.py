@@ -1,4 +1,4 @@
-"""Signal handlers of a program while it runs a ``fit()``. Only the main thread can set them."""
+"""Signal handlers of a program during ``fit()``. Only the main thread can set them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from headway.engine.base import Engine
 
 @contextlib.contextmanager
 def ctrl_c(abort: Callable[[], None], engine: Engine) -> Iterator[None]:
-    """The first Ctrl-C ends the run cleanly, the second at once, the third is Python's own.
+    """Handle Ctrl-C: the first ends the run cleanly, the second immediately; Python handles the third.
 
-    A function that runs inline gets its KeyboardInterrupt too; Headway's own code never does.
+    A function that runs inline also gets its KeyboardInterrupt; Headway's own code never does.
     """
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None):
@@ -46,7 +46,7 @@ def ctrl_c(abort: Callable[[], None], engine: Engine) -> Iterator[None]:
 
 @dataclass
 class _OpenRun:
-    """A run that SIGTERM is passed on to, in whatever thread it runs, and how often that happened."""
+    """An open run, in any thread, to which SIGTERM is forwarded, and how often this happened."""
 
     terminate: Callable[[], None]
     num_signals: int = 0
@@ -58,7 +58,7 @@ _ENOUGH = 2  # signals to one run: the first asks it to save and exit, the secon
 
 @contextlib.contextmanager
 def sigterm(terminate: Callable[[], None]) -> Iterator[None]:
-    """While this is open, the first SIGTERM asks all workers to save and exit, the second to exit at once."""
+    """Handle SIGTERM: the first asks all workers to save and exit, the second to exit immediately."""
     heed_sigterm()
     run = _OpenRun(terminate)
     _open.append(run)
@@ -69,9 +69,9 @@ def sigterm(terminate: Callable[[], None]) -> Iterator[None]:
 
 
 def heed_sigterm() -> None:
-    """From now on SIGTERM is passed on to the open runs. A handler of the user's is kept.
+    """Forward SIGTERM to the open runs from now on. A handler that the user set is kept.
 
-    Only the main thread can set handlers; so a run that is to continue in another thread calls this before.
+    Only the main thread can set handlers, so this is called before a run continues in another thread.
     """
     main = threading.current_thread() is threading.main_thread()
     if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -81,7 +81,7 @@ def heed_sigterm() -> None:
 def _asked(number: int, frame: Any) -> None:
     if all(
         run.num_signals >= _ENOUGH for run in _open
-    ):  # no run, or none that reacts: the default action ends the program
+    ):  # no run handles the signal: the default action ends the program
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)
     for run in tuple(_open):
@@ -93,10 +93,10 @@ def _asked(number: int, frame: Any) -> None:
 
 
 def exit_as_preempted() -> None:
-    """From now on an uncaught PreemptionError ends this program with the exit code of that error.
+    """Let an uncaught PreemptionError end this program with the exit code of the error, from now on.
 
-    The hook that was there before, of the user or of a tool, still prints or reports the exception. Python exits with
-    the code of a SystemExit that an exception hook raises, after the exit handlers have run.
+    The previous exception hook, of the user or a tool, still prints or reports the exception. If an exception hook
+    raises SystemExit, Python exits with its code after the exit handlers have run.
     """
     if not isinstance(sys.excepthook, _ExitHook):
         sys.excepthook = _ExitHook(sys.excepthook)

@@ -1,8 +1,8 @@
-"""One ``fit()``: from what a trainer declares to a run directory with a result in it.
+"""One ``fit()``: from a trainer's declaration to a run directory that contains a result.
 
     prepare: check the request ─▶ take the run directory ─▶ build the parts ─▶ Execution.run: the controller's loop
 
-All that can be wrong with the request is found in :func:`prepare`, before any process starts.
+:func:`prepare` finds all errors in the request before any process starts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from headway.train.result import Result
 
 
 class Execution:
-    """A run that is ready to go. ``stop`` and ``abort`` may be called from any thread, and from a signal handler."""
+    """A run that is ready to start. ``stop`` and ``abort`` may be called from any thread or signal handler."""
 
     def __init__(self, controller: Controller, engine: Engine, rundir: RunDirectory, console: Console) -> None:
         self._controller = controller
@@ -99,7 +99,7 @@ def prepare(request: TrainRequest, *watchers: RunObserver, workers: Engine | Non
 
     Args:
         request: What the trainer declares.
-        watchers: Observe the run, beside the console.
+        watchers: Observers of the run, in addition to the console.
         workers: An engine whose workers are kept between runs; None: the run starts its own.
     """
     log_handler.install(request.run.logging_config.log_level)
@@ -163,7 +163,7 @@ def _open(request: TrainRequest) -> RunDirectory:
     config, outer = request.run, outer_ranks()
     name, prefix = config.name, request.kind
     if chosen_engine(request.scaling) == "inline" and outer is not None and outer.rank > 0:
-        # Under torchrun every process is a run of its own; rank 0's has the name that was asked for.
+        # Under torchrun, every process has a separate run; rank 0's has the requested name.
         prefix = f"{name or prefix}-rank{outer.rank}"
         name = prefix if name else None
     if config.is_local:
@@ -176,7 +176,7 @@ def _open(request: TrainRequest) -> RunDirectory:
 
 
 def _describe(request: TrainRequest, feeds: Mapping[str, datasets.Feed], rundir: RunDirectory) -> tuple[str, ...]:
-    """Write what is asked for into the run's description; the settings that changed since the last opening."""
+    """Write the request into the run's description; return the settings that changed since the last opening."""
     opening = opening_of(request, feeds)
     datasets.check_unchanged(feeds, rundir)
     differences = rundir.differences(opening)
@@ -185,7 +185,7 @@ def _describe(request: TrainRequest, feeds: Mapping[str, datasets.Feed], rundir:
 
 
 def _first_checkpoint(request: TrainRequest, rundir: RunDirectory) -> Checkpoint | None:
-    """The checkpoint to start from; one made of a dict is written to the run first, so that workers can read it."""
+    """Return the checkpoint to start from. One made from a dict is written to the run first, for the workers."""
     given = request.checkpoint
     if given is None or given.get_internal_representation()[0] != "data_dict":
         return given

@@ -18,7 +18,7 @@ LONGEST_CAUSE = 1000
 
 
 def result_of(rundir: RunDirectory, outcome: RunOutcome) -> Result:
-    """The result. It reads the run without what only its owner needs: the lock and the key."""
+    """Return the result. It reads the run without the lock and the key, which only the owner of the run needs."""
     memory = rundir.memory.read_only() if rundir.memory is not None else None
     location = StoreRunLocation(rundir.durable_store) if rundir.durable_store else DirectoryRunLocation(rundir.path)
     record = RunReader(rundir.path, location, memory)
@@ -30,7 +30,7 @@ def result_of(rundir: RunDirectory, outcome: RunOutcome) -> Result:
 
 
 def error_of(outcome: RunOutcome, result: Result) -> BaseException | None:
-    """What ``fit()`` raises; None if it returns the result."""
+    """Return the exception that ``fit()`` raises; None if it returns the result."""
     match outcome.state:
         case RunState.FINISHED | RunState.STOPPED:
             return None
@@ -60,7 +60,7 @@ def _failure(outcome: RunOutcome, result: Result) -> TrainingFailedError:
 
 
 def last_line(outcome: RunOutcome, result: Result, seconds: float) -> str:
-    """What the run has reached, in one line."""
+    """Return the outcome of the run in one line."""
     kept = result.checkpoint
     reached = [phrases.metrics(result.metrics or {}), Path(kept.path).name if kept else "no checkpoint"]
     verbs = {

@@ -18,20 +18,20 @@ class CannotTravel(ConfigError, TypeError):
 
 
 def pack(task: Task, to: str = "the workers") -> bytes:
-    """The task as bytes; CannotTravel names the part that cannot be sent."""
+    """Convert the task to bytes; CannotTravel names the part that cannot be sent."""
     import cloudpickle
 
     try:
         data: bytes = cloudpickle.dumps(task)
-    except Exception as error:  # a third party's __reduce__: it may do anything
+    except Exception as error:  # third-party __reduce__ methods may raise anything
         raise CannotTravel(_explanation(task, error, to)) from error
     return data
 
 
 def bind(function: object, config: object) -> Callable[[], Any]:
-    """The call to make: the function with its config, as its parameters ask for it."""
+    """Return the call to make: the function, with its config if its parameters require one."""
     if isinstance(function, functools._lru_cache_wrapper):
-        function = function.__wrapped__  # a cache cannot be sent, and would be of no use there
+        function = function.__wrapped__  # a cache cannot be sent, and would be useless there
     if not callable(function):
         hint = ": did you call it?" if function is None else ""
         raise ConfigError(f"train_loop_per_worker must be a function, got {function!r}{hint}")
@@ -50,7 +50,7 @@ def bind(function: object, config: object) -> Callable[[], Any]:
 
 
 def takes_config(function: Callable[..., Any]) -> bool:
-    """Whether it can be called with a config."""
+    """Whether the function can be called with a config."""
     required, optional, _ = _parameters(function)
     return required + optional > 0
 
@@ -65,7 +65,7 @@ def _check_config(config: object) -> None:
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[int, int, str | None]:
-    """How many arguments a call must give by position, how many more it may give, and one that it must give by name.
+    """Return how many positional arguments are required, how many more are optional, and a required keyword argument.
 
     ``*args`` count as one more.
     """
@@ -105,7 +105,7 @@ def _explanation(task: Task, error: Exception, to: str) -> str:
 
 
 def _culprits(value: object, path: str, depth: int = 0) -> Iterator[tuple[str, object]]:
-    """The innermost objects that do not pickle, with the path to each."""
+    """Yield the innermost objects that cannot be pickled, with the path to each."""
     if depth > 6 or _pickles(value):
         return
     found = False
@@ -128,7 +128,7 @@ def _pickles(value: object) -> bool:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, object]]:
-    """The parts of an object, by the names that the user knows."""
+    """Yield the parts of an object, with the names that the user knows."""
     if isinstance(value, functools.partial):
         if value.args:
             yield "train_loop_config", value.args[0]

@@ -1,4 +1,4 @@
-"""What a trainer declares, as a value."""
+"""The request of a run: a trainer's declaration as a value."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class TrainRequest:
     """A requested run.
 
     Args:
-        kind: Who requests it: the class of a trainer, or a script. Prefix of the names of unnamed runs.
-        task: What every worker is to do; its function is not bound to its config yet.
-        train_loop_config: A dict, or an object of the user's own.
-        scaling: How many workers, and what each needs.
+        kind: The class of the requesting trainer, or a script. It is the prefix of the names of unnamed runs.
+        task: The task of every worker; its function is not yet bound to its config.
+        train_loop_config: A dict, or an object of a user's class.
+        scaling: The number of workers, and the resources of each.
         run: Where the run is stored and what happens when it fails.
-        checkpoint: Where to start if the run has no checkpoint of its own.
+        checkpoint: The checkpoint to start from if the run has no checkpoint yet.
         validation: The function that validates checkpoints, if there is one.
         data: How the datasets are split.
     """
