@@ -32,7 +32,7 @@ from headway.worker.torchrun_script import run_script
 from s3 import S3
 from support import fit, plain_trainer, python
 
-ROWS, BAD_ROW, BATCH = 64, 43, 4  # two workers take eight rows a step; odd rows are rank 1's
+ROWS, BAD_ROW, BATCH = 64, 43, 4  # two workers take eight rows per step; rank 1 takes the odd rows
 
 
 class Rows(Dataset[Any]):
@@ -226,7 +226,7 @@ def test_a_function_that_was_changed_is_not_opened(failed: Path, tmp_path: Path)
 
 
 def replayed(tmp_path: Path, function: Callable[[], Any], num_workers: int, *args: str) -> tuple[int, str, str]:
-    """Run a function that fails on plain workers, then replay it."""
+    """Run a function that fails on ordinary workers, then replay it."""
     with pytest.raises(TrainingFailedError):
         fit(function, num_workers, name="run", storage_path=tmp_path)
     before = listing(tmp_path / "run")

@@ -24,7 +24,7 @@ from headway.diagnosis import source_lines
 from headway.diagnosis.safe_inspection import NOTHING, attribute, is_a, local_variables, module_of
 
 _NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
-_MAX_CHARS = 1000  # of a line that is searched
+_MAX_CHARS = 1000  # longest part of a line that is searched
 
 _LOCKS = (
     _thread.LockType,

@@ -26,8 +26,8 @@ MAX_VALUE_CHARS = 80
 MAX_FRAMES = 60
 MAX_LOCALS = 30
 MAX_ITEMS = 4
-MAX_SEARCHED_CHARS = 1000  # of a text that is searched for secrets
-MAX_BITS = 256  # of an integer that is shown
+MAX_SEARCHED_CHARS = 1000  # of a text that may contain secrets
+MAX_BITS = 256  # larger integers are not shown in full
 _WORKER = "headway/worker/main.py"
 
 

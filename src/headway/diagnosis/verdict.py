@@ -85,7 +85,7 @@ class Rank:
     Args:
         rank: Its number.
         silent: Whether it has made no progress for a while.
-        samples: The three samples of it.
+        samples: Its three samples.
         heartbeat: Its progress, and what it waits for.
         over: Whether its function has returned.
         before: An earlier sample without a stack, which reveals ranks that compute only from time to time.

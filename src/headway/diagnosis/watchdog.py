@@ -2,7 +2,7 @@
 
     progress ──▶ silence ──▶ half of stall_warn_s: read the CPU time it has used so far
        ▲                 ──▶ stall_warn_s: three samples of every rank, a moment apart ──▶ a diagnosis, or none
-       └── one of these ranks makes progress: the stall is over ◀── again after a while ◀─────┘
+       └── one of these ranks makes progress: the stall has ended ◀─ again after a while ◀────┘
 
 Every rank has its own clock, because the progress of one rank says nothing about another. A clock restarts on a message
 that shows progress, or if the rank's threads and processes have used CPU time. If the controller's own thread did not

@@ -9,7 +9,7 @@ from headway.core.messages import BatchCount, ExitAllowed, FromWorker, Heartbeat
 
 
 class Engine:
-    """Records what is sent."""
+    """An engine that records what is sent."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, Any]] = []

@@ -1,4 +1,4 @@
-"""The job thread: jobs in order, and a word about one that takes long."""
+"""The job thread: jobs run in order, and slow jobs are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of a run tells workers what the trainer's configs say."""
+"""The run plan: it passes the trainer's configs to the workers."""
 
 from __future__ import annotations
 

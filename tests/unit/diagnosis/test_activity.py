@@ -1,4 +1,4 @@
-"""What a rank does, by the calls of its main thread and by its heartbeat."""
+"""The activity of a rank, from the calls of its main thread and from its heartbeat."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headway.core.messages import FOR_RANKS, Frame, Wait, WaitOperation
 from headway.diagnosis.activity import WAITS, doing, is_compiling
 
 TRAIN = Frame("/home/you/train.py", 31, "train_func")
-INSIDE = Frame("/src/headway/worker/requests.py", 74, "wait", users=False)  # a call of Headway
+INSIDE = Frame("/src/headway/worker/requests.py", 74, "wait", users=False)  # a Headway call
 LOCK = Frame("/lib/python3.11/threading.py", 355, "wait", users=False, hint="lock")
 CONVERT = Frame("/site/torch/_dynamo/convert_frame.py", 1300, "__call__", users=False)
 IN_BARRIER = Wait(operation="barrier", since=0.0)
@@ -44,11 +44,11 @@ def test_a_wait_for_storage_or_the_controller_is_no_wait_for_ranks(operation: Wa
 def test_a_wait_that_has_ended_since_the_heartbeat_does_not_count() -> None:
     spin = Frame("/home/you/train.py", 12, "spin")
     assert doing((TRAIN, spin), idle=False, wait=IN_BARRIER).kind == "code"
-    handler = Frame("/home/you/train.py", 40, "on_alarm", hint="lock")  # of a signal, that interrupts the wait
+    handler = Frame("/home/you/train.py", 40, "on_alarm", hint="lock")  # a signal handler that interrupts the wait
     assert doing((TRAIN, INSIDE, handler), idle=True, wait=IN_BARRIER).kind == "lock"
 
 
 def test_a_library_below_the_users_own_function_is_not_what_it_waits_in() -> None:
-    """A callback of the user's that is called by a loader, or by a thread pool, stands for itself."""
+    """A user callback that is called by a loader or a thread pool counts as user code."""
     pool = Frame("/lib/python3.11/threading.py", 1, "run", users=False)
     assert doing((pool, TRAIN), idle=False).kind == "code"

@@ -1,4 +1,4 @@
-"""What a line of code waits for, by the objects that it names; none of their code runs for it."""
+"""The object that a line of code waits for, found by name without running code of the objects."""
 
 from __future__ import annotations
 

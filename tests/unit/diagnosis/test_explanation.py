@@ -1,4 +1,4 @@
-"""A failure bundle and a run's journal, in words."""
+"""Explanations of a failure bundle and a run's journal, as text."""
 
 from __future__ import annotations
 

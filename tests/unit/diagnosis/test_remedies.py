@@ -1,4 +1,4 @@
-"""Advice: every class of fault has some, and that for an exit is about its cause."""
+"""Advice: every class of fault has some, and the advice on an exited process depends on its cause."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway.diagnosis.verdict import Fault
 
 
 def advice(cause: str) -> tuple[str, ...]:
-    """For a process that has exited."""
+    """Return the advice for a process that exited for this cause."""
     summary = FailureSummary(
         time=0.0,
         attempt=1,

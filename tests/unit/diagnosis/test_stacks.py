@@ -1,4 +1,4 @@
-"""What threads are doing, found without calling any user code."""
+"""Stack dumps: what threads are doing, described without calling user code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rank is to blame, and for what: by stacks, process states and numbers alone."""
+"""Verdicts: which rank is to blame, and for what, from stacks, process states and numbers alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BACKWARD = Frame("/site/torch/autograd/graph.py", 979, "_engine_run_backward", u
 WRAPPER = Frame("/site/torch/distributed/c10d_logger.py", 83, "wrapper", users=False)
 ALL_REDUCE = Frame("/site/torch/distributed/distributed_c10d.py", 3000, "all_reduce", users=False)
 BROADCAST = Frame("/site/torch/distributed/distributed_c10d.py", 2900, "broadcast", users=False)
-INSIDE = Frame("/src/headway/worker/requests.py", 74, "wait", users=False)  # a call of Headway
+INSIDE = Frame("/src/headway/worker/requests.py", 74, "wait", users=False)  # a Headway call
 IN_BARRIER = Wait(operation="barrier", since=0.0)
 FOR_BATCH = Wait(operation="batch", since=0.0)
 FETCH = Frame("/src/headway/storage/object_store/download_cache.py", 40, "fetch", users=False)
@@ -48,10 +48,10 @@ def rank(
     left_behind: bool = False,
     **pulse: Any,
 ) -> Rank:
-    """Three looks, a second apart; one stack means that it did not move.
+    """Return a rank with three samples, a second apart; a single stack means that it did not move.
 
-    ``cpu`` is its main thread's share of a core, ``threads`` what its others use, ``tree`` what processes use that it
-    has started, ``delay`` the share of the time for which its main thread waits for a core.
+    ``cpu``, ``threads`` and ``tree`` are the shares of a core used by its main thread, by its other threads and by
+    processes that it started; ``delay`` is the share of the time in which its main thread waits for a core.
     """
     seen = stacks * 3 if len(stacks) == 1 else stacks or ((),) * 3
     every = cpu + threads + delay
@@ -240,7 +240,7 @@ def test_a_rank_that_computes_does_not_wait_for_what_its_line_names() -> None:
 
 @pytest.mark.parametrize(("bytes_per_s", "fault"), [(1_000_000, None), (1_000, "io")])
 def test_a_rank_that_fills_a_file_is_not_inactive(bytes_per_s: int, fault: str | None) -> None:
-    """A download on rank 0, say, while the others wait in a barrier; a few lines of a log are none."""
+    """For example, a download on rank 0 while the others wait in a barrier; a few log lines do not count."""
     stuck = rank(0, at("recv_into", "io"))
     looks = tuple(replace(sample, moved_bytes=int(bytes_per_s * sample.time_s)) for sample in stuck.samples)
     found = diagnose([replace(stuck, samples=looks), rank(1, (TRAIN, INSIDE), wait=IN_BARRIER)])

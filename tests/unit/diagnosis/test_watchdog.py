@@ -1,4 +1,4 @@
-"""The watchdog with a virtual clock: which silence counts, and what ends a stall."""
+"""The watchdog with a virtual clock: which silence counts as a stall, and what ends the stall."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WARN_S = 5.0
 
 @dataclass
 class Patient:
-    """A rank: what its main thread does, and which shares of a core it has."""
+    """A simulated rank: what its main thread does, and its shares of a core."""
 
     main: tuple[Frame, ...] = LOCK
     cpu: float = 0.0
@@ -32,7 +32,7 @@ class Patient:
 
 @dataclass
 class World:
-    """Time passes in here, and only in here."""
+    """A simulation, in which time passes only on request."""
 
     patients: list[Patient]
     now: float = 1000.0
@@ -136,7 +136,7 @@ def test_a_rank_that_computes_now_and_then_is_not_inactive() -> None:
 
 
 def test_time_without_a_cpu_is_not_counted() -> None:
-    """Twelve others on the same core; somebody waits for us."""
+    """Twelve other threads run on the same core, and another rank waits for this one."""
     inside = (Frame("/src/headway/worker/requests.py", 1, "wait", users=False),)
     barrier = Heartbeat(wait=Wait(operation="barrier", since=0.0))
     world = World([Patient(inside, heartbeat=barrier), Patient(SPIN, cpu=1 / 13, delay=12 / 13)])

@@ -1,7 +1,7 @@
 """The rounds of reports: report number ``seq`` of every rank is one round, and its files are one checkpoint. Pure.
 
 No rank waits for another. A round closes when every rank has passed it or has ended, and rounds close in order. The run
-waits for an absent rank only until a timer expires (*overdue*), or until too many rounds are waiting for the rank. Then
+waits for an absent rank only until a timer expires (*overdue*), or until too many rounds are waiting for it. Then
 the rank is *missed*: rounds do not wait for it again until it reports. A rank that has given files in this attempt is
 never missed, so only the oldest round closes without it.
 
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ReportRound:
-    """The reports of one number; None where a rank has not reported."""
+    """The reports with one number, by rank; None if a rank has not reported."""
 
     seq: int
     reports: tuple[Report | None, ...]
@@ -59,13 +59,13 @@ class ReportRound:
 
 @dataclass(frozen=True, slots=True)
 class ClosedRound:
-    """A round has closed.
+    """A closed round.
 
     Args:
         round: The round.
         partial: Ranks that give files but are missing from this round.
         behind: Ranks that have read fewer rows of the datasets than the others.
-        apart: The steps of two ranks whose tracked state does not belong together.
+        apart: Two ranks, with their steps, whose tracked state does not belong together.
     """
 
     round: ReportRound

@@ -13,7 +13,7 @@ from typing import Literal
 from headway.core.messages import FunctionFailed, WorkerExited
 
 # raised: the function raised · died: the process exited · stalled: no progress · storage: a commit failed
-# start: it did not start · preempted: it was preempted
+# start: workers did not start · preempted: workers were preempted
 # program: the ranks contradict each other · misuse: the function called Headway wrongly; a retry would repeat both
 # lost: another program has taken over the run
 FailureKind = Literal["raised", "died", "stalled", "start", "preempted", "storage", "program", "misuse", "lost"]
@@ -33,7 +33,7 @@ class Failure:
 
 
 def was_terminated(failure: Failure) -> bool:
-    """Whether its process, or a child of it, was terminated, as happens when all processes get SIGTERM at once."""
+    """Whether its process or a child process was terminated, as happens if all processes get SIGTERM at once."""
     if failure.kind == "raised" and isinstance(failure.cause, FunctionFailed):
         return "killed by signal: Terminated" in failure.cause.message  # torch's message about a loader process
     return failure.kind in ("died", "stalled")
@@ -82,10 +82,11 @@ class GiveUp:
 
 
 def decisive_kind(failures: Sequence[Failure], budgets: RetryBudgets) -> FailureKind:
-    """The kind of failure that decides what follows.
+    """Return the kind of failure that decides what follows.
 
-    A failure that another attempt would only repeat takes precedence. Next, if exceptions are not retried, comes the
-    death of a process, because functions on other ranks raise as a result of it. Otherwise the first failure decides.
+    A failure that another attempt would only repeat takes precedence. If exceptions are not
+    retried, the death of a process comes next, because it makes functions on other ranks raise. Otherwise the first
+    failure decides.
     """
     kinds = [failure.kind for failure in failures]
     if final := [kind for kind in kinds if kind in FINAL]:

@@ -227,7 +227,7 @@ def request_agreement(run: MachineState, *, leave: bool = False) -> Step:
 
 
 def announce_agreement(run: MachineState) -> Step:
-    """Tell all ranks in which report to save, if all have answered."""
+    """Tell all ranks in which report to save, once all have answered."""
     found, departure = run.attempt.agreement, run.attempt.departure
     if found is None or found.seq is None:
         return run, ()
@@ -294,7 +294,7 @@ def leave_now(run: MachineState, why: Leaving | Literal["abort"]) -> Step:
             run, ended = _stop_waiting_for_validations(run, why)
             return run, (*canceled, *ended)
         case RunState.STOPPING if run.attempt.why in ("finish", "fail") and not again:
-            return run, canceled  # it is ending anyway
+            return run, canceled  # the attempt is already ending
         case RunState.STOPPING if again:
             run, actions = kill(run)
         case RunState.STOPPING:
@@ -337,7 +337,7 @@ def _enter_stopping(run: MachineState, why: Why) -> MachineState:
 
 
 def conclude(run: MachineState, *actions: Action) -> Step:
-    """Leave STOPPING once every process has exited and storage has answered."""
+    """Leave the state STOPPING once every process has exited and storage has answered."""
     if run.state is not RunState.STOPPING:
         return run, actions
     run, killing = _kill_if_nothing_is_awaited(run)

@@ -43,7 +43,7 @@ REQUESTED: frozenset[Why | None] = frozenset({"resize", "preempt", "terminate", 
 
 
 class Grace(IntEnum):
-    """What the processes of an ending attempt may still do or wait for before they are killed."""
+    """The grace that the processes of an ending attempt get before they are killed."""
 
     DEADLINE = 0  # run until the deadline
     CHECKPOINT = 1  # complete a checkpoint that other ranks have started
@@ -52,7 +52,7 @@ class Grace(IntEnum):
 
 
 class ExitRequest(IntEnum):
-    """How soon the user wants this program to end."""
+    """The user's request to end this program, by urgency."""
 
     NONE = 0
     NO_MORE_ATTEMPTS = 1
@@ -61,7 +61,7 @@ class ExitRequest(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """What is known of one process."""
+    """The state of one worker process."""
 
     ready: bool = False
     over: bool = False  # its function returned or raised
@@ -71,7 +71,7 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """All ranks are to leave, in report ``at_report`` once they have agreed on one."""
+    """A request that all ranks leave, in report ``at_report`` once they have agreed on one."""
 
     why: Leaving
     at_report: int | None = None
@@ -80,7 +80,7 @@ class Departure:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The attempt is being ended. ``dumped``: ranks that have sent their stacks since the failure."""
+    """The reason and the progress of ending an attempt. ``dumped``: ranks that have sent stacks since the failure."""
 
     why: Why
     grace: Grace = Grace.DEADLINE

@@ -11,7 +11,7 @@ from headway.core.messages import UploadGrant, UploadRequest
 
 @dataclass(frozen=True, slots=True)
 class UploadTarget:
-    """Where the files of one report go. ``owners``: the rank that uploads each file."""
+    """The destination of one report's files. ``owners``: the rank that uploads each file."""
 
     seq: int
     number: int

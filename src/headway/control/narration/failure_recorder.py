@@ -105,7 +105,7 @@ class FailureRecorder:
 
     def record_failure(self, attempt: int, failures: Sequence[Failure]) -> None:
         first, *_ = ordered(failures)
-        if attempt != self._attempt.attempt:  # its workers could not be started
+        if attempt != self._attempt.attempt:  # the workers of the failed attempt could not be started
             self._attempt = _Attempt(attempt=attempt)
         summary = self._summary(first.kind, fault(first), first.rank, sentence(failures))
         failed = tuple(_failure(failure) for failure in ordered(failures))

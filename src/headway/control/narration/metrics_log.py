@@ -13,8 +13,8 @@ class MetricsLog:
     def __init__(self, rundir: RunDirectory) -> None:
         self._rundir = rundir
         self._lines: list[bytes] = []
-        self.newest: Report | None = None  # of rank 0
-        self.num_reports = 0  # of rank 0, including those repeated after a restart
+        self.newest: Report | None = None  # the last report of rank 0
+        self.num_reports = 0  # reports of rank 0, including those repeated after a restart
 
     def begin_attempt(self, attempt: int, first_seq: int) -> None:
         """Mark the start of an attempt: readers drop reports of earlier attempts from ``first_seq`` on."""

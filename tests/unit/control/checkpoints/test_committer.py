@@ -1,4 +1,4 @@
-"""The committer: a failed removal does not stop what comes after it."""
+"""The committer: a failed removal does not stop later jobs."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_checkpoint_is_withdrawn_although_its_commit_is_still_in_the_queue(tmp
 
 
 def test_positions_in_datasets_are_unknown_where_a_rank_has_not_reported(tmp_path: Path) -> None:
-    """Those of the others are not taken for the positions of fewer ranks."""
+    """The positions of the other ranks are not mistaken for those of a run with fewer ranks."""
     run = tmp_path / "run"
     with committer_of(run) as (committer, posted):
         request = commit(run, 0)

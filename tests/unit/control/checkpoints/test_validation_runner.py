@@ -1,4 +1,4 @@
-"""Outcomes of validations: whatever goes wrong is a failed validation and nothing more."""
+"""Outcomes of validations: any problem fails the validation and nothing else."""
 
 from __future__ import annotations
 

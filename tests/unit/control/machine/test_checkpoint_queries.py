@@ -1,4 +1,4 @@
-"""Queries for checkpoints are answered once the rank's own is committed, and never wait for one that cannot come."""
+"""Queries: answered once the rank's own checkpoint is committed, and never blocked by one that cannot come."""
 
 from __future__ import annotations
 

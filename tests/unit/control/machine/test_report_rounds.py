@@ -1,4 +1,4 @@
-"""Rounds of reports, one claim at a time; test_schedules.py explores their random combinations."""
+"""Rounds of reports, one property per test; test_schedules.py explores random combinations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headway.core.messages import Report, RowsTaken
 
 
 def say(rounds: ReportRounds, *ranks: int, files: bool = False, taken: int = 0) -> tuple[ReportRounds, list[News]]:
-    """Each of these ranks reports once, one after another; ``taken``: after so many rows of the dataset ``train``."""
+    """Let each rank report once, in order; ``taken``: the rows of the dataset ``train`` read before that."""
     news: list[News] = []
     for rank in ranks:
         rounds = rounds.begin_save(rank, rows(taken)) if files and taken else rounds
@@ -28,7 +28,7 @@ def say(rounds: ReportRounds, *ranks: int, files: bool = False, taken: int = 0) 
 
 
 def rows(number: int, **others: int) -> RowsTaken:
-    """Rows taken from the dataset ``train`` and from others."""
+    """Return rows taken from the dataset ``train`` and from other datasets."""
     return tuple(sorted({"train": number, **others}.items()))
 
 
@@ -56,7 +56,7 @@ def test_rounds_close_in_order() -> None:
 
 
 def missing_rank_1(num_saves: int = 3) -> ReportRounds:
-    """Rank 0 has saved a few times, and its rounds are overdue: rank 1 never saved."""
+    """Rank 0 has saved a few times, and its rounds are overdue because rank 1 never saved."""
     rounds, news = say(ReportRounds.begin(2), *[0] * num_saves, files=True)
     assert news == []
     return rounds.overdue(num_saves - 1, long=False)[0]
@@ -137,7 +137,7 @@ def test_one_save_under_two_numbers_is_a_crossing_in_any_order() -> None:
 
 
 def test_a_rank_that_logs_between_saves_crosses_with_one_that_does_not() -> None:
-    """Rank 1 saves in every report: by their numbers, its fourth save would be merged with rank 0's first."""
+    """Rank 1 saves in every report, so by report number its fourth save would be merged with rank 0's first."""
     rounds, news = say(ReportRounds.begin(2), 0, 0, 0)
     rounds, more = say(rounds, 1, files=True)
     assert crossings(news + more) == []
@@ -146,7 +146,7 @@ def test_a_rank_that_logs_between_saves_crosses_with_one_that_does_not() -> None
 
 
 def test_a_crossing_withdraws_no_older_checkpoint() -> None:
-    """Rank 0 saved alone for a while. Rank 1 now begins under another number: an error, but no suspicion."""
+    """Rank 0 saved alone for a while. Rank 1 now starts with a different number: an error without suspect rounds."""
     rounds = ReportRounds.begin(2)
     for _ in range(5):
         rounds, _ = say(rounds, 0, files=True)
@@ -156,7 +156,7 @@ def test_a_crossing_withdraws_no_older_checkpoint() -> None:
 
 
 def test_a_crossing_withdraws_checkpoints_of_the_rank_that_is_ahead() -> None:
-    """Saves of rank 0 were committed without rank 1, which now turns out to save under other numbers."""
+    """Saves of rank 0 were committed without rank 1, which turns out to save under different numbers."""
     rounds, _ = say(missing_rank_1(5), 1)
     rounds, news = say(rounds, 1, files=True)
     assert [crossed.suspects for crossed in crossings(news)] == [(0, 1, 2, 3, 4)]
@@ -241,7 +241,7 @@ def test_an_attempt_continues_the_report_numbers_of_the_previous_one() -> None:
 
 
 def dropped(news: tuple[News, ...] | list[News]) -> list[tuple[int, tuple[int, ...]]]:
-    """Rounds that closed without lagging ranks, with these ranks."""
+    """Return the rounds that closed without lagging ranks, each with these ranks."""
     return [(item.round.seq, item.behind) for item in news if isinstance(item, ClosedRound) and item.behind]
 
 
@@ -278,7 +278,7 @@ def test_a_rank_without_files_in_an_earlier_attempt_is_waited_for_until_it_catch
 
 
 def test_a_dataset_that_only_one_rank_uses_does_not_make_the_others_lag() -> None:
-    """Only rank 0 evaluates: it is waited for until the other has trained on."""
+    """Only rank 0 evaluates. Its round waits for rank 1 until rank 1 has trained further."""
     rounds = ReportRounds.begin(2).begin_save(0, rows(10, valid=5))
     rounds, _ = rounds.has_taken(1, rows(10))
     rounds, _ = say(rounds, 0, files=True)

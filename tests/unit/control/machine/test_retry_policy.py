@@ -1,4 +1,4 @@
-"""The retry policy: what another attempt is charged to, and how long it waits."""
+"""The retry policy: which budget another attempt is charged to, and how long it waits."""
 
 from __future__ import annotations
 

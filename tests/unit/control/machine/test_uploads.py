@@ -1,4 +1,4 @@
-"""Uploads: one place for each checkpoint, one rank for each file."""
+"""Uploads: one location per checkpoint, one rank per file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callbacks are told how a run ended, also after an internal error."""
+"""Callbacks are told how a run ended, even after an internal error."""
 
 from __future__ import annotations
 

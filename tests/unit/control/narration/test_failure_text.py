@@ -1,4 +1,4 @@
-"""Texts of failures: in order of time, equal ones merged."""
+"""Texts of failures: in chronological order, with equal failures merged."""
 
 from __future__ import annotations
 
