@@ -146,7 +146,7 @@ class Crew(UserCallback):
         self._over: Callable[[], None] | None = None
 
     def serve(self, run: Run, over: Callable[[], None] | None = None) -> None:
-        """Wait until all workers have created their object; call ``over`` when they are no longer needed."""
+        """Wait until all workers have created their object; ``over`` is called once they are no longer needed."""
         self._run, self._over = run, over
         for _ in self._members:
             try:

@@ -42,7 +42,7 @@ class InlineEngine:
     """The engine whose only worker is this process; :class:`headway.engine.base.Engine` documents each method.
 
     Args:
-        scaling: What the worker needs.
+        scaling: The resources that the worker needs.
         task: The task that the worker runs.
         preload: Modules that one-shot processes need.
         warm: Modules that one-shot processes need later.

@@ -31,7 +31,7 @@ class WorkerSocket:
         self._frames = Frames()
 
     def send(self, message: ToController, *, wake: bool = True) -> None:
-        """Send a message; ``wake=False``: the controller need not read it at once."""
+        """Send a message; ``wake=False``: the controller need not read it immediately."""
         self._socket.sendall(encode(message))
         if wake:
             os.eventfd_write(self._wake_up, 1)

@@ -149,7 +149,7 @@ class ReportSender:
         return self._held is not None
 
     def send_held(self, saved: tuple[Checkpoint, SaveOptions] | None) -> None:
-        """Send the held report, if any; ``saved=None`` sends it without files."""
+        """Send the held report, if any; ``saved=None`` sends it without files, so that later reports need not wait."""
         with self._lock:
             held, self._held = self._held, None
             if held is None:

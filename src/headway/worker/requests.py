@@ -19,9 +19,9 @@ A = TypeVar("A", BarrierRelease, CheckpointList, UploadGrant)
 
 
 class PendingRequests:
-    """The requests of a rank that wait for their answers; any thread may call it.
+    """The pending requests of a rank; any thread may send one and wait for its answer.
 
-    Requests with the same type of answer are numbered from 0. All ranks refer to the same barrier as the n-th one.
+    Requests with the same type of answer are numbered from 0. The n-th barrier is the same one on all ranks.
     """
 
     def __init__(self, connection: Connection, progress: RankProgress) -> None:
@@ -32,7 +32,7 @@ class PendingRequests:
         self._answers: dict[tuple[type[Answer], int], Answer | None] = {}  # None: not answered yet
 
     def tell(self, message: ToController, *, wake: bool = True) -> None:
-        """Send a message that needs no answer; ``wake=False``: the controller need not read it at once."""
+        """Send a message that needs no answer; ``wake=False``: the controller need not read it immediately."""
         self._connection.send(message, wake=wake)
         raise_pending_interrupt()
 

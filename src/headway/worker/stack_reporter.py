@@ -1,4 +1,4 @@
-"""Reports the stacks of this rank's threads on request, collected by a separate thread.
+"""The reporter of this rank's stacks, collected on request by a separate thread.
 
 Collecting stacks reads source files and inspects the user's objects. If that never ends, the connection still receives
 messages, and the controller inspects the process from outside.

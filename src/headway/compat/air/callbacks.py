@@ -20,7 +20,7 @@ class Callback(UserCallback):
         """Called before everything else."""
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """The run begins."""
+        """Called when the run begins."""
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
@@ -28,7 +28,7 @@ class Callback(UserCallback):
         """Called after a report of rank 0; ``trial.last_result`` is still its previous report."""
 
     def on_checkpoint(self, iteration: int, trials: list[Trial], trial: Trial, checkpoint: Any, **info: Any) -> None:
-        """A checkpoint has been committed."""
+        """Called when a checkpoint has been committed."""
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Called when the run has finished."""
@@ -68,13 +68,13 @@ class LoggerCallback(Callback):
     """The higher-level base class, with a start, results, saves and an end."""
 
     def log_trial_start(self, trial: Trial) -> None:
-        """The run begins."""
+        """Called when the run begins."""
 
     def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
         """Called after a report of rank 0."""
 
     def log_trial_save(self, trial: Trial) -> None:
-        """A checkpoint has been committed."""
+        """Called when a checkpoint has been committed."""
 
     def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
         """Called when the run has ended."""

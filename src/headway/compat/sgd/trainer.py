@@ -112,7 +112,7 @@ class Trainer:
         return SGDIterator(stream, lambda: self._results(run))
 
     def to_worker_group(self, train_cls: type, *args: Any, **kwargs: Any) -> Crew:
-        """Create an object of this class on every worker; ``group[0].method.remote(...)`` calls a method of rank 0's.
+        """Create an object of this class on every worker; ``group[0].method.remote(...)`` calls its method on rank 0.
 
         The workers are busy until ``group.shutdown()``. If the trainer is not running, it is started for the group.
         """
@@ -228,7 +228,7 @@ class Trainer:
         return self._on_disk(self._best)
 
     def _on_disk(self, checkpoint: Checkpoint | None) -> Path | None:
-        """Return the checkpoint's path; None if it is kept in memory, which has a path outside its run."""
+        """Return the checkpoint's path; None for one that is kept in memory, whose path is outside its run."""
         path = Path(checkpoint.path) if checkpoint is not None else None
         return path if path is not None and path.parent == self.latest_checkpoint_dir else None
 
@@ -248,7 +248,7 @@ class Trainer:
 def _own(error: TrainingFailedError) -> BaseException:
     """Return the error that a function raised, or Headway's if a process died or the ranks made different calls."""
     cause = error.__cause__
-    if type(cause) is HeadwayError:  # the ranks contradict one another
+    if type(cause) is HeadwayError:  # the ranks made different calls
         return RuntimeError(
             f"{cause}: call report() and save_checkpoint() the same number of times, in the same order, on all workers"
         )

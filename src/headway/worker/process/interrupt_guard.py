@@ -30,7 +30,7 @@ def _on_interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def raise_pending_interrupt() -> None:
-    """Raise the KeyboardInterrupt that came while a message was being sent, if any."""
+    """Raise the KeyboardInterrupt that was delayed while a message was being sent, if any."""
     global _pending
     if _pending and threading.current_thread() is threading.main_thread():
         _pending = False

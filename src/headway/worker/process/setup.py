@@ -1,4 +1,4 @@
-"""The setup of a worker's process, with the driver's environment and separate logs and random states; and its exit."""
+"""The setup of a worker's process, with the driver's environment and separate logs and random states, and its exit."""
 
 from __future__ import annotations
 
