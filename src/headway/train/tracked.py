@@ -7,14 +7,14 @@ from typing import Protocol
 
 
 class Tracked(Protocol):
-    """State that is saved and restored by itself; each framework has its own kind."""
+    """Automatically saved and restored state; each framework has its own implementation."""
 
     def epochs(self, number: int) -> Iterator[int]:
-        """The epochs out of so many that are still to be trained."""
+        """Yield the epochs below ``number`` that remain to be trained."""
 
     @property
     def num_batches(self) -> int:
-        """How many batches the first loop of this epoch has been given, in this process and before a restart.
+        """The number of batches that the first loop of this epoch has received, in this process and before a restart.
 
-        For what happens in every n-th of them: ``if state.num_batches % 4 == 0: optimizer.step()``.
+        Use it for actions on every n-th batch: ``if state.num_batches % 4 == 0: optimizer.step()``.
         """

@@ -1,4 +1,4 @@
-"""A trainer is a declaration: a function, its config, its scale. ``fit()`` makes a run of it.
+"""Trainers: declarations of a function, its config and its scale, from which ``fit()`` makes a run.
 
 The trainer of a framework adds the framework's config; all other options are shared (:class:`TrainerOptions`). The
 machinery is imported when a run is made, so that importing ``headway.train`` stays cheap.
@@ -36,16 +36,16 @@ class TrainerOptions(TypedDict, total=False):
     """Keyword arguments of every trainer.
 
     Args:
-        train_loop_config: What the function gets: a dict, a dataclass or any other object with fields.
-        scaling_config: How many workers, and what each of them needs.
-        run_config: Where the run is stored, what it is called, and what happens when it fails.
-        resume_from_checkpoint: The checkpoint to start from, if the run has none of its own yet.
+        train_loop_config: The config for the function: a dict, a dataclass or any other object with fields.
+        scaling_config: The number of workers, and the resources of each.
+        run_config: The run's storage and name, and what happens when it fails.
+        resume_from_checkpoint: The checkpoint to start from if the run has no checkpoint yet.
         metadata: What ``get_context().get_metadata()`` returns in the function.
         validation_config: The function that validates checkpoints for ``report(..., validation=True)``, while
             training continues.
-        datasets: By name. They are split among the workers, which get their shards with
+        datasets: The datasets, by name. They are split among the workers, which get their shards with
             ``train.get_dataset_shard(name)``.
-        dataset_config: Which datasets are split; the others are whole on every worker.
+        dataset_config: Which datasets are split; every worker gets all rows of the others.
     """
 
     train_loop_config: object
@@ -61,7 +61,7 @@ class TrainerOptions(TypedDict, total=False):
 def trainer_options(init: Init) -> Init:
     """Complete the constructor of a trainer that takes ``**options: Unpack[TrainerOptions]``.
 
-    Its signature and its docstring name every option, and an unknown keyword is answered with the nearest name.
+    Its signature and docstring name every option, and the error for an unknown keyword suggests the nearest name.
 
     >>> @trainer_options
     ... def __init__(self, function, *, jax_config: dict | None = None, **options: Unpack[TrainerOptions]) -> None:
@@ -87,7 +87,7 @@ def trainer_options(init: Init) -> Init:
 
 
 class DataParallelTrainer:
-    """Runs one function on several workers. The base of all trainers.
+    """A trainer that runs one function on several workers. It is the base class of all trainers.
 
     >>> from headway import train
     >>> def train_func(config):
@@ -99,7 +99,7 @@ class DataParallelTrainer:
     {'rate': 0.1}
     """
 
-    kind: ClassVar[str] = ""  # prefix of the names of unnamed runs; empty: the name of the class
+    kind: ClassVar[str] = ""  # prefix of the names of unnamed runs; empty: the class name
 
     @trainer_options
     def __init__(
@@ -135,7 +135,7 @@ class DataParallelTrainer:
 
     @classmethod
     def can_restore(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> bool:
-        """Whether there is a run that ``restore`` can resume."""
+        """Whether ``path`` contains a run that ``restore`` can resume."""
         try:
             return bool(RunReader.at(path, storage_filesystem).description)
         except (StorageError, OSError):
@@ -153,10 +153,10 @@ class DataParallelTrainer:
         storage_filesystem: Any = None,
         **options: Any,
     ) -> Self:
-        """The trainer of a run that was interrupted or failed; ``fit()`` resumes it.
+        """Create the trainer of a run that was interrupted or failed; ``fit()`` resumes the run.
 
-        Configs that are not given are those of the last opening. Code is not kept in run directories, nor are
-        secrets and objects, only their fields as text: a ``train_loop_config`` with some in it must be given again.
+        Configs that are not passed are taken from the last opening. Run directories do not contain code, secrets or
+        objects, only their fields as text, so a ``train_loop_config`` that contains any must be passed again.
         """
         record = RunReader.at(path, storage_filesystem)
         last = record.opening
@@ -172,13 +172,13 @@ class DataParallelTrainer:
         return cls(train_loop_per_worker, train_loop_config=config, scaling_config=scaling, run_config=run, **options)
 
     def fit(self) -> Result:
-        """Run to the end. A failed run raises TrainingFailedError; Ctrl-C ends the run cleanly, as ABORTED."""
+        """Run to completion. A failed run raises TrainingFailedError; Ctrl-C ends the run cleanly, as ABORTED."""
         from headway.train.launch.fit import prepare
 
         return prepare(self._request).run()
 
     def start(self) -> Run:
-        """Run in the background; the handle yields reports as they come, and waits for the result."""
+        """Run in the background; the handle yields reports as they arrive, and waits for the result."""
         return Run(self._request)
 
 
@@ -205,7 +205,7 @@ ConfigT = TypeVar("ConfigT")
 
 
 def checked(name: str, value: ConfigT | None, kind: type[Any]) -> ConfigT | None:
-    """The value of an option; ConfigError where it is neither None nor of this kind."""
+    """Return the value of an option; raise ConfigError if it is neither None nor of this type."""
     if value is not None and not isinstance(value, kind):
         wanted = "dict" if issubclass(kind, Mapping) else kind.__name__
         raise ConfigError(f"{name} must be a {wanted}, got {value!r}")

@@ -1,7 +1,7 @@
-"""PyTorch: the trainer, and the helpers for inside its training function.
+"""The PyTorch trainer, and the helpers to call inside its training function.
 
-Importing this starts the process that workers are forked from, so that torch is loaded for them while your script
-still imports the rest: import it before torch itself, and both load at the same time.
+Importing this starts the process from which workers are forked. Import it before torch itself, so that this process
+loads torch while your script is still importing.
 """
 
 from headway.engine.fork_server_client import warm_up, without_garbage_collection
@@ -9,7 +9,7 @@ from headway.frameworks.torch_config import TorchConfig
 
 warm_up(TorchConfig.preload, TorchConfig.warm)
 
-with without_garbage_collection():  # a third off the time that importing torch takes
+with without_garbage_collection():  # saves a third of torch's import time
     import torch  # noqa: F401
 
 from headway.train.torch.amp import accelerate, backward, prepare_optimizer

@@ -1,6 +1,6 @@
 """Mixed precision in three calls: ``accelerate(amp=True)`` first, then ``prepare_optimizer`` and ``backward``.
 
-On CUDA it is bfloat16 if the GPU supports it, else float16 with a gradient scaler; on CPU it is bfloat16.
+On CUDA, it uses bfloat16 if the GPU supports it, otherwise float16 with a gradient scaler. On CPU, it uses bfloat16.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Precision:
 
 @dataclass
 class Acceleration:
-    """What ``accelerate()`` has set for a session."""
+    """The precision that ``accelerate()`` sets for a session."""
 
     was_called: bool = False
-    has_models: bool = False  # whether models are prepared already
+    has_models: bool = False  # whether models have already been prepared
     precision: Precision | None = None
 
 
 def accelerate(amp: bool = False) -> None:
-    """Turn on mixed precision for the models that are prepared after this. Once, at the top of the function."""
+    """Turn on mixed precision for models that are prepared later. Call it once, at the top of the function."""
     session = current("headway.train.torch.accelerate")
     acceleration = session.helper(Acceleration)
     if acceleration.was_called:
@@ -49,7 +49,7 @@ def accelerate(amp: bool = False) -> None:
 
 
 def prepare_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Have ``optimizer.step()`` use the gradient scaler, if there is one."""
+    """Make ``optimizer.step()`` use the gradient scaler, if there is one."""
     precision = current("headway.train.torch.prepare_optimizer").helper(Acceleration).precision
     if precision is None or precision.scaler is None:
         return optimizer
@@ -64,7 +64,7 @@ def backward(loss: torch.Tensor) -> None:
 
 
 def autocast_forward(model: nn.Module, device: torch.device) -> None:
-    """Compute this model's forward in the session's precision. The model stays picklable: only a method changes."""
+    """Run this model's forward in the session's precision. The model stays picklable, as only a method changes."""
     session = current("headway.train.torch.prepare_model")
     acceleration = session.helper(Acceleration)
     acceleration.has_models = True
@@ -80,9 +80,9 @@ def _forward(forward: Any, device: str, dtype: torch.dtype, /, *args: Any, **kwa
 
 
 class _Scaled(torch.optim.Optimizer):
-    """An optimizer whose steps go through a gradient scaler; everything else is the inner one's.
+    """An optimizer whose steps use a gradient scaler; everything else is delegated to the inner optimizer.
 
-    A subclass so that schedulers accept it, but with no state of its own: they patch ``step``, and only on this one.
+    It is a subclass so that schedulers accept it, but it has no state. Schedulers patch only this object's ``step``.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, scaler: Any) -> None:

@@ -1,4 +1,4 @@
-"""State that saves itself: a loop without a line of saving or loading is resumed bit for bit where it was.
+"""Automatically saved state: a loop without code for saving or loading resumes exactly where it was, bit for bit.
 
     state = train.track(model=model, optimizer=optimizer, loader=loader)
     for epoch in state.epochs(10):
@@ -6,9 +6,9 @@
             …
             train.report({"loss": loss})
 
-Every ``CheckpointConfig(every_reports=n)`` reports, every ``every_s`` seconds and before an orderly stop, in a report
-that all ranks have agreed on, the tracked state becomes a checkpoint. It is taken when the loop requests its next batch
-or the epoch is over (see :mod:`headway.train.torch.resume_points`), and belongs to the last report before.
+Every ``CheckpointConfig(every_reports=n)`` reports, every ``every_s`` seconds and before an orderly stop, the tracked
+state becomes a checkpoint of a report that all ranks agreed on. It is captured when the loop requests its next batch or
+the epoch ends (see :mod:`headway.train.torch.resume_points`), and belongs to the most recent report.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _logger = logging.getLogger(__name__)
 
 
 def can_track(thing: object) -> bool:
-    """Whether this is an object of torch."""
+    """Whether this is a torch object."""
     return isinstance(thing, (*COMMON, DataLoader, torch.Tensor, torch.amp.GradScaler))
 
 
@@ -57,7 +57,7 @@ def track(**things: Any) -> AutosavedState:
 
 
 class AutosavedState:
-    """What ``train.track()`` returns: it counts epochs, and saves when a report is due to."""
+    """The state that ``train.track()`` returns. It counts epochs, and saves when a save is due."""
 
     def __init__(self, session: Session, things: dict[str, Any]) -> None:
         self._session = session
@@ -73,13 +73,13 @@ class AutosavedState:
         self._epoch = 0
         self._begun = False  # whether the function iterates over epochs()
         self._reports_of_epoch = 0
-        self._owed = False  # a save was due where training could not have been resumed from
-        self._leaves = False  # all ranks leave after the next save
+        self._owed = False  # a save was due at a point from which training could not be resumed
+        self._leaves = False  # all ranks exit after the next save
         self._warned_of_undecided = False
-        self._thread: int | None = None  # the one that takes batches
+        self._thread: int | None = None  # the thread that takes batches
 
     def epochs(self, number: int) -> Iterator[int]:
-        """The epochs out of so many that are still to be trained."""
+        """Yield the epochs below ``number`` that remain to be trained."""
         try:
             for epoch in range(self._epoch, number):
                 self._epoch = epoch
@@ -90,9 +90,9 @@ class AutosavedState:
                 yield epoch
                 if self._data.end_epoch():
                     self._settle(done=True)
-                else:  # the next epoch will show; a later report saves what this one should have saved
+                else:  # the next epoch decides; the save is left to a later report
                     self._session.reports.send_held(None)
-            if self._epoch <= number:  # else a later loop is to be resumed
+            if self._epoch <= number:  # otherwise the resumed loop is a later one
                 self._epoch, self._begun = number, False
                 self._begin_code()
         finally:
@@ -100,16 +100,16 @@ class AutosavedState:
 
     @property
     def num_batches(self) -> int:
-        """How many batches the first loop of this epoch has been given, in this process and before a restart.
+        """The number of batches that the first loop of this epoch has received, in this process and before a restart.
 
-        For what happens in every n-th of them: ``if state.num_batches % 4 == 0: optimizer.step()``.
+        Use it for actions on every n-th batch: ``if state.num_batches % 4 == 0: optimizer.step()``.
         """
         if self._passes.leading is None:
             self._omissions.guard()
         return self._data.num_batches
 
     def _begin_code(self) -> None:
-        """The code of an epoch begins, or the code after the last one."""
+        """Begin the code of an epoch, or the code after the last epoch."""
         self._random.begin_epoch()
         self._omissions.begin_epoch()
 
@@ -130,19 +130,19 @@ class AutosavedState:
         self._passes.end(name)
 
     def _settle(self, *, done: bool) -> None:
-        """Training can be resumed from here: what the last report is to save, is saved now."""
+        """Save the state of the last report, because training can be resumed from here."""
         if not self._session.reports.is_holding:
             return
         if not self._leaves and (undecided := self._data.undecided):
             self._warn_of_undecided(undecided)
-            self._session.reports.send_held(None)  # a later report saves what this one should have saved
+            self._session.reports.send_held(None)  # the save is left to a later report
         else:
             self._session.reports.send_held(self._saved(done=done))
 
     # --- saving ---
 
     def on_report(self, seq: int, must: bool, leave: bool) -> tuple[Checkpoint, SaveOptions] | SaveLater | None:
-        """Save when it is due; or later, at the next place from which training can be resumed exactly."""
+        """Save if a save is due, now or at the next point from which training can be resumed exactly."""
         self._reports_of_epoch += 1
         self._warn_of_untracked_data()
         every = self._session.run.options.every_reports
@@ -150,7 +150,7 @@ class AutosavedState:
         if not self._owed:
             return None
         self._leaves = leave
-        if leave and not self._passes.resumable:  # all ranks leave, and cannot wait for a better place
+        if leave and not self._passes.resumable:  # all ranks exit and cannot wait for a better point
             self._warn(
                 f"stopping inside epoch {self._epoch}, after its first loop over tracked data: this loop will "
                 "be empty when the epoch is resumed, and code between it and the present place will run again"
@@ -166,7 +166,7 @@ class AutosavedState:
         return self._saved(done=self._passes.epoch_over)
 
     def on_demand(self) -> tuple[Checkpoint, SaveOptions] | None:
-        """What the report that waits saves now, if training can be resumed from here."""
+        """Save the state of the waiting report now, if training can be resumed from here."""
         exact = self._passes.resumable and not self._passes.accompanied and not self._data.undecided
         return self._saved(done=self._passes.epoch_over) if exact else None
 
@@ -174,8 +174,8 @@ class AutosavedState:
         """Write this rank's part of a checkpoint.
 
         Args:
-            done: Whether the epoch is over.
-            finished: Passes that the resumed epoch is to skip.
+            done: Whether the epoch has ended.
+            finished: Passes that the resumed epoch skips.
         """
         self._owed = False
         done = done and self._begun
@@ -200,20 +200,20 @@ class AutosavedState:
         return Checkpoint(folder), SaveOptions(delete_local=True, scratch=True, cursor=cursor, place=place)
 
     def _cursor(self) -> DataCursor:
-        """For people: the epoch, and how many batches of it each loader has handed out."""
+        """Return the epoch, and how many of its batches each loader has yielded, for display."""
         return DataCursor(epoch=self._epoch, batches=self._data.positions or None)
 
     # --- resuming ---
 
     def resume(self, checkpoint: Checkpoint | None) -> None:
-        """Continue from a checkpoint, if there is one; follow the datasets from here on."""
+        """Continue from a checkpoint, if there is one, and track the datasets from now on."""
         self._objects.fix_buckets()
         if checkpoint is not None:
             with tracked_files.opened(checkpoint, self._session.rank, self._session.run.num_workers) as saved:
                 self._objects.load(saved)
             own = saved.own
             finished = all(state["finished"] for state in list(own["loaders"].values())[:1])
-            self._epoch = own["epoch"] + own.get("done", finished)  # older states do not say
+            self._epoch = own["epoch"] + own.get("done", finished)  # older states do not contain it
             self._data.resume(own, same_world=saved.same_world)
             if saved.same_world:  # random states belong to the ranks that had them
                 self._random.resume(own)

@@ -1,4 +1,4 @@
-"""A checkpoint that holds a model."""
+"""A checkpoint that contains a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STATE, MODEL = "state_dict", "model"
 
 
 class TorchCheckpoint(Checkpoint):
-    """Made of a model's state, which is plain tensors, or of a whole model, which only pickle can hold.
+    """A checkpoint made from a model's state, which is plain tensors, or from a complete model, which is pickled.
 
     >>> saved = TorchCheckpoint.from_state_dict(nn.Linear(2, 1).state_dict())
     >>> saved.get_model(nn.Linear(2, 1))
@@ -30,9 +30,9 @@ class TorchCheckpoint(Checkpoint):
         return cls.from_dict({MODEL: model})
 
     def get_model(self, model: nn.Module | None = None, *, trust: bool = False) -> nn.Module:
-        """The model: ``model`` with the state that was saved, or the one that was saved whole.
+        """Return ``model`` with the saved state, or the model that was saved completely.
 
-        The ``module.`` that DDP puts before every name is taken off where ``model`` does not have it.
+        The prefix ``module.`` that DDP adds to every name is removed if the names of ``model`` lack it.
         """
         content = self.to_dict(trust=trust)
         if MODEL in content:

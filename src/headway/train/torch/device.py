@@ -1,4 +1,4 @@
-"""The devices of this worker, and randomness that repeats."""
+"""The devices of this worker, and reproducible random numbers."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from headway.worker.session import current
 
 
 def get_device() -> torch.device:
-    """This worker's device, the first if it has several; the CPU if it has none."""
+    """Return this worker's device, the first if it has several; the CPU if it has none."""
     return device_of(current("headway.train.torch.get_device").place)
 
 
 def get_devices() -> list[torch.device]:
-    """All devices of this worker."""
+    """Return all devices of this worker."""
     return devices_of(current("headway.train.torch.get_devices").place)
 
 
 def enable_reproducibility(seed: int = 0) -> None:
-    """Call it first: seeds Python, NumPy, torch and the order of prepared loaders, and asks torch for determinism.
+    """Seed Python, NumPy, torch and the order of prepared loaders, and make torch deterministic. Call it first.
 
-    Removes most of what makes two runs differ; operations that have no deterministic form will raise.
+    This removes most differences between two runs. Operations that have no deterministic implementation will raise.
     """
     session = current("headway.train.torch.enable_reproducibility")
     session.helper(PreparedLoaders).shuffle_seed = seed

@@ -1,6 +1,6 @@
-"""Sharded models (FSDP) and their optimizers, saved by every rank and loadable by another number of them.
+"""Sharded models (FSDP) and their optimizers, saved by every rank and loadable by any number of ranks.
 
-torch.distributed.checkpoint does the work; each rank writes into a directory of its own, and the commit merges them.
+torch.distributed.checkpoint does the work. Each rank writes into its own directory, and the commit merges them.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def is_sharded(thing: Any) -> bool:
 
 
 def check_sharded(folder: Path, proof: Proof) -> None:
-    """StorageError unless this user's own runs wrote these files: the metadata and the shards are pickles."""
+    """Raise StorageError unless this user's runs wrote these files, because the metadata and the shards are pickles."""
     for path in sorted(Path(root, name) for root, names, files in os.walk(folder) for name in (*names, *files)):
         if path.is_dir() and not path.is_symlink():
             continue
-        if not path.is_file():  # a pipe, or a link to a directory: what torch would read there is not checked
+        if not path.is_file():  # a pipe or a link to a directory, whose contents would not be checked
             raise StorageError(f"{path} is not a file: a checkpoint holds files of its own only")
         if not proof.covers_file(path):
             why = proof.doubt or f"{path.name} has changed since it was committed"
@@ -48,7 +48,7 @@ def check_sharded(folder: Path, proof: Proof) -> None:
 
 
 class ShardedState:
-    """A model with the optimizers that move its parameters."""
+    """A model with the optimizers that update its parameters."""
 
     def __init__(self, model: nn.Module, others: dict[str, Any]) -> None:
         owned = set(model.parameters())
@@ -61,11 +61,11 @@ class ShardedState:
 
     @property
     def optimizers(self) -> set[str]:
-        """The names of those that are saved with the model."""
+        """The names of the optimizers that are saved with the model."""
         return set(self._optimizers)
 
     def save(self, folder: Path) -> None:
-        """All ranks at once."""
+        """Save the model and its optimizers. All ranks call it together."""
         folder.mkdir(parents=True)
         if gradient_accumulation.held_unsharded(self.model) and dist.get_rank() == 0:
             _logger.warning(
@@ -80,7 +80,7 @@ class ShardedState:
         )
 
     def load(self, folder: Path) -> None:
-        """All ranks at once, from what all ranks have saved."""
+        """Load what all ranks saved. All ranks call it together."""
         saved = FileSystemReader(folder).read_metadata().state_dict_metadata
         grads = {
             name: torch.zeros_like(each)
@@ -103,7 +103,7 @@ class ShardedState:
             parameter.grad = grads.get(name, parameter.grad)
 
     def _state(self, *, optimizers: bool) -> dict[str, Any]:
-        """``optimizers``: not where gradients are accumulated for their first step, since they have no state yet."""
+        """Return the state. ``optimizers`` is false while gradients for their first step accumulate: no state yet."""
         chosen = list(self._optimizers.values()) if optimizers else []
         model, state = get_state_dict(self.model, chosen)
         return {"model": model, "optimizers": state}

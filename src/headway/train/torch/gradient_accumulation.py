@@ -1,10 +1,10 @@
-"""Accumulated gradients: what a save between two optimizer steps must hold besides the weights.
+"""Accumulated gradients, which a save between two optimizer steps must contain in addition to the weights.
 
-A gradient is pending from the moment a backward pass has added to it until an optimizer has stepped with it. Most loops
-save when none is pending: they report after ``optimizer.step()``, and whether they zero the gradients before or after
-that makes no difference. So a gradient is left out of the checkpoint if it has not changed since the last step of its
-optimizer, and if the optimizer is known to get new gradient tensors for each step (``zero_grad()`` without
-``set_to_none=False``). Until the second step of a process that is not known yet, and they are saved.
+A gradient is pending from the time a backward pass adds to it until an optimizer steps with it. Most loops save when no
+gradient is pending: they report after ``optimizer.step()``, and zero the gradients before or after that. A gradient is
+therefore omitted from the checkpoint if it has not changed since the last step of its optimizer and if the optimizer
+is known to get new gradient tensors for each step (``zero_grad()`` without ``set_to_none=False``). This is unknown
+until the second step of a process, so gradients are saved until then.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Saved = dict[str, torch.Tensor | None]  # by the parameter's name; None: zeros
 
 @dataclass
 class _Stepper:
-    """An optimizer, as far as it matters here."""
+    """The relevant facts about an optimizer."""
 
     num_steps: int = 0
-    keeps_gradients: bool = False  # it has stepped twice with one gradient tensor
+    keeps_gradients: bool = False  # whether it has stepped twice with the same gradient tensor
 
     @property
     def replaces_gradients(self) -> bool:
@@ -37,14 +37,14 @@ class _Stepper:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """The step that a gradient was last used in, and the version of the tensor then."""
+    """The last step that used a gradient, and the version of the tensor at that step."""
 
     stepper: _Stepper
     version: int
 
 
 class Steps:
-    """Watches all optimizers of the process, so that wrapped ones and those that are not tracked are seen too."""
+    """An observer of all optimizers of the process, including wrapped and untracked ones."""
 
     def __init__(self) -> None:
         self._steppers: weakref.WeakKeyDictionary[Any, _Stepper] = weakref.WeakKeyDictionary()
@@ -56,7 +56,7 @@ class Steps:
 
     @property
     def optimizers(self) -> list[Any]:
-        """All that have taken a step."""
+        """The optimizers that have taken a step."""
         return list(self._steppers)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -75,7 +75,7 @@ class Steps:
 
 
 def pending(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters of a model with gradients that a later optimizer step may use."""
+    """Yield the parameters of a model whose gradients a later optimizer step may use."""
     for name, parameter in model.named_parameters():
         if parameter.grad is not None and not _is_done(_local(parameter.grad)):
             yield name, parameter
@@ -87,13 +87,13 @@ def _is_done(gradient: torch.Tensor) -> bool:
 
 
 def _local(gradient: torch.Tensor) -> torch.Tensor:
-    """A sharded gradient's own part: FSDP adds to that one in place."""
+    """Return this rank's part of a sharded gradient, to which FSDP adds in place."""
     local: torch.Tensor = getattr(gradient, "_local_tensor", gradient)
     return local
 
 
 def saved(model: nn.Module) -> Saved:
-    """This rank's pending gradients: under ``no_sync()`` each rank has its own."""
+    """Return this rank's pending gradients, which differ between ranks under ``no_sync()``."""
     return {name: _compact(parameter.grad) for name, parameter in pending(model)}
 
 
@@ -118,10 +118,10 @@ def _restored(parameter: nn.Parameter, gradient: torch.Tensor | None) -> torch.T
 
 
 def mean(of_ranks: Sequence[Saved]) -> Saved:
-    """The gradients that each rank resumes with if the number of ranks has changed: the average.
+    """Return the average gradients, with which each rank resumes if the number of ranks has changed.
 
-    An all-reduce divides the sum by the number of ranks. So an equal part for each has the same effect, whether the
-    gradients were averaged over the ranks before or not.
+    An all-reduce divides the sum by the number of ranks, so equal gradients on each rank have the same effect, whether
+    or not the gradients were already averaged over the ranks.
     """
     if len(of_ranks) == 1:
         return of_ranks[0]
@@ -133,7 +133,7 @@ def mean(of_ranks: Sequence[Saved]) -> Saved:
 
 
 def held_unsharded(model: nn.Module) -> bool:
-    """Whether FSDP holds gradients that it has not sharded yet, as it does without gradient synchronisation."""
+    """Whether FSDP holds gradients that it has not sharded yet, as it does without gradient synchronization."""
     for module in model.modules():
         get_state: Any = getattr(module, "_get_fsdp_state", None)
         group = getattr(get_state(), "_fsdp_param_group", None) if get_state is not None else None

@@ -1,7 +1,7 @@
-"""A DataLoader for this worker: its shard of the rows, on its device, one batch ahead.
+"""The DataLoader of this worker: its shard of the rows, on its device, one batch ahead.
 
-The prepared loader is the loader it was given (same class, same settings) with two things changed: which rows it
-draws, and that iterating moves the batches.
+The prepared loader is a copy of the user's loader (same class, same settings) with two changes: it draws different
+rows, and iterating it moves the batches to the device.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ def prepare_data_loader(
     """Give each worker its own shard of every epoch, and batches on its device.
 
     Everything else stays as you set it: shuffling, batch size (it counts per worker), loader processes, collate,
-    generator, pinning, drop_last. Every row comes once per epoch over all workers, and all workers make the same number
-    of steps. A sampler of your own is drawn once and split among the workers; a few batches of a batch sampler of your
-    own are cut in two. Where that is impossible (fewer rows than workers), rank 0 says so. Iterable datasets, and
+    generator, pinning, drop_last. Every row is used once per epoch over all workers, and all workers make the same
+    number of steps. A custom sampler is drawn once and split among the workers; a few batches of a custom batch sampler
+    are split in two. If that is impossible (fewer rows than workers), rank 0 logs a warning. Iterable datasets, and
     loaders that already have a DistributedSampler, keep their own sharding.
 
-    Shuffling differs from epoch to epoch by itself, counting from the start of the process; call
-    ``loader.sampler.set_epoch(n)`` to continue the previous order after a restart. The order is drawn from the seed of
-    ``enable_reproducibility``, not from the loader's own generator, whose state may differ between workers.
+    The shuffle differs in every epoch, counted from the start of the process; call ``loader.sampler.set_epoch(n)`` to
+    continue the previous order after a restart. The order depends on the seed of ``enable_reproducibility``, not on
+    the loader's own generator, whose state may differ between workers.
 
-    With ``ScalingConfig(num_workers=(min, max), keep_global_batch=True)`` the batch size counts per worker of ``max``:
-    every step takes ``batch_size × max`` rows, split among the current workers, whose batches differ by at most one
-    row. That needs a batch size; batches of your own are refused.
+    With ``ScalingConfig(num_workers=(min, max), keep_global_batch=True)``, every step takes ``batch_size × max`` rows,
+    which are split among the current workers, whose batches differ by at most one row. This requires a batch size;
+    custom batch samplers are rejected.
 
     Args:
         data_loader: The user's loader; it is left unchanged.
@@ -77,7 +77,7 @@ USE = "_headway_use"  # on a prepared loader: its Use
 class Use:
     """Whether a prepared loader is in the middle of a pass.
 
-    Code that takes one batch to look at it, and keeps the iterator, is not.
+    Code that takes one batch to inspect it, and keeps the iterator, is not in the middle of a pass.
     """
 
     dataset: str
@@ -117,18 +117,18 @@ def _watch(loader: Any, session: Session) -> None:
 
 
 def _count(loader: Any, progress: LoaderProgress) -> None:
-    """Count the batches that this rank has taken, and record whether it waits for one."""
+    """Count the batches that this rank takes, and record whether it is waiting for one."""
     _iterate(loader, lambda batches: counted(iter(batches), progress))
 
 
 def _deliver_to(loader: Any, device: torch.device, *, ahead: bool) -> None:
-    """Make iterating this one loader move its batches."""
+    """Make this loader move its batches when it is iterated."""
     deliver = one_ahead if ahead and device.type == "cuda" else one_by_one
     _iterate(loader, lambda batches: deliver(iter(batches), device))
 
 
 def _iterate(loader: Any, through: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
-    """Pass the batches of this one loader through a function: by a subclass of its own class, with one object in it."""
+    """Pass the batches of this loader through a function, by changing its class to a subclass made only for it."""
     base = type(loader)
     own = type(base.__name__, (base,), {"__iter__": lambda self: through(base.__iter__(self))})
     own.__module__, own.__qualname__ = base.__module__, base.__qualname__

@@ -1,4 +1,4 @@
-"""A model on its device, in step with the other workers' copies."""
+"""A model on its device, synchronized with the other workers' copies."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def prepare_model(
         model: The user's model.
         move_to_device: Whether to move it, or the device to move it to.
         parallel_strategy: ``"ddp"`` wraps it in DistributedDataParallel, ``"fsdp"`` shards it with ``fully_shard`` (on
-            CPU too), None leaves it as it is. With one worker it is left as it is.
-        parallel_strategy_kwargs: For DistributedDataParallel or ``fully_shard``.
+            CPU, too), None does not wrap it. With one worker, it is not wrapped.
+        parallel_strategy_kwargs: Arguments for DistributedDataParallel or ``fully_shard``.
 
     Returns:
         The model to train with.
@@ -56,7 +56,7 @@ def prepare_model(
 
 
 def _sharded(model: nn.Module, device: torch.device, options: dict[str, Any]) -> nn.Module:
-    """Shard every block on its own, then the rest; all ranks start with rank 0's weights, as under DDP."""
+    """Shard every block separately, then the rest; all ranks start with rank 0's weights, as with DDP."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -71,7 +71,7 @@ def _sharded(model: nn.Module, device: torch.device, options: dict[str, Any]) ->
 
 
 def _blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """The layers that repeat: modules with parameters in a ModuleList or Sequential, at any depth."""
+    """Yield the repeated layers: modules with parameters in a ModuleList or Sequential, at any depth."""
     for child in model.children():
         if isinstance(child, nn.ModuleList | nn.Sequential):
             yield from (layer for layer in child if any(True for _ in layer.parameters()))

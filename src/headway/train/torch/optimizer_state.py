@@ -1,4 +1,4 @@
-"""Loads exactly the saved state into an optimizer, or raises."""
+"""Strict loading of optimizer state: an optimizer gets exactly the saved state, or loading raises."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import torch
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    """Load what ``state_dict()`` of an optimizer gave.
+    """Load the ``state_dict()`` of an optimizer.
 
-    torch silently loads the state of another class of optimizer, and the first step fails on what is missing.
+    torch silently loads the state of a different class of optimizer, and then the first step fails because of missing
+    entries.
     """
-    options = set(optimizer.defaults)  # while it loads, torch adds "differentiable" to those of any class
+    options = set(optimizer.defaults)  # read before loading, which adds "differentiable" to the options of any class
     optimizer.load_state_dict(saved)
     for group in optimizer.param_groups:
         if missing := sorted(options - group.keys()):
@@ -27,12 +28,12 @@ def load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> N
 
 
 def restore_dtypes(optimizer: torch.optim.Optimizer, parameters: Mapping[Any, Any], saved: Mapping[Any, Any]) -> None:
-    """Undo a conversion: torch loads state in the dtype of its parameter, which rounds float32 master weights.
+    """Restore the dtypes of the saved state. torch loads it in the parameter's dtype, which rounds float32 weights.
 
     Args:
-        optimizer: It has loaded its state.
-        parameters: By the keys of ``saved``.
-        saved: The state of each parameter, as it was saved.
+        optimizer: The optimizer, whose state has been loaded.
+        parameters: The parameters, by the keys of ``saved``.
+        saved: The saved state of each parameter.
     """
     for key, parameter in parameters.items():
         if key in saved and parameter in optimizer.state:
@@ -40,7 +41,7 @@ def restore_dtypes(optimizer: torch.optim.Optimizer, parameters: Mapping[Any, An
 
 
 def _in_dtypes_of(saved: Any, loaded: Any) -> Any:
-    """``loaded``, with the tensors of ``saved`` where their dtype was changed."""
+    """Return ``loaded``, but with the tensors of ``saved`` if their dtype was changed."""
     match saved, loaded:
         case torch.Tensor(), torch.Tensor():
             return loaded if loaded.dtype == saved.dtype else saved.to(device=loaded.device, copy=True)

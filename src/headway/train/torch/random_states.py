@@ -1,7 +1,7 @@
-"""Random states of Python, NumPy and torch: captured in every save, and set again where a resumed epoch needs them.
+"""Random states of Python, NumPy and torch, captured in every save and restored when a resumed epoch needs them.
 
-A resumed function runs its code from the top. So there are two moments: when the resumed epoch begins, the states are
-those with which it began before; when its first loop is given its first batch, they are those of the save.
+A resumed function runs its code from the top, so states are restored twice. When the resumed epoch begins, they are
+the states with which the epoch originally began. When its first loop gets its first batch, they are those of the save.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ States = dict[str, Any]
 
 
 class RandomStates:
-    """The states of this process, and those that are still to be set."""
+    """The random states of this process, and the saved states that must still be restored."""
 
     def __init__(self) -> None:
         self._at_epoch: States | None = None
@@ -25,28 +25,28 @@ class RandomStates:
         self._epoch_began_with: States | None = None
 
     def begin_epoch(self) -> None:
-        """An epoch begins, or the code after the last one."""
+        """Begin an epoch, or the code after the last epoch."""
         states, self._at_epoch = self._at_epoch, None
         _set(states)
         self._epoch_began_with = _captured()
 
     def begin_first_batch(self) -> None:
-        """A loop is about to be given a batch."""
+        """Restore saved states before a loop gets its first batch."""
         states, self._at_first_batch = self._at_first_batch, None
         _set(states)
 
     def saved(self, *, in_loop: bool, in_epoch: bool) -> dict[str, Any]:
-        """The current states, and those that the code which runs again started with.
+        """Return the current states, and the states with which the code that will run again began.
 
         Args:
-            in_loop: Whether a loop over data is to be continued.
-            in_epoch: Whether code of this epoch, or after all epochs, runs again.
+            in_loop: Whether a loop over data will be continued.
+            in_epoch: Whether code of this epoch, or after all epochs, will run again.
         """
         began_with = self._epoch_began_with if in_epoch else None
         return {"random": _captured(), "began_with": began_with, "in_loop": in_loop}
 
     def resume(self, saved: dict[str, Any]) -> None:
-        """Set saved states when their moment comes; older saves do not record where they were made."""
+        """Restore saved states at the right times. Older saves do not record where they were made."""
         self._at_epoch = saved.get("began_with") or saved["random"]
         self._at_first_batch = saved["random"] if saved.get("in_loop", True) else None
 

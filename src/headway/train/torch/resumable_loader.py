@@ -1,10 +1,10 @@
-"""A prepared loader that knows its position and can resume there, without reading the batches before it.
+"""A prepared loader that tracks its position and can resume there without reading earlier batches.
 
-Its position is one number for all ranks: how many rows of the epoch's global order have been consumed. So another
-number of workers can continue there, in the middle of an epoch.
+Its position is one number for all ranks: how many rows of the epoch's global order have been consumed. A different
+number of workers can therefore continue there, in the middle of an epoch.
 
-The sampler yields rows with their epoch, so that each fetch can be seeded by (seed, epoch, row): augmentation is the
-same in whatever process and at whatever time a row is fetched.
+The sampler yields rows with their epoch, so that each fetch can be seeded by (seed, epoch, row). Augmentation is thus
+the same no matter when and in which process a row is fetched.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def follow(
     loader.collate_fn = _SeededCollate(loader.collate_fn, rows)
     if (
         loader.generator is None
-    ):  # starting an epoch must not draw from the global generator: not every torch version does
+    ):  # starting an epoch must not draw from the global generator; torch versions differ in this
         loader.generator = torch.Generator().manual_seed(seed)
     base = type(loader)
     own = type(base.__name__, (base,), {"__iter__": lambda self: cursor.handed_out(lambda: base.__iter__(self))})
@@ -58,27 +58,27 @@ def follow(
 
 
 class Cursor:
-    """Where a loader is: which epoch, how many batches of it were handed out, how many rows those were on all ranks."""
+    """The position of a loader: the epoch, and the batches and rows (on all ranks) of it that were yielded."""
 
     def __init__(self, loader: Any, name: str, before_first_batch: Callable[[], None], watcher: PassObserver) -> None:
         self.key = ("loader", name)
         self._watcher = watcher
         self.sampler: ShardedSampler = loader.batch_sampler.sampler
         self._subset = subset_fingerprint(loader.dataset)
-        self._expected: str | None = None  # fingerprint of the order of the epoch to be resumed
-        self._at_boundary = False  # this pass was running when an epoch of the function ended
+        self._expected: str | None = None  # fingerprint of the order of the resumed epoch
+        self._at_boundary = False  # whether this pass was running when an epoch of the function ended
         self._crosses: bool | None = None  # whether such a pass continues in the next epoch, as far as is known
         self._before_first_batch = before_first_batch
-        self._epoch = -1  # none has begun
+        self._epoch = -1  # no epoch has begun
         self._position = 0
         self._rows = 0
         self._finished = True
-        self._running = False  # in this process
-        self.num_finished = 0  # epochs, in this process
-        self.first = 0  # rows of the coming epoch that were handed out before
-        self.num_to_skip = 0  # passes that the resumed epoch has had already: they are empty
-        self._num_begun = 0  # passes, in this process
-        self.overlaps = False  # two passes were running at once, and both were used
+        self._running = False  # whether a pass is running in this process
+        self.num_finished = 0  # finished epochs in this process
+        self.first = 0  # rows of the next epoch that were consumed before
+        self.num_to_skip = 0  # passes that the resumed epoch completed before; they are empty
+        self._num_begun = 0  # passes begun in this process
+        self.overlaps = False  # whether two passes ran at once and both were used
 
     def state(self) -> dict[str, Any]:
         left = self._at_boundary and self._crosses is False  # its iterator will not be used again
@@ -90,7 +90,7 @@ class Cursor:
         }
 
     def saved(self) -> dict[str, Any]:
-        """The position, and fingerprints to check on resuming that the rows are the same."""
+        """Return the position, and fingerprints to check when resuming that the rows are the same."""
         order = self._expected or self.sampler.fingerprint
         return {**self.state(), "crosses": self._crosses, "order": order, "subset": self._subset}
 
@@ -126,7 +126,7 @@ class Cursor:
         )
 
     def check_order(self) -> None:
-        """StorageError if the rest of an epoch is not the rest of what was drawn before."""
+        """Raise StorageError if the order of a resumed epoch differs from the original one."""
         expected, self._expected = self._expected, None
         if expected and expected != self.sampler.fingerprint:
             self._other_rows(
@@ -134,14 +134,14 @@ class Cursor:
             )
 
     def _reached(self, state: dict[str, Any], *, same_world: bool) -> tuple[int, int]:
-        """Batches and rows of the epoch. Older states have no rows: other numbers of workers restart the epoch."""
+        """Return batches and rows of the epoch. Without rows (old states), different workers restart the epoch."""
         position = state["position"]
         if "rows" in state:
             return position, state["rows"]
         return (position, self.sampler.rows_after(0, steps=position)) if same_world else (0, 0)
 
     def handed_out(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-        """The batches of an epoch, counted as the loop gets them; random states are set just before the first one."""
+        """Yield the batches of an epoch and count them; random states are restored just before the first one."""
         self._watcher.begin(self.key)
         if self.num_to_skip:
             self.num_to_skip -= 1
@@ -163,7 +163,7 @@ class Cursor:
                 if self._at_boundary:
                     self._at_boundary, self._crosses = False, True
                 self._watcher.ask(self.key, last=self.sampler.rows_after(self._rows) == self._rows)
-        except GeneratorExit:  # the loop was left by break: this pass is over
+        except GeneratorExit:  # a break left the loop, which ends this pass
             if self._at_boundary:
                 self._at_boundary, self._crosses = False, False
             self._finish()

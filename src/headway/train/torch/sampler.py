@@ -1,4 +1,4 @@
-"""Samplers that give each rank its shard of what the user's own sampler would draw."""
+"""Samplers that give each rank its shard of the rows that the user's sampler would draw."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _logger = logging.getLogger(__name__)
 
 _WITHOUT_MEMORY = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
-UNSHARDED = "_headway_unsharded"  # on a prepared loader that keeps its own sampler, since there is one worker
+UNSHARDED = "_headway_unsharded"  # set on a prepared loader that keeps its own sampler because there is only one worker
 
 
 def shard(loader: Any, place: RankAssignment, seed: int, global_workers: int | None = None) -> None:
-    """Have a loader draw only this rank's shard of the rows. A loader that is sharded already is left unchanged.
+    """Make a loader draw only this rank's shard of the rows. A loader that is already sharded is not changed.
 
-    A single worker's shard has all rows; its sampler only gains ``set_epoch``. With ``global_workers``, a step takes
-    the rows of that many workers, whatever the actual number is.
+    A single worker's shard contains all rows; its sampler only gains ``set_epoch``. With ``global_workers``, a step
+    takes the rows of that many workers, whatever the actual number is.
     """
     if isinstance(loader.dataset, IterableDataset) or _is_sharded(loader):
         return
@@ -53,7 +53,7 @@ def shard(loader: Any, place: RankAssignment, seed: int, global_workers: int | N
 
 
 def shard_single_worker(loader: Any) -> None:
-    """Replace a single worker's own sampler too, so that several workers can resume where it is."""
+    """Also replace a single worker's sampler, so that several workers can resume at its position."""
     if UNSHARDED in vars(loader):
         _replace_samplers(loader, *vars(loader).pop(UNSHARDED))
 
@@ -100,7 +100,7 @@ class ShardedSampler(DistributedSampler[Any]):
         self._global_batch: int = (loader.batch_size or 1) * max(place.world_size, global_workers or 0)
         self._counts_itself = True
         self._batched: bool = loader.batch_size is not None
-        self.fingerprint = ""  # of the order that was drawn last
+        self.fingerprint = ""  # fingerprint of the most recently drawn order
         self._split = EvenSplit(loader.dataset, place)
 
     def set_epoch(self, epoch: int) -> None:
@@ -115,7 +115,7 @@ class ShardedSampler(DistributedSampler[Any]):
         return self._counts_itself and self.epoch > 1 and type(self._source) is not SequentialSampler
 
     def resume(self, epoch: int) -> None:
-        """Make this epoch the next one. A sampler with its own random state first draws the epochs before it."""
+        """Make this epoch the next one. A sampler with its own random state first draws the earlier epochs."""
         if type(self._source) not in _WITHOUT_MEMORY and not hasattr(self._source, "set_epoch"):
             for earlier in range(self.epoch, epoch):
                 _order(self._source, self.seed + earlier)
@@ -133,7 +133,7 @@ class ShardedSampler(DistributedSampler[Any]):
         return -(-self._num_rows // self.num_replicas)
 
     def batches(self, first: int = 0) -> Iterator[list[int]]:
-        """This rank's batches of the epoch, without the ``first`` rows of its order that were consumed before."""
+        """Yield this rank's batches of the epoch, without the first ``first`` rows, which were consumed before."""
         order = self._next_order()
         if not self.drop_last:
             self._split.check(len(order) - first, self._global_batch)
@@ -150,7 +150,7 @@ class ShardedSampler(DistributedSampler[Any]):
         return num_steps(self._num_rows, self._global_batch, self.num_replicas, drop_last=self.drop_last)
 
     def rows_after(self, rows: int, steps: int = 1) -> int:
-        """The number of consumed rows after ``steps`` more steps."""
+        """Return the number of consumed rows after ``steps`` more steps."""
         for _ in range(steps):
             left = self._num_rows - rows
             rows += next_step(left, self._global_batch, self.num_replicas, drop_last=self.drop_last)
@@ -166,7 +166,7 @@ class ShardedSampler(DistributedSampler[Any]):
 
 
 class RowBatchSampler(BatchSampler):
-    """The batches of a ``ShardedSampler``: the same number on all ranks."""
+    """A sampler of the batches of a ``ShardedSampler``: the same number on all ranks."""
 
     sampler: ShardedSampler
 
@@ -178,7 +178,7 @@ class RowBatchSampler(BatchSampler):
 
 
 class ShardedBatchSampler(Sampler[list[int]]):
-    """Every n-th batch of the user's own batch sampler. A few are cut in two to give all ranks the same number."""
+    """A sampler of every n-th batch of the user's batch sampler. To give all ranks the same number, a few are split."""
 
     def __init__(self, batches: Any, dataset: Any, place: RankAssignment, seed: int) -> None:
         self.batches = batches
@@ -202,7 +202,7 @@ class ShardedBatchSampler(Sampler[list[int]]):
 
 
 class EvenSplit:
-    """Gives all ranks the same number of steps in one loader; warns once where rows must be repeated."""
+    """A splitter that gives all ranks the same number of steps in one loader; it warns once if rows are repeated."""
 
     def __init__(self, dataset: Any, place: RankAssignment) -> None:
         self._dataset = dataset
@@ -210,10 +210,10 @@ class EvenSplit:
         self._has_warned = False
 
     def even_out(self, items: Sequence[Any]) -> list[Any]:
-        """Make the number of rows or batches divisible by the number of ranks: cut batches in two, the last first."""
+        """Make the number of rows or batches divisible by the number of ranks: split batches in two, the last first."""
         size = self._place.world_size
         even = list(items)
-        first = max(0, (len(even) - 1) // size * size)  # where the last step begins
+        first = max(0, (len(even) - 1) // size * size)  # the beginning of the last step
         while even and len(even) % size:
             largest = max(range(len(even) - 1, first - 1, -1), key=lambda number: _rows_in(even[number]))
             if (rows := _rows_in(even[largest])) > 1:
@@ -258,12 +258,12 @@ class EvenSplit:
 
 
 def _rows_in(item: Any) -> int:
-    """The number of rows of a batch; anything else is one row."""
+    """Return the number of rows of a batch; anything else is one row."""
     return len(item) if isinstance(item, list | tuple | range | numpy.ndarray | torch.Tensor) else 1
 
 
 def _order(source: Sampler[int], seed: int) -> Sequence[int]:
-    """The global order of an epoch: a function of the seed, the same on every rank."""
+    """Return the global order of an epoch, which depends on the seed and is the same on every rank."""
     if type(source) is SequentialSampler:
         return range(len(source))
     if type(source) is RandomSampler and not source.replacement and source.num_samples == len(source.data_source):
@@ -275,14 +275,14 @@ def _order(source: Sampler[int], seed: int) -> Sequence[int]:
 
 
 def _fingerprint(order: Sequence[Any]) -> str:
-    """A text that differs between two orders."""
+    """Return a string that differs between orders."""
     if isinstance(order, range):
         return str(order)
     return hashlib.sha256(repr(list(order)).encode()).hexdigest()[:16]
 
 
 def subset_fingerprint(dataset: Any) -> str:
-    """A fingerprint of a subset's rows: a random split without a seed has other rows in each process."""
+    """Return a fingerprint of a subset's rows, because a random split without a seed differs between processes."""
     parts = []
     while isinstance(dataset, Subset):
         parts.append(_fingerprint(dataset.indices))
@@ -291,7 +291,7 @@ def subset_fingerprint(dataset: Any) -> str:
 
 
 def _drawn(source: Any, seed: int) -> list[Any]:
-    """All items of a sampler, drawn with the same random numbers on every rank; all random states are restored."""
+    """Draw all items of a sampler with the same random numbers on every rank; then restore all random states."""
     generator = getattr(source, "generator", None)
     with _common_randomness(seed, generator):
         return list(source)

@@ -1,4 +1,4 @@
-"""Tracked data: the loaders named in ``train.track()`` and the datasets of the trainer, and how far each is."""
+"""Tracked data: the loaders passed to ``train.track()``, the trainer's datasets, and their positions."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class TrackedData:
-    """The loaders and datasets whose passes are followed.
+    """The loaders and datasets whose passes are tracked.
 
     Args:
-        loaders: By the names that the user gave them.
-        session: Of this worker.
+        loaders: The tracked loaders, by the names that the user chose.
+        session: The worker's session.
         passes: Notified of the loaders and datasets.
         watcher: Notified when a loop begins, requests a batch, and ends.
-        before_first_batch: Called before a resumed loop is given its first batch.
+        before_first_batch: Called before a resumed loop gets its first batch.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class TrackedData:
         self._watcher = watcher
         self._before_first_batch = before_first_batch
         self._named_uses = [use for each in loaders.values() if (use := vars(each).get(USE)) is not None]
-        self._skipped: list[Hashable] = []  # passes that the epoch to be resumed has had
+        self._skipped: list[Hashable] = []  # passes that the resumed epoch completed before
         self._loaders: dict[str, Cursor] = {}
         for name, loader in loaders.items():
             cursor = follow(loader, session.run.seed, before_first_batch, name=name, watcher=watcher)
@@ -52,7 +52,7 @@ class TrackedData:
             passes.know(cursor.key)
 
     def follow_datasets(self) -> None:
-        """Follow the datasets that this worker uses now or later."""
+        """Track the datasets that this worker uses now or later."""
         self._shards.follower = self._follow
         for stream in self._streams:
             self._follow(stream)
@@ -64,38 +64,38 @@ class TrackedData:
 
     @property
     def _streams(self) -> list[EpochStream]:
-        """Where datasets are is part of every report."""
+        """The streams of the datasets. Their positions are part of every report, so they are not saved here."""
         return self._shards.streams
 
     def __bool__(self) -> bool:
-        """Whether any loader or dataset is followed, so that the position in an epoch is known."""
+        """Whether any loader or dataset is tracked, so that the position in an epoch is known."""
         return bool(self._loaders or self._streams)
 
     def end_epoch(self) -> bool:
-        """Whether all are known to be between two passes."""
+        """End an epoch of the function; return whether all loaders and datasets are known to be between two passes."""
         known = [cursor.at_boundary() for cursor in self._loaders.values()]
         known += [stream.cursor.end_epoch() for stream in self._streams]
         return all(known)
 
     @property
     def undecided(self) -> list[str]:
-        """Those with a pass of the epoch before: this epoch may continue it, or begin another."""
+        """Loaders and datasets with a pass of the previous epoch, which this epoch may continue or replace."""
         loaders = [name for name, cursor in self._loaders.items() if cursor.undecided]
         return loaders + [stream.name for stream in self._streams if stream.cursor.undecided]
 
     @property
     def overlapping(self) -> list[str]:
-        """Loaders that two loops iterate at once."""
+        """Loaders that two loops iterate at the same time."""
         return [name for name, cursor in self._loaders.items() if cursor.overlaps]
 
     @property
     def unnamed_uses(self) -> list[Use]:
-        """Prepared loaders that are used and not tracked."""
+        """Prepared loaders that are used but not tracked."""
         uses = self._prepared.uses
         return [use for use in uses if not any(use is each for each in self._named_uses)]
 
     def take_unnamed_shuffle(self) -> bool:
-        """Whether a shuffled loader is not tracked; True at most once."""
+        """Whether a shuffled loader is not tracked; returns True at most once."""
         followed = [cursor.sampler for cursor in self._loaders.values()]
         samplers = self._prepared.samplers
         found = any(each.starts_over and each not in followed for each in samplers)
@@ -105,7 +105,7 @@ class TrackedData:
 
     @property
     def num_batches(self) -> int:
-        """How many batches of this epoch its first loop has been given."""
+        """The number of batches that the first loop of this epoch has received."""
         if not self._loaders:
             raise ConfigError("num_batches counts the batches of a prepared loader: name it in train.track(loader=...)")
         cursors = list(self._loaders.values())
@@ -115,12 +115,12 @@ class TrackedData:
 
     @property
     def positions(self) -> dict[str, int]:
-        """By loader, how many batches it has handed out."""
+        """The number of batches that each loader has yielded."""
         return {name: cursor.state()["position"] for name, cursor in self._loaders.items()}
 
     @property
     def place(self) -> str:
-        """How far the first loop of this epoch is, in words; empty where there is none. It is the same on all ranks."""
+        """The position of the first loop of this epoch as text; empty without a loop. It is the same on all ranks."""
         for name, cursor in self._loaders.items():
             if cursor.key == self._passes.leading:
                 state = cursor.state()
@@ -132,15 +132,15 @@ class TrackedData:
         return ""
 
     def saved(self) -> dict[str, Any]:
-        """Where each loader is."""
+        """Return the position of each loader."""
         return {name: cursor.saved() for name, cursor in self._loaders.items()}
 
     def resume(self, saved: dict[str, Any], *, same_world: bool) -> None:
-        """Continue where each loader was; another number of workers continues at the same row.
+        """Continue each loader at its saved position; a different number of workers continues at the same row.
 
         Args:
-            saved: What a rank has saved of its own.
-            same_world: Whether as many ranks have saved it as there are now.
+            saved: The state that a rank saved.
+            same_world: Whether the number of ranks is the same as when it was saved.
         """
         for name, cursor in self._loaders.items():
             if name in saved["loaders"]:

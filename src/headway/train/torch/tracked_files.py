@@ -1,11 +1,11 @@
-"""The files of tracked state in a checkpoint: who writes which, and what a resumed rank reads.
+"""The files of tracked state in a checkpoint: which rank writes which files, and what a resumed rank reads.
 
     tracked/shared/      what all ranks have in common, written by rank 0
-    tracked/sharded-…/   a sharded model and its optimizers, written by all
-    tracked/places/…     where each rank was: all at the same place, else they saved different steps
-    tracked/rank-0/ …    what each rank has of its own: its random states, and where its loaders are
+    tracked/sharded-…/   a sharded model and its optimizers, written by all ranks
+    tracked/places/…     the position of each rank; if positions differ, the ranks saved different steps
+    tracked/rank-0/ …    the separate state of each rank: its random states and the positions of its loaders
 
-Other places in the checkpoint are free for the user's files.
+All other paths in the checkpoint are available for the user's files.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ FOLDER, SHARED, SHARDED, PLACES = "tracked", "shared", "sharded", "places"
 
 
 class StateWriter:
-    """Writes one rank's part of a save into its own directory."""
+    """The writer of one rank's part of a save, in the rank's own directory."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._folder = folder / FOLDER
         self._rank = rank
 
     def write_shared(self, state: dict[str, Any]) -> None:
-        """For rank 0."""
+        """Write the state that all ranks have in common. Only rank 0 calls it."""
         self._write(SHARED, state)
 
     def write_own(self, state: dict[str, Any]) -> None:
         self._write(f"rank-{self._rank}", state)
 
     def write_place(self, place: str, weights: dict[str, str]) -> None:
-        """``weights``: a fingerprint of each model."""
+        """Write this rank's position. ``weights``: a fingerprint of each model."""
         self._write(f"{PLACES}/rank-{self._rank}", {"place": place, "weights": weights})
 
     def sharded(self, name: str) -> Path:
-        """Where the sharded model of this name is saved."""
+        """Return the directory for the sharded model of this name."""
         return self._folder / f"{SHARDED}-{name}"
 
     def _write(self, part: str, state: dict[str, Any]) -> None:
@@ -57,13 +57,13 @@ class SavedState:
     """A checkpoint of tracked state, as one rank reads it.
 
     Args:
-        path: Of the checkpoint.
+        path: The path of the checkpoint.
         proof: Whether pickles in it may be opened.
-        shared: What all ranks have in common.
-        own: What this rank has saved; with another number of workers, what rank 0 has.
-        ranks: What this rank has saved; with another number of workers, what every rank has.
-        same_world: Whether as many ranks have saved it as there are now.
-        differing: Models whose weights were not the same on all ranks.
+        shared: The state that all ranks have in common.
+        own: The state that this rank saved, or rank 0's if the number of workers has changed.
+        ranks: The state that this rank saved, or every rank's if the number of workers has changed.
+        same_world: Whether the number of ranks is the same as when it was saved.
+        differing: Models whose weights differed between ranks.
     """
 
     path: str
@@ -75,10 +75,10 @@ class SavedState:
     differing: list[str]
 
     def sharded(self, name: str) -> Path:
-        """The path of the sharded model of this name.
+        """Return the path of the sharded model of this name.
 
         Raises:
-            StorageError: It was saved as a whole.
+            StorageError: If the model was saved unsharded.
         """
         place = Path(self.path, FOLDER, f"{SHARDED}-{name}")
         if not place.is_dir():
@@ -91,7 +91,7 @@ def opened(checkpoint: Checkpoint, rank: int, num_workers: int) -> Iterator[Save
     """Read a checkpoint; its files stay on this machine while the context is open.
 
     Raises:
-        StorageError: It holds no tracked state, or the ranks were at different places when they saved it.
+        StorageError: If it contains no tracked state, or the ranks were at different positions when they saved it.
     """
     with checkpoint.as_directory() as path:
         folder = Path(path, FOLDER)
@@ -114,10 +114,10 @@ def opened(checkpoint: Checkpoint, rank: int, num_workers: int) -> Iterator[Save
 
 
 def _check_places(folder: Path, proof: Proof) -> list[str]:
-    """The names of models whose weights were not the same on all ranks; older checkpoints do not say.
+    """Return the names of models whose weights differed between ranks; older checkpoints do not record this.
 
     Raises:
-        StorageError: The ranks have saved at different places.
+        StorageError: If the ranks saved at different positions.
     """
     found = {each.name: read_dict(each, proof) for each in sorted(folder.glob(f"{PLACES}/rank-*"))}
     places = {name: each["place"] for name, each in found.items()}

@@ -1,7 +1,7 @@
-"""Tracked models, optimizers and other objects with a state: what is saved of them by which rank, and how it is loaded.
+"""Tracked models, optimizers and other stateful objects: which rank saves what, and how it is restored.
 
-Models, optimizers and schedulers are the same on all ranks, and rank 0 saves them. Anything else, such as a meter or a
-replay buffer, is each rank's own. A sharded model (FSDP) is saved by all ranks, together with its optimizers.
+Models, optimizers and schedulers are the same on all ranks, and rank 0 saves them. Everything else, such as a meter or
+a replay buffer, is separate on each rank. All ranks save a sharded model (FSDP), together with its optimizers.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from headway.worker.session import Session
 
 _logger = logging.getLogger(__name__)
 
-# These are the same on all ranks; a meter, or a replay buffer, is each rank's own.
+# These are the same on all ranks; other objects, such as meters and replay buffers, are separate on each rank.
 COMMON = (nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 
 
 class TrackedObjects:
-    """All that is tracked except data.
+    """Everything that is tracked, except data.
 
     Args:
-        things: By the names that the user gave them.
-        session: Of this worker.
+        things: The tracked objects, by the names that the user chose.
+        session: The worker's session.
     """
 
     def __init__(self, things: Mapping[str, Any], session: Session) -> None:
@@ -48,7 +48,7 @@ class TrackedObjects:
                 del self._whole[part]
 
     def fix_buckets(self) -> None:
-        """The order in which gradients are added must not depend on when the process was started."""
+        """Fix DDP's buckets, so that the order of adding gradients does not depend on when the process started."""
         for name, thing in self._whole.items():
             reason = fix_buckets(thing) if isinstance(thing, nn.Module) else None
             if reason and self._session.place.world_size > 2 and self._session.rank == 0:
@@ -67,7 +67,7 @@ class TrackedObjects:
             sharded.save(writer.sharded(name))
 
     def of_rank(self) -> dict[str, Any]:
-        """What a rank has of its own in things that are otherwise the same on all ranks."""
+        """Return the per-rank part of objects that are otherwise the same on all ranks."""
         own = {name: _state_of(thing) for name, thing in self._whole.items() if not isinstance(thing, COMMON)}
         pending = {name: gradient_accumulation.saved(model) for name, model in self._models.items()}
         return {
@@ -78,16 +78,16 @@ class TrackedObjects:
         }
 
     def fingerprints(self) -> dict[str, str]:
-        """By model, a digest of a few of its weights: enough to tell models that were trained apart."""
+        """Return, for each model, a digest of a few weights, which shows whether ranks trained different models."""
         return {name: _fingerprint(model) for name, model in self._models.items()}
 
     # --- loading ---
 
     def load(self, saved: SavedState) -> None:
-        """Take over what was saved.
+        """Restore the saved state.
 
         Raises:
-            StorageError: It does not fit.
+            StorageError: If the saved state does not match the tracked objects.
         """
         if saved.differing and self._session.rank == 0:
             _logger.warning(
@@ -110,7 +110,7 @@ class TrackedObjects:
                     load_optimizer(thing, states[name])
                 else:
                     _unwrapped(thing).load_state_dict(states[name])
-            except Exception as error:  # of torch, or of the user's own class
+            except Exception as error:  # raised by torch or by the user's class
                 reason = phrases.shortened(" ".join(f"{type(error).__name__}: {error}".split()), 300)
                 raise StorageError(
                     f"{name} cannot load its state from {path} ({reason}): create it as it was when that was saved, "
@@ -118,7 +118,7 @@ class TrackedObjects:
                 ) from error
 
     def _load_of_rank(self, ranks: list[dict[str, Any]]) -> None:
-        """``ranks``: what was written by this rank, or by all where there was another number of them."""
+        """Load per-rank state. ``ranks``: this rank's, or every rank's if the number of ranks has changed."""
         for name, model in self._models.items():
             gradient_accumulation.load(
                 model, gradient_accumulation.mean([own.get("gradients", {}).get(name, {}) for own in ranks])
@@ -130,11 +130,11 @@ class TrackedObjects:
         if self._scaler is not None and ranks[0].get("scaler"):
             self._scaler.load_state_dict(ranks[0]["scaler"])
 
-    # --- which there are ---
+    # --- the tracked objects ---
 
     @property
     def _scaler(self) -> Any:
-        """The gradient scaler of ``accelerate()``, which users do not get to see."""
+        """The gradient scaler of ``accelerate()``, which is internal and therefore not tracked by name."""
         return getattr(self._session.helper(Acceleration).precision, "scaler", None)
 
     @property
@@ -144,7 +144,7 @@ class TrackedObjects:
 
     @property
     def _models_with_own_buffers(self) -> dict[str, nn.Module]:
-        """Rank 0's buffers are with the rest of the model, unless it is sharded: then any rank's are."""
+        """Models whose buffers this rank saves separately. Rank 0's are in the shared state, unless sharded."""
         return {**(self._models if self._session.rank else {}), **{n: each.model for n, each in self._sharded.items()}}
 
 
@@ -163,12 +163,12 @@ def _fingerprint(model: nn.Module) -> str:
 
 
 def _unwrapped(thing: Any) -> Any:
-    """DDP's own model: the same names whether it is wrapped or not."""
+    """Return the module inside DDP, so that parameter names do not depend on wrapping."""
     return thing.module if isinstance(thing, nn.parallel.DistributedDataParallel) else thing
 
 
 def _buffers(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Those that belong to the state. Ranks may differ in them: DDP aligns them in the next step, or never."""
+    """Return the buffers in the state dict. They may differ between ranks until DDP's next step, or permanently."""
     kept = model.state_dict()
     return {name: buffer for name, buffer in model.named_buffers() if name in kept}
 

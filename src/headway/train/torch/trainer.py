@@ -9,7 +9,7 @@ from headway.train.trainer import DataParallelTrainer, TrainerOptions, TrainingF
 
 
 class TorchTrainer(DataParallelTrainer):
-    """Runs a PyTorch function on several workers, with ``torch.distributed`` ready before its first line.
+    """A trainer that runs a PyTorch function on several workers, with ``torch.distributed`` already initialized.
 
     >>> import torch.distributed as dist
     >>> from headway.train import ScalingConfig

@@ -1,9 +1,9 @@
-"""What a save of ``train.track()`` omits although training depends on it. It cannot be saved, so it is printed, once.
+"""State that a save of ``train.track()`` omits although training depends on it. Each kind is reported once:
 
-an optimizer with state that moves a tracked model, and is not tracked
-a prepared loader that is not tracked, and in the middle of a pass
-work before an epoch's first loop over tracked data, which a resumed epoch does again
-a loader that two loops iterate at once: only one place is kept
+an untracked optimizer with state that updates a tracked model
+an untracked prepared loader in the middle of a pass
+work before an epoch's first loop over tracked data, which a resumed epoch repeats
+a loader that two loops iterate at the same time, of which only one position is saved
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _HOLD_NO_OPTIMIZER = (nn.Module, torch.optim.lr_scheduler.LRScheduler, torch.amp
 
 
 class Omissions:
-    """Looks at every save.
+    """A check of every save for omitted state.
 
     Args:
-        things: All that is tracked except loaders, by name.
-        steps: Watches the optimizers of the process.
+        things: Everything that is tracked except loaders, by name.
+        steps: An observer of the optimizers of the process.
         audible: Whether this rank prints.
     """
 
@@ -40,14 +40,14 @@ class Omissions:
         self._audible = audible
         self._printed: set[str] = set()
         self._before: dict[str, int] = {}  # work done when the epoch began
-        self._early: list[str] = []  # what has worked before the epoch's first loop
+        self._early: list[str] = []  # what did work before the epoch's first loop
         self._guarded = False
 
     def begin_epoch(self) -> None:
         self._before, self._early, self._guarded = self._work(), [], False
 
     def guard(self) -> None:
-        """The code before the first loop asks how far the epoch is: it may do its work only once."""
+        """Record that code before the first loop checks the epoch's progress, so it may do its work only once."""
         self._guarded = True
 
     def begin_first_loop(self) -> None:
@@ -55,7 +55,7 @@ class Omissions:
         self._early = [] if self._guarded else [name for name, done in work.items() if done != self._before.get(name)]
 
     def check(self, uses: Iterable[Use], overlapping: Iterable[str], *, epoch: int | None) -> None:
-        """Print what a save omits; ``epoch``: the one that it is in the middle of."""
+        """Report what a save omits; ``epoch``: the current epoch if the save is in the middle of one."""
         if self._untracked_optimizer():
             self._print(
                 "optimizer",
