@@ -64,5 +64,5 @@ class RunOutcome:
     values: dict[int, bytes]  # what the function returned, by rank
     failures: tuple[Failure, ...]
     num_attempts: int
-    preemption: PreemptionInfo | None = None  # the last one
+    preemption: PreemptionInfo | None = None  # the last preemption
     drain_timed_out: bool = False

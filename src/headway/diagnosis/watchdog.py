@@ -44,7 +44,7 @@ class RankProbe(Protocol):
 
 @dataclass
 class _Watched:
-    """One rank: its last progress, and the samples taken since it fell silent.
+    """One rank: its last progress, and the samples taken since it became silent.
 
     Args:
         since: The time of its last progress.
@@ -70,7 +70,7 @@ class _Watched:
 
 
 class Watchdog:
-    """Watches the ranks of one attempt at a time.
+    """The watchdog. It watches the ranks of one attempt at a time.
 
     Args:
         config: The settings for the time after which silence is a stall.

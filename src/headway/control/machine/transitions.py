@@ -306,7 +306,7 @@ def _on_function_failed(run: MachineState, rank: int, message: FunctionFailed) -
         return run, ()  # a background save failed, and a call that waited for it reports the same failure
     run = with_worker(run, rank, replace(worker, over=True))
     if run.attempt.is_stop_requested:
-        return run, ()  # it was interrupted, as requested
+        return run, ()  # the function was interrupted, as requested
     kind: FailureKind = "misuse" if message.misuse else "died" if message.broken else "raised"
     return fail(run, Failure(kind, rank, message), Grace.DEADLINE)
 
@@ -367,7 +367,7 @@ def _act_on_barrier(run: MachineState, verdict: BarrierComplete | BarrierBroken 
 
 
 def _on_stop(run: MachineState) -> Step:
-    """Ranks that can save anytime save in the same report and leave; others are interrupted."""
+    """Stop as the user requested: ranks that can save anytime save in the same report; others are interrupted."""
     if run.attempt.leaving == "stop" or not can_save_anytime(run):
         return leave_now(run, "stop")
     return request_departure(run, "stop", STOP_S)

@@ -102,7 +102,7 @@ class CallbackRunner:
         return self._thread.wait_s(SLOW_S) if self._thread is not None else None
 
     def close(self, waiting: Callable[[str], None]) -> None:
-        """Return after all calls."""
+        """Wait for all calls."""
         if self._thread is not None and not self._thread.close(SLOW_S):
             waiting("the run has ended; waiting for its callbacks")
             self._thread.close()
