@@ -174,7 +174,7 @@ def stillness(diagnosis: Diagnosis, silent_s: float) -> str:
 
 
 def _position(manifest: Manifest) -> str:
-    """Describe a position: ``5``, or with its place in the data: ``5, epoch 1, 7 batches of loader``, or ``5, after epoch 1``."""
+    """Describe a position: ``5``, or with the data: ``5, epoch 1, 7 batches of loader``, or ``5, after epoch 1``."""
     cursor = manifest.cursor
     epoch = [f"{'after ' if cursor.over else ''}epoch {cursor.epoch}"] if cursor.epoch is not None else []
     batches = [f"{phrases.count(n, 'batch', 'batches')} of {name}" for name, n in (cursor.batches or {}).items()]
