@@ -1,4 +1,4 @@
-"""When a fork server imports modules, and what it does without a driver."""
+"""A fork server's decisions when to import modules, and its behaviour without a driver."""
 
 from __future__ import annotations
 

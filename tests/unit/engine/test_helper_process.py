@@ -12,7 +12,7 @@ from headway.engine.helper_process import HelperProcess
 
 
 def main(connection: socket.socket, fds: Sequence[int]) -> None:
-    """In the helper: write what is asked for into a file that was passed on."""
+    """Write the requested data to an inherited file, in the helper process."""
     while question := connection.recv(100):
         if question == b"die":
             os._exit(7)

@@ -41,7 +41,7 @@ def started(code: str) -> Iterator[ProcessTree]:
     try:
         yield tree
     finally:
-        process.kill()  # first of all: it may start others all the time
+        process.kill()  # first, because it may keep starting others
         for pid in members(process.pid, ProcessTable().entries(), tree._known):
             with suppress(ProcessLookupError):
                 os.kill(pid, 9)
@@ -49,7 +49,7 @@ def started(code: str) -> Iterator[ProcessTree]:
 
 
 def descendants_use_cpu(tree: ProcessTree) -> bool:
-    """Whether the CPU time of the process's descendants grows, its own time not counted."""
+    """Whether the CPU time of the process's descendants grows, without its own time."""
     first = tree.look(ProcessTable())
     assert first is not None
 
@@ -85,7 +85,7 @@ def test_bytes_that_a_child_writes_count() -> None:
 
 
 def test_cpu_time_of_internal_threads_does_not_count() -> None:
-    """In a process of its own: one that looks at itself shares the interpreter's lock with what it looks at."""
+    """Run in a separate process, because a process that measures itself shares the interpreter lock with the work."""
     spin = "name_this_thread('hw-test')\n    while True: sum(range(10_000))"
     code = (
         f"import threading, time\nfrom headway.engine.process_stats import name_this_thread\ndef spin():\n    {spin}\n"

@@ -13,7 +13,7 @@ from headway.engine import reaper
 
 @pytest.fixture
 def segment() -> Iterator[Path]:
-    """A segment that may belong to a process with the same number in another container."""
+    """A segment that may belong to a process with the same number in a different container."""
     path = Path(f"/dev/shm/torch_{os.getpid()}_1_4711")
     path.touch()
     yield path

@@ -1,4 +1,4 @@
-"""The frameworks that are registered: what they count, and which of them tracks given objects."""
+"""The registered frameworks: their counts of collectives, and which of them tracks given objects."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def test_a_module_that_another_thread_is_importing_has_begun_no_collectives(monk
 
 
 def test_a_group_that_another_thread_is_destroying_has_begun_no_collectives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dist, "is_initialized", lambda: True)  # and when it is asked for, it is gone
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)  # but the group no longer exists when it is used
     assert headway.frameworks.torch.num_collectives() == (0, 0)
 
 
 @pytest.fixture
 def other(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """An adapter for a framework called ``other``, which is imported."""
+    """An adapter for an imported framework called ``other``."""
     module = types.ModuleType("other_tracking")
     vars(module).update(can_track=lambda thing: thing == "of other", track=lambda **things: things)
     monkeypatch.setitem(sys.modules, "other", types.ModuleType("other"))

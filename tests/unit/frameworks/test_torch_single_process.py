@@ -1,4 +1,4 @@
-"""A process group of many with one rank in it: as if all ranks had what this one has."""
+"""A process group of several ranks with one rank in it, which acts as if all ranks had this rank's data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     of_accelerate = ("ACCELERATE_TORCH_DEVICE", "ACCELERATE_USE_CPU")
     of_lightning = ("PL_TRAINER_ACCELERATOR", "PL_TRAINER_DEVICES", "PL_TRAINER_NUM_NODES")
     for name in (*of_torch, *of_accelerate, *of_lightning):
-        monkeypatch.setenv(name, "")  # it sets them, and a replay does not restore them
+        monkeypatch.setenv(name, "")  # the group sets them, and a replay does not restore them
     with join(SingleProcessConfig(), PLACE, None, lasting=True):
         yield
     assert not dist.is_initialized()

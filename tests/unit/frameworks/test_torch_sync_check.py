@@ -1,4 +1,4 @@
-"""Models that nothing ties together are noticed, once; models that are tied in any way are not."""
+"""The warning about models that are not synchronized: logged once, and never for synchronized models."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def nobody_has_imported_lightning(monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 
 class Training:
-    """A loop whose collectives are counted by hand."""
+    """A loop whose collectives the test counts by hand."""
 
     def __init__(self, world_size: int = 2, rank: int = 0) -> None:
         self.place = RankAssignment(rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size)
         self.collectives = 0
 
     def step(self) -> None:
-        """What every optimizer does in step(), without what torch imports for its first one."""
+        """Do what every optimizer does in step(), without the imports of torch's first step."""
         for hook in hooks.values():
             hook(None, (), {})  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Datasets of a rank: positions ride in reports, statistics in messages, and ranks agree on their batches."""
+"""Datasets of a rank: reports contain positions, messages contain statistics, and ranks agree on their batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports of a rank: their numbers, the ones that are held for their files, and the one in which all ranks stop."""
+"""Reports of a rank: their numbers, reports that are held for their files, and the report at which all ranks stop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from recording import RecordingConnection, session_with, start_message
 
 
 class State:
-    """Saves itself in every report, or later."""
+    """State that saves itself at every report, or later."""
 
     def __init__(self, *, later: bool = False) -> None:
         self.later = later

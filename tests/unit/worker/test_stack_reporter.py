@@ -1,4 +1,4 @@
-"""Stack dumps on request: with what the rank waits for, and since when."""
+"""Stack dumps on request, including the operation that the rank waits for, and since when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets which resources is arithmetic: no process and no GPU is needed to see it."""
+"""The assignment of resources to runs, which is arithmetic: the tests need no process and no GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queue of one program, and the locks by which programs keep apart; no process is started."""
+"""The queue of one program, and the locks between programs; no process is started."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def four_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Asker:
-    """A run that asks for resources, and hears of them."""
+    """A run that requests resources and records the events."""
 
     def __init__(self, num_workers: int | tuple[int, int] = 1, owner: str = "run", **per_worker: float) -> None:
         self.events: list[object] = []

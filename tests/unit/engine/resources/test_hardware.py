@@ -1,4 +1,4 @@
-"""How many threads each worker gets."""
+"""The number of threads of each worker."""
 
 from __future__ import annotations
 

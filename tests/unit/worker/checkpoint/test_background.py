@@ -1,4 +1,4 @@
-"""Saves in the background: what they raise is never lost."""
+"""Saves in the background, whose errors are never lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Committed checkpoints: the one to resume from, and the list of those that the run keeps."""
+"""Committed checkpoints: the one to resume from, and the list that the run keeps."""
 
 from __future__ import annotations
 

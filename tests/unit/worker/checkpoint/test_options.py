@@ -1,4 +1,4 @@
-"""Options of a save: when files are moved, and what of the user's own function is accepted."""
+"""Options of a save: when files are moved, and which results of the user's function are accepted."""
 
 from __future__ import annotations
 

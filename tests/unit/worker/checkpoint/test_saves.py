@@ -1,4 +1,4 @@
-"""The saves of a rank: how many may wait for their commit, and what is reported of them."""
+"""The saves of a rank: the limit of uncommitted saves, and the messages about them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_newest_checkpoint_is_the_committed_one_that_this_rank_had_a_part_in
 
 
 def test_files_that_are_staged_before_their_report_is_sent_are_announced_after_it(tmp_path: Path) -> None:
-    connection, session = begin(tmp_path)  # here, what is saved in the background is saved at once
+    connection, session = begin(tmp_path)  # here, background saves run immediately
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/a.txt").write_text("a")
     checkpoint = Checkpoint.from_directory(tmp_path / "mine")

@@ -1,4 +1,4 @@
-"""A worker's process looks like the driver's, and each rank has random states of its own."""
+"""A worker's process looks like the driver's, and each rank has different random states."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from recording import start_message
 
 @pytest.fixture(autouse=True)
 def unchanged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """This process stays what it is."""
+    """Restore the state of this process after each test."""
     monkeypatch.setattr(os, "environ", {"HOME": "/home/you"})
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "argv", list(sys.argv))
