@@ -39,7 +39,7 @@ def report(
 ) -> None:
     """Report metrics to the run, and optionally a checkpoint.
 
-    Never waits for another rank: any rank may report, as often as it likes. Without a checkpoint it returns in
+    It never waits for other ranks: any rank may report, any number of times. Without a checkpoint it returns in
     microseconds; with one it returns when the files have been copied to the run's storage, so the caller may delete
     the originals. Checkpoints that several ranks report with the same number (their n-th call) are merged into one.
 

@@ -53,7 +53,7 @@ class DataSource(abc.ABC):
 
     @property
     def left_out(self) -> Sequence[str]:
-        """What could not be read and was skipped at the user's request."""
+        """Descriptions of what could not be read and was skipped at the user's request."""
         return ()
 
     @property

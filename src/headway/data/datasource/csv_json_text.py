@@ -43,7 +43,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class LineFiles(DataSource):
-    """Files of lines. ``options`` are passed to Arrow's reader; ``skip``: skip damaged files and rows."""
+    """Files of lines. ``options`` are passed to Arrow's reader; ``skip``: skip damaged files and pieces."""
 
     files: Files
     kind: Kind

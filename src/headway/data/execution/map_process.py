@@ -1,7 +1,7 @@
 """Map processes, which map chunks on another core if Python code does not release the interpreter lock.
 
-worker ──socket: what, where──▶ helper          arrays are in two memory files that both have mapped:
-       ◀──socket: what, where──                 they are copied once on each way, and never pickled
+worker ──socket: what, where──▶ helper          arrays are in two memory files that both processes map;
+       ◀──socket: what, where──                 they are copied once in each direction and never pickled
 """
 
 from __future__ import annotations
