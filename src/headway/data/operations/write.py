@@ -123,7 +123,7 @@ class _TargetDirectory:
         self.num_files += 1
 
     def finish(self) -> None:
-        """Rename the written files. Remove files of an earlier, longer write, which readers would otherwise also read."""
+        """Rename the written files. Remove files of an earlier, longer write, which readers would also read."""
         if self._local:
             self._rename_all()
         else:
