@@ -135,7 +135,7 @@ def test_a_save_unknown_to_the_killed_driver_is_kept(tmp_path: Path) -> None:
         driver.process.wait()
     with Driver(path, cwd=tmp_path) as driver:
         driver.process.wait(60)
-        assert "checkpoint_000001 (report 1) was saved when the run was cut off, and is kept" in driver.output
+        assert "checkpoint_000001 (report 1) was saved when the run was interrupted, and is kept" in driver.output
         assert "{'step': 1}" in driver.output
     assert [row.metrics for row in RunReader.at(run).reports()] == [{"step": 0}, {"step": 1}]
 

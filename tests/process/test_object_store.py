@@ -353,7 +353,7 @@ def test_damage_is_found_and_the_one_before_it_used(s3: S3, capfd: pytest.Captur
     assert result.return_value == 2, "from the one before it"
     assert "checkpoint_000002 is damaged and is not used" in capfd.readouterr().err
     assert headway(["ckpt", "verify", f"{s3.url}/runs/damaged"]) == 1
-    assert "✗ checkpoint_000002: it was found damaged before, and its manifest is called" in capfd.readouterr().out
+    assert "✗ checkpoint_000002: it was found damaged before; its manifest was renamed to" in capfd.readouterr().out
 
 
 def test_files_on_their_way_to_a_checkpoint_are_not_called_damaged(s3: S3) -> None:
@@ -543,7 +543,7 @@ def test_a_file_that_another_rank_was_to_put_there_is_missed(s3: S3) -> None:
                 time.sleep(0.3)
             train.report({}, checkpoint)
 
-    with pytest.raises(train.TrainingFailedError, match="model of rank 1 is missing: another rank was to put it there"):
+    with pytest.raises(train.TrainingFailedError, match="model of rank 1 is missing: another rank had to upload it"):
         fit(train_func, 2, name="missed", storage_path=f"{s3.url}/runs")
     assert train.Result.from_path(f"{s3.url}/runs/missed").checkpoint is None
 

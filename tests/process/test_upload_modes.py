@@ -407,7 +407,7 @@ def test_a_checkpoint_name_can_be_used_only_once(tmp_path: Path) -> None:
         for _ in range(2):
             train.report({}, save(tempfile.mkdtemp(dir=tmp_path), a="1"), checkpoint_dir_name="same")
 
-    with pytest.raises(train.TrainingFailedError, match="there is a folder same already") as caught:
+    with pytest.raises(train.TrainingFailedError, match="a directory same already exists") as caught:
         fit(train_func, storage_path=tmp_path / "runs")
     assert len(contents(caught.value.result)) == 1
     with pytest.raises(train.TrainingFailedError, match="must be a plain directory name"):

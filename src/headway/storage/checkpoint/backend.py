@@ -30,22 +30,22 @@ class CheckpointBackend(Protocol):
         """The URI or path of the run, for messages."""
 
     def read_only(self) -> CheckpointBackend:
-        """The same checkpoints for readers: without a key and without a lock, so that it can be pickled."""
+        """The same backend for readers: without key and lock, so that it can be pickled."""
 
     def fence(self) -> None:
-        """Raise StorageError if another driver has taken over the run, so that nothing is written."""
+        """StorageError if another driver has taken over the run: then nothing may be written."""
 
     def commit(self, what: CommitRequest) -> SavedCheckpoint:
-        """Commit staged files as a checkpoint. If it raises, nothing is left that looks like a checkpoint."""
+        """Make a checkpoint of staged files. If it raises, no checkpoint exists."""
 
     def extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> SavedCheckpoint:
         """Add a rank's files to a checkpoint."""
 
     def discard(self, path: PurePath) -> None:
-        """Remove a checkpoint; readers see all of it or nothing."""
+        """Remove a checkpoint atomically, as seen by readers."""
 
     def note_validation(self, path: PurePath, validation: ValidationRecord) -> None:
-        """Store the state of a validation next to its checkpoint, if the checkpoint still exists."""
+        """Store a validation record beside a checkpoint, if the checkpoint still exists."""
 
     def checkpoint(self, path: PurePath) -> Checkpoint:
         """The committed checkpoint at this path, as users handle it."""
@@ -57,39 +57,46 @@ class CheckpointBackend(Protocol):
         """Complete the save of a worker that died during an upload; False if its files no longer exist."""
 
     def clear(self, attempt: int, seq: int, rank: int, folder: str | None) -> None:
-        """Remove a rank's files that will not become a checkpoint; ``folder``: their directory, if one was allotted."""
+        """Remove files of a rank that will not become a checkpoint.
+
+        Args:
+            attempt: Number of the attempt.
+            seq: Number of the report.
+            rank: The rank.
+            folder: Name of the checkpoint directory reserved for the files, if any.
+        """
 
     def sweep(self, attempt: int, names: Collection[str], keep: Collection[int] = ()) -> None:
-        """Remove the leftover files of an attempt.
+        """Remove uncommitted files of an attempt.
 
         Args:
             attempt: Number of the attempt, which has ended.
-            names: Names of checkpoints that were allotted to it.
-            keep: Numbers of reports whose files stay until the run is opened again.
+            names: Names of checkpoints reserved for it.
+            keep: Numbers of reports whose files stay for the next opening.
         """
 
     def survey(self) -> Survey:
         """List the checkpoints without changing anything."""
 
     def folders(self) -> list[str]:
-        """Names of all directories that are or may have been checkpoints, including those without a manifest."""
+        """Names of all directories that are or were checkpoints, also without a manifest."""
 
     def verify(self, name: str) -> tuple[Manifest, list[str]]:
-        """Read every byte of a checkpoint. Returns its manifest and the differences from the commit."""
+        """Read every byte of a checkpoint. Its manifest, and the differences from it."""
 
     def recover(self, *, crashed: bool) -> Recovered:
-        """Repair the run after a crash. The caller holds its lock."""
+        """Restore a consistent state after a crash. The run's lock must be held."""
 
     def next_number(self) -> int:
-        """A checkpoint number that is not in use, not even by a damaged checkpoint."""
+        """A number above those of all checkpoints, also damaged ones."""
 
 
 @dataclass(frozen=True)
 class LocalCheckpointBackend:
-    """Checkpoints in a local directory. ``root`` is the run's directory, or a directory in shared memory."""
+    """Checkpoints in a directory. ``root`` is the run's directory, or a similar one in shared memory."""
 
     root: Path
-    signer: Signer | None = None  # None for readers, which commit nothing
+    signer: Signer | None = None  # None: read-only
     check_lock: Callable[[], None] | None = field(default=None, compare=False)
 
     @property
@@ -100,7 +107,7 @@ class LocalCheckpointBackend:
         return LocalCheckpointBackend(self.root)
 
     def fence(self) -> None:
-        """Raise LeaseLost if the directory now belongs to another run."""
+        """LeaseLost if the directory now belongs to another run."""
         if self.check_lock is not None:
             self.check_lock()
 
@@ -131,9 +138,9 @@ class LocalCheckpointBackend:
         self.fence()
         key = self._key
         handoffs = {(each.seq, each.rank): each for each in background_handoff.pending(self.root, key, attempt)}
-        if (left := handoffs.get((seq, rank))) is not None:
-            return background_handoff.finish(self.root, left, key)
-        return Slot(self.root, attempt, seq, rank).folder.is_dir()  # complete, although the worker could not report it
+        if (handoff := handoffs.get((seq, rank))) is not None:
+            return background_handoff.finish(self.root, handoff, key)
+        return Slot(self.root, attempt, seq, rank).folder.is_dir()  # complete, but the worker died before it said so
 
     def clear(self, attempt: int, seq: int, rank: int, folder: str | None) -> None:
         self.fence()
@@ -141,8 +148,8 @@ class LocalCheckpointBackend:
 
     def sweep(self, attempt: int, names: Collection[str], keep: Collection[int] = ()) -> None:
         self.fence()
-        for left in background_handoff.pending(self.root, self._key, attempt):
-            background_handoff.undo(self.root, left)
+        for handoff in background_handoff.pending(self.root, self._key, attempt):
+            background_handoff.undo(self.root, handoff)
         staging.sweep(self.root, attempt, keep)
 
     @property

@@ -28,11 +28,11 @@ from headway.storage.object_store.base import ObjectStore
 
 @dataclass(frozen=True)
 class _Origin:
-    """The origin of a checkpoint, which decides whether its pickles may be opened.
+    """Which code provides a checkpoint.
 
     Args:
-        trusted: Whether its pickles may be opened regardless of who wrote them.
-        key: The run's key, if it differs from the user's key. It is not sent to other processes.
+        trusted: Whether its pickles may be opened without proof of origin.
+        key: Key of the run, if that is not this user's own. It is not pickled.
     """
 
     trusted: bool = False
@@ -66,8 +66,8 @@ class Checkpoint:
         """A checkpoint of a run.
 
         Args:
-            place: The checkpoint's directory, or its location in a store.
-            trust: Its pickles may be opened regardless of who wrote them.
+            place: Its directory, or a store rooted at it.
+            trust: Its pickles may be opened without proof of origin.
             key: The key of the run that provides it.
         """
         made = _at(cls, DirectoryLocation(os.path.abspath(place)) if isinstance(place, str) else StoreLocation(place))
@@ -75,13 +75,13 @@ class Checkpoint:
         return made
 
     def proven_by(self, key: Key, *, trust: bool = False) -> Self:
-        """Return this checkpoint, with the key of the run that provides it."""
+        """The same checkpoint, provided by the run with this key."""
         self._origin = _Origin(self._origin.trusted or trust, key)
         return self
 
     @property
     def filesystem(self) -> Any:
-        """A pyarrow filesystem on which the files are at ``path``."""
+        """The pyarrow filesystem of ``path``."""
         return self._location.filesystem
 
     @classmethod
@@ -102,10 +102,11 @@ class Checkpoint:
         return _at(cls, location_of_dict(data))
 
     def to_dict(self, trust: bool = False) -> dict[Any, Any]:
-        """The dict that this checkpoint was made from, with its tensors on the CPU.
+        """The dict that this checkpoint was made of; its tensors are on the CPU.
 
-        Pickled values are opened only if your own runs are proven to have written them, or with ``trust``, because
-        opening a pickle can run code.
+        Args:
+            trust: Open pickled values although it is not proven that your own runs wrote them. Pickles can run any
+                code.
         """
         kind, data = self._location.representation
         if kind == "data_dict":
@@ -114,16 +115,16 @@ class Checkpoint:
             return read_dict(Path(folder), trusted(Path(folder)) if trust else self.proof(Path(folder)))
 
     def proof(self, folder: Path) -> Proof:
-        """The proof of origin of its files; ``folder`` is the directory from :meth:`as_directory`."""
+        """The proof of origin of its files, which :meth:`as_directory` has put into ``folder``."""
         if self._origin.trusted:
             return trusted(folder)
         return proof_of(folder, self._location.manifest(), self._origin.key)
 
     def may_be_signed(self) -> bool:
-        """Whether a run to which these files are reported may sign them as its own.
+        """Whether a run that reports these files may sign them as its own.
 
-        It may not sign another user's checkpoint, or a dict with pickles that this user's Headway did not write.
-        Otherwise its signature would vouch for code that it only copied.
+        It may not sign another user's checkpoint, or a dict with pickles that this user's Headway has not written:
+        the signature would prove the origin of code that the run has only copied.
         """
         if not self._location.exists():
             return True
@@ -134,15 +135,15 @@ class Checkpoint:
         return False
 
     def as_directory(self) -> AbstractContextManager[str]:
-        """A directory with the files, for reading: the original, not a copy. The files stay until the context ends.
+        """The directory of the files, for reading: itself, not a copy. The files stay until the context ends.
 
-        Files in an object store are downloaded once for all processes of this machine that are reading them, and every
-        byte is verified against the commit.
+        Files in an object store are downloaded once for all processes of this machine that read them now, and verified
+        by their checksums.
         """
         return self._location.directory()
 
     def kept_here(self) -> AbstractContextManager[None]:
-        """Keep downloaded files on this machine until the context ends, so that later processes can use them."""
+        """Keep downloaded files on this machine until the context ends, also for processes that start later."""
         return self._location.kept_here()
 
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
@@ -152,24 +153,24 @@ class Checkpoint:
         return str(target)
 
     def get_internal_representation(self) -> tuple[str, Any]:
-        """``("local_path", path)``, ``("uri", url)``, or ``("data_dict", data)`` if it is not written yet."""
+        """``("local_path", path)``, ``("uri", url)``, or ``("data_dict", data)`` for a dict in memory."""
         return self._location.representation
 
-    # --- metadata: stored next to the files, never in the manifest ---
+    # --- metadata: in a file beside the manifest ---
 
     def get_metadata(self) -> dict[str, Any]:
-        """The metadata that :meth:`set_metadata` stored."""
+        """The metadata of :meth:`set_metadata`."""
         return self._location.metadata()
 
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Replace the metadata. The values must be JSON-serializable."""
+        """Replace the metadata by any values that JSON can hold."""
         try:
             self._location.write_metadata(metadata)
         except TypeError as error:
             raise ConfigError(f"metadata must be something that JSON can hold: {error}") from None
 
     def update_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Add entries to the metadata."""
+        """Add to the metadata."""
         self.set_metadata({**self.get_metadata(), **metadata})
 
     def __eq__(self, other: object) -> bool:

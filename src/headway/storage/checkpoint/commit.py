@@ -1,9 +1,9 @@
-"""Commit of staged files as a checkpoint: merge the ranks, flush, write the manifest, rename.
+"""The commit of a checkpoint from staged files: merge the ranks, flush, write the manifest, rename.
 
-    files flushed and checksummed  →  manifest written and flushed  →  directory renamed  →  its name flushed
+    files flushed and checksummed  →  manifest written and flushed  →  directory renamed  →  parent flushed
 
-Only the rename makes it a checkpoint. A crash before the rename leaves a directory in staging. If it has a manifest, it
-is complete, and recovery renames it. Otherwise recovery starts over from the ranks' staged files, or sweeps it.
+The rename is the commit. A crash before it leaves a directory in staging. With a manifest it is complete, and recovery
+renames it. Without one, recovery commits the ranks' staged files again, or sweeps them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headway.storage.run import layout
 
 @dataclass(frozen=True, kw_only=True)
 class CommitRequest:
-    """Everything that is needed to turn staged files into a checkpoint."""
+    """A request to commit the staged files of one report."""
 
     number: int
     seq: int
@@ -38,16 +38,16 @@ class CommitRequest:
     world_size: int
     ranks: tuple[int, ...]
     metrics: dict[str, Any]
-    name: str | None = None  # None: the name requested by the first rank, otherwise derived from the number
+    name: str | None = None  # None: the name in its first rank's note, else one with its number
     cursors: dict[str, DatasetCursor] = field(default_factory=dict)  # position of the ranks in each dataset
 
     @property
     def folder(self) -> str:
-        """The checkpoint's name, which is also the name of its directory."""
+        """The directory name of the checkpoint."""
         return self.name or checkpoint_name(self.number)
 
     def manifest(self, note: Note | None, files: dict[str, StoredFile]) -> Manifest:
-        """Build the checkpoint's manifest; ``note`` is the first rank's note."""
+        """The manifest of the checkpoint; ``note`` is that of its first rank."""
         return Manifest(
             number=self.number,
             name=self.folder,
@@ -64,37 +64,37 @@ class CommitRequest:
         )
 
     def _cursor(self, note: Note | None) -> DataCursor:
-        """The training position. Reported dataset positions take precedence over those in the note."""
+        """The data position. Reported positions take precedence over those in a note."""
         noted = note.cursor if note is not None else DataCursor()
         datasets: dict[str, object] = {name: cursor.to_json() for name, cursor in self.cursors.items()}
         return replace(noted, datasets=datasets) if datasets else noted
 
     def path(self, run: Path) -> Path:
-        """The checkpoint's directory, for runs in a local directory."""
+        """The path of the checkpoint in a run's directory."""
         return run / layout.CHECKPOINTS / self.folder
 
 
 @dataclass(frozen=True)
 class Signer:
-    """Signs the manifests that a run commits, if all files come from the run's own workers."""
+    """Signs manifests of a run, if its own workers have saved all files."""
 
     run: str
     key: Key
 
     def sign(self, manifest: Manifest, notes: Mapping[int, Note | None]) -> Manifest:
-        """Return the manifest, signed if the run's key signed all ``notes`` (by rank)."""
+        """The manifest, signed if all these notes, by rank, are signed by workers of the run."""
         place = manifest.attempt, manifest.seq
         ours = all(note is not None and note.is_signed(self.key, *place, rank) for rank, note in notes.items())
         return manifest.signed(self.run, self.key) if ours else manifest
 
     def extend(self, known: Manifest, larger: Manifest, late: int, note: Note | None) -> Manifest:
-        """Return the manifest of a checkpoint extended by a late rank, signed if ``known`` and ``note`` are."""
+        """The manifest of an extended checkpoint, signed if the known manifest and the late note are."""
         unsigned = replace(larger, signature="")
         return self.sign(unsigned, {late: note}) if known.is_signed(self.key) else unsigned
 
 
 def commit(run: Path, what: CommitRequest, signer: Signer | None = None) -> SavedCheckpoint:
-    """Commit these ranks' staged files as a checkpoint. If it raises, nothing is left that looks like a checkpoint."""
+    """Make a checkpoint of the ranks' staged files. If it raises, no checkpoint exists."""
     slots = [Slot(run, what.attempt, what.seq, rank) for rank in what.ranks]
     notes = {slot.rank: read_note(slot) for slot in slots}
     note = notes[slots[0].rank]
@@ -105,9 +105,9 @@ def commit(run: Path, what: CommitRequest, signer: Signer | None = None) -> Save
     whole = final if note is not None and note.adopted else slots[0].folder
     if whole.is_symlink():
         raise StorageError(f"{whole} is a link, and Headway writes only inside a run's directory: remove it")
-    remove_json(whole / layout.MANIFEST)  # left by an interrupted commit
+    remove_json(whole / layout.MANIFEST)  # of an interrupted commit
     if whole == final:
-        replace_links(whole)  # only adopted directories can contain links
+        replace_links(whole)  # staged copies have none
     clashes = () if whole == final else tuple(merge([Given.by(slot) for slot in slots]))
     validation = write_request(whole, _validation_request(slots))
     manifest = what.manifest(note, flush_files(whole))
@@ -123,17 +123,17 @@ def commit(run: Path, what: CommitRequest, signer: Signer | None = None) -> Save
 
 
 def check_adopted_files(manifest: Manifest, notes: Iterable[Note | None]) -> None:
-    """Raise StorageError if a file of the reported directory has since vanished or changed."""
+    """StorageError if a file has vanished or changed since the directory was reported."""
     for name, stored in ((name, stored) for note in notes if note is not None for name, stored in note.files.items()):
-        there = manifest.files.get(name)
-        if there is None:
+        current = manifest.files.get(name)
+        if current is None:
             raise StorageError(
                 f"{name} vanished from {manifest.name} after it was reported and before it was committed"
             )
-        if there.size != stored.size and manifest.world_size == 1:  # otherwise another rank may have written it
+        if current.size != stored.size and manifest.world_size == 1:  # else another rank may have written it
             raise StorageError(
                 f"{name} in {manifest.name} changed after it was reported and before it was committed: it had "
-                f"{stored.size:,} bytes and has {there.size:,}"
+                f"{stored.size:,} bytes and has {current.size:,}"
             )
 
 
@@ -146,26 +146,26 @@ def _validation_request(slots: Sequence[Slot]) -> dict[str, Any] | None:
 def _check_slots(slots: Sequence[Slot]) -> None:
     for slot in slots:
         if not slot.folder.is_dir() or slot.folder.is_symlink():
-            raise StorageError(f"the files of rank {slot.rank} for report {slot.seq} are gone from {slot.folder}")
+            raise StorageError(f"the files of rank {slot.rank} for report {slot.seq} are missing: {slot.folder}")
     names = {slot.rank: note.adopted or note.name for slot in slots if (note := read_note(slot)) is not None}
     if len(set(names.values())) > 1:
         raise StorageError(f"the ranks call this checkpoint by different names: {names}")
 
 
 def publish(whole: Path, final: Path) -> None:
-    """Turn a directory with a manifest into a checkpoint, in one step.
+    """Rename a directory with a manifest to its final path, which makes it a checkpoint, and flush the parent.
 
-    An adopted directory is already in place and became a checkpoint when its manifest was written.
+    An adopted directory already has its final path.
     """
     if whole != final:
         if os.path.lexists(final):
-            raise StorageError(f"there is a folder {final.name} already: every checkpoint needs a name of its own")
+            raise StorageError(f"a directory {final.name} already exists: give each checkpoint its own name")
         durable_fs.move(whole, final)
     durable_fs.flush(final.parent)
 
 
 def extend(path: Path, late: Slot, signer: Signer | None = None) -> SavedCheckpoint:
-    """Add a rank's files to a checkpoint: build the larger one next to it and swap the two in one step."""
+    """Add a rank's files to a checkpoint: build the larger one in staging and swap the two atomically."""
     manifest = read_manifest(path)
     known = late.folder.with_name(f"{late.folder.name}.known")
     beside = [layout.METADATA] if (path / layout.METADATA).is_file() else []  # safe to link: a change replaces the file
@@ -189,7 +189,7 @@ def extend(path: Path, late: Slot, signer: Signer | None = None) -> SavedCheckpo
 
 
 def discard(path: Path) -> None:
-    """Remove a checkpoint. It is renamed first, so that a partly removed checkpoint is never visible."""
+    """Remove a checkpoint: rename it first, so that readers never see a part of it."""
     trash = path.parent / layout.STAGING / layout.with_ending(path.name, ".discarded")
     durable_fs.make_directory(trash.parent)
     if path.exists():

@@ -1,8 +1,8 @@
-"""Dicts stored as files in open formats: plain values as JSON, tensors and arrays as safetensors.
+"""A dict as files in open formats: plain values as JSON, tensors and arrays as safetensors.
 
-dict.json              the tree; values that JSON cannot represent are {"$": kind, …}
+dict.json              the tree; values that JSON does not have are {"$": kind, …}
 tensors.safetensors    torch tensors            arrays.safetensors    NumPy arrays
-pickled.pkl            values that only pickle can represent; opening it runs code, so its origin must be proven
+pickled.pkl            all other values; opening it can run any code, so its origin must be proven
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from headway.storage.fs_ops import open_regular, read_json, walk
 
 TREE, TENSORS, ARRAYS, PICKLED = "dict.json", "tensors.safetensors", "arrays.safetensors", "pickled.pkl"
 MARK = "$"
-SIGNATURE = "signature"  # signature of pickled.pkl, made with the key of the user who wrote it
-# Types of arrays in arrays.safetensors. Arrays of other types, and subclasses such as record arrays, are pickled.
+SIGNATURE = "signature"  # of pickled.pkl, by the key of the user who wrote it
+# Types in arrays.safetensors; arrays of other types and of subclasses are pickled.
 _ARRAY_TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
 
 
@@ -56,7 +56,7 @@ def _sign(digest: str) -> str:
 
 
 def foreign_pickles(folder: Path) -> Iterator[Path]:
-    """Pickle files of stored dicts below a directory that this user's Headway did not write."""
+    """Pickles of dicts below a directory that were not written by this user's Headway."""
     for _, path in walk(folder, leave_out=folder):
         if path.name == PICKLED and path.is_file() and is_dict(path.parent) and not _is_ours(path):
             yield path
@@ -76,9 +76,9 @@ def is_dict(folder: Path) -> bool:
 
 
 def read_dict(folder: Path, proof: Proof) -> dict[Any, Any]:
-    """Read the dict back. StorageError if it is damaged or contains pickles of unproven origin."""
+    """Read a dict. StorageError if it is damaged, or holds pickles whose origin is not proven."""
     if not is_dict(folder):
-        raise StorageError(f"{folder} was not made of a dict: read its files with as_directory()")
+        raise StorageError(f"{folder} is not a dict checkpoint: read its files with as_directory()")
     content = read_json(folder / TREE)
     if not isinstance(content, dict) or content.get("format") != 1:
         raise StorageError(f"{folder / TREE} is damaged, or of a newer version")
@@ -94,7 +94,7 @@ def read_dict(folder: Path, proof: Proof) -> dict[Any, Any]:
 
 
 def scalars(data: Mapping[Any, Any], above: str = "") -> dict[str, float]:
-    """The plain numbers in a dict by their path. Checkpoints can be ranked by them."""
+    """The plain numbers in a dict by their path, by which checkpoints can be ranked."""
     found: dict[str, float] = {}
     for key, value in data.items():
         if isinstance(value, Mapping):
@@ -105,7 +105,7 @@ def scalars(data: Mapping[Any, Any], above: str = "") -> dict[str, float]:
 
 
 class _Parts:
-    """The values that the tree refers to by name."""
+    """The tensors, arrays and pickles that the tree refers to by name."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Any] = {}
@@ -138,7 +138,7 @@ class _Parts:
         if not plain or value.is_quantized or value.is_complex():
             return None
         name = f"tensor-{len(self.tensors)}"
-        # safetensors refuses tensors that share memory (hence clone) and ignores lazy negation (hence resolve_neg)
+        # safetensors does not support tensors that share memory, or lazy negation
         self.tensors[name] = value.detach().resolve_neg().cpu().contiguous().clone()
         if isinstance(value, torch.nn.Parameter):
             return {MARK: "tensor", "name": name, "parameter": value.requires_grad}
@@ -148,7 +148,7 @@ class _Parts:
         numpy = sys.modules.get("numpy")
         if numpy is None or not (type(value) is numpy.ndarray or isinstance(value, numpy.generic)):
             return None
-        if str(value.dtype) not in _ARRAY_TYPES:  # including arrays with non-native byte order
+        if str(value.dtype) not in _ARRAY_TYPES:  # also excludes the other byte order
             return None
         name = f"array-{len(self.arrays)}"
         self.arrays[name] = numpy.array(value, order="C").reshape(value.shape)
@@ -229,11 +229,11 @@ class _Reader:
 
     def _load_pickles(self, path: Path) -> dict[str, Any]:
         with open_regular(path) as file:
-            data = b"" if self._proof.doubt else file.read()  # an untrusted file may be of any size
+            data = b"" if self._proof.doubt else file.read()  # a foreign file may be of any size
         if not self._proof.covers(path, data):
             why = self._proof.doubt or f"{path.name} has changed since it was committed"
             raise StorageError(
-                f"{self._folder} holds values that only pickle can keep, and opening those runs code; it is not proven "
+                f"{self._folder} holds pickled values, and opening those can run any code; it is not proven "
                 f"that your own run wrote them ({why}): use to_dict(trust=True), or RunConfig(trust=True) for a run "
                 "that continues, if you know where it comes from"
             )
@@ -244,9 +244,8 @@ class _Reader:
 def _load_tensors(path: Path) -> dict[str, Any]:
     import safetensors.torch
 
-    open_regular(path).close()  # refuse a pipe, on which safetensors would block
-    # Clone, so that torch's allocator aligns them: in the file they are not aligned, and products of unaligned tensors
-    # can differ in the last bit.
+    open_regular(path).close()  # safetensors would block on a pipe
+    # Clone for torch's alignment: in the file tensors start anywhere, which changes the last bit of products.
     return {name: tensor.clone() for name, tensor in safetensors.torch.load_file(path).items()}
 
 

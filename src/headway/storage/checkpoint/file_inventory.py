@@ -1,7 +1,6 @@
 """The inventory of a reported directory: the files that its checkpoint must contain.
 
-A checkpoint is committed only if it contains every file that the directory contained when it was reported. Two kinds of
-files may be missing, because programs write and remove them all the time and do not intend to save them:
+A checkpoint is committed only if it contains every file that the directory held when it was reported, except
 
 - temporary files, by their names (``model.pt.tmp``, ``.tmp-progress``, ``weights.part``);
 - in a directory that several ranks report together, files that another rank created during the report.
@@ -25,8 +24,8 @@ _TEMPORARY = re.compile(
     r"(.*[._-])?tmp([._-].*)?|tmp[a-z0-9_]{8}|.*\.(temp|part|partial|incomplete|download|lock|sw[a-z])|\.nfs.*|~.*|.*~",
     re.IGNORECASE,
 )
-_YOUNG_NS = 200_000_000  # files this young in a shared directory may be another rank's; clocks are coarse
-PATIENCE_S = 10.0  # how long to retry a file that changes whenever it is copied
+_YOUNG_NS = 200_000_000  # newer files may be another rank's, created during the listing; file times are coarse
+PATIENCE_S = 10.0  # how long to retry a file that changes during each copy
 
 
 class Incomplete(OSError):
@@ -34,7 +33,7 @@ class Incomplete(OSError):
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file's name marks it as temporary."""
+    """Whether this is the name of a temporary file."""
     return _TEMPORARY.fullmatch(name.rpartition("/")[2]) is not None
 
 
@@ -74,12 +73,12 @@ class FileState:
 
 @dataclass(frozen=True)
 class Inventory:
-    """The content of a directory at one moment.
+    """The content of a directory at one time.
 
     Args:
         files: The files by relative path; links count as their targets.
-        directories: The relative paths of the directories, each before its content.
-        shared: Whether other ranks may have written to the directory.
+        directories: Relative paths, each before its content.
+        shared: Whether other ranks may have written into the directory.
         taken_ns: The time of the listing.
     """
 
@@ -112,25 +111,25 @@ class Inventory:
         return young or is_temporary(name)
 
     def check(self, present: Collection[str], source: Path) -> None:
-        """Raise Incomplete unless every required file is in ``present``."""
+        """Raise Incomplete unless these files are all that the checkpoint must contain."""
         for name in self.files.keys() - set(present):
             if not self.may_lack(name):
                 raise Incomplete(vanished(source / name))
 
 
 def copy(inventory: Inventory, source: Path, target: Path, *, leave_out: Path, frozen: bool) -> set[str]:
-    """Copy the files of an inventory. Returns the relative paths of the copied files.
+    """Copy the files of an inventory; the relative paths of the copied files.
 
     Args:
         inventory: The content of ``source``.
-        source: The directory to copy.
+        source: The directory.
         target: The directory to create.
         leave_out: A directory that is not entered even if it is inside.
-        frozen: The files must be unchanged since the inventory. Otherwise any later state is copied.
+        frozen: The files must be unchanged since the inventory. Else each is copied in a consistent later state.
 
     Raises:
-        Incomplete: A file has vanished, or keeps changing.
-        OSError: A file cannot be read or written; the error includes its path.
+        Incomplete: A file has vanished or keeps changing.
+        OSError: A file cannot be read or written; the error names it.
     """
     durable_fs.make_directory(target)
     copied = set(_copied(inventory, source, target, frozen=frozen))
@@ -161,7 +160,7 @@ def _copied(inventory: Inventory, source: Path, target: Path, *, frozen: bool) -
 
 
 def _copy_file(source: Path, target: Path, expected: FileState | None) -> None:
-    """Copy a file in one consistent state, even if a program writes to it during the copy."""
+    """Copy a file in one consistent state, even if another process writes to it meanwhile."""
     until = time.monotonic() + PATIENCE_S
     while True:
         before = FileState.of(source)
@@ -180,12 +179,12 @@ def _copy_file(source: Path, target: Path, expected: FileState | None) -> None:
 
 
 def _has_only_grown(before: FileState, after: FileState, source: Path, target: Path) -> bool:
-    """Whether the file only grew, such as a log file; then the copy contains everything that was reported."""
+    """Whether a file, such as a log, was only appended to: then the copy holds its reported content."""
     return before.identity == after.identity and after.size > before.size and same_beginning(target, source)
 
 
 def remove(source: Path, names: Iterable[str]) -> None:
-    """Remove these files from a directory, and subdirectories that are then empty. Links are not followed."""
+    """Remove these files and then empty directories below ``source``. Links are not followed."""
     chosen = set(names)
     for root, directories, files in os.walk(source, topdown=False):
         for name in files:

@@ -26,7 +26,7 @@ from headway.storage.run import layout
 
 
 class CheckpointLocation(Protocol):
-    """The location of a checkpoint's files, with methods to read them."""
+    """Where the files of a checkpoint are, and how they are read."""
 
     @property
     def path(self) -> str:
@@ -34,7 +34,7 @@ class CheckpointLocation(Protocol):
 
     @property
     def name(self) -> str:
-        """A name that distinguishes it from other locations; a URI for a store."""
+        """A unique name of the location: a path, a URI of a store, or empty for a dict."""
 
     @property
     def representation(self) -> tuple[str, Any]:
@@ -45,7 +45,7 @@ class CheckpointLocation(Protocol):
         """The pyarrow filesystem of ``path``."""
 
     def exists(self) -> bool:
-        """Whether files may already have been written there."""
+        """Whether files may already exist."""
 
     def directory(self) -> AbstractContextManager[str]:
         """The files in a directory of this machine, for reading; they stay until the context ends."""
@@ -57,7 +57,7 @@ class CheckpointLocation(Protocol):
         """Copy the files to a directory."""
 
     def manifest(self) -> Manifest | None:
-        """The manifest from the commit; None if the files were never committed."""
+        """The manifest; None if the files were never committed."""
 
     def metadata(self) -> dict[str, Any]:
         """The user's metadata."""
@@ -95,7 +95,7 @@ class DirectoryLocation:
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(durable_fs.shared(Path(self.path)))
-            except FileNotFoundError:  # removed at this moment
+            except FileNotFoundError:  # it has just been removed
                 self._check()
                 raise
             yield self.path
@@ -124,7 +124,7 @@ class DirectoryLocation:
 
     def _check(self) -> None:
         if not os.path.isdir(self.path):
-            raise StorageError(f"checkpoint {self.path} is not there (deleted, or a path of another machine?)")
+            raise StorageError(f"checkpoint {self.path} does not exist (deleted, or a path of another machine?)")
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ class DictLocation:
         return {}
 
     def write_metadata(self, metadata: Mapping[str, Any]) -> None:
-        raise StorageError("a dict that was not written yet has no place for metadata: put it into the dict")
+        raise StorageError("a dict checkpoint in memory cannot hold metadata: put it into the dict")
 
 
 def location_of(path: str | os.PathLike[str], filesystem: Any = None) -> CheckpointLocation:

@@ -39,13 +39,13 @@ _SHAPE = {
     "?run": str,
     "?signature": str,
 }
-_MOST_NAMED = 5  # maximum number of damaged files in one sentence
-_LONGEST = 200  # maximum length of a name in a sentence, in characters
-HASHERS = 4  # number of files that are flushed and read at the same time
+_MOST_NAMED = 5  # damaged files in one message
+_LONGEST = 200  # characters of a file name in a message
+HASHERS = 4  # files flushed and read concurrently
 
 
 class NewerFormat(StorageError):
-    """A manifest from a later version: not damaged, but not readable by this version."""
+    """A manifest of a newer version of Headway, which this version cannot read."""
 
 
 def versions() -> dict[str, str]:
@@ -53,8 +53,8 @@ def versions() -> dict[str, str]:
 
 
 def flush_files(folder: Path) -> dict[str, StoredFile]:
-    """Flush every file below to the disk, make it private to its owner, and return sizes and checksums."""
-    names = [name for name in sizes(folder) if name not in layout.BESIDE[1:]]  # metadata and validation may change
+    """Flush every file below a directory, make it private to its owner, and return its size and checksum."""
+    names = [name for name in sizes(folder) if name not in layout.BESIDE[1:]]  # which may change
     with concurrent.futures.ThreadPoolExecutor(max(1, min(HASHERS, len(names)))) as pool:
         stored = list(pool.map(lambda name: _flush_file(folder / name), names))
     for root, _, _ in os.walk(folder):
@@ -83,13 +83,18 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 
 
 def _sealed(content: dict[str, Any]) -> dict[str, Any]:
-    """Add a checksum of the content itself, which reveals any change."""
+    """The content with a checksum of itself."""
     plain = {key: value for key, value in content.items() if key != _SEAL}
     return {**plain, _SEAL: hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()}
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read a manifest. StorageError if it is damaged or not Headway's; FileNotFoundError if it does not exist."""
+    """Read a manifest.
+
+    Raises:
+        FileNotFoundError: The directory has no manifest.
+        StorageError: It is damaged, or not a Headway manifest.
+    """
     path = folder / layout.MANIFEST
     return parse_manifest(path, read_small(path))
 
@@ -97,7 +102,7 @@ def read_manifest(folder: Path) -> Manifest:
 def parse_manifest(path: str | Path, data: bytes) -> Manifest:
     content = parse_json(path, data)
     if not isinstance(content, dict) or type(content.get("format")) is not int:
-        raise StorageError(f"{path} is not a manifest of ours")
+        raise StorageError(f"{path} is not a Headway manifest")
     if content["format"] != FORMAT:
         text = f"{path} has format {shown(content['format'])}; this version reads {FORMAT}: upgrade Headway"
         raise NewerFormat(text)
@@ -125,11 +130,11 @@ def _check(content: dict[str, Any]) -> None:
 
 
 def damage(folder: Path, manifest: Manifest, *, contents: bool) -> Iterator[str]:
-    """All differences from the commit; with ``contents``, every byte is read."""
+    """The differences between files and manifest, one sentence each; with ``contents`` every byte is read."""
     for name, stored in manifest.files.items():
         try:
             wrong = _difference(folder, name, stored, contents=contents)
-        except OSError as error:  # a path that is too long, or a directory without permission to enter
+        except OSError as error:  # for example a path that is too long, or a directory without permission
             wrong = f"cannot be read: {error.strerror}"
         if wrong:
             yield f"{_brief(name)} {wrong}"
@@ -147,7 +152,7 @@ def _difference(folder: Path, name: str, stored: StoredFile, *, contents: bool) 
 
 
 def one_sentence(wrong: Iterable[str]) -> str:
-    """One sentence about all damage of a checkpoint; empty if there is none. It lists only the first few files."""
+    """The differences as one sentence, with the first few of many; empty if there are none."""
     found = list(wrong)
     more = len(found) - _MOST_NAMED
     return "; ".join([*found[:_MOST_NAMED], *([f"and {more:,} more"] if more > 0 else [])])
@@ -158,6 +163,6 @@ def _brief(name: str) -> str:
 
 
 def _leads_elsewhere(folder: Path, name: str) -> bool:
-    """Whether the path to a file contains a link. A checkpoint must contain all its files itself."""
+    """Whether the path to a file contains a symbolic link, which checkpoints never have."""
     parts = name.split("/")
     return any((folder / "/".join(parts[: count + 1])).is_symlink() for count in range(len(parts)))

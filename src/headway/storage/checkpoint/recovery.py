@@ -1,12 +1,12 @@
-"""Recovery of the checkpoints in a run directory: keeps complete checkpoints and never offers others.
+"""Recovery of the checkpoints in a run directory: complete ones are kept, others are never offered.
 
-0. Unfinished hand-offs of workers are completed (see :mod:`headway.storage.checkpoint.background_handoff`).
-1. A directory in staging that has a manifest was about to be renamed, and is renamed now.
-2. Complete saves that were not committed because the driver was killed are committed, if the save of every saving rank
-   is complete. They were not flushed, so their content is reliable only if the machine has not rebooted since.
-3. Reports that the driver had not read are added to the metrics. Everything else in staging is swept.
-4. The file sizes of all checkpoints are checked; after a crash, every byte of the newest checkpoint is read. A damaged
-   checkpoint is set aside, and the next one becomes the newest.
+0. Unfinished hand-offs are completed (see :mod:`headway.storage.checkpoint.background_handoff`).
+1. A directory in staging with a manifest is renamed: its commit was interrupted before the rename.
+2. Complete saves that the driver did not commit are committed, if all ranks that save have saved. They were not
+   flushed, so their bytes are trusted only if the machine has not rebooted since.
+3. Reports that the driver had not read are added to the metrics; everything else in staging is swept.
+4. The file sizes of all checkpoints are checked; after a crash also every byte of the newest. Damaged checkpoints are
+   renamed, and the next older one becomes the newest.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from headway.storage.run import layout, report_backlog
 
 _logger = logging.getLogger(__name__)
 
-LOOKS = 5  # attempts to list a directory while checkpoints are being removed
-LARGE = 1 << 30  # bytes; reading larger checkpoints takes long enough for a warning
+LOOKS = 5  # how often to list a directory from which checkpoints disappear meanwhile
+LARGE = 1 << 30  # bytes; reading more takes noticeably long
 
 
 @dataclass(frozen=True)
 class Survey:
-    """The good checkpoints of a run, ordered by report, and the damaged ones, each with a description of the damage."""
+    """The good checkpoints of a run in the order of their reports, and the damaged ones with the reason."""
 
     kept: list[SavedCheckpoint]
     damaged: dict[PurePath, str]
@@ -49,17 +49,16 @@ class Survey:
 
 @dataclass(frozen=True)
 class Recovered:
-    """The result of a recovery; ``notes`` are messages for the user."""
+    """The checkpoints found when a run was opened, and messages for the user."""
 
     kept: list[SavedCheckpoint]
     notes: list[str]
 
 
 def survey(run: Path) -> Survey:
-    """List the checkpoints and check file sizes, without changing anything.
+    """List checkpoints and compare file sizes, without changing anything.
 
-    Checkpoints that are removed during the listing are left out. Their replacements may have appeared after the listing
-    started, so the directory is then listed again.
+    If a checkpoint disappears during the listing, its replacement may be missing from the list: so it is repeated.
     """
     for _ in range(LOOKS):
         found, vanished = _look(run)
@@ -69,7 +68,7 @@ def survey(run: Path) -> Survey:
 
 
 def _look(run: Path) -> tuple[Survey, bool]:
-    """The survey, and whether a checkpoint vanished in the meantime."""
+    """The checkpoints, and whether any disappeared during the listing."""
     vanished = False
     kept: list[SavedCheckpoint] = []
     damaged: dict[PurePath, str] = {}
@@ -92,7 +91,7 @@ def _look(run: Path) -> tuple[Survey, bool]:
 
 
 def committed(run: Path) -> list[SavedCheckpoint]:
-    """Every good checkpoint of a run, ordered by report."""
+    """All good checkpoints of a run, in the order of their reports."""
     return survey(run).kept
 
 
@@ -110,12 +109,12 @@ def _has_manifest(folder: Path) -> bool:
 
 
 def next_number(run: Path) -> int:
-    """A checkpoint number that no directory uses, not even a damaged or incomplete one."""
+    """A number above those of all checkpoint directories, also damaged ones."""
     return layout.next_number(path.stem for path in (run / layout.CHECKPOINTS).iterdir())
 
 
 def recover(run: Path, *, crashed: bool, signer: Signer | None = None) -> Recovered:
-    """Recover a run directory. The caller holds its lock."""
+    """Restore a consistent state of a run directory, whose lock is held."""
     begun = _finish_handoffs(run, signer.key) if signer is not None else ()
     notes = [*begun, *_finish_renames(run), *_commit_complete_saves(run, signer)]
     notes += restore_reports(run, committed(run))
@@ -126,46 +125,56 @@ def recover(run: Path, *, crashed: bool, signer: Signer | None = None) -> Recove
 
 
 def restore_reports(run: Path, kept: Sequence[SavedCheckpoint]) -> Iterator[str]:
-    """Restore reports up to the newest checkpoint that a killed driver had not read. ``run`` is a local directory."""
+    """Add reports before the newest checkpoint that a killed driver had not read; a message about them.
+
+    Args:
+        run: The run's directory.
+        kept: Its good checkpoints.
+    """
     restored = report_backlog.restore(run, kept[-1].manifest.seq) if kept else 0
     if restored:
         reports = "reports" if restored > 1 else "report"
-        yield f"{restored:,} {reports} that nobody had written down when the run was cut off: in {layout.METRICS} now"
+        yield f"{restored:,} {reports} that the driver had not yet recorded: added to {layout.METRICS}"
 
 
 def _finish_handoffs(run: Path, key: Key) -> Iterator[str]:
-    for left in background_handoff.pending(run, key):
-        yield from finish_or_undo(run, left, lambda left: background_handoff.finish(run, left, key))
+    for handoff in background_handoff.pending(run, key):
+        yield from finish_or_undo(run, handoff, lambda handoff: background_handoff.finish(run, handoff, key))
 
 
 def _rescue(run: Path) -> Iterator[str]:
-    """Rescue moved files whose hand-off this run's key did not sign: it is not trusted, but the files are kept."""
+    """Keep moved files whose record another key has signed: the record is not trusted, but the files are kept."""
     for taken in background_handoff.orphans(run):
         place = background_handoff.rescue(run, taken)
-        yield f"files that were taken when the run was cut off belong to no report of yours; they are in {place}"
+        yield f"files that were moved for a save belong to no report of your own run; they are in {place}"
 
 
-def finish_or_undo(run: Path, left: Handoff, finish: Callable[[Handoff], bool]) -> Iterator[str]:
-    """Complete a hand-off, or put its files back and report why.
+def finish_or_undo(run: Path, handoff: Handoff, finish: Callable[[Handoff], bool]) -> Iterator[str]:
+    """Complete a hand-off of a dead worker, or move its files back; messages about it.
+
+    Args:
+        run: The run's directory.
+        handoff: The hand-off.
+        finish: Brings the files to storage; False if they no longer exist.
 
     Raises:
-        StorageError: There is not enough space. The files stay where they are until the run is opened again.
+        StorageError: The disk is full. The files stay where they are, for the next opening.
     """
-    what = f"the files of rank {left.rank} for report {left.seq}, saved when the run was cut off,"
+    what = f"the files of rank {handoff.rank} for report {handoff.seq}, whose save was interrupted,"
     try:
-        if finish(left):
+        if finish(handoff):
             return
-        where = background_handoff.undo(run, left)
-        if where != left.source:
-            yield f"{what} could not be put back to {left.source}: they are in {where}"
+        where = background_handoff.undo(run, handoff)
+        if where != handoff.source:
+            yield f"{what} could not be moved back to {handoff.source}: they are in {where}"
     except (OSError, StorageError) as error:
-        left.slot(run).clear()
+        handoff.slot(run).clear()
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise StorageError(
-                f"{what} find no room: {error}; they are in {left.aside}: free space, and try again"
+                f"{what} do not fit on the disk: {error}; they are in {handoff.aside}: free space and try again"
             ) from error
-        where = background_handoff.undo(run, left)
-        yield f"{what} could not be brought to storage and are put back to {where}: {error}"
+        where = background_handoff.undo(run, handoff)
+        yield f"{what} could not be stored and were moved back to {where}: {error}"
 
 
 def _finish_renames(run: Path) -> Iterator[str]:
@@ -176,12 +185,12 @@ def _finish_renames(run: Path) -> Iterator[str]:
         try:
             manifest = read_manifest(folder)
         except (StorageError, FileNotFoundError):
-            continue  # a torn manifest, never flushed; the ranks' staged files still exist
+            continue  # a torn manifest: the ranks' staged files still exist
         final = run / layout.CHECKPOINTS / manifest.name
         if any(damage(folder, manifest, contents=True)) or os.path.lexists(final):
             continue
         publish(folder, final)
-        yield f"{final.name} (report {manifest.seq}) was complete when the run was cut off, and is kept"
+        yield f"{final.name} (report {manifest.seq}) was complete when the run was interrupted, and is kept"
 
 
 def _commit_complete_saves(run: Path, signer: Signer | None) -> Iterator[str]:
@@ -204,13 +213,13 @@ def _commit_complete_saves(run: Path, signer: Signer | None) -> Iterator[str]:
         try:
             saved = commit(run, what, signer)
         except StorageError as error:
-            yield f"what was saved in report {seq} when the run was cut off cannot be kept: {error}"
+            yield f"report {seq} was saved when the run was interrupted, but its files cannot be kept: {error}"
             continue
-        yield f"{saved.path.name} (report {seq}) was saved when the run was cut off, and is kept"
+        yield f"{saved.path.name} (report {seq}) was saved when the run was interrupted, and is kept"
 
 
 def _is_inside(slot: Slot, note: Note, key: Key | None) -> bool:
-    """Whether the files are the run's own. An adopted directory may contain links if the run's key signed its note."""
+    """Whether the files are in the run's directory. An adopted one may contain links if the note is signed."""
     if note.adopted is None:
         return True
     folder = slot.run / layout.CHECKPOINTS / note.adopted
@@ -236,19 +245,23 @@ def _complete_saves(run: Path, key: Key | None = None) -> dict[tuple[int, int], 
 def complete_rounds(
     rounds: Mapping[tuple[int, int], Mapping[int, Note]], savers: Mapping[int, set[int]], newest: Manifest | None
 ) -> list[tuple[int, int]]:
-    """The (attempt, seq) pairs for which the save of every rank that gives files is complete.
+    """The (attempt, seq) pairs for which every rank that saves files has saved.
 
-    The ranks that give files are those with staged saves (``savers`` of each attempt) and those of the newest
-    checkpoint, or rank 0 if there is no checkpoint. In a run with datasets all ranks must have given files, because a
-    rank without files may have been behind in its shard, and its position can no longer be determined.
+    The ranks that save are known from staged files and from the newest checkpoint; without one, rank 0 saves. In a run
+    with datasets all ranks must have saved: the data position of a rank that has not is unknown.
+
+    Args:
+        rounds: The notes of each (attempt, seq), by rank.
+        savers: The ranks with staged files, by attempt.
+        newest: The manifest of the newest checkpoint, if there is one.
     """
     found = []
     for (attempt, seq), notes in sorted(rounds.items()):
         world_size = next(iter(notes.values())).world_size
         known = set(newest.ranks) if newest is not None and newest.world_size == world_size else {0}
-        feeds = any(note.cursor.datasets for note in notes.values())
-        everybody = len(notes) == world_size
-        if set(notes) == savers[attempt] | known and (everybody or not feeds):
+        uses_datasets = any(note.cursor.datasets for note in notes.values())
+        all_ranks = len(notes) == world_size
+        if set(notes) == savers[attempt] | known and (all_ranks or not uses_datasets):
             found.append((attempt, seq))
     return found
 
@@ -267,14 +280,14 @@ def _set_damaged_aside(run: Path, *, crashed: bool) -> Iterator[str]:
 
 
 def warn_of_reading(manifest: Manifest) -> None:
-    """Tell the user why it takes long to open the run."""
+    """Warn the user that opening the run takes long, and why."""
     if manifest.size > LARGE:
         size = f"{manifest.size / 1e9:.1f} GB"
-        _logger.warning(f"the run was cut off; reading every byte of {printable(manifest.name)} ({size})")
+        _logger.warning(f"the run was interrupted; reading every byte of {printable(manifest.name)} ({size})")
 
 
 def _refuse_newer(folder: Path) -> None:
-    """Raise StorageError if a later version of Headway wrote the manifest."""
+    """NewerFormat if a newer version has written the checkpoint."""
     try:
         read_manifest(folder)
     except NewerFormat:
@@ -288,4 +301,4 @@ def _set_aside(folder: Path, wrong: str) -> str:
     names = (layout.with_ending(folder.name, ending) for ending in endings)
     aside = next(path for path in map(folder.with_name, names) if not os.path.lexists(path))
     durable_fs.move(folder, aside)
-    return f"{folder.name} is damaged and is not used ({wrong}); what is left of it: {aside.name}"
+    return f"{folder.name} is damaged and is not used ({wrong}); it was renamed to {aside.name}"

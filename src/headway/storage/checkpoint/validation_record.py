@@ -1,7 +1,7 @@
 """Validation records of checkpoints: the request to validate one, later the outcome.
 
-The record is stored next to the manifest, which never changes. The commit writes the request with the checkpoint's
-files, so that it survives the death of the controller. The controller later replaces the request by the outcome.
+The record is a file beside the manifest, which never changes. The commit writes the request with the checkpoint's
+files, so that it survives a crash of the driver; the controller replaces it by the outcome.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def validation_request(config: ValidationTaskConfig | None, key: Key) -> dict[st
 
 
 def pack(kwargs: Mapping[str, Any], key: Key) -> dict[str, Any]:
-    """Keyword arguments as JSON if they survive a round trip, otherwise as a pickle, which only the same run opens."""
+    """Keyword arguments as JSON if that preserves them, else as a signed pickle."""
     import cloudpickle
 
     plain = dict(kwargs)
@@ -58,7 +58,13 @@ def pack(kwargs: Mapping[str, Any], key: Key) -> dict[str, Any]:
 
 
 def unpack(kwargs: Mapping[str, Any], key: Key, *, trust: bool = False) -> dict[str, Any]:
-    """Restore packed keyword arguments. StorageError for a pickle that the run's key did not sign."""
+    """Restore packed keyword arguments. StorageError if they are pickled and not signed by the run.
+
+    Args:
+        kwargs: The result of :func:`pack`.
+        key: The run's key.
+        trust: Open a pickle although it is not signed.
+    """
     import cloudpickle
 
     if "pickle" not in kwargs:
@@ -67,14 +73,14 @@ def unpack(kwargs: Mapping[str, Any], key: Key, *, trust: bool = False) -> dict[
     data = base64.b64decode(kwargs["pickle"])
     if not trust and not key.verify(_KWARGS, data, kwargs.get("signature")):
         raise StorageError(
-            "its keywords are pickled, and it is not proven that your own run wrote them: RunConfig(trust=True) if you "
-            "know where they come from"
+            "its keyword arguments are pickled, and it is not proven that your own run wrote them: "
+            "RunConfig(trust=True) if you know where they come from"
         )
     return dict(cloudpickle.loads(data))
 
 
 def read_validation(folder: Path) -> ValidationRecord | None:
-    """The record; None if no validation was requested. An unreadable record counts as a failed validation."""
+    """The record; None if there is no request. A damaged record counts as a failed validation of a good checkpoint."""
     path = folder / layout.VALIDATION
     try:
         return parse_validation(path, read_small(path))
@@ -106,7 +112,7 @@ def validation_bytes(validation: ValidationRecord) -> bytes:
 
 
 def write_request(folder: Path, asked: Mapping[str, Any] | None) -> ValidationRecord | None:
-    """Write the request, if any, to a directory that will become a checkpoint, and remove an older record."""
+    """Write a validation request into a directory that will be a checkpoint; remove an older record."""
     remove_json(folder / layout.VALIDATION)
     if asked is None:
         return None
@@ -116,7 +122,7 @@ def write_request(folder: Path, asked: Mapping[str, Any] | None) -> ValidationRe
 
 
 def pending_record(asked: Mapping[str, Any]) -> ValidationRecord:
-    """The record for a request in a note. StorageError unless :func:`validation_request` wrote it."""
+    """The record of a request in a note. StorageError if it was not made by :func:`validation_request`."""
     try:
         conform(asked, {"kwargs": _KWARGS_SHAPE, "timeout_s": _TIMEOUT})
         return ValidationRecord(**asked)
@@ -125,7 +131,13 @@ def pending_record(asked: Mapping[str, Any]) -> ValidationRecord:
 
 
 def carry_over(known: Path, larger: Path, asked: Mapping[str, Any] | None) -> ValidationRecord | None:
-    """Write the record of a directory that will replace a checkpoint: the old record, or the late rank's request."""
+    """Copy the validation record to the directory that will replace a checkpoint; else write the late rank's request.
+
+    Args:
+        known: The checkpoint.
+        larger: The directory that will replace it.
+        asked: The request of the late rank, if any.
+    """
     before = read_validation(known)
     if before is None:
         return write_request(larger, asked)

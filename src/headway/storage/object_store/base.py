@@ -1,8 +1,8 @@
 """The protocol of object stores: bytes under keys.
 
-A store is a value: it can be pickled, sent to a worker and used there. ``at("checkpoints")`` is the same store, rooted
-at a directory inside it. Clients retry transient errors (a server error, a dropped connection, a slow part) with
-growing pauses. Callers need not retry the errors that clients raise.
+A store is a value: it can be pickled, sent to a worker and used there. ``at("checkpoints")`` is the same store with a
+longer prefix. Clients retry transient errors (of the server, a dropped connection, a slow part) with exponential
+backoff; callers need not retry.
 """
 
 from __future__ import annotations
@@ -16,57 +16,57 @@ from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 from headway.core.errors import ConfigError, StorageError
 
-PART = 16 << 20  # bytes transferred in one request
+PART = 16 << 20  # bytes per request
 CONCURRENCY = 16  # concurrent requests
-PART_DEADLINE_S = 60.0  # time limit of one request, which is then retried
+PART_DEADLINE_S = 60.0  # timeout of one request, which is then retried
 TRIES = 4
 PAUSE_S = 0.2  # before the second try; doubled before each later try
 
 
 class ObjectStore(Protocol):
-    """Bytes under keys, which are relative to the store's root. A missing key raises FileNotFoundError."""
+    """Keys are relative to the prefix of the store. Reading a missing key raises FileNotFoundError."""
 
     @property
     def url(self) -> str:
-        """The URI of the store's root, for messages and comparisons."""
+        """The URI, for messages and comparisons."""
 
     @property
     def path(self) -> str:
-        """The path of the store's root on ``filesystem``: the URI without its scheme."""
+        """The URI without its scheme: the path on ``filesystem``."""
 
     @property
     def identity(self) -> str:
-        """A string that is unique to this store: the same URI may refer to different servers."""
+        """A unique name, also if the same URI refers to different servers."""
 
     @property
     def filesystem(self) -> Any:
-        """A pyarrow filesystem with the same files."""
+        """A pyarrow filesystem for the same store."""
 
     def at(self, folder: str) -> Self: ...
 
     def up(self, levels: int) -> Self:
-        """The store rooted this many directories higher."""
+        """The store with a prefix shorter by ``levels`` parts."""
 
     def put(self, key: str, data: bytes) -> None: ...
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write a new object; False if the key already exists."""
+        """Write the key if it does not exist; False if it exists."""
 
     def upload(self, key: str, path: Path) -> None: ...
 
     def read(self, key: str) -> bytes: ...
 
     def download(self, key: str, path: Path, size: int) -> str:
-        """Download to a new file. Returns its SHA-256."""
+        """Download to a new file; its sha256."""
 
     def checksum(self, key: str, size: int) -> str:
-        """The SHA-256 of an object. Reads every byte without storing it."""
+        """The sha256 of the content, which is read but not stored."""
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        """Every key below a directory, relative to the store and not to the directory, with its size."""
+        """The size of every key below a prefix. Keys are relative to the store, not to ``folder``."""
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete these objects. Missing ones are ignored."""
+        """Delete these keys; missing ones are ignored."""
 
 
 P = ParamSpec("P")
@@ -74,7 +74,7 @@ T = TypeVar("T")
 
 
 def with_retries(what: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Retry transient errors. The final StorageError states the key and the failed operation (``what``)."""
+    """Retry a method on transient errors; then raise StorageError: "<key> could not be <what>"."""
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         @functools.wraps(function)
@@ -98,7 +98,7 @@ def with_retries(what: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether a retry could help. It cannot if permissions are missing or the request is invalid."""
+    """Whether a retry could help: not for missing permissions or invalid requests."""
     kind, text = type(error).__name__, str(error)
     if isinstance(error, PermissionError | NotImplementedError | TypeError | ValueError):
         return False
@@ -107,5 +107,5 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _short(error: Exception) -> str:
-    """The error in one line, because some libraries add pages of debug output."""
+    """The error in one line, without the debugging output of some libraries."""
     return " ".join((str(error).partition("\n\nDebug source")[0].strip() or repr(error)).split())[:500]

@@ -1,7 +1,7 @@
 """The checkpoint backend in an object store.
 
-Files are uploaded to their final keys, and the manifest, written last, makes them a checkpoint. There are no renames,
-so an incomplete checkpoint is a directory without a manifest, which is never mistaken for a checkpoint.
+Files are uploaded to their final keys; a manifest beside them, written last, makes them a checkpoint. There are no
+renames: an incomplete checkpoint is a directory without a manifest, which no reader takes for a checkpoint.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from headway.storage.object_store.upload import RankUpload, begun_key, folder_ke
 from headway.storage.object_store.verify import SET_ASIDE, damage
 from headway.storage.run import layout
 
-SERIES = 1000  # after a takeover, checkpoint numbers continue at the next multiple
+SERIES = 1000  # a new owner continues with a multiple of this number
 
 
 @dataclass(frozen=True)
 class ObjectStoreCheckpointBackend:
-    """Checkpoints in an object store; ``store`` is rooted at the run."""
+    """Checkpoints in an object store. ``store`` is rooted at the run."""
 
     store: ObjectStore
     check_lease: Callable[[], None] | None = field(default=None, compare=False)
-    contested: bool = False  # whether a former owner may not know yet that it lost the run
-    signer: Signer | None = None  # None for readers, which commit nothing
-    home: Path | None = None  # directory on the driver's machine where its workers record their hand-offs
+    contested: bool = False  # whether the former owner may still be running
+    signer: Signer | None = None  # None: read-only
+    home: Path | None = None  # local directory of the run, with the hand-offs of its workers
 
     def read_only(self) -> ObjectStoreCheckpointBackend:
         return ObjectStoreCheckpointBackend(self.store)
 
     def fence(self) -> None:
-        """Raise LeaseLost if another driver has taken over the run."""
+        """LeaseLost if another driver has taken over the run."""
         if self.check_lease is not None:
             self.check_lease()
 
@@ -58,7 +58,7 @@ class ObjectStoreCheckpointBackend:
         return StoreCommit(self.store, self.fence, self.signer).extend(path, attempt, seq, rank)
 
     def discard(self, path: PurePath) -> None:
-        """Remove a checkpoint, its manifest first, so that a partly removed checkpoint is never visible."""
+        """Delete a checkpoint, its manifest first, so that readers never see a part of it."""
         self.fence()
         folder = self.store.at(folder_key(path.name))
         folder.delete([layout.MANIFEST])
@@ -74,23 +74,23 @@ class ObjectStoreCheckpointBackend:
             folder.put(layout.VALIDATION, validation_bytes(validation))
 
     def is_read(self, path: PurePath) -> bool:
-        """Whether a process on this machine is reading it. Readers on other machines cannot be detected."""
+        """Whether a process of this machine reads it now; readers on other machines are unknown."""
         return download_cache.is_held(self.store.at(folder_key(path.name)))
 
     def finish(self, attempt: int, seq: int, rank: int) -> bool:
         self.fence()
-        for left in self._handoffs(attempt):
-            if (left.seq, left.rank) == (seq, rank):
-                return self._finish(left)
+        for handoff in self._handoffs(attempt):
+            if (handoff.seq, handoff.rank) == (seq, rank):
+                return self._finish(handoff)
         return note_key(attempt, seq, rank) in self.store.sizes(folder_key(layout.STAGING))
 
-    def _finish(self, left: Handoff) -> bool:
+    def _finish(self, handoff: Handoff) -> bool:
         assert self.signer is not None
         assert self.home is not None
-        if not background_handoff.is_available(left):
+        if not background_handoff.is_available(handoff):
             return False
-        send(RankUpload.of(self.store, left, self.signer.key), left.note)
-        background_handoff.end(self.home, left)
+        send(RankUpload.of(self.store, handoff, self.signer.key), handoff.note)
+        background_handoff.end(self.home, handoff)
         return True
 
     def _handoffs(self, attempt: int | None = None) -> Iterator[Handoff]:
@@ -99,7 +99,7 @@ class ObjectStoreCheckpointBackend:
         return background_handoff.pending(self.home, self.signer.key, attempt)
 
     def clear(self, attempt: int, seq: int, rank: int, folder: str | None) -> None:
-        """Remove a rank's files that will not become a checkpoint."""
+        """Delete files that will not become a checkpoint."""
         self.fence()
         self.store.delete([note_key(attempt, seq, rank), begun_key(attempt, seq, rank)])
         if folder is not None and layout.MANIFEST not in (found := self.store.at(folder_key(folder)).sizes()):
@@ -107,16 +107,16 @@ class ObjectStoreCheckpointBackend:
 
     def sweep(self, attempt: int, names: Collection[str], keep: Collection[int] = ()) -> None:
         self.fence()
-        for left in self._handoffs(attempt):
+        for handoff in self._handoffs(attempt):
             assert self.home is not None
-            background_handoff.undo(self.home, left)
+            background_handoff.undo(self.home, handoff)
         recovery.sweep(self.store, attempt, names, keep)
 
     def survey(self) -> Survey:
         return recovery.survey(self.store)
 
     def folders(self) -> list[str]:
-        """Names of checkpoints that are or were complete. Files without a manifest are unfinished or left over."""
+        """Names of checkpoints that are or were complete. Directories without a manifest are unfinished saves."""
         folders = recovery.listing(self.store).folders
         return sorted(name for name, files in folders.items() if {layout.MANIFEST, SET_ASIDE} & set(files))
 
@@ -125,7 +125,7 @@ class ObjectStoreCheckpointBackend:
         try:
             data = folder.read(layout.MANIFEST)
         except FileNotFoundError:
-            raise StorageError(f"it was found damaged before, and its manifest is called {SET_ASIDE}") from None
+            raise StorageError(f"it was found damaged before; its manifest was renamed to {SET_ASIDE}") from None
         manifest = parse_manifest(f"{folder.url}/{layout.MANIFEST}", data)
         return manifest, list(damage(folder, manifest, folder.sizes(), contents=True))
 
@@ -133,11 +133,11 @@ class ObjectStoreCheckpointBackend:
         home = self.home
         if home is None:
             return recovery.recover(self, crashed=crashed)
-        begun = [note for left in self._handoffs() for note in finish_or_undo(home, left, self._finish)]
+        begun = [note for handoff in self._handoffs() for note in finish_or_undo(home, handoff, self._finish)]
         recovered = recovery.recover(self, crashed=crashed)
         return replace(recovered, notes=[*begun, *recovered.notes, *restore_reports(home, recovered.kept)])
 
     def next_number(self) -> int:
-        """The next checkpoint number; after a takeover, far above the numbers that the former owner may still use."""
+        """The next number; far above the former owner's if that may still be uploading."""
         number = recovery.next_number(self.store)
         return -(-(number + SERIES // 2) // SERIES) * SERIES if self.contested else number

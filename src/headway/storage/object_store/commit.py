@@ -1,4 +1,4 @@
-"""Commit of uploaded files in an object store. Only the manifest, written last, makes them a checkpoint."""
+"""The commit of a checkpoint in an object store: the manifest, written after all files, is the commit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headway.storage.run import layout
 
 @dataclass(frozen=True)
 class StoreCommit:
-    """Commits checkpoints of one run. ``fence`` raises LeaseLost if another driver has taken over the run."""
+    """Commits checkpoints of one run. ``fence`` raises LeaseLost if another driver has taken it over."""
 
     store: ObjectStore
     fence: Callable[[], None]
@@ -31,7 +31,7 @@ class StoreCommit:
 
     @contextlib.contextmanager
     def _as_owner(self) -> Iterator[None]:
-        """Replace an error by LeaseLost if another driver has taken over the run, because that may be the cause."""
+        """Turn errors into LeaseLost if another driver has taken over the run, and may have swept files."""
         try:
             yield
         except (OSError, StorageError):
@@ -39,11 +39,7 @@ class StoreCommit:
             raise
 
     def commit(self, what: CommitRequest) -> SavedCheckpoint:
-        """Commit files that ranks have uploaded. If it raises, there is no checkpoint.
-
-        Args:
-            what: The ranks and the report of the files, and the checkpoint's name.
-        """
+        """Make a checkpoint of files that ranks have uploaded. If it raises, no checkpoint exists."""
         with self._as_owner():
             return self._commit(what)
 
@@ -65,14 +61,14 @@ class StoreCommit:
     def _written(
         self, manifest: Manifest, notes: list[tuple[int, Note]], validation: ValidationRecord | None
     ) -> SavedCheckpoint:
-        """Write the manifest, which makes it a checkpoint, and remove the ranks' notes."""
+        """Write the manifest, which is the commit, and remove the ranks' notes."""
         folder = self.store.at(folder_key(manifest.name))
         self._check_files(folder, manifest, notes)
         self.fence()
         if validation is not None:
             folder.put(layout.VALIDATION, validation_bytes(validation))
         folder.put(layout.MANIFEST, manifest_bytes(manifest))
-        with contextlib.suppress(StorageError):  # already committed; a sweep will remove the notes
+        with contextlib.suppress(StorageError):  # the checkpoint is committed; a later sweep removes the notes
             ranks = [rank for rank, _ in notes]
             self.store.delete(
                 [key(manifest.attempt, manifest.seq, rank) for key in (note_key, begun_key) for rank in ranks]
@@ -82,24 +78,24 @@ class StoreCommit:
         return replace(recovery.saved(self.store, manifest, validation), conflicts=conflicts, seconds=seconds)
 
     def _check_files(self, folder: ObjectStore, manifest: Manifest, notes: list[tuple[int, Note]]) -> None:
-        """Raise StorageError unless every file in a note was uploaded, by whichever rank."""
+        """StorageError unless every file that a note names exists, whichever rank had to upload it."""
         wrong = list(damage(folder, manifest, folder.sizes(), contents=False))
         wrong += [
-            f"{name} of rank {rank} is missing: another rank was to put it there, and did not"
+            f"{name} of rank {rank} is missing: another rank had to upload it and did not"
             for rank, note in notes
             for name in note.left
             if name not in (*manifest.files, *layout.BESIDE)
         ]
         if wrong:
-            raise StorageError(f"{folder.url} is not whole: {'; '.join(wrong)}")
+            raise StorageError(f"{folder.url} is incomplete: {'; '.join(wrong)}")
 
     def _adopted(self, name: str) -> dict[str, StoredFile]:
-        """Files that the user uploaded. They are read completely, because they have no checksums yet."""
+        """Files that the user has uploaded. They are read, because they have no checksums yet."""
         folder = self.store.at(folder_key(name))
         return checksums(folder, {file: size for file, size in folder.sizes().items() if file not in layout.BESIDE})
 
     def extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> SavedCheckpoint:
-        """Add a rank's files: a larger manifest replaces the old one, whose files stay unchanged."""
+        """Add the files of a rank: a larger manifest replaces the present one, whose files do not change."""
         with self._as_owner():
             return self._extend(path, attempt, seq, rank)
 

@@ -1,8 +1,8 @@
 """Download cache: one copy of a checkpoint for all processes of this machine, while any of them reads it.
 
-<tmp>/headway-copies-<user>/<which>/held       readers lock it shared; an exclusive lock permits removing everything
-<tmp>/headway-copies-<user>/<which>/making     locked by the process that downloads
-<tmp>/headway-copies-<user>/<which>/files-…    the copy, which exists once it is complete
+<tmp>/headway-copies-<user>/<hash>/held       locked by readers (shared), and to remove the copy (exclusive)
+<tmp>/headway-copies-<user>/<hash>/making     locked by the process that downloads
+<tmp>/headway-copies-<user>/<hash>/files-…    the copy, renamed to this name when it is complete
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextlib.contextmanager
 def copy_of(folder: ObjectStore) -> Iterator[Path]:
-    """A checkpoint's files on a local disk, for reading. If another process is downloading them, wait for it."""
+    """A local copy of a checkpoint's files, for reading. Only the first process downloads; others wait for it."""
     with _held(folder) as place:
         yield _copied(folder, place)
 
 
 @contextlib.contextmanager
 def held(folder: ObjectStore) -> Iterator[None]:
-    """Keep any copy of this checkpoint on this machine until the context ends."""
+    """Keep copies of this checkpoint, made by any process, until the context ends."""
     with _held(folder):
         yield
 
@@ -49,28 +49,28 @@ def _held(folder: ObjectStore) -> Iterator[Path]:
     try:
         yield place
     finally:
-        fcntl.flock(lock, fcntl.LOCK_UN)  # a process forked in the meantime holds a copy of the descriptor
+        fcntl.flock(lock, fcntl.LOCK_UN)  # a process that was forked meanwhile may hold a copy of the descriptor
         os.close(lock)
         _sweep(place.parent)
 
 
 def _sweep(copies: Path) -> None:
-    """Remove copies without readers: the one just released, and those of processes that were killed."""
+    """Remove the copies that no process holds, also those of killed processes."""
     for place in copies.glob("*"):
         with contextlib.suppress(OSError), open(place / "held") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.stat(place / "held").st_ino == os.fstat(lock.fileno()).st_ino:
-                gone = place.with_name(f".{place.name}.{secrets.token_hex(4)}")  # new readers do not look there
-                place.rename(gone)
-                shutil.rmtree(gone, ignore_errors=True)
-    for gone in copies.glob(".*.*"):  # left by a process that was killed during a sweep
-        shutil.rmtree(gone, ignore_errors=True)
+                trash = place.with_name(f".{place.name}.{secrets.token_hex(4)}")  # a name that no process looks up
+                place.rename(trash)
+                shutil.rmtree(trash, ignore_errors=True)
+    for trash in copies.glob(".*.*"):  # of removals that were interrupted
+        shutil.rmtree(trash, ignore_errors=True)
     with contextlib.suppress(OSError):
         copies.rmdir()
 
 
 def is_held(folder: ObjectStore) -> bool:
-    """Whether a process on this machine is reading this checkpoint."""
+    """Whether a process of this machine reads this checkpoint now."""
     return durable_fs.is_read(_place(folder) / "held")
 
 
@@ -79,7 +79,7 @@ def _place(folder: ObjectStore) -> Path:
 
 
 def _copies() -> Path:
-    """This user's directory of copies. Its name is predictable: if another user has taken it, the next one is used."""
+    """This user's directory of copies. If another user has taken the name, one with a number is used."""
     base = Path(tempfile.gettempdir(), f"{layout.COPIES}{os.getuid()}")
     for path in (base, *(base.with_name(f"{base.name}-{number}") for number in range(2, 100))):
         try:
@@ -88,7 +88,7 @@ def _copies() -> Path:
             return path
         if _is_ours(status):
             return path
-    raise StorageError(f"{base} and all that follow belong to somebody else: set TMPDIR to a directory of your own")
+    raise StorageError(f"{base} and all numbered ones belong to other users: set TMPDIR to a directory of your own")
 
 
 def _is_ours(status: os.stat_result) -> bool:
@@ -97,11 +97,11 @@ def _is_ours(status: os.stat_result) -> bool:
 
 
 def _open_held(place: Path) -> tuple[Path, int]:
-    """Take the shared lock. Returns its directory, created again if it was removed in the meantime, and descriptor."""
+    """Create a checkpoint's directory of copies and take its shared lock; retried if it is removed meanwhile."""
     while True:
         try:
             place.parent.mkdir(mode=0o700, exist_ok=True)
-            if not _is_ours(os.lstat(place.parent)):  # another user created it first
+            if not _is_ours(os.lstat(place.parent)):  # another user has just taken the name
                 place = _copies() / place.name
                 continue
             place.mkdir(exist_ok=True)

@@ -16,7 +16,7 @@ from headway.storage.object_store.base import with_retries
 
 @dataclass(frozen=True)
 class FsspecClient:
-    """A store on a filesystem; ``fs`` is an fsspec filesystem, and ``root`` a path on it."""
+    """A path ``root`` on the fsspec filesystem ``fs``."""
 
     fs: Any
     root: str
@@ -33,7 +33,7 @@ class FsspecClient:
     def identity(self) -> str:
         try:
             return f"{self.url} {self.fs.to_json()}"
-        except Exception:  # a user's own filesystem may lack this
+        except Exception:  # a user's own filesystem may not support it
             return self.url
 
     @property
@@ -64,7 +64,10 @@ class FsspecClient:
 
     @with_retries("written")
     def create(self, key: str, data: bytes) -> bool:
-        """Check, write, read back: most filesystems cannot create atomically. Reading reveals a concurrent write."""
+        """Write the key if it does not exist. Not atomic, as most filesystems have no such operation.
+
+        The content is read back, to detect another writer at the same time.
+        """
         self.fs.invalidate_cache()
         if self.fs.exists(self._key(key)):
             return False
@@ -113,13 +116,13 @@ class FsspecClient:
 
 
 def as_fsspec(filesystem: Any) -> Any:
-    """The fsspec filesystem itself, or a pyarrow filesystem wrapped as one."""
+    """A filesystem of fsspec or pyarrow, as one of fsspec."""
     if hasattr(filesystem, "pipe_file"):
         return filesystem
     if hasattr(filesystem, "open_output_stream"):
         inner = getattr(getattr(filesystem, "handler", None), "fs", None)
         if inner is not None and hasattr(inner, "pipe_file"):
-            return inner  # an fsspec filesystem wrapped by pyarrow
+            return inner  # pyarrow's wrapper of an fsspec filesystem
         from fsspec.implementations.arrow import ArrowFSWrapper
 
         return ArrowFSWrapper(filesystem)
@@ -128,13 +131,13 @@ def as_fsspec(filesystem: Any) -> Any:
 
 
 def opened(url: str) -> FsspecClient:
-    """Whatever fsspec knows this address to be; else pyarrow."""
+    """The client for a URI that fsspec can open."""
     try:
         import fsspec
     except ImportError:
         raise ConfigError(f"storage_path {url!r} needs the package fsspec: pip install 'headway[remote]'") from None
     try:
         fs, path = fsspec.core.url_to_fs(url)
-    except Exception as error:  # third-party code: it may connect, and may lack arguments or libraries
+    except Exception as error:  # third-party code: it may connect, or lack arguments or libraries
         raise ConfigError(f"storage_path {url!r} cannot be opened: {error}") from None
     return FsspecClient(fs, path)

@@ -1,8 +1,7 @@
 """Leases of runs in an object store: an object that the owner renews, because there are no locks across machines.
 
-A driver that finds a lease without recent renewals takes it over. An owner with a recent renewal can therefore write
-safely. One without (its machine was suspended, for example) must check the lease before it writes. If it no longer owns
-the lease, it never writes again.
+A lease that was not renewed for a while can be taken over. An owner that renewed recently is therefore safe. An owner
+that did not (its machine was suspended) must read the lease before it writes, and never writes again if it was lost.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from headway.storage.run import layout
 _logger = logging.getLogger(__name__)
 
 RENEW_S = 5.0
-EXPIRE_S = 20.0  # time without a renewal after which a lease may be taken over
-SAFE_S = 12.0  # time after a renewal in which no other driver can have taken over
-SETTLE_S = 1.0  # wait after a takeover, in case another driver takes over at the same time
+EXPIRE_S = 20.0  # without a renewal, until it can be taken over
+SAFE_S = 12.0  # after a renewal, during which it cannot have been taken over
+SETTLE_S = 1.0  # after a takeover, to detect another one at the same time
 _SHAPE = {
     "?owner": str,
     "?token": str,
@@ -42,11 +41,11 @@ _SHAPE = {
 
 
 class LeaseLost(StorageError):
-    """Another driver has taken over the run, so this one starts no further attempt."""
+    """Another driver has taken over the run: no further attempt is possible."""
 
 
 class Lease:
-    """A lease, owned until ``release`` unless another driver takes it over while this process is suspended."""
+    """A lease that this process owns from ``take`` to ``release``, unless another takes it over."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -62,7 +61,7 @@ class Lease:
         self._renewed = 0.0
         self._lost: str | None = None
         self._renewing = threading.Lock()
-        self.taken_over = False  # from an owner that may still be running on another machine
+        self.taken_over = False  # from an owner that may still be running
 
     def take(self) -> None:
         self.taken_over = _await_end(self._store)
@@ -83,26 +82,27 @@ class Lease:
         return found is not None and found.get("token") == self._mine["token"]
 
     def renew(self) -> None:
-        """Renew the lease, or notice that it was taken over. Never takes it back."""
+        """Renew the lease, or detect that it was taken over. A lost lease is never taken back."""
         with self._renewing:
             if self._lost is not None:
                 return
             began = _now()
             found = read(self._store)
             if not self._is_mine(found):
-                self._lost = str((found or {}).get("owner", "another process, which is through with it,"))
+                self._lost = str((found or {}).get("owner", "another process, which has finished,"))
                 return
             self._beat += 1
             self._store.put(layout.LOCK, self._content())
             self._renewed = began
 
     def check(self) -> None:
-        """Raise LeaseLost if the run was taken over, so that nothing is written. Cheap after a recent renewal."""
+        """LeaseLost if the lease was taken over: then the run must not be written to. Free after a recent renewal."""
         if self._lost is None and _now() - self._renewed > SAFE_S:
             self.renew()
         if self._lost is not None:
             raise LeaseLost(
-                f"{self._lost} has taken this run over, because nothing was heard of us for {EXPIRE_S:.0f} seconds"
+                f"{self._lost} has taken this run over, because this process did not renew its lease for "
+                f"{EXPIRE_S:.0f} seconds"
             )
 
     def release(self) -> None:
@@ -113,12 +113,12 @@ class Lease:
 
 
 def _now() -> float:
-    """The time on a clock that continues while the machine is suspended."""
+    """A clock that also runs while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def read(store: ObjectStore) -> dict[str, Any] | None:
-    """The owner's description of itself; None if the lease does not exist or is damaged."""
+    """The content of the lease; None if there is none or it is damaged."""
     try:
         content: dict[str, Any] = json.loads(store.read(layout.LOCK))
         conform(content, _SHAPE)
@@ -128,23 +128,22 @@ def read(store: ObjectStore) -> dict[str, Any] | None:
 
 
 def is_held(store: ObjectStore) -> bool:
-    """Whether an owner renewed the lease recently, by the owner's clock."""
+    """Whether an owner has renewed the lease recently, by its own clock."""
     found = read(store)
     return found is not None and not _owner_exited(found) and abs(time.time() - found.get("time", 0)) < EXPIRE_S
 
 
 def _await_end(store: ObjectStore) -> bool:
-    """Wait until the lease is free or expired. Returns whether it expired while its owner may still be alive.
+    """Wait until the lease is free or expired. Whether it was taken from an owner that may still be running.
 
-    Raises:
-        StorageError: The owner renewed it in the meantime, so the run is open.
+    StorageError if the owner renews it meanwhile.
     """
     first = read(store)
     if first is None:
         return False
     if not _owner_exited(first):
         owner = printable(first.get("owner", "another process"))
-        _logger.warning(f"run {store.url} was left open by {owner}: is it alive?")
+        _logger.warning(f"run {store.url} was not closed by {owner}: checking whether it is still running")
     began = time.monotonic()
     while not _owner_exited(first) and time.monotonic() - began < EXPIRE_S:
         time.sleep(RENEW_S / 5)
@@ -165,7 +164,7 @@ def _is_open(store: ObjectStore, found: dict[str, Any] | None) -> StorageError:
 
 
 def _owner_exited(found: dict[str, Any]) -> bool:
-    """Whether its owner was a process of this machine that has exited."""
+    """Whether the owner was a process of this machine that has exited."""
     if (found.get("host"), found.get("boot")) != (socket.gethostname(), boot_id()):
         return False
     namespace, _, _ = str(found.get("process")).partition(" ")
@@ -174,7 +173,7 @@ def _owner_exited(found: dict[str, Any]) -> bool:
 
 
 def _process(pid: int) -> str:
-    """The unique identity of a process: its PID namespace and start time."""
+    """A unique identity of a process: its pid namespace and start time."""
     try:
         began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
         return f"{os.readlink('/proc/self/ns/pid')} {began}"
@@ -196,8 +195,8 @@ class Repeating:
         while not self._stop.wait(self._every_s):
             try:
                 self._work()
-            except Exception as error:  # the store may be reachable again the next time
-                _logger.debug("%s failed and is tried again: %r", self._thread.name, error)
+            except Exception as error:  # top of a loop: the store may be reachable again the next time
+                _logger.debug("%s failed and will be retried: %r", self._thread.name, error)
 
     def stop(self) -> None:
         self._stop.set()

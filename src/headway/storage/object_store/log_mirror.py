@@ -1,8 +1,8 @@
 """Mirror of a run's journal, metrics and logs: written on this machine, copied to the store as they grow.
 
-An object store cannot append. The files are therefore in a *home* directory on this machine, and the store has a copy
-that is a few seconds old. Checkpoints never pass through this module. A home may be deleted while no run is open,
-because the store has everything.
+An object store cannot append. The files are therefore written to a *home* directory on this machine and copied to the
+store every few seconds. Checkpoints do not pass through here. The home of a closed run may be deleted: the store has
+everything.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from headway.storage.object_store.lease import RENEW_S, Lease, Repeating
 from headway.storage.run import layout
 from headway.storage.run.failure_bundle import SUMMARY
 
-SHARE = 20  # the pause between two copies, relative to the time of the last one, so that copying stays cheap
+SHARE = 20  # pause between copies, as a multiple of the duration of the last one
 
 _GROWING = (layout.JOURNAL, layout.METRICS, layout.DATA)
 
 
 def home_of(store: ObjectStore) -> Path:
-    """The home directory of a run in this store, on this machine."""
+    """The home directory of a run in a store."""
     storage, _, name = store.url.rpartition("/")
     slug = re.sub(r"[^A-Za-z0-9.-]+", "_", storage)[-60:].strip("_")
     digest = hashlib.sha256(store.up(1).identity.encode()).hexdigest()[:8]
@@ -35,7 +35,7 @@ def home_of(store: ObjectStore) -> Path:
 
 
 def fetch_record(store: ObjectStore, home: Path) -> None:
-    """Fetch the description and the growing files. Local files that begin with the store's copy are newer and stay."""
+    """Fetch description, journal and metrics, unless the local file starts with the store's copy: then it is newer."""
     for name in (layout.DESCRIPTION, *_GROWING):
         path = home / name
         try:
@@ -50,10 +50,10 @@ def fetch_record(store: ObjectStore, home: Path) -> None:
 
 
 def fetch_logs(store: ObjectStore, home: Path) -> None:
-    """Fetch the logs from before this opening, so that new output is appended and the store's copy keeps them.
+    """Fetch the logs of former openings, so that new lines are appended to them.
 
-    Must be called before :func:`fetch_record`: if the local journal continues where the store's copy ends, no other
-    machine has written logs either, and the local logs are newer.
+    To be called before :func:`fetch_record`: if the local journal continues the store's copy, no other machine has
+    written logs either, and the local ones are newer.
     """
     with contextlib.suppress(FileNotFoundError):
         theirs, mine = store.read(layout.JOURNAL), home / layout.JOURNAL
@@ -70,7 +70,7 @@ def fetch_logs(store: ObjectStore, home: Path) -> None:
 
 
 def fetch_failures(store: ObjectStore, home: Path) -> None:
-    """Fetch the summary of each failure; stacks, logs and functions stay in the store."""
+    """Fetch the summary of each failure, without stacks, logs and functions."""
     for key in store.sizes(layout.FAILURES):
         if key.endswith(f"/{SUMMARY}") and layout.is_inner_path(key):
             (home / key).parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def fetch_failures(store: ObjectStore, home: Path) -> None:
 
 
 def fetch_growing_logs(store: ObjectStore, home: Path) -> None:
-    """Fetch the rank logs that have grown since the last fetch."""
+    """Fetch the ranks' logs that have grown since the last call."""
     (home / layout.LOGS).mkdir(exist_ok=True)
     for key, size in store.sizes(layout.LOGS).items():
         name = key.rpartition("/")[2]
@@ -88,21 +88,21 @@ def fetch_growing_logs(store: ObjectStore, home: Path) -> None:
 
 
 def remove_leftovers(home: Path) -> None:
-    """Remove files that killed processes did not finish uploading. The caller holds the lock."""
+    """Remove unsent files of killed processes. The lock must be held."""
     spools = (path for kind in (".dict-*", ".headway-save-*") for path in home.glob(kind))
     for path in (layout.staging(home), *spools):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def clear_home(home: Path) -> None:
-    """Remove the local files of a run that no longer exists in the store."""
+    """Remove the files of a former run that was deleted from the store."""
     for path in (home / layout.DESCRIPTION, *(home / name for name in _GROWING), *(home / layout.LOGS).glob("*")):
         path.unlink(missing_ok=True)
     shutil.rmtree(home / layout.FAILURES, ignore_errors=True)
 
 
 class Mirror:
-    """Copies changed files to the store periodically, and a last time in ``close``."""
+    """Copies changed files to the store periodically, and once more in ``close``."""
 
     def __init__(self, home: Path, store: ObjectStore, lease: Lease) -> None:
         self._home = home
@@ -142,11 +142,11 @@ class Mirror:
         return [path for path in found if path.is_file()]
 
     def close(self) -> str | None:
-        """Copy a last time and release the lease. Returns an error message instead of raising: the run has ended."""
+        """Copy the last changes and release the lease. An error message, or None."""
         self._thread.stop()
         try:
             self.copy()
             self._lease.release()
-        except Exception as error:  # the run has ended, so report any error instead
+        except Exception as error:  # the run has ended: report the error instead of raising it
             return f"journal and logs could not be copied to {self._store.url}: {error}; they are in {self._home}"
         return None

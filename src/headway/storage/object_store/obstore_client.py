@@ -1,4 +1,4 @@
-"""Client for S3, Google Cloud Storage and Azure, through obstore: parts are transferred in parallel."""
+"""Client for S3, Google Cloud Storage and Azure, based on obstore, with parallel transfers of parts."""
 
 from __future__ import annotations
 
@@ -27,10 +27,13 @@ _MISSING = (
 
 @dataclass(frozen=True)
 class ObstoreClient:
-    """A store in a bucket: ``root`` is the bucket (``s3://bucket``), ``prefix`` a key prefix in it.
+    """A prefix in a bucket.
 
-    ``query`` contains obstore options, as in ``endpoint=http://127.0.0.1:9000&region=eu-1``. Other settings come from
-    the environment and from the configuration of the cloud's own tools.
+    Args:
+        root: The bucket (``s3://bucket``).
+        prefix: The prefix of all keys.
+        query: Options of obstore, as in ``endpoint=http://127.0.0.1:9000&region=eu-1``. Others come from the
+            environment and the cloud's configuration files.
     """
 
     root: str
@@ -39,7 +42,7 @@ class ObstoreClient:
 
     @classmethod
     def parse(cls, address: str) -> ObstoreClient:
-        """Parse an address such as ``s3://bucket/runs?region=eu-1``."""
+        """The client for a URI such as ``s3://bucket/runs?region=eu-1``."""
         url, _, query = address.partition("?")
         scheme, _, rest = url.partition("://")
         bucket, _, prefix = rest.partition("/")
@@ -102,7 +105,7 @@ class ObstoreClient:
 
     @with_retries("written")
     def upload(self, key: str, path: Path) -> None:
-        parts = max(PART, path.stat().st_size // 9000)  # S3 accepts at most ten thousand
+        parts = max(PART, path.stat().st_size // 9000)  # S3 allows 10,000 parts
         self._client.put(self._key(key), path, chunk_size=parts, max_concurrency=CONCURRENCY)
 
     @with_retries("read")
@@ -118,7 +121,7 @@ class ObstoreClient:
         return self._read(key, size, lambda part, start: None)
 
     def _read(self, key: str, size: int, keep: Callable[[Any, int], object]) -> str:
-        """Fetch parts in parallel, hash them in order as they arrive, and return the SHA-256."""
+        """Read parts in parallel; their checksum is computed in order as they arrive."""
         digest = hashlib.sha256()
 
         def fetch(start: int) -> Any:
@@ -153,7 +156,7 @@ _PROTOCOLS = {"s3a": "s3", "gcs": "gs", "az": "abfs", "azure": "abfs", "abfss": 
 
 
 def _in_order(pool: ThreadPoolExecutor, fetch: Any, starts: Iterable[int]) -> Iterator[Any]:
-    """Results in the order of their requests. At most twice as many are in memory as are in transfer."""
+    """Results in the order of their requests, with at most ``2 * CONCURRENCY`` of them in memory."""
     ahead: deque[Future[Any]] = deque()
     for start in starts:
         ahead.append(pool.submit(fetch, start))
@@ -193,7 +196,7 @@ def _options(root: str, query: str) -> dict[str, Any]:
 
 
 def _aws_credentials() -> Any:
-    """A credential provider from boto3, if installed, for profiles and SSO. obstore reads environment keys itself."""
+    """Credentials from boto3 (profiles, single sign-on) if it is installed; obstore itself reads environment keys."""
     if has_aws_keys() or importlib.util.find_spec("boto3") is None:
         return None
     import boto3

@@ -1,9 +1,9 @@
 """Recovery of the checkpoints in an object store: as in a directory, but by listing instead of renaming.
 
-1. Complete saves that were not committed are committed, if every rank that gives files has done so.
+1. Complete saves that the driver did not commit are committed, if all ranks that save have saved.
 2. Directories without a manifest, and notes, are swept.
-3. The sizes of all files are compared with the store's own list; after a crash, every byte of the newest checkpoint is
-   read. The manifest of a damaged checkpoint is renamed, so that the files no longer count as a checkpoint.
+3. The file sizes of all checkpoints are compared with the store's listing; after a crash also every byte of the newest.
+   The manifest of a damaged checkpoint is renamed, so that no reader takes it for a checkpoint.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NOTE = re.compile(r"(\d+)\.(\d+)\.rank-(\d+)\.(json|begun)")
 
 
 class Committer(Protocol):
-    """The backend that commits recovered saves."""
+    """Commits checkpoints to a store."""
 
     @property
     def store(self) -> ObjectStore: ...
@@ -48,7 +48,7 @@ class Listing:
 
     folders: dict[str, dict[str, int]]
     notes: dict[str, tuple[int, int, int]]  # key -> attempt, seq, rank
-    begun: dict[str, tuple[int, int, int]]  # the same for ranks that announced an upload
+    begun: dict[str, tuple[int, int, int]]  # the same for uploads that have started
 
 
 def saved(store: ObjectStore, manifest: Manifest, validation: ValidationRecord | None) -> SavedCheckpoint:
@@ -57,7 +57,7 @@ def saved(store: ObjectStore, manifest: Manifest, validation: ValidationRecord |
 
 
 def validation_of(folder: ObjectStore) -> ValidationRecord | None:
-    """The validation record; None if no validation was requested."""
+    """The validation record of a checkpoint; None if there is none."""
     try:
         return parse_validation(f"{folder.url}/{layout.VALIDATION}", folder.read(layout.VALIDATION))
     except FileNotFoundError:
@@ -81,7 +81,7 @@ def listing(store: ObjectStore) -> Listing:
 
 
 def survey(store: ObjectStore, known: Listing | None = None) -> Survey:
-    """List the checkpoints and check file sizes, without changes. Repeat if one vanishes in the meantime."""
+    """List checkpoints and compare file sizes, without changing anything. Repeated if one disappears meanwhile."""
     for _ in range(1 if known is not None else LOOKS):
         found, vanished = _look(store, known or listing(store))
         if not vanished:
@@ -90,7 +90,7 @@ def survey(store: ObjectStore, known: Listing | None = None) -> Survey:
 
 
 def _look(store: ObjectStore, known: Listing) -> tuple[Survey, bool]:
-    """The survey, and whether a checkpoint vanished in the meantime."""
+    """The checkpoints, and whether any disappeared during the listing."""
     vanished = False
     folders = known.folders
     names = [name for name, files in folders.items() if layout.MANIFEST in files]
@@ -99,7 +99,7 @@ def _look(store: ObjectStore, known: Listing) -> tuple[Survey, bool]:
     for name, data in zip(names, _manifests(store, names), strict=True):
         folder = store.at(folder_key(name))
         if data is None:
-            vanished = True  # it is being removed
+            vanished = True  # it is being deleted
             continue
         try:
             manifest = parse_manifest(f"{folder.url}/{layout.MANIFEST}", data)
@@ -173,13 +173,13 @@ def _commit_complete_saves(backend: Committer) -> Iterator[str]:
         except LeaseLost:
             raise
         except StorageError as error:
-            yield f"what was saved in report {seq} when the run was cut off cannot be kept: {error}"
+            yield f"report {seq} was saved when the run was interrupted, but its files cannot be kept: {error}"
             continue
-        yield f"{name} (report {seq}) was saved when the run was cut off, and is kept"
+        yield f"{name} (report {seq}) was saved when the run was interrupted, and is kept"
 
 
 def _note(store: ObjectStore, key: str) -> Note | None:
-    """Read a note; None if it is damaged, in which case its save counts as incomplete."""
+    """The note at a key; None if it is damaged: then its save counts as incomplete."""
     try:
         return Note.from_json(store.read(key))
     except ValueError:
@@ -187,14 +187,14 @@ def _note(store: ObjectStore, key: str) -> Note | None:
 
 
 def _all_there(known: Listing, notes: Collection[Note]) -> bool:
-    """Whether the store has exactly the files that the ranks uploaded or left to other ranks."""
+    """Whether the store holds exactly the files in the notes, uploaded by their rank or left to another."""
     for note in notes:
-        there = known.folders.get(note.adopted or note.name or "", {})
+        present = known.folders.get(note.adopted or note.name or "", {})
         named = {name for each in notes for name in each.files}
-        if any(name not in there for name in (*note.files, *note.left)):
+        if any(name not in present for name in (*note.files, *note.left)):
             return False
-        if not note.adopted and set(there) - named - set(layout.BESIDE):
-            return False  # another rank had not finished its upload
+        if not note.adopted and set(present) - named - set(layout.BESIDE):
+            return False  # another rank's upload is unfinished
     return True
 
 
@@ -203,8 +203,12 @@ def sweep(
 ) -> None:
     """Remove notes and directories without a manifest.
 
-    For one attempt, remove only its notes, except those of reports in ``keep``, and only its numbered directories in
-    ``names``: the next attempt may already be writing to a directory that the user named.
+    Args:
+        store: The store, rooted at the run.
+        attempt: Remove only notes of this attempt and directories in ``names``; None: all.
+        names: Names of checkpoints reserved for the attempt. Names that the user has chosen are skipped, because the
+            next attempt may already be using them.
+        keep: Reports whose notes stay.
     """
     known = listing(store)
     said = {**known.notes, **known.begun}
@@ -247,4 +251,4 @@ def _set_aside(store: ObjectStore, name: str, wrong: str) -> str:
     folder = store.at(folder_key(name))
     folder.put(SET_ASIDE, folder.read(layout.MANIFEST))
     folder.delete([layout.MANIFEST])
-    return f"{name} is damaged and is not used ({wrong}); its manifest is now called {SET_ASIDE}"
+    return f"{name} is damaged and is not used ({wrong}); its manifest was renamed to {SET_ASIDE}"

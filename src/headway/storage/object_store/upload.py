@@ -1,8 +1,8 @@
 """Upload of a rank's files to their final keys in an object store, followed by a note.
 
 checkpoints/checkpoint_000003/…                      the files
-checkpoints/.staging/<attempt>.<seq>.rank-<r>.begun  announces that this rank uploads files
-checkpoints/.staging/<attempt>.<seq>.rank-<r>.json   the note: lists the uploaded files, written last
+checkpoints/.staging/<attempt>.<seq>.rank-<r>.begun  this rank has started to upload
+checkpoints/.staging/<attempt>.<seq>.rank-<r>.json   the rank's note: its upload is complete
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ FILES_AT_ONCE = 4
 
 @dataclass(frozen=True)
 class RankUpload:
-    """The files of one rank for one report, on a local disk, and their destination.
+    """The local files of one rank for one report, and their destination.
 
-    This rank uploads the files in ``mine``. Other ranks upload the other names, whose contents are only compared.
+    ``mine`` are the names that this rank uploads. Other ranks upload the others: this rank only compares their content.
     """
 
     store: ObjectStore  # rooted at the run
@@ -50,30 +50,36 @@ class RankUpload:
     seq: int
     rank: int
     source: Path
-    folder: str  # name of the checkpoint's directory
-    given: Inventory  # content of the source directory
+    folder: str  # of the checkpoint
+    given: Inventory  # of the source
     names: tuple[str, ...]
     mine: frozenset[str]
-    key: Key | None = None  # the run's key
-    frozen: bool = False  # whether the files must be unchanged since the report
+    key: Key | None = None  # of the run
+    frozen: bool = False  # the files must be unchanged since the report
 
     @property
     def destination(self) -> dict[str, Any]:
-        """The destination as JSON-serializable data."""
+        """The destination, as plain data for a hand-off."""
         return {"folder": self.folder, "names": list(self.names), "mine": sorted(self.mine)}
 
     @classmethod
-    def of(cls, store: ObjectStore, handed_over: Handoff, key: Key) -> RankUpload:
-        """The upload recorded in a worker's hand-off."""
-        there = handed_over.upload
-        assert there is not None, "in a run in a store, files go there"
-        names, mine = tuple(there["names"]), frozenset(there["mine"])
-        who = (handed_over.attempt, handed_over.seq, handed_over.rank)
-        aside = handed_over.aside
-        return cls(store, *who, aside, there["folder"], inventory_at(aside), names, mine, key)
+    def of(cls, store: ObjectStore, handoff: Handoff, key: Key) -> RankUpload:
+        """The upload of a hand-off.
+
+        Args:
+            store: The store, rooted at the run.
+            handoff: The hand-off of a worker.
+            key: The run's key.
+        """
+        to = handoff.upload
+        assert to is not None, "hand-offs of a run in a store have a destination"
+        names, mine = tuple(to["names"]), frozenset(to["mine"])
+        report = (handoff.attempt, handoff.seq, handoff.rank)
+        aside = handoff.aside
+        return cls(store, *report, aside, to["folder"], inventory_at(aside), names, mine, key)
 
     def moved_to(self, aside: Path) -> RankUpload:
-        """The same upload after its files were moved."""
+        """The upload after its files were moved."""
         return replace(self, source=aside, given=inventory_at(aside), frozen=False)
 
 
@@ -90,14 +96,14 @@ def folder_key(name: str) -> str:
 
 
 def inventory_at(source: Path, *, shared: bool = False) -> Inventory:
-    """The inventory of a directory whose files will be uploaded."""
+    """The inventory of a local directory, without its staging directory."""
     return Inventory.of(source, leave_out=source / layout.STAGING, shared=shared)
 
 
 def send(rank_upload: RankUpload, note: Note) -> Note:
-    """Upload the files, then the note. Returns the note."""
+    """Upload the files and then the note, which is returned."""
     note = with_source(note, rank_upload.source)
-    if note.world_size > 1:  # so that other ranks' files do not count as complete if this upload fails
+    if note.world_size > 1:  # if this rank dies, the others' files must not seem complete
         rank_upload.store.put(begun_key(rank_upload.attempt, rank_upload.seq, rank_upload.rank), b"")
     target = rank_upload.store.at(folder_key(rank_upload.folder))
     files = _send_files(rank_upload, target)
@@ -109,14 +115,14 @@ def send(rank_upload: RankUpload, note: Note) -> Note:
 
 
 def _send_files(rank_upload: RankUpload, target: ObjectStore) -> dict[str, StoredFile]:
-    """Upload each file in a consistent state, even if a program writes to it. Returns sizes and checksums."""
+    """Upload the files, each in one consistent state, and return sizes and checksums. Changing files are retried."""
     until = time.monotonic() + PATIENCE_S
     done: dict[str, StoredFile] = {}
     pending = list(rank_upload.names)
     while pending:
         before = {name: state for name in pending if (state := _state(rank_upload, name)) is not None}
         written = {name for name in before if _is_open_for_writing(rank_upload.source / name)}
-        with ThreadPoolExecutor(2 * FILES_AT_ONCE) as pool:  # half for uploads, half for checksums
+        with ThreadPoolExecutor(2 * FILES_AT_ONCE) as pool:  # half upload, half compute checksums
             sums = {name: pool.submit(_checksum, rank_upload.source / name) for name in before}
             sent = {name: pool.submit(_sent, target, name, rank_upload) for name in before if name in rank_upload.mine}
             found = {name: each.result() for name, each in sums.items()}
@@ -146,7 +152,7 @@ def _check_all(rank_upload: RankUpload, done: Collection[str]) -> None:
 
 
 def _state(rank_upload: RankUpload, name: str) -> FileState | None:
-    """The file's current state; None if it has vanished."""
+    """The state of a file; None if it has vanished. Incomplete if it must not change and did."""
     try:
         state = FileState.of(rank_upload.source / name)
     except FileNotFoundError:
@@ -164,7 +170,7 @@ def _checksum(path: Path) -> str | None:
 
 
 def _is_open_for_writing(path: Path) -> bool:
-    """Whether the file's content may change although its state stays the same."""
+    """Whether a process has the file open for writing, so that its content may change without its state."""
     try:
         return durable_fs.is_open_for_writing(path)
     except FileNotFoundError:
@@ -188,28 +194,28 @@ def get_note(store: ObjectStore, attempt: int, seq: int, rank: int) -> Note:
     try:
         return Note.from_json(store.read(note_key(attempt, seq, rank)))
     except FileNotFoundError:
-        raise StorageError(f"the files of rank {rank} for report {seq} are gone from {where}") from None
+        raise StorageError(f"the files of rank {rank} for report {seq} are missing in {where}") from None
     except ValueError as error:
-        raise StorageError(f"what rank {rank} said of its files for report {seq} is damaged: {error}") from error
+        raise StorageError(f"the note of rank {rank} for report {seq} is damaged: {error}") from error
 
 
 def check_adopted(store: ObjectStore, path: str) -> tuple[str, dict[str, StoredFile]]:
-    """The name and files of a directory that the user uploaded to the run's checkpoints. StorageError if unsuitable."""
+    """The name and files of a directory among the run's checkpoints to which the user has uploaded files."""
     checkpoints = store.at(layout.CHECKPOINTS)
     parent, _, name = path.rstrip("/").rpartition("/")
     if parent.strip("/") not in (checkpoints.path.strip("/"), checkpoints.url.strip("/")) or name.startswith("."):
-        raise StorageError(f"{path} is not a folder in {checkpoints.url}: only such ones need no upload")
+        raise StorageError(f"{path} is not a directory in {checkpoints.url}: only such ones need no upload")
     check_name(name)
     found = checkpoints.at(name).sizes()
     if not found:
         raise StorageError(f"the reported checkpoint {path} holds no file: write it before you report it")
     if layout.MANIFEST in found:
-        raise StorageError(f"{path} is a checkpoint already: write the next one into another folder")
+        raise StorageError(f"{path} is already a checkpoint: write the next one into another directory")
     return name, {file: StoredFile(size) for file, size in found.items() if file not in layout.BESIDE}
 
 
 def differing(notes: Sequence[tuple[int, Note]]) -> Iterator[FileConflict]:
-    """Files whose contents differed between ranks. The rank that first claimed the name uploaded the file."""
+    """Files that differ between ranks. The file of the rank that claimed the name first was uploaded."""
     said = dict(notes)
     owners = {name: rank for rank, note in notes for name in note.files}
     for name, owner in owners.items():

@@ -1,4 +1,4 @@
-"""Lookup of the object-store client for a URI.
+"""Object stores by URI: selects the client for a URI or filesystem.
 
 s3://, gs://, az:// …       obstore
 any other scheme            fsspec
@@ -17,7 +17,7 @@ _OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl
 
 
 def open_store(path: str | os.PathLike[str], filesystem: Any = None) -> ObjectStore:
-    """The store at a URI (``s3://bucket/runs``), or at a path of ``filesystem``. Loads the client that it needs."""
+    """The store at a URI (``s3://bucket/runs``), or at a path of ``filesystem``. Imports only the client it needs."""
     text = os.fspath(path)
     if filesystem is not None:
         from headway.storage.object_store.fsspec_client import FsspecClient, as_fsspec
@@ -33,7 +33,7 @@ def open_store(path: str | os.PathLike[str], filesystem: Any = None) -> ObjectSt
 
 
 def is_remote(path: str | os.PathLike[str] | None, filesystem: Any = None) -> bool:
-    """Whether a path needs an object store. Local directories do not, whatever their names."""
+    """Whether a path is in an object store, not in a local directory."""
     if filesystem is not None:
         return not is_local_filesystem(filesystem)
     return path is not None and scheme_of(os.fspath(path)) not in ("", "file")

@@ -14,15 +14,22 @@ from headway.storage.object_store.base import ObjectStore
 from headway.storage.run import layout
 
 FILES_AT_ONCE = 4
-SET_ASIDE = f"{layout.MANIFEST}{layout.DAMAGED}"  # name of a damaged checkpoint's manifest
+SET_ASIDE = f"{layout.MANIFEST}{layout.DAMAGED}"  # the manifest of a damaged checkpoint
 
 
 def damage(folder: ObjectStore, manifest: Manifest, sizes: Mapping[str, int], *, contents: bool) -> Iterator[str]:
-    """All differences from the commit; with ``contents``, every byte is read."""
+    """The differences between a checkpoint and its manifest, one sentence each.
+
+    Args:
+        folder: The store, rooted at the checkpoint.
+        manifest: Its manifest.
+        sizes: The sizes of its files.
+        contents: Also read and compare every byte.
+    """
     whole = []
     for name, stored in manifest.files.items():
         if name == layout.METADATA:
-            continue  # users may replace it; older manifests list it
+            continue  # it may change; older manifests name it
         if name not in sizes:
             yield f"{name} is missing"
         elif sizes[name] != stored.size:
@@ -39,31 +46,31 @@ def damage(folder: ObjectStore, manifest: Manifest, sizes: Mapping[str, int], *,
 
 
 def checksums(folder: ObjectStore, sizes: Mapping[str, int]) -> dict[str, StoredFile]:
-    """Read every byte of these files. Returns their sizes and checksums."""
+    """Read every byte of these files; their sizes and checksums."""
     with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
         sums = pool.map(lambda name: folder.checksum(name, sizes[name]), sizes)
     return {name: StoredFile(sizes[name], digest) for name, digest in zip(sizes, sums, strict=True)}
 
 
 def contents_of(folder: ObjectStore) -> dict[str, StoredFile]:
-    """Every file of a checkpoint, from its manifest, or from the store's list for a directory that never had one."""
+    """The files of a checkpoint, from its manifest or, if it never had one, from the store's listing."""
     try:
         data = folder.read(layout.MANIFEST)
     except FileNotFoundError:
         found = {name: StoredFile(size) for name, size in folder.sizes().items() if name not in layout.BESIDE}
         if SET_ASIDE in found or _is_of_a_run(folder):
-            raise StorageError(f"{folder.url} is no checkpoint: it has no manifest (damaged, or not whole)") from None
+            raise StorageError(f"{folder.url} is no checkpoint: it has no manifest (damaged or incomplete)") from None
         if not found:
-            raise StorageError(f"checkpoint {folder.url} is not there (deleted, or of another store?)") from None
+            raise StorageError(f"checkpoint {folder.url} does not exist (deleted, or of another store?)") from None
         if not all(map(layout.is_inner_path, found)):
-            raise StorageError(f"checkpoint {folder.url} has files whose names lead out of its directory") from None
+            raise StorageError(f"checkpoint {folder.url} has file names that point outside its directory") from None
         return found
     files = parse_manifest(f"{folder.url}/{layout.MANIFEST}", data).files
     return {name: stored for name, stored in files.items() if name != layout.METADATA}
 
 
 def _is_of_a_run(folder: ObjectStore) -> bool:
-    """Whether the directory is among a run's checkpoints, where only a manifest makes a checkpoint."""
+    """Whether this is a directory among a run's checkpoints, where every checkpoint has a manifest."""
     if folder.up(1).path.rpartition("/")[2] != layout.CHECKPOINTS:
         return False
     try:
@@ -73,7 +80,13 @@ def _is_of_a_run(folder: ObjectStore) -> bool:
 
 
 def fetch(folder: ObjectStore, files: Mapping[str, StoredFile], target: Path) -> None:
-    """Download files to a local directory and verify every byte, and download the current metadata as well."""
+    """Download files to a directory and verify their checksums. The current metadata is downloaded, too.
+
+    Args:
+        folder: The store, rooted at the checkpoint.
+        files: The files, with their checksums if known.
+        target: The local directory, created if necessary.
+    """
     target.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileNotFoundError):
         (target / layout.METADATA).write_bytes(folder.read(layout.METADATA))

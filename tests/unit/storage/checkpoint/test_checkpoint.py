@@ -32,7 +32,7 @@ def test_a_checkpoint_is_a_path_and_no_more(tmp_path: Path) -> None:
     assert checkpoint == Checkpoint(str(tmp_path))
     assert hash(checkpoint) == hash(Checkpoint(tmp_path))
     assert repr(checkpoint) == f"Checkpoint('{tmp_path}')"
-    with pytest.raises(StorageError, match="is not there"), Checkpoint(tmp_path / "gone").as_directory():
+    with pytest.raises(StorageError, match="does not exist"), Checkpoint(tmp_path / "gone").as_directory():
         pass
 
 
@@ -48,7 +48,7 @@ def test_a_checkpoint_that_goes_while_it_is_opened_is_said_to_be_gone(
         lock(fd, operation)
 
     monkeypatch.setattr(fcntl, "flock", discard_first)
-    with pytest.raises(StorageError, match="is not there"), Checkpoint(saved.path).as_directory():
+    with pytest.raises(StorageError, match="does not exist"), Checkpoint(saved.path).as_directory():
         pass
 
 

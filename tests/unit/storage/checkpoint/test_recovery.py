@@ -192,7 +192,7 @@ def test_saves_that_nobody_heard_of_are_kept(tmp_path: Path) -> None:
     assert [saved.manifest.seq for saved in recovered.kept] == [0, 1]
     for saved in recovered.kept:
         check_whole(saved)
-    assert recovered.notes == ["checkpoint_000001 (report 1) was saved when the run was cut off, and is kept"]
+    assert recovered.notes == ["checkpoint_000001 (report 1) was saved when the run was interrupted, and is kept"]
 
 
 def test_saves_of_another_life_of_the_machine_are_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +266,7 @@ def test_reading_what_is_large_is_said(
     make(tmp_path / "run", 0)
     monkeypatch.setattr("headway.storage.checkpoint.recovery.LARGE", 0)
     recover(tmp_path / "run", crashed=True)
-    assert "the run was cut off; reading every byte of checkpoint_000000" in capsys.readouterr().err
+    assert "the run was interrupted; reading every byte of checkpoint_000000" in capsys.readouterr().err
 
 
 def test_a_flipped_bit_after_an_orderly_end_is_found_when_asked_for(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def test_a_save_that_cannot_be_finished_does_not_keep_the_run_from_being_opened(
     recovered = ObjectStoreCheckpointBackend(store).recover(crashed=True)
     assert recovered.kept == []
     [said] = recovered.notes
-    assert "what was saved in report 0 when the run was cut off cannot be kept: a in mine changed" in said
+    assert "report 0 was saved when the run was interrupted, but its files cannot be kept: a in mine changed" in said
     assert ObjectStoreCheckpointBackend(store).recover(crashed=True).notes == []
 
 
@@ -223,7 +223,7 @@ def test_what_nobody_made_a_checkpoint_of_is_made_one(tmp_path: Path) -> None:
     assert look(half) == [0], "one rank's files are no checkpoint"
     send(rank_upload(store, tmp_path, 1, 1, "checkpoint_000001"), Note(2, {"seq": 1}))
     (note,) = ObjectStoreCheckpointBackend(store).recover(crashed=True).notes
-    assert note == "checkpoint_000001 (report 1) was saved when the run was cut off, and is kept"
+    assert note == "checkpoint_000001 (report 1) was saved when the run was interrupted, and is kept"
     assert look(store) == [0, 1]
     assert ObjectStoreCheckpointBackend(store).next_number() == 2
 
