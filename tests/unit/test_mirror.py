@@ -113,15 +113,6 @@ COVERED_BY = {
 MISSING: set[str] = {
     "frameworks/torch.py",
     "frameworks/torch_config.py",
-    "storage/checkpoint/background_handoff.py",
-    "storage/checkpoint/merge.py",
-    "storage/checkpoint/signatures.py",
-    "storage/fs_ops.py",
-    "storage/run/description.py",
-    "storage/run/failure_bundle.py",
-    "storage/run/layout.py",
-    "storage/run/removal.py",
-    "storage/run/run_directory.py",
 }
 
 # Test files of several modules together.
