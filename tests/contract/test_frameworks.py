@@ -22,6 +22,16 @@ from headway.testing.contracts.framework import AfterStep, FrameworkContract, To
 from headway.train.torch import prepare_data_loader, prepare_model
 
 
+@pytest.fixture(autouse=True)
+def no_group_is_left() -> Iterator[None]:
+    """A script that runs in this process makes a group and does not destroy it."""
+    init = dist.init_process_group
+    yield
+    dist.init_process_group = init
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
 def total_of_torch(value: float) -> float:
     if not dist.is_initialized():  # a script makes its own group
         dist.init_process_group("gloo")

@@ -43,6 +43,7 @@ COVERED_BY = {
     "control/narration/event_log.py": "tests/process/test_console.py",
     "control/workers/slow_exits.py": "tests/process/test_worker_exits.py",
     "control/workers/start_message.py": "tests/process/test_run.py",
+    "core/messages/inbox_events.py": "tests/contract/test_engines.py",
     "core/messages/to_controller.py": "tests/unit/core/test_wire.py",
     "core/messages/to_worker.py": "tests/unit/core/test_wire.py",
     "core/messages/worker_setup.py": "tests/unit/core/test_wire.py",
