@@ -75,7 +75,7 @@ def _found(run: Path, *, stall: bool) -> dict[str, Any] | None:
             return {"fault": each["fault"], "ranks": each["ranks"], "text": each["text"].replace(f"{run}/", "")}
         return None
     summary = next(map(failure_bundle.summary, failure_bundle.bundles(run)), None)
-    return summary and {"fault": summary["fault"], "ranks": [summary["rank"]], "text": summary["cause"]}
+    return summary and {"fault": summary.fault, "ranks": [summary.rank], "text": summary.cause}
 
 
 def bursty(config: dict[str, Any]) -> None:

@@ -26,13 +26,14 @@ from xml.etree import ElementTree
 
 from common import at_most, median, publish
 
+from headway.core.checkpoints import checkpoint_name
 from headway.storage.checkpoint.commit import CommitRequest
 from headway.storage.checkpoint.staging import Note
-from headway.storage.object_store.base import CONCURRENCY, PART, open_store
+from headway.storage.object_store.base import CONCURRENCY, PART
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.object_store.upload import RankUpload, folder_key, inventory_at, send
+from headway.storage.object_store.uri import open_store
 from headway.storage.object_store.verify import contents_of, fetch
-from headway.storage.run import layout
 from s3 import BUCKET, S3
 
 
@@ -139,7 +140,7 @@ def _up(server: S3, source: Path, number: int) -> None:
     """All that a worker and its controller do: files, sums, the note, the manifest."""
     store = open_store(f"{server.url}/run")
     names = tuple(path.relative_to(source).as_posix() for path in sorted(source.rglob("*")) if path.is_file())
-    name = layout.checkpoint_name(number)
+    name = checkpoint_name(number)
     send(RankUpload(store, 1, number, 0, source, name, inventory_at(source), names, frozenset(names)), Note(1, {}))
     ObjectStoreCheckpointBackend(store).commit(
         CommitRequest(number=number, seq=number, attempt=1, world_size=1, ranks=(0,), metrics={})
@@ -148,7 +149,7 @@ def _up(server: S3, source: Path, number: int) -> None:
 
 def _down(server: S3, target: Path, number: int) -> None:
     """All that a reader does: the manifest, files, sums."""
-    folder = open_store(f"{server.url}/run/{folder_key(layout.checkpoint_name(number))}")
+    folder = open_store(f"{server.url}/run/{folder_key(checkpoint_name(number))}")
     fetch(folder, contents_of(folder), target)
 
 

@@ -142,3 +142,18 @@ def test_every_step_of_a_journey_exists(title: str) -> None:
 
 def test_four_journeys_are_written_down() -> None:
     assert len(journeys()) == 4
+
+
+# --- benchmarks ---
+
+
+def scripts() -> list[str]:
+    found = sorted((ROOT / "benchmarks").glob("*.py"))
+    return [path.name for path in found if "ArgumentParser" in path.read_text()]
+
+
+@pytest.mark.parametrize("name", scripts())
+def test_every_benchmark_can_be_imported(name: str, tmp_path: Path) -> None:
+    done = python(ROOT / "benchmarks" / name, "--help", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "usage:" in done.stdout
