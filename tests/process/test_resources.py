@@ -50,9 +50,10 @@ PROGRAM = """
 
     def finish(number, result):
         try:
-            print("ended", number, result().state, flush=True)
+            said = f"ended {number} {result().state}\\n"
         except train.PreemptionError:
-            print("ended", number, "PREEMPTED", flush=True)
+            said = f"ended {number} PREEMPTED\\n"
+        print(said, end="", flush=True)  # one write: threads print at the same time
 
     (ROOT / "held").mkdir(exist_ok=True)
     if MODE == "threads":
