@@ -228,7 +228,7 @@ def test_a_worker_without_a_session_to_join_says_what_to_do(tmp_path: Path) -> N
     """
     done = run(script, tmp_path)
     assert done.returncode == 1
-    assert "ray.get_actor in a training worker needs the driver's Ray session, and there is none" in done.stderr
+    assert "ray.get_actor in a training worker needs the driver's Ray session, but there is none" in done.stderr
 
 
 def test_what_needs_no_session_is_had_without_one(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_older_reports_and_newer_ones_have_one_name(tmp_path: Path) -> None:
         try:
             train.report(3)
         except TypeError as error:
-            assert "takes a dict of metrics, or each by its name, got 3" in str(error)
+            assert "takes a dict of metrics, or metrics as keyword arguments, got 3" in str(error)
         train.save_checkpoint(b=1)
         assert train.load_checkpoint() in (None, {"b": 1})
         return train.world_rank(), train.local_rank(), train.world_size()

@@ -103,7 +103,7 @@ def test_inline_is_one_worker() -> None:
 def test_a_function_with_two_parameters() -> None:
     def train_func(config: Any, other: Any) -> None: ...
 
-    with expect_refusal(r"'train_func' must take no parameter or one \(the config\), it requires 2"):
+    with expect_refusal(r"'train_func' must take no parameter or one \(the config\), but requires 2"):
         fit(train_func)
 
 
@@ -256,7 +256,7 @@ def test_a_required_parameter_that_is_not_given_is_refused() -> None:
 
 def test_metadata_must_pickle() -> None:
     trainer = train.DataParallelTrainer(print, metadata={"lock": threading.Lock()})
-    with expect_refusal("metadata → key 'lock' is a _thread.lock, which does not pickle"):
+    with expect_refusal("metadata → key 'lock' is a _thread.lock, which cannot be pickled"):
         trainer.fit()
 
 

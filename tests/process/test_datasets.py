@@ -316,7 +316,7 @@ def test_ranks_agree_on_the_last_step_where_none_can_know_it(tmp_path: Path) -> 
 def test_a_filtered_dataset_resumes_with_as_many_workers_and_refuses_others(tmp_path: Path) -> None:
     with pytest.raises(train.WorkerGroupError):
         fit(train_on_what_is_left, tmp_path, {"train": headway.data.range(80).filter(_odd)}, config={"die": (1, 3)})
-    with pytest.raises(train.TrainingFailedError, match="only as many can resume there, not 3"):
+    with pytest.raises(train.TrainingFailedError, match="it cannot resume with 3"):
         fit(train_on_what_is_left, tmp_path, {"train": headway.data.range(80).filter(_odd)}, 3)
     fit(train_on_what_is_left, tmp_path, {"train": headway.data.range(80).filter(_odd)})
     assert rows_by_epoch(tmp_path / "run") == {epoch: Counter(range(1, 80, 2)) for epoch in range(2)}
@@ -328,7 +328,7 @@ def test_the_error_of_a_filtered_dataset_with_other_workers_names_a_remedy(tmp_p
     with pytest.raises(train.WorkerGroupError):
         fit(train_on_what_is_left, tmp_path, {"train": thirds}, config={"die": (1, 3)})
     with pytest.raises(
-        train.TrainingFailedError, match="in the middle of an epoch of 2 workers: only as many can"
+        train.TrainingFailedError, match="in the middle of an epoch of 2 workers: it cannot resume with"
     ) as caught:
         fit(train_on_what_is_left, tmp_path, {"train": thirds}, 1)
     assert "Finish the epoch with 2 workers" in str(caught.value)
@@ -378,7 +378,7 @@ def test_files_that_have_changed_are_refused_when_a_run_resumes(tmp_path: Path) 
     with pytest.raises(train.WorkerGroupError):
         fit(train_on_numbers, tmp_path, {"train": headway.data.read_parquet(folder)}, config={"die": (0, 3)})
     pq.write_table(pa.table({"id": np.arange(50, 60)}), folder / "more.parquet")
-    with pytest.raises(train.DataError, match="is not the one that this run has trained with so far"):
+    with pytest.raises(train.DataError, match="differs from the one that this run has used so far"):
         fit(train_on_numbers, tmp_path, {"train": headway.data.read_parquet(folder)})
     (folder / "more.parquet").unlink()
     fit(train_on_numbers, tmp_path, {"train": headway.data.read_parquet(folder)})
@@ -453,7 +453,7 @@ def test_shards_are_found_by_name(tmp_path: Path) -> None:
         only = train.get_dataset_shard()
         assert only is train.get_dataset_shard("train"), "the same each time"
         assert only.get_shard(0) is only
-        with pytest.raises(KeyError, match="there is no dataset 'nobody'; the trainer was given 'train'"):
+        with pytest.raises(KeyError, match="there is no dataset 'nobody'; the trainer's datasets: 'train'"):
             train.get_dataset_shard("nobody")
         assert len(only.iter_batches(batch_size=10)) == 3
         assert only.schema().names == ["id"]  # type: ignore[union-attr]
@@ -533,7 +533,7 @@ def test_a_local_shuffle_is_finished_as_it_was_begun(tmp_path: Path) -> None:
     rows = {"train": headway.data.range(50)}
     with pytest.raises(train.WorkerGroupError):
         fit(train_on_numbers, tmp_path, rows, config={"shuffle": 20, "die": (0, 3)})
-    with pytest.raises(train.TrainingFailedError, match="use the former values until that epoch is over"):
+    with pytest.raises(train.TrainingFailedError, match="use the original values until that epoch has ended"):
         fit(train_on_numbers, tmp_path, rows, config={"shuffle": 10})
     fit(train_on_numbers, tmp_path, rows, config={"shuffle": 20})
     assert exact(tmp_path / "run", 50, 2)

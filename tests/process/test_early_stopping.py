@@ -105,7 +105,7 @@ def test_stop_conditions(options: dict[str, Any], losses: list[float], expected:
 @pytest.mark.parametrize(
     ("metrics", "complaint"),
     [
-        ({"acc": 1, "val": {"f1": 2}}, "there is no metric 'loss': there are acc, val/f1"),
+        ({"acc": 1, "val": {"f1": 2}}, "there is no metric 'loss'; available: acc, val/f1"),
         ({"loss": "low"}, "the metric 'loss' must be a number, got 'low'"),
         (None, r"takes a dict of metrics on rank 0, got None"),
     ],

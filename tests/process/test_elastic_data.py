@@ -128,6 +128,6 @@ def test_a_custom_batch_sampler_contradicts_a_kept_global_batch() -> None:
     def attempt(num_workers: int | tuple[int, int]) -> None:
         TorchTrainer(own_batches, scaling_config=train.ScalingConfig(num_workers, keep_global_batch=True)).fit()
 
-    with pytest.raises(train.TrainingFailedError, match="or leave keep_global_batch out"):
+    with pytest.raises(train.TrainingFailedError, match="or omit keep_global_batch"):
         attempt((1, 2))
     attempt(2)  # where there is one number of workers, there is nothing to keep

@@ -275,7 +275,7 @@ def test_a_program_that_ends_with_a_run_open_aborts_it(tmp_path: Path) -> None:
         time.sleep(0.5)
     """
     done = python(write_script(tmp_path, script))
-    assert "the program ended while run run was running: aborting" in done.stderr
+    assert "the program is exiting while run run is running: aborting" in done.stderr
     assert RunReader.at(Path(os.environ["HEADWAY_RESULTS"], "run")).state == "ABORTED"
 
 

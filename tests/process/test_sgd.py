@@ -152,7 +152,7 @@ def test_what_a_program_leaves_open_is_ended_in_order(tmp_path: Path) -> None:
     """
     done = python(write_script(tmp_path, script))
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("the program ended while run run_001 was running: aborting") == 2
+    assert done.stderr.count("the program is exiting while run run_001 is running: aborting") == 2
     assert "failed" not in done.stderr
 
 

@@ -531,12 +531,12 @@ def test_lightnings_trainer_with_a_device_of_its_own_is_noticed(tmp_path: Path) 
     result = fit(train_func)
     assert result.metrics == {"size": 1, "steps": 8}
     logs = [Path(result.path, f"logs/rank-{rank}.err").read_text() for rank in (0, 1)]
-    assert f"rank 0 has taken 8 optimizer steps {SEPARATE}" in logs[0]
-    assert "use Trainer(devices=2, strategy='ddp'), or leave them out" in logs[0]
+    assert f"rank 0 took 8 optimizer steps {SEPARATE}" in logs[0]
+    assert "use Trainer(devices=2, strategy='ddp'), or omit these arguments" in logs[0]
     assert SEPARATE not in logs[1], "once is enough"
 
 
-SEPARATE = "without a collective operation: each rank trains a model of its own"
+SEPARATE = "without a collective operation: each rank trains its own model"
 
 
 def fit_with_lightning(folder: Path, **options: Any) -> Any:

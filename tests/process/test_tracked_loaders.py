@@ -90,7 +90,7 @@ def test_a_stop_while_validating_saves_at_once_and_each_loader_resumes_where_it_
     going.stop()
     going.result()
     assert len(RunReader.at(tmp_path / "run").reports()) < 2004
-    assert "stopping inside epoch 0, after its first loop over tracked data" in (
+    assert "stopping in epoch 0 after its first loop over tracked data" in (
         capfd.readouterr().err + "".join(log.read_text() for log in (tmp_path / "run/logs").glob("*.err"))
     )
     (tmp_path / "slow").unlink()

@@ -205,7 +205,7 @@ def test_several_reports_an_epoch_without_a_loader_are_warned_about(capfd: pytes
 
     TorchTrainer(without_a_loader, scaling_config=train.ScalingConfig(0)).fit()
     said = capfd.readouterr().err
-    assert "epoch 0 has several reports and train.track() follows no loader" in said
+    assert "epoch 0 has several reports, but train.track() follows no loader" in said
 
 
 def test_an_epoch_that_was_finished_is_not_begun_again(tmp_path: Path) -> None:
@@ -527,7 +527,7 @@ def test_an_epoch_is_not_resumed_with_other_rows(tmp_path: Path) -> None:
                 if state.num_batches == 5:
                     os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(train.TrainingFailedError, match="loader does not have the rows that the checkpoint was made"):
+    with pytest.raises(train.TrainingFailedError, match="loader does not have the same rows as when the checkpoint was saved"):
         told_with_death(split_without_a_seed, tmp_path)
 
     def train_func(config: dict[str, int]) -> None:
@@ -543,7 +543,7 @@ def test_an_epoch_is_not_resumed_with_other_rows(tmp_path: Path) -> None:
     config = train.RunConfig(name="grown", storage_path=tmp_path, checkpoint_config=checkpoints)
     with pytest.raises(train.TrainingFailedError, match="KeyError"):
         TorchTrainer(train_func, train_loop_config={"number": 16}, run_config=config).fit()
-    with pytest.raises(train.TrainingFailedError, match="their number, or the order that the sampler draws, has chang"):
+    with pytest.raises(train.TrainingFailedError, match="their number or the order of the sampler has chang"):
         TorchTrainer(train_func, train_loop_config={"number": 20}, run_config=config).fit()
 
 
@@ -639,8 +639,8 @@ def test_a_warning_names_what_a_restart_cannot_resume(tmp_path: Path, capfd: pyt
 
     told_with_death(train_func, tmp_path)
     said = capfd.readouterr().err
-    assert said.count("a restart from this checkpoint fails, because it does not hold the tracked state") == 1
-    assert said.count("a shuffled loader is not named in train.track(...)") == 1
+    assert said.count("a restart from this checkpoint fails, because it does not contain the tracked state") == 1
+    assert said.count("a shuffled loader is not passed to train.track(...)") == 1
 
 
 @pytest.mark.parametrize("kind", ["loader", "dataset"])

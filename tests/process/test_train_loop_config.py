@@ -143,8 +143,8 @@ def test_a_callback_sees_the_object() -> None:
 @pytest.mark.parametrize(
     ("config", "complaint"),
     [
-        ("config.yaml", "train_loop_config must be a dict, got 'config.yaml'; a dataclass, or another object"),
-        (Config, "train_loop_config must be an object, got the class Config: call it"),
+        ("config.yaml", "train_loop_config must be a dict, a dataclass instance or another object with fields, got 'config.yaml'"),
+        (Config, "train_loop_config must be an instance, got the class Config: call it"),
     ],
 )
 def test_what_is_no_config_is_refused(config: Any, complaint: str) -> None:
@@ -183,7 +183,7 @@ def test_a_config_that_the_function_does_not_take_is_reported(
 
     for function in (nothing, names):
         fit(function, num_workers, config={"lr": 0.1})
-        told = f"train_loop_config is not used: '{function.__name__}' takes no argument by position"
+        told = f"train_loop_config is ignored: '{function.__name__}' takes no positional argument"
         assert capfd.readouterr().err.count(told) == 1
     for function, config in ((nothing, None), (nothing, {}), (default, {"lr": 0.1})):
         fit(function, num_workers, config=config)

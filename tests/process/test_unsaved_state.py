@@ -94,11 +94,11 @@ def one_loader_in_two_loops() -> None:
 @pytest.mark.parametrize(
     ("case", "sentence"),
     [
-        (untracked_optimizer, "an optimizer with state of its own takes steps and is not named"),
-        (zipped_with_an_unnamed_loader, "a loader of a TensorDataset is not named in train.track(...), and is in the"),
-        (held_iterator_of_an_iterable_dataset, "a loader of a Endless is not named"),
-        (only_the_loader_of_the_validation_is_named, "epoch 0 has taken steps (optimizer steps) before its first loop"),
-        (scheduler_first, "has taken steps (scheduler) before its first loop"),
+        (untracked_optimizer, "an optimizer with state takes steps, but is not passed"),
+        (zipped_with_an_unnamed_loader, "a loader of a TensorDataset is not passed to train.track(...), and is in the"),
+        (held_iterator_of_an_iterable_dataset, "a loader of a Endless is not passed"),
+        (only_the_loader_of_the_validation_is_named, "epoch 0 took steps (optimizer steps) before its first loop"),
+        (scheduler_first, "took steps (scheduler) before its first loop"),
         (one_loader_in_two_loops, "loader is iterated by two loops at once"),
     ],
 )

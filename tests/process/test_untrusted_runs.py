@@ -1376,7 +1376,7 @@ def test_a_checkpoint_with_a_long_name_is_removed(name: str, good: Path, sandbox
 def test_a_place_in_a_dataset_that_is_none_is_one_sentence(cursor: Any, good: Path, sandbox: Sandbox) -> None:
     shutil.copytree(good, sandbox.run)
     resealed(lambda manifest: manifest["cursor"].update(datasets={"train": cursor}))(sandbox.run)
-    with pytest.raises(train.StorageError, match="checkpoint_000000 is damaged: where it is in dataset train"):
+    with pytest.raises(train.StorageError, match="checkpoint_000000 is damaged: its position in dataset train"):
         train.DataParallelTrainer(
             learn,
             scaling_config=train.ScalingConfig(num_workers=1),

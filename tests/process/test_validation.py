@@ -240,7 +240,7 @@ def test_reported_checkpoints_are_returned_once_committed_or_validated_or_after_
 @pytest.mark.parametrize(
     ("validate", "checkpoint", "validation", "sentence"),
     [
-        (None, {"step": 0}, True, "give the trainer a validation_config"),
+        (None, {"step": 0}, True, "pass validation_config to the trainer"),
         (dict, None, True, "needs a checkpoint to validate"),
         (dict, {"step": 0}, "yes", "validation must be True, False or a ValidationTaskConfig, got 'yes'"),
         (dict, {"step": 0}, None, "validation must be True, False"),
@@ -269,7 +269,7 @@ def test_a_validation_function_that_does_not_pickle_is_refused_before_anything_s
         with lock:
             return {}
 
-    with pytest.raises(train.ConfigError, match=r"'validate' cannot be sent to a process of its own: .*'lock'"):
+    with pytest.raises(train.ConfigError, match=r"'validate' cannot be sent to a separate process: .*'lock'"):
         trainer(lambda: None, validate, 0).fit()
 
 

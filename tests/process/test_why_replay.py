@@ -155,7 +155,7 @@ def test_why_reads_a_run_in_an_object_store(s3: S3, capsys: pytest.CaptureFixtur
     assert f"stacks and logs of every rank: {address}/failures/attempt-001" in text
     assert "headway replay" not in text
     assert main(["replay", address]) == 1
-    assert f"{address} is in an object store, and only runs in a directory can be replayed" in capsys.readouterr().err
+    assert f"{address} is in an object store, but only runs in a local directory can be replayed" in capsys.readouterr().err
 
 
 def test_secrets_are_not_in_the_stacks(failed: Path) -> None:
@@ -245,7 +245,7 @@ def test_another_rank_gets_an_error_about_missing_ranks(tmp_path: Path) -> None:
     code, out, err = replayed(tmp_path, failing.broadcast, 2, "--rank", "1")
     assert code == 1
     assert err == (
-        "headway: replay has one rank only, and the function waits for what rank 0 has in broadcast_from_rank_zero()\n"
+        "headway: replay runs only one rank, but the function waits for the data of rank 0 in broadcast_from_rank_zero()\n"
     )
     assert "reproduced" not in out
 
@@ -274,14 +274,14 @@ def test_a_missing_checkpoint_is_replaced_by_an_older_one(tmp_path: Path, capsys
     run = tmp_path / "run"
     shutil.rmtree(run / "checkpoints" / "checkpoint_000003")
     done = headway("replay", run)
-    assert "checkpoint_000003 no longer exists: starting from checkpoint_000002, which is older" in done.stdout, (
+    assert "checkpoint_000003 no longer exists: starting from the older checkpoint_000002" in done.stdout, (
         done.stderr
     )
     assert "reproduced: rank 0 raised ValueError: at the end" in done.stdout
     for number in range(3):
         shutil.rmtree(run / "checkpoints" / f"checkpoint_{number:06d}")
     assert main(["replay", str(run)]) == 1
-    assert "started from checkpoint_000003: it no longer exists, nor does an older one" in capsys.readouterr().err
+    assert "started from checkpoint_000003, which no longer exists, and there is no older checkpoint" in capsys.readouterr().err
 
 
 def test_impossible_replays_are_explained_in_one_line(
@@ -292,7 +292,7 @@ def test_impossible_replays_are_explained_in_one_line(
         fit(failing.fail, 0, name="inline", storage_path=tmp_path)
     for args, sentence in [
         ([str(failed), "--rank", "7"], "--rank must be one of the 2 ranks of that attempt, got 7"),
-        ([str(failed), "--attempt", "9"], "attempt 9 of run bad row is not among those that failed: 1, 2"),
+        ([str(failed), "--attempt", "9"], "attempt 9 of run bad row is not one of its failed attempts: 1, 2"),
         ([str(fine.path)], "run fine has no failed attempt to replay"),
         ([str(tmp_path / "inline")], "holds no function to replay"),
     ]:
@@ -374,4 +374,4 @@ def test_a_sharded_model_is_refused_with_a_message(tmp_path: Path) -> None:
         trainer.fit()
     done = headway("replay", tmp_path / "run")
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("headway: replay has one rank only, and a sharded model (FSDP")
+    assert done.stderr.splitlines()[-1].startswith("headway: replay runs only one rank, but a sharded model (FSDP")

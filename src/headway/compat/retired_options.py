@@ -40,9 +40,9 @@ class RayRunConfig(config.RunConfig):
             options.setdefault("logging_config", LoggingConfig(log_level="WARNING"))
         reasons = {
             "stop": "let the function return, or call stop() on the handle that trainer.start() returns",
-            "sync_config": "storage_path may be a URI, and checkpoints are written there directly",
-            "progress_reporter": "a callback sees every report",
-            "log_to_file": "every rank's output is in the run's logs directory anyway",
+            "sync_config": "storage_path may be a URI, and checkpoints are written directly to it",
+            "progress_reporter": "a callback receives every report",
+            "log_to_file": "every rank's output is always written to the run's logs directory",
         }
         super().__init__(*args, **_refuse_unsupported("RunConfig", options, reasons))
 
@@ -59,7 +59,7 @@ class RayCheckpointConfig(config.CheckpointConfig):
     """A config that refuses the options for automatic checkpoints."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        reason = "the function reports its checkpoints, or train.track() saves what it follows"
+        reason = "the function reports its checkpoints, or train.track() saves them"
         reasons = dict.fromkeys(("checkpoint_frequency", "checkpoint_at_end"), reason)
         super().__init__(*args, **_refuse_unsupported("CheckpointConfig", options, reasons))
 

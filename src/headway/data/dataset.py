@@ -646,7 +646,7 @@ class Dataset:
         return _dataset(self.plan)
 
     def __iter__(self) -> Any:
-        raise TypeError("a dataset is not iterated itself: use iter_rows(), iter_batches() or iter_torch_batches()")
+        raise TypeError("a dataset is not iterable: use iter_rows(), iter_batches() or iter_torch_batches()")
 
     def __len__(self) -> int:
         raise TypeError("a dataset has no len(): use count()")

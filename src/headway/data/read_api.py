@@ -55,7 +55,7 @@ def range(n: int, *, override_num_blocks: int | None = None, **options: object) 
     """
     refuse_unknown(options)
     if n < 0:
-        raise DataError(f"range needs a number that is not negative, got {n}")
+        raise DataError(f"range needs a non-negative number, got {n}")
     return _dataset(Numbers(n, rows=max(1, min(1 << 16, -(-n // 8)))), override_num_blocks)
 
 
@@ -72,7 +72,7 @@ def range_tensor(
     """
     refuse_unknown(options)
     if n < 0:
-        raise DataError(f"range_tensor needs a number that is not negative, got {n}")
+        raise DataError(f"range_tensor needs a non-negative number, got {n}")
     return _dataset(Numbers(n, "data", tuple(shape), max(1, min(1 << 12, -(-n // 8)))), override_num_blocks)
 
 
@@ -121,7 +121,9 @@ def from_torch(dataset: Any, **options: object) -> Dataset:
     """
     refuse_unknown(options)
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        raise DataError("from_torch needs a dataset with __len__ and __getitem__; read an iterable one with from_items")
+        raise DataError(
+            "from_torch needs a dataset with __len__ and __getitem__; use from_items for an iterable dataset"
+        )
     return _dataset(Items(dataset, max(1, min(256, -(-len(dataset) // 8)))))
 
 
@@ -129,9 +131,7 @@ def from_huggingface(dataset: Any, **options: object) -> Dataset:
     """Create a dataset from a Hugging Face dataset, whose tables are used without conversion."""
     refuse_unknown(options)
     if hasattr(dataset, "keys") and not hasattr(dataset, "with_format"):
-        raise DataError(
-            f"from_huggingface takes one split of a DatasetDict, choose one of: {', '.join(dataset.keys())}"
-        )
+        raise DataError(f"from_huggingface needs one split of a DatasetDict: choose one of {', '.join(dataset.keys())}")
     if not hasattr(dataset, "__len__"):
         raise DataError("from_huggingface needs a dataset with a length: load it without streaming=True")
     table = dataset.with_format("arrow")[:]

@@ -30,8 +30,8 @@ from headway.frameworks.torch_config import SingleProcessConfig
 
 NAME = "headway_single"
 SHARDED = (
-    "replay has one rank only, and a sharded model (FSDP, DTensor) needs the parts of all: "
-    "look at the stacks and logs in the failure's directory instead"
+    "replay runs only one rank, but a sharded model (FSDP, DTensor) needs the shards of all ranks: "
+    "see the stacks and logs in the failure's directory instead"
 )
 
 Tensors = Sequence[torch.Tensor]
@@ -135,7 +135,7 @@ class SingleProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
         for output in outputs:
             if output.shape != inputs[self.rank()].shape:
-                _refuse("parts of other sizes than its own, which other ranks send")
+                _refuse("parts of different sizes than its own, which other ranks send")
             _copy(inputs[self.rank()], output)
         return _done(outputs)
 
@@ -196,7 +196,7 @@ def _done(tensors: Tensors) -> Any:
 
 
 def _refuse(what: str) -> NoReturn:
-    raise AloneError(f"replay has one rank only, and the function waits for {what}")
+    raise AloneError(f"replay runs only one rank, but the function waits for {what}")
 
 
 # --- torch functions that would create a different type of group, or read data that was never sent ---

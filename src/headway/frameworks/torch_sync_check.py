@@ -84,9 +84,9 @@ def _sentence(place: RankAssignment, num_steps: int) -> str:
     remedy = "wrap it with headway.train.torch.prepare_model(model)"
     if _has_lightning():
         nodes = f", num_nodes={place.num_nodes}" if place.num_nodes > 1 else ""
-        remedy = f"use Trainer(devices={place.local_world_size}{nodes}, strategy='ddp'), or leave them out"
+        remedy = f"use Trainer(devices={place.local_world_size}{nodes}, strategy='ddp'), or omit these arguments"
     steps = "1 optimizer step" if num_steps == 1 else f"{num_steps} optimizer steps"
     return (
-        f"there are {place.world_size} workers, and rank 0 has taken {steps} without a collective operation: "
-        f"each rank trains a model of its own. To train one model together, {remedy}"
+        f"there are {place.world_size} workers, but rank 0 took {steps} without a collective operation: "
+        f"each rank trains its own model. To train one model together, {remedy}"
     )

@@ -169,7 +169,7 @@ class FakeEngine:
             self._deliver([self._posted.get(timeout=SLOW_S if timeout_s is None else min(timeout_s, SLOW_S))])
         except queue.Empty:
             if timeout_s is None:
-                raise Hung(f"nothing can happen: {[worker.phase for worker in self._workers]}") from None
+                raise Hung(f"no event is possible: {[worker.phase for worker in self._workers]}") from None
 
     def _act(self, index: int) -> None:
         worker = self._workers[index]

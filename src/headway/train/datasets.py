@@ -85,7 +85,7 @@ class Feed:
 def prepared(datasets: Mapping[str, Any], config: DataConfig, scaling: ScalingConfig) -> dict[str, Feed]:
     """Check datasets as far as possible without reading a row."""
     if config.datasets_to_split != "all" and (unknown := set(config.datasets_to_split) - set(datasets)):
-        raise ConfigError(f"datasets_to_split names {', '.join(sorted(unknown))}, and there is no such dataset")
+        raise ConfigError(f"datasets_to_split contains unknown datasets: {', '.join(sorted(unknown))}")
     return {name: _feed(name, given, config, scaling) for name, given in datasets.items()}
 
 
@@ -97,11 +97,11 @@ def _feed(name: str, given: Any, config: DataConfig, scaling: ScalingConfig) -> 
     split, lanes = config.splits(name), max(1, scaling.max_workers)
     rows = plan.source.num_rows
     if rows == 0:
-        raise ConfigError(f"dataset {name!r} is empty: there is nothing to train with")
+        raise ConfigError(f"dataset {name!r} is empty: there is nothing to train on")
     if split and plan.keeps_rows and name.startswith(TRAINING) and rows < lanes:
         raise ConfigError(
-            f"dataset {name!r} has {rows:,} rows for {lanes} workers: every worker needs one in every step; use "
-            "fewer workers, or leave it whole with DataConfig(datasets_to_split=[...])"
+            f"dataset {name!r} has {rows:,} rows for {lanes} workers, and every worker needs one in every step; use "
+            "fewer workers, or omit it from DataConfig(datasets_to_split=[...])"
         )
     context = DataContext.get_current()
     if config.execution_options is not None:
@@ -121,8 +121,8 @@ def _dataset(name: str, given: Any) -> Dataset:
     if hasattr(given, "__getitem__") and hasattr(given, "__len__") and not isinstance(given, list | tuple | dict | str):
         return from_torch(given)
     raise ConfigError(
-        f"datasets[{name!r}] must be a headway.data.Dataset, a function that makes one, a torch or Hugging Face "
-        f"dataset, got {type(given).__name__}"
+        f"datasets[{name!r}] must be a headway.data.Dataset, a function that returns one, or a torch or Hugging "
+        f"Face dataset, got {type(given).__name__}"
     )
 
 
@@ -149,8 +149,8 @@ def check_unchanged(feeds: Mapping[str, Feed], rundir: RunDirectory) -> None:
         for position in _checked_cursor(kept[-1].path, name, cursor).known:
             if name in feeds and position.files != feeds[name].fingerprint:
                 raise DataError(
-                    f"dataset {name!r} is not the one that this run has trained with so far: its files, its shuffling "
-                    "or its filters have changed. Restore them, or start a new run (another name, and "
+                    f"dataset {name!r} differs from the one that this run has used so far: its files, its shuffling "
+                    "or its filters have changed. Restore them, or start a new run (with a different name and "
                     "resume_from_checkpoint for the weights)"
                 )
 
@@ -160,8 +160,8 @@ def _checked_cursor(checkpoint: PurePath, name: str, cursor: object) -> DatasetC
     try:
         return DatasetCursor.from_json(cursor)
     except ShapeError as error:
-        text = f"{checkpoint} is damaged: where it is in dataset {printable(name)} cannot be read ({error})"
-        raise StorageError(f"{text}: headway ckpt rm removes it, and the run resumes from the one before it") from None
+        text = f"{checkpoint} is damaged: its position in dataset {printable(name)} cannot be read ({error})"
+        raise StorageError(f"{text}: remove it with headway ckpt rm to resume from the previous checkpoint") from None
 
 
 # --- in a worker ---
@@ -174,7 +174,7 @@ def shard(session: Session, name: str | None) -> DataIterator:
         [name] = datasets
     if name is None or name not in datasets:
         known = ", ".join(map(repr, datasets)) or "none"
-        raise KeyError(f"there is no dataset {name!r}; the trainer was given {known}")
+        raise KeyError(f"there is no dataset {name!r}; the trainer's datasets: {known}")
     shards = session.helper(DatasetShards).shards
     if name not in shards:
         shards[name] = _made(session, name, datasets[name])
@@ -275,10 +275,10 @@ def _check_same_workers(name: str, now: int, cursor: DatasetCursor) -> None:
     before = {position.lanes for position in cursor.known if not position.done} - {now}
     for number in before:
         raise ConfigError(
-            f"dataset {name!r} drops rows, and is in the middle of an epoch of {number} workers: only as many "
-            f"can resume there, not {now}, because each rank has kept another number of its rows. Finish the epoch "
-            f"with {number} workers (a checkpoint of its end can be continued by any number), or start a new run with "
-            "resume_from_checkpoint=..., which has the weights and begins the epoch again"
+            f"dataset {name!r} drops rows, and the checkpoint is in the middle of an epoch of {number} workers: it "
+            f"cannot resume with {now}, because each rank kept a different number of its rows. Finish the epoch "
+            f"with {number} workers (any number can resume from a checkpoint at its end), or start a new run with "
+            "resume_from_checkpoint=..., which keeps the weights and restarts the epoch"
         )
 
 
@@ -287,10 +287,11 @@ def _own_position(session: Session, name: str, cursor: DatasetCursor) -> Dataset
         return cursor.position
     positions = cursor.positions
     if positions is None or len(positions) != session.run.num_workers:
-        then = "not all ranks saved theirs" if positions is None else f"there were {len(positions)} workers then"
+        cause = "not all ranks saved their position" if positions is None else f"there were {len(positions)} workers"
         raise ConfigError(
-            f"the ranks were at different places in dataset {name!r} when the checkpoint was made, and {then}: the "
-            f"{session.run.num_workers} current workers cannot resume there: let all ranks report after the same batch"
+            f"the ranks were at different positions in dataset {name!r} when the checkpoint was saved, and {cause}: "
+            f"the {session.run.num_workers} current workers cannot resume from it. Let all ranks report after the "
+            "same batch"
         )
     return positions[session.rank]
 

@@ -90,7 +90,7 @@ class EarlyStopping:
         flat = phrases.flat(metrics)
         if self._metric not in flat:
             raise MetricsError(
-                f"EarlyStopping: there is no metric {self._metric!r}: there are {', '.join(flat) or 'none'}"
+                f"EarlyStopping: there is no metric {self._metric!r}; available: {', '.join(flat) or 'none'}"
             )
         value = flat[self._metric]
         try:

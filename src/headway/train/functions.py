@@ -89,8 +89,8 @@ def _warn_of_own_checkpoints(session: Session) -> None:
     warned = session.helper(_Warned)
     if session.rank == 0 and not warned.of_own_checkpoints:
         _logger.warning(
-            "report(checkpoint=...) beside train.track(): a restart from this checkpoint fails, because it "
-            "does not hold the tracked state; save such files elsewhere, or leave train.track() out"
+            "report(checkpoint=...) was used with train.track(): a restart from this checkpoint fails, because it "
+            "does not contain the tracked state; save such files elsewhere, or do not use train.track()"
         )
     warned.of_own_checkpoints = True
 
@@ -112,11 +112,9 @@ def _validation(session: Session, checkpoint: object, asked: object) -> dict[str
     if asked is not True and not isinstance(asked, ValidationTaskConfig):
         raise ConfigError(f"validation must be True, False or a ValidationTaskConfig, got {asked!r}")
     if checkpoint is None and session.reports.autosave is None:
-        raise ConfigError("report(validation=...) needs a checkpoint to validate: hand one over in the same call")
+        raise ConfigError("report(validation=...) needs a checkpoint to validate: pass one in the same call")
     if not session.run.options.validates:
-        raise ConfigError(
-            "report(validation=...) needs a function to validate with: give the trainer a validation_config"
-        )
+        raise ConfigError("report(validation=...) needs a validation function: pass validation_config to the trainer")
     return validation_request(None if asked is True else asked, session.storage.key)
 
 

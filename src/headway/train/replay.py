@@ -90,7 +90,7 @@ class Replay:
 
     @property
     def scene(self) -> ReplayScene:
-        assert self.summary.scene is not None, "find() has refused it"
+        assert self.summary.scene is not None, "find() refuses attempts without it"
         return self.summary.scene
 
     @property
@@ -133,12 +133,12 @@ def find(record: RunReader, rank: int | None = None, attempt: int | None = None,
     from the user's own run, or with ``trust``.
     """
     if record.is_copy:
-        raise StorageError(f"{record.url} is in an object store, and only runs in a directory can be replayed")
+        raise StorageError(f"{record.url} is in an object store, but only runs in a local directory can be replayed")
     directory = _failure_directory(record, attempt)
     summary = failure_bundle.summary(directory)
     if summary.scene is None:
         raise StorageError(
-            f"attempt {summary.attempt}: its workers did not start, so there is nothing to replay (see headway why)"
+            f"the workers of attempt {summary.attempt} did not start, so there is nothing to replay (see headway why)"
         )
     chosen = _rank(summary, rank)
     failure_bundle.task(directory, user_key().for_run(record.description.id), trust=trust)
@@ -146,7 +146,7 @@ def find(record: RunReader, rank: int | None = None, attempt: int | None = None,
     first_seq, checkpoint, remark = start_from(summary, kept, record.path, record.checkpoint_backend.checkpoint)
     remarks = [remark, *_differences(summary, summary.scene, place(summary.scene, chosen))]
     if checkpoint is None and chosen != 0:
-        remarks.append("there is no checkpoint to start from: random weights are this rank's own, not those of rank 0")
+        remarks.append("there is no checkpoint to start from: random weights are this rank's, not rank 0's")
     return Replay(record, directory, summary, chosen, first_seq, checkpoint, tuple(filter(None, remarks)))
 
 
@@ -162,7 +162,7 @@ def _failure_directory(record: RunReader, attempt: int | None) -> Path:
         return found[max(found)]
     if attempt not in found:
         known = ", ".join(map(str, sorted(found)))
-        raise ConfigError(f"attempt {attempt} of run {record.name} is not among those that failed: {known}")
+        raise ConfigError(f"attempt {attempt} of run {record.name} is not one of its failed attempts: {known}")
     return found[attempt]
 
 
@@ -173,7 +173,7 @@ def _is_failure(directory: Path) -> bool:
 def _rank(summary: FailureSummary, rank: int | None) -> int:
     chosen = summary.rank if rank is None else rank
     if chosen is None:
-        raise ConfigError("no single rank is to blame for this failure: choose one with --rank")
+        raise ConfigError("no single rank caused this failure: choose one with --rank")
     if not 0 <= chosen < summary.num_workers:
         raise ConfigError(f"--rank must be one of the {summary.num_workers} ranks of that attempt, got {chosen}")
     return chosen
@@ -192,10 +192,12 @@ def start_from(
     before = [saved for saved in kept if saved.manifest.seq < first_seq]
     name = PurePath(then).name
     if not before:
-        raise StorageError(f"attempt {summary.attempt} started from {name}: it no longer exists, nor does an older one")
+        raise StorageError(
+            f"attempt {summary.attempt} started from {name}, which no longer exists, and there is no older checkpoint"
+        )
     newest = before[-1]
     gone = newest.manifest.seq + 1 < first_seq
-    remark = f"{name} no longer exists: starting from {newest.path.name}, which is older" if gone else ""
+    remark = f"{name} no longer exists: starting from the older {newest.path.name}" if gone else ""
     return newest.manifest.seq + 1, open_checkpoint(newest.path), remark
 
 
@@ -211,15 +213,15 @@ def _given(then: str, run: Path) -> Checkpoint:
 def _differences(summary: FailureSummary, scene: ReplayScene, then: RankAssignment) -> Iterator[str]:
     """Yield the known differences from the attempt."""
     for name, now in versions().items():
-        if (then_version := summary.versions.get(name, now)) != now:
-            yield f"{name} was {then_version} then, it is {now} now"
+        if (version := summary.versions.get(name, now)) != now:
+            yield f"the attempt used {name} {version}, this process uses {now}"
     if then.gpus and not hardware.gpus():
         yield "this machine has no GPU: computing on the CPU"
     cwd = scene.cwd
     if not os.path.isdir(cwd):
-        yield f"the directory that it ran in no longer exists ({cwd}): running in {os.getcwd()}"
+        yield f"the attempt's working directory no longer exists ({cwd}): running in {os.getcwd()}"
     if missing := set(scene.env_vars) - process_setup({}).env.keys():
-        yield f"environment variables that the run had set, and which you have not: {', '.join(sorted(missing))}"
+        yield f"environment variables that were set in the run but are not set now: {', '.join(sorted(missing))}"
 
 
 # --- running it ---
@@ -305,7 +307,7 @@ def _become(start: Start, preload: Sequence[str]) -> None:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            raise ConfigError(f"the run had {name} imported, which is not to be had here: {error}") from None
+            raise ConfigError(f"the run imported {name}, which cannot be imported here: {error}") from None
     seed_random(start.run, start.place)
 
 
@@ -313,7 +315,7 @@ def _unpacked(data: bytes, replay: Replay, examine: Examine, obstacles: list[Hea
     try:
         task = unpack_task(data, lambda packed: _RenamedModules(io.BytesIO(packed)).load())
     except Exception as error:  # the user's modules may have been removed or changed
-        obstacles.append(StorageError(f"the function of {replay.directory} cannot be opened here: {error!r}"))
+        obstacles.append(StorageError(f"the function in {replay.directory} cannot be loaded: {error!r}"))
         raise
     many = replay.summary.num_workers > 1
     call = functools.partial(_watched, task.call, examine, obstacles)
@@ -372,7 +374,7 @@ class _Alone:
     def send(self, message: ToController, *, wake: bool = True) -> None:
         match message:
             case BarrierArrival(kind=kind) if kind == BROADCAST and self._rank != 0:
-                raise AloneError(f"replay has one rank only, and the function waits for what rank 0 has in {kind}")
+                raise AloneError(f"replay runs only one rank, but the function waits for the data of rank 0 in {kind}")
             case BarrierArrival(index=index, data=data):
                 self._receive(BarrierRelease(index=index, data=data))
             case CheckpointQuery(index=index):

@@ -108,7 +108,7 @@ class Result:
         having = [saved for saved in self._kept if value_of(saved, metric) is not None]
         if self._kept and not having:
             known = sorted({key for saved in self._kept for key in phrases.flat(saved.metrics)})
-            raise ConfigError(f"no checkpoint has a metric {metric!r}: there are {', '.join(known) or 'none at all'}")
+            raise ConfigError(f"no checkpoint has a metric {metric!r}; available: {', '.join(known) or 'none'}")
         wanted = CheckpointConfig(checkpoint_score_attribute=metric, checkpoint_score_order=mode)
         return self._record.checkpoint_backend.checkpoint(ranked(having, wanted)[-1].path) if having else None
 
@@ -160,4 +160,4 @@ def _unpacked(data: bytes) -> Any:
     try:
         return cloudpickle.loads(data)
     except Exception as error:  # the module of a user's class may be missing in this process
-        raise RemoteError(f"the run finished, but its return value cannot be read here: {error!r}") from error
+        raise RemoteError(f"the run finished, but its return value cannot be loaded: {error!r}") from error

@@ -96,7 +96,7 @@ class Run:
     def _leave(self) -> None:
         """Abort the run cleanly because the program exits."""
         if self.running and self._owner == os.getpid():
-            _logger.warning(f"the program ended while run {self.path.name} was running: aborting it")
+            _logger.warning(f"the program is exiting while run {self.path.name} is running: aborting the run")
             self._execution.abort()
             self._over.wait(LEAVE_S)
 
@@ -124,7 +124,7 @@ class Run:
                     self._bell.news.wait()
 
     def __repr__(self) -> str:
-        return f"Run({str(self.path)!r}, {'running' if self.running else 'over'})"
+        return f"Run({str(self.path)!r}, {'running' if self.running else 'ended'})"
 
     def stop(self) -> None:
         """Stop the run and keep its progress; ``result()`` returns it as STOPPED.

@@ -186,12 +186,12 @@ def _former_config(last: Opening) -> dict[str, object] | None:
     config = last.train_loop_config
     incomplete = [name for name in last.train_loop_config_incomplete or () if name] or list(masked(config))
     if kind := last.train_loop_config_type:
-        why = f"it was a {kind}, of which only the fields are kept"
+        why = f"it was a {kind}, of which only the fields are stored"
     elif incomplete:
-        why = f"the run does not keep secrets and objects, as {', '.join(map(repr, incomplete[:5]))}"
+        why = f"the run does not store secrets and objects, such as {', '.join(map(repr, incomplete[:5]))}"
     else:
         return config
-    raise ConfigError(f"give restore(train_loop_config=...) again: {why}")
+    raise ConfigError(f"pass train_loop_config to restore() again: {why}")
 
 
 def _former_run_config(run: Path, last: Opening) -> RunConfig:

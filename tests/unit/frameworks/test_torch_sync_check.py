@@ -47,13 +47,13 @@ class Training:
 def test_steps_without_a_collective_are_reported_once(num_steps: int, capsys: pytest.CaptureFixture[str]) -> None:
     Training().run(num_steps)
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("headway: there are 2 workers, and rank 0 has taken ")
+    assert line.startswith("headway: there are 2 workers, but rank 0 took ")
     assert "prepare_model(model)" in line
 
 
 def test_collectives_of_metrics_before_the_first_step_hide_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     Training().run(ENOUGH, before=7, after=7)
-    assert f"rank 0 has taken {ENOUGH} optimizer steps without" in capsys.readouterr().err
+    assert f"rank 0 took {ENOUGH} optimizer steps without" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -58,11 +58,11 @@ def test_without_that_checkpoint_with_the_newest_older_one() -> None:
     first_seq, checkpoint, remark = start_from(THEN, [saved_as(2), saved_as(3), saved_as(8)], RUN, opened)
     assert checkpoint is not None
     assert (first_seq, checkpoint.path) == (4, "/3")
-    assert remark == "5 no longer exists: starting from 3, which is older"
+    assert remark == "5 no longer exists: starting from the older 3"
 
 
 def test_without_any_checkpoint_it_does_not_start() -> None:
-    with pytest.raises(StorageError, match="started from 5: it no longer exists, nor does an older one"):
+    with pytest.raises(StorageError, match="started from 5, which no longer exists, and there is no older checkpoint"):
         start_from(THEN, [saved_as(8)], RUN, opened)
 
 

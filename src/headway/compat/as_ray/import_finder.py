@@ -22,7 +22,7 @@ class Face(ModuleType):
     """A module with a Ray name, each of whose names is a ``module:attribute`` of Headway, imported on first use."""
 
     def __init__(self, name: str, names: Mapping[str, str]) -> None:
-        super().__init__(name, f"{name}, as Headway has it.")
+        super().__init__(name, f"{name}, as implemented by Headway.")
         self.__path__: list[str] = []
         self.__all__ = sorted(names)
         self._names = names

@@ -37,7 +37,7 @@ class Core(ModuleType):
     """The module ``ray``. It becomes the real one, in place, for all code that imported it."""
 
     def __init__(self, real: ModuleType | None = None) -> None:
-        super().__init__("ray", "Ray, with the libraries that Headway replaces.")
+        super().__init__("ray", "Ray, with some of its libraries replaced by Headway.")
         spec = PathFinder.find_spec("ray") if real is None else real.__spec__
         self.__path__: list[str] = list(spec.submodule_search_locations or ()) if spec is not None else []
         self.__spec__: ModuleSpec = spec or ModuleSpec("ray", None, is_package=True)
@@ -237,14 +237,14 @@ def _export_env_vars(runtime_env: Any) -> None:
     os.environ.update({name: str(value) for name, value in (wanted.pop("env_vars", None) or {}).items()})
     if wanted:
         names = ", ".join(sorted(wanted))
-        _logger.warning(f"{names} of the runtime_env reach Ray's tasks and actors, not training workers")
+        _logger.warning(f"{names} of the runtime_env apply to Ray's tasks and actors, not to training workers")
 
 
 def _refusal(name: str) -> Callable[..., Any]:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise SessionError(
-            f"ray.{name} in a training worker needs the driver's Ray session, and there is none: let the driver use "
-            "Ray before fit(), beyond ray.init(); a ray.put(None) will do"
+            f"ray.{name} in a training worker needs the driver's Ray session, but there is none, because ray.init() is "
+            "deferred until the driver uses Ray: call for example ray.put(None) before fit()"
         )
 
     return refuse

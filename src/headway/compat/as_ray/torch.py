@@ -35,9 +35,9 @@ class TorchTrainer(_TorchTrainer):
             preprocessor: Not supported; accepted as None.
         """
         if preprocessor is not None:
-            raise ConfigError("preprocessor is not supported: map the dataset before it is given to the trainer")
+            raise ConfigError("preprocessor is not supported: map the dataset before you pass it to the trainer")
         if torch_backend is not None and torch_config is not None:
-            raise ConfigError("torch_backend and torch_config are the same thing: give one of them")
+            raise ConfigError("torch_backend and torch_config mean the same: pass only one of them")
         super().__init__(train_loop_per_worker, torch_config=torch_config or torch_backend, **options)
 
     def fit(self) -> Result:

@@ -22,5 +22,5 @@ def report(metrics: Any = None, checkpoint: Any = None, **options: Any) -> None:
     if isinstance(metrics, Mapping):
         return functions.report(metrics, checkpoint, **options)
     if metrics is not None or checkpoint is not None:
-        raise TypeError(f"report() takes a dict of metrics, or each by its name, got {metrics!r}")
+        raise TypeError(f"report() takes a dict of metrics, or metrics as keyword arguments, got {metrics!r}")
     sgd.report(**options)

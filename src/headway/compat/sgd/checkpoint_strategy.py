@@ -29,7 +29,10 @@ class CheckpointStrategy:
 
     def __post_init__(self) -> None:
         if self.checkpoint_score_attribute == TIMESTAMP and self.checkpoint_score_order == "min":
-            raise ConfigError("the oldest checkpoints are never the best: score by a value that you save")
+            raise ConfigError(
+                "checkpoint_score_order='min' would keep the oldest checkpoints: set checkpoint_score_attribute to a "
+                "key of the saved dict"
+            )
         _ = self.config  # raises ConfigError now if a value is invalid
 
     @property

@@ -58,7 +58,7 @@ class SGDIterator:
     def get_final_results(self, force: bool = False) -> list[Any]:
         """Return the functions' return values, in rank order. ``force``: skip the remaining rounds."""
         if not self._finished and not force:
-            raise RuntimeError("the run is not finished: iterate to its end first, or say force=True")
+            raise RuntimeError("the run is not finished: iterate to its end first, or pass force=True")
         for _ in self:
             pass
         return self._results

@@ -97,7 +97,9 @@ class _Sharded:
 
     def get_shard(self, rank: int) -> DataIterator:
         if rank != world_rank():
-            raise SessionError(f"rank {world_rank()} can read its own part of a dataset, not that of rank {rank}")
+            raise SessionError(
+                f"rank {world_rank()} can only read its own part of a dataset, not the part of rank {rank}"
+            )
         return get_dataset_shard(self._name)
 
 

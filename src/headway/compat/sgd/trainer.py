@@ -79,7 +79,7 @@ class Trainer:
         from headway.engine.persistent_workers import PersistentEngine  # imported only when it is needed
 
         if self._engine is not None:
-            raise RuntimeError("this trainer has been started already")
+            raise RuntimeError("this trainer was already started")
         engine = PersistentEngine(self._scaling, self._backend.preload, self._backend.warm)
         engine.start(self._scaling.max_workers, self._logdir.name, logging.getLogger("headway").info)
         self._engine, self._hook = engine, initialization_hook
@@ -174,10 +174,10 @@ class Trainer:
     def _begun(self, request: TrainRequest) -> Run:
         if self._engine is None:
             raise RuntimeError(
-                "the trainer is not running: call start() before run(), and shutdown() after the last one"
+                "the trainer is not running: call start() before run(), and shutdown() after the last run"
             )
         if self._run is not None and self._run.running:
-            raise RuntimeError("the workers are busy with another run, or serve a worker group: wait for its end")
+            raise RuntimeError("the workers are busy with another run or worker group: wait until it has ended")
         self._run, self._given, self._result = Run(request, workers=self._engine), request.checkpoint, None
         return self._run
 
@@ -280,7 +280,7 @@ def _backend(backend: object) -> BackendConfig:
     if backend in LATER:
         raise NotImplementedError(f"the backend {backend!r} is not supported yet: use 'torch'")
     if backend not in BACKENDS:
-        raise ConfigError(f"there is no backend {backend!r}: there is {', '.join(map(repr, BACKENDS))}")
+        raise ConfigError(f"there is no backend {backend!r}; available: {', '.join(map(repr, BACKENDS))}")
     return BACKENDS[backend]()
 
 
@@ -294,7 +294,7 @@ def _new_folder(prefix: str) -> Path:
         except FileExistsError:
             continue
         return folder
-    raise ConfigError(f"{first.parent} holds a thousand trainers created in this second: set logdir")
+    raise ConfigError(f"{first.parent} contains 1000 trainers created in this second: set logdir")
 
 
 def _next_run(logdir: Path) -> str:
@@ -312,7 +312,7 @@ def _checkpoint(given: dict[str, Any] | str | Path | None) -> Checkpoint | None:
         case str() | Path():
             return Checkpoint(str(given))
         case _:
-            raise TypeError(f"checkpoint must be a dict or the path of one that was saved, got {given!r}")
+            raise TypeError(f"checkpoint must be a dict or the path of a saved checkpoint, got {given!r}")
 
 
 def _datasets(dataset: Any) -> Mapping[str, Any]:

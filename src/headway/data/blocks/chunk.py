@@ -217,12 +217,13 @@ def chunk_of_result(result: Any) -> Chunk:
         lengths = {name: len(column) for name, column in chunk.items()}
         if len(set(lengths.values())) > 1:
             found = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-            raise DataError(f"it must return columns of one length: {found}")
+            raise DataError(f"the function must return columns of equal length: {found}")
         return chunk
     if hasattr(result, "to_records") and hasattr(result, "columns"):
         return chunk_of(pa.Table.from_pandas(result, preserve_index=False))
     raise DataError(
-        f"it must return a dict of arrays, a pandas DataFrame or an Arrow table, not a {type(result).__name__}"
+        f"the function must return a dict of arrays, a pandas DataFrame or an Arrow table, "
+        f"not a {type(result).__name__}"
     )
 
 
@@ -237,7 +238,7 @@ def _returned_column(name: Any, values: Any) -> Column:
         return np.asarray(values)  # a tensor, a series
     if isinstance(values, list | tuple):
         return stacked(values) if values else np.zeros(0, object)
-    raise DataError(f"column {name!r} must be an array or a list with a value per row, not a {type(values).__name__}")
+    raise DataError(f"column {name!r} must be an array or a list with one value per row, not a {type(values).__name__}")
 
 
 # --- conversion to the user's batch format ---

@@ -72,7 +72,7 @@ pa.register_extension_type(RaggedTensor(pa.uint8()))
 def column_of(array: np.ndarray[Any, Any]) -> pa.Array:
     """Convert a NumPy array, whose first axis counts the rows, to a column."""
     if array.ndim == 0:
-        raise DataError("a column must have a first axis that counts its rows; this array has none")
+        raise DataError("a column needs one value per row; this array has no dimensions")
     if array.dtype == object:
         return _objects(list(array))
     if array.ndim == 1:

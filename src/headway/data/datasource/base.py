@@ -92,7 +92,7 @@ def check_columns(names: Iterable[str], known: Sequence[str], where: str = "this
     """Raise DataError for the first name that is not a known column."""
     for name in names:
         if name not in known:
-            raise DataError(f"there is no column {name!r} in {where}; there are {', '.join(known)}")
+            raise DataError(f"there is no column {name!r} in {where}; its columns are {', '.join(known)}")
 
 
 # options for Ray's scheduler; they have no effect
@@ -103,5 +103,5 @@ def refuse_unknown(options: Mapping[str, object], *known: str) -> None:
     """Raise DataError for unknown options instead of ignoring them."""
     unknown = sorted(set(options) - _RAYS - set(known))
     if unknown:
-        there = f"; there are {', '.join(known)}" if known else ""
-        raise DataError(f"there is no option {', '.join(unknown)}{there}")
+        hint = f"; the options are {', '.join(known)}" if known else ""
+        raise DataError(f"there is no option {', '.join(unknown)}{hint}")

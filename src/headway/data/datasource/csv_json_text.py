@@ -25,7 +25,7 @@ PIECE = 4 << 20  # approximate bytes of a file per piece
 COUNTERS = 8
 CUTTABLE = ("utf-8", "ascii", "iso8859-1", "cp1252")  # encodings in which a line break is always one specific byte
 SPANNING = "ParseOptions(newlines_in_values=True)"
-JSON_LINES = "read_json takes JSON lines, an object in each: pandas.DataFrame.to_json(lines=True) writes them"
+JSON_LINES = "read_json reads JSON Lines, one object per line; pandas.DataFrame.to_json(lines=True) writes them"
 COMPRESSED = (".gz", ".bz2", ".zst", ".lz4", ".br")
 
 Kind = Literal["csv", "json", "text"]
@@ -72,7 +72,7 @@ class LineFiles(DataSource):
             raise self._unreadable(path, error) from error
 
     def _unreadable(self, where: str, error: Exception) -> DataError:
-        hint = f": {JSON_LINES}" if self.kind == "json" else ""
+        hint = f"; {JSON_LINES}" if self.kind == "json" else ""
         return DataError(f"{where} cannot be read: {error}{hint}")
 
     def _is_whole(self, number: int) -> bool:
@@ -101,7 +101,7 @@ class LineFiles(DataSource):
                 cut = len(data) if not block else data.rfind(b"\n") + 1
                 rest = data[cut:]
                 if self.kind == "json" and not lines and data.lstrip()[:1] == b"[":
-                    raise DataError("it holds an array")
+                    raise DataError("it contains an array")
                 if cut:
                     rows = self._num_rows(data[:cut])
                     if header and rows:
@@ -121,7 +121,7 @@ class LineFiles(DataSource):
         if self.kind == "csv":
             quote = getattr((self.options or {}).get("parse_options"), "quote_char", '"')
             if quote and data.count(quote.encode()) % 2:
-                raise DataError(f"a quoted value spans lines: that needs {SPANNING}")
+                raise DataError(f"a quoted value spans lines, which requires {SPANNING}")
             return sum(1 for line in data.split(b"\n") if line not in (b"", b"\r"))
         return sum(1 for line in data.split(b"\n") if line.strip())
 
@@ -162,7 +162,8 @@ class LineFiles(DataSource):
                 table = _cast(table, schema, nulls=self.kind == "json")
             if table.num_rows != part.num_rows:
                 raise DataError(
-                    f"{part.num_rows:,} lines gave {table.num_rows:,} rows; a row that spans lines needs {SPANNING}"
+                    f"{part.num_rows:,} lines were parsed as {table.num_rows:,} rows; "
+                    f"rows that span lines require {SPANNING}"
                 )
         except (pa.ArrowException, DataError, UnicodeError) as error:
             if self.skip and schema is not None:
@@ -245,8 +246,8 @@ def _cast(table: pa.Table, schema: pa.Schema, *, nulls: bool) -> pa.Table:
                 table = table.append_column(field.name, pa.nulls(table.num_rows, field.type))
     missing = set(schema.names) ^ set(table.column_names)
     if missing:
-        raise DataError(f"it does not have the columns of the first rows; they differ in {', '.join(sorted(missing))}")
+        raise DataError(f"its columns differ from those of the first rows in {', '.join(sorted(missing))}")
     try:
         return table.select(schema.names).cast(schema)
     except pa.ArrowException as error:
-        raise DataError(f"its columns have other types than those of the first rows: {error}") from error
+        raise DataError(f"its column types differ from those of the first rows: {error}") from error

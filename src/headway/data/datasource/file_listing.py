@@ -110,7 +110,8 @@ def _local(text: str, suffixes: tuple[str, ...] | None) -> list[File]:
     if os.path.isdir(path):
         if os.path.exists(os.path.join(path, MOVING)):
             raise DataError(
-                f"{path} holds files of two datasets: a write is in progress there, or was interrupted: write it again"
+                f"{path} contains files of two datasets, because a write is in progress or was interrupted: "
+                "write the dataset again"
             )
         found = [
             os.path.join(root, name)
@@ -134,7 +135,7 @@ def _file(path: str, below: str) -> File:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
     if not stat.S_ISREG(status.st_mode):  # opening a pipe could block indefinitely
-        raise DataError(f"{path} is not a file: remove it, or name the files to read")
+        raise DataError(f"{path} is not a regular file: remove it, or list the files to read")
     return File(os.path.abspath(path), status.st_size, below)
 
 

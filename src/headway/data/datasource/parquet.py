@@ -76,7 +76,7 @@ class ParquetFiles(DataSource):
             with self.files.open(number) as file:
                 return pq.read_metadata(file)
         except (pa.ArrowInvalid, OSError) as error:
-            damaged = DataError(f"{self.files.files[number].path} is not a Parquet file that can be read: {error}")
+            damaged = DataError(f"{self.files.files[number].path} is not a readable Parquet file: {error}")
             if self.skip:
                 return damaged
             raise damaged from error
@@ -225,7 +225,7 @@ def _common(schema: pa.Schema, other: pa.Schema, first: File | None, file: File)
     try:
         return pa.unify_schemas([schema.remove_metadata(), other.remove_metadata()], promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise DataError(f"{file.path} has other types than {path}: {error}") from error
+        raise DataError(f"{file.path} has different column types than {path}: {error}") from error
 
 
 # --- directories named key=value ---

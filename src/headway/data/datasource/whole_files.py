@@ -85,7 +85,7 @@ class FilePerRow(DataSource):
             return row
         if not is_utf8(path):
             raise DataError(
-                f"include_paths=True: the name of {path!a} is not UTF-8, as a column of text must be; rename it"
+                f"include_paths=True: the name of {path!a} is not UTF-8, which a text column requires; rename it"
             )
         return {**row, "path": path}
 
@@ -99,7 +99,7 @@ class FilePerRow(DataSource):
                     chosen = chosen.resize((self.size_hw[1], self.size_hw[0]))
                 return np.array(chosen)
         except Exception as error:  # PIL raises many types of errors, including one for suspiciously large images
-            raise DataError(f"{path} is not an image that can be read: {error}") from error
+            raise DataError(f"{path} is not a readable image: {error}") from error
 
     def size(self, piece: int) -> int:
         size = sum(self.files.files[n].size for n in range(self._bounds[piece], self._bounds[piece + 1]))
@@ -153,17 +153,20 @@ class NumpyFiles(DataSource):
                 read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
                 shape, fortran, dtype = read(file)
             except ValueError as error:
-                raise DataError(f"{path} is not a .npy file that can be read: {error}") from error
+                raise DataError(f"{path} is not a readable .npy file: {error}") from error
             if fortran or dtype.hasobject or not shape:
-                raise DataError(f"{path} must hold rows of plain numbers, in C order; save it again with numpy.save")
+                raise DataError(
+                    f"{path} must contain rows of plain numbers in C order: save it again with "
+                    "numpy.save(path, numpy.ascontiguousarray(array))"
+                )
             if min(shape[1:], default=1) < 1 or not dtype.itemsize:
                 raise DataError(
-                    f"{path} must hold rows that are not empty, its header says that each has {shape[1:]} values"
+                    f"{path} must contain rows that are not empty; its header declares rows of shape {shape[1:]}"
                 )
             begin, size = file.tell(), math.prod(shape) * dtype.itemsize
             if not 0 <= size <= self.files.files[number].size - begin:
                 raise DataError(
-                    f"{path} cannot be read: the file ends before its rows do, of which it names {shape[0]:,}"
+                    f"{path} cannot be read: the file is too short for the {shape[0]:,} rows that its header declares"
                 )
             return shape, dtype, begin
 
@@ -179,7 +182,7 @@ class NumpyFiles(DataSource):
             file.seek(slab.offset)
             data = file.read(size)
         if len(data) != size:
-            raise DataError(f"{self.where(piece)} cannot be read: the file ends before its rows do")
+            raise DataError(f"{self.where(piece)} cannot be read: the file is too short for these rows")
         array = np.frombuffer(data, dtype).reshape(slab.num_rows, *shape[1:])
         native = array.astype(array.dtype.newbyteorder("="), copy=False)
         return select(table_of({"data": native}), columns)
@@ -300,7 +303,7 @@ def _members(file: Any, path: str) -> Iterator[tuple[str, str, int, int]]:
                 if member.isfile() and dot:
                     yield os.path.join(folder, key), column, member.offset_data, member.size
     except (tarfile.TarError, OSError, ValueError, OverflowError) as error:
-        raise DataError(f"{path} is not a tar file that can be read: {error}") from error
+        raise DataError(f"{path} is not a readable tar file: {error}") from error
 
 
 def _decoded(suffix: str, data: bytes) -> Any:

@@ -181,7 +181,7 @@ class BlockReader:
 
     def _too_large(self, piece: int, size: int) -> DataError:
         return DataError(
-            f"{self._source.where(piece)} and what must be in memory beside it take about "
+            f"{self._source.where(piece)} and the blocks that must be in memory with it need about "
             f"{(self._held_bytes + size) >> 20:,} MiB, more than the budget of {self.budget >> 20:,} MiB: raise "
             "DataContext.memory_budget_bytes, write the files with smaller row groups, or shuffle in a smaller window"
         )
@@ -199,7 +199,7 @@ class BlockReader:
             expected = self._source.counts[piece]
             if self._source.exact and table.num_rows != expected:
                 raise DataError(
-                    f"{self._source.where(piece)} has {table.num_rows:,} rows now, and had {expected:,}: "
+                    f"{self._source.where(piece)} has {table.num_rows:,} rows instead of {expected:,}: "
                     "it has changed since the dataset was created"
                 )
         except BaseException as caught:  # blocks() raises it

@@ -97,7 +97,7 @@ class BatchOptions:
         if self.batch_size is not None and (not isinstance(self.batch_size, int) or self.batch_size < 1):
             raise DataError(f"batch_size must be a positive number or None, got {self.batch_size!r}")
         if self.pad_last and (self.drop_last or self.batch_size is None):
-            raise DataError("pad_last fills batches up to a batch_size, and drop_last leaves them out: choose one")
+            raise DataError("pad_last requires a batch_size and cannot be combined with drop_last")
         if self.prefetch < 0:
             raise DataError(f"prefetch_batches must not be negative, got {self.prefetch!r}")
         if self.local_shuffle is not None and self.local_shuffle < 1:
@@ -213,7 +213,7 @@ class EpochStream:
     def num_batches(self, options: BatchOptions) -> int:
         """Return the number of batches in a complete epoch; raise TypeError if it cannot be known."""
         if not self.plan.keeps_rows:
-            raise TypeError("the number of batches is not known before they are made: the dataset is filtered")
+            raise TypeError("the number of batches is not known in advance: an operation changes the number of rows")
         schedule = self.schedule(options)
         if self.order.num_rows < self.place.world_size:
             return sum(1 for _ in schedule.steps(0))
@@ -224,8 +224,8 @@ class EpochStream:
         rows = self.order.num_rows
         if self.training and rows < self.place.world_size and self.plan.keeps_rows:
             raise ConfigError(
-                f"dataset {self.name!r} has {rows:,} rows for {self.place.world_size} workers: every worker needs one "
-                "in every step; use fewer workers, or DataConfig(datasets_to_split=[...]) without it"
+                f"dataset {self.name!r} has {rows:,} rows for {self.place.world_size} workers, and every worker "
+                "needs one in every step; use fewer workers, or omit it from DataConfig(datasets_to_split=[...])"
             )
 
     @property
@@ -281,7 +281,7 @@ class EpochStream:
             hooks.before_first_batch()  # if no batch was left, training resumes after the loop
         except Closed:
             raise DataError(
-                f"another iteration of {self.name or 'this dataset'} has begun, which ends this one"
+                f"this iteration has ended because another iteration of {self.name or 'this dataset'} was started"
             ) from None
         except BaseException:
             # This includes GeneratorExit. Either a break left the loop and ended its epoch, or an exception left it
@@ -294,7 +294,7 @@ class EpochStream:
             if not cursor.position.done:
                 cursor.position = Position(epoch, done=True)
                 hooks.observer.end(self.key)
-            if pipeline.coming == epoch:  # other ranks have no more rows: the rest of this rank's is omitted
+            if pipeline.coming == epoch:  # other ranks have no more rows: the remaining rows of this rank are dropped
                 pipeline.close()
         self.count_as_taken()
 
@@ -309,7 +309,7 @@ class EpochStream:
             raise ConfigError(
                 f"dataset {self.name!r} is in the middle of an epoch that started with local_shuffle_buffer_size and "
                 f"seed {self.local_shuffle or 'not set'}; now they are {now or 'not set'}; use the "
-                "former values until that epoch is over"
+                "original values until that epoch has ended"
             )
         self.local_shuffle = now
         return begin
@@ -409,7 +409,7 @@ def _agreed(batches: Iterator[Batch], epoch: int, agreement: LastStepAgreement, 
         if not agreement.all_have(epoch, number):
             _logger.warning(
                 f"epoch {epoch} of dataset {name!r} ends after {number:,} batches, because another rank has "
-                "no more rows; rows that this rank still has are left out of it"
+                "no more rows; the remaining rows of this rank are dropped"
             )
             return
         yield batch

@@ -26,7 +26,7 @@ from headway.data.operations.base import Chain, Op, RowName, annotate
 from headway.engine.helper_process import HelperProcess
 
 _LENGTH = struct.Struct("!Q")
-_RAISED = "headway: it was raised in a map process"
+_RAISED = "headway: raised in a map process"
 _ROW = re.compile(r"@row (\d+)@")
 
 
@@ -131,7 +131,7 @@ class MapProcess:
         except (EOFError, OSError) as error:
             code = self._process.exit_code()
             raise DataError(
-                f"a process that maps rows exited (exit code {code}), perhaps for lack of memory: "
+                f"a map process exited (exit code {code}), possibly because it ran out of memory: "
                 "lower map(..., concurrency=n)"
             ) from error
 

@@ -299,8 +299,8 @@ class Pipeline:
         if size > budget:
             titles = ", ".join(op.title for op in self._plan.ops) or "reading"
             raise DataError(
-                f"{titles} made {size >> 20:,} MiB of {len(step.picks.rows):,} rows, more than the budget of "
-                f"{budget >> 20:,} MiB: take smaller batches, or raise DataContext.memory_budget_bytes"
+                f"{titles} produced {size >> 20:,} MiB from {len(step.picks.rows):,} rows, more than the budget of "
+                f"{budget >> 20:,} MiB: use smaller batches, or raise DataContext.memory_budget_bytes"
             )
 
     def _row_name(self, step: Step, present: Array | None, number: int) -> str:
@@ -310,7 +310,7 @@ class Pipeline:
         at = number if present is None else present[number]
         piece, row = int(step.picks.pieces[at]), int(step.picks.rows[at])
         source = self._plan.source
-        return f"row {sum(source.counts[:piece]) + row} of the dataset ({source.where(piece)}, row {row} of it)"
+        return f"row {sum(source.counts[:piece]) + row} of the dataset (row {row} of {source.where(piece)})"
 
 
 def _pieces(step: Step) -> tuple[list[int], Array | None]:

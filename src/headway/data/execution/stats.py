@@ -53,22 +53,22 @@ def summary(stream: EpochStream) -> str:
         return "nothing has been read yet"
     lines = [
         f"{found.rows:,} rows in {found.batches:,} batches, {found.elapsed_s:.2f} s; the loop waited "
-        f"{found.waited_s:.2f} s of them for data ({found.waited_s / found.elapsed_s:.0%})"
+        f"{found.waited_s:.2f} s for data ({found.waited_s / found.elapsed_s:.0%})"
     ]
     for each in found.operators:
         rate = f"{each.rows_per_s:,} rows/s, {each.mb_per_s:,} MB/s" if each.seconds else "nothing yet"
-        lines.append(f"  {each.name}: {each.rows:,} rows in {each.seconds:.2f} s of its threads ({rate})")
+        lines.append(f"  {each.name}: {each.rows:,} rows in {each.seconds:.2f} s of thread time ({rate})")
     for name in stream.plan.source.left_out[:5]:
-        lines.append(f"  left out: {name}")
+        lines.append(f"  skipped: {name}")
     if found.left_out > 5:
         lines.append(f"  and {found.left_out - 5} more")
     worst = found.slowest
     if worst is not None and found.waited_s > 0.1 * found.elapsed_s:
         lines.append(f"  the loop waits for {worst.name}")
     processes = found.executors.count("process")
-    there = f" ({processes} of them map in processes of their own)" if processes else ""
+    mapping = f" ({processes} of them map in separate processes)" if processes else ""
     lines.append(
-        f"  threads: {found.threads}{there}; memory: {found.most_bytes / 2**20:,.0f} MiB at most, of "
+        f"  threads: {found.threads}{mapping}; peak memory: {found.most_bytes / 2**20:,.0f} of "
         f"{found.budget_bytes / 2**20:,.0f} MiB; {found.queued_batches} batches ready"
     )
     return "\n".join(lines)

@@ -52,8 +52,8 @@ def tensor_of(name: str, array: Any, dtype: torch.dtype | None = None) -> torch.
         array = _of_one_shape(name, array)
     if array.dtype.kind in "USMmOV":
         raise DataError(
-            f"column {name!r} holds {array.dtype.name} values, which no tensor can hold: drop it with drop_columns, "
-            "turn it into numbers with map_batches, or give iter_torch_batches a collate_fn"
+            f"column {name!r} contains {array.dtype.name} values, which cannot be converted to a tensor: drop it with "
+            "drop_columns, convert it to numbers with map_batches, or pass a collate_fn to iter_torch_batches"
         )
     if not array.flags.writeable or not array.flags.c_contiguous:
         array = np.array(array)
@@ -69,8 +69,8 @@ def _of_one_shape(name: str, array: Any) -> Any:
     if None not in shapes:
         found = ", ".join(str(shape) for shape in sorted(shapes, key=str)[:3])
         raise DataError(
-            f"column {name!r} has arrays of different shapes in one batch ({found}), and a tensor has one shape: "
-            "resize or pad them with map, or give iter_torch_batches a collate_fn"
+            f"column {name!r} contains arrays of different shapes in one batch ({found}), which cannot form one "
+            "tensor: resize or pad them with map, or pass a collate_fn to iter_torch_batches"
         )
     return array
 
@@ -170,5 +170,5 @@ class Pairs(IterableDataset[Any]):
 
 def _known(batch: dict[str, torch.Tensor], name: str) -> torch.Tensor:
     if name not in batch:
-        raise DataError(f"there is no column {name!r} in this dataset; there are {', '.join(batch)}")
+        raise DataError(f"there is no column {name!r} in this dataset; its columns are {', '.join(batch)}")
     return batch[name]

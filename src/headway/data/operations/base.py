@@ -63,7 +63,7 @@ def user_function(
 ) -> Function:
     """Check the arguments of ``map`` and similar methods. ``resources`` are options of Ray's scheduler."""
     if not callable(fn):
-        raise DataError(f"a function or a class is needed, got {fn!r}")
+        raise DataError(f"fn must be a function or a class, got {fn!r}")
     refuse_unknown(resources)
     return Function(
         call=fn,
@@ -132,7 +132,7 @@ class UserOp(Op):
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:
             raise DataError(
-                f'executor must be "thread", "process" or None (chosen by measuring), got {self.executor!r}'
+                f'executor must be "thread", "process" or None (the faster of the two), got {self.executor!r}'
             )
         number = self.num_threads
         if number is not None and not (isinstance(number, int) and number >= 1):
@@ -168,7 +168,7 @@ def annotate(error: BaseException, text: str) -> None:
     """Add a note with the row of an error, and how to run that row again if its number is known."""
     error.add_note(text)
     if found := _ROW_NUMBER.search(text):
-        error.add_note(f"headway: to run it again, alone: dataset.probe({found[1]})")
+        error.add_note(f"headway: to run only this row: dataset.probe({found[1]})")
 
 
 _ROW_NUMBER = re.compile(r"row (\d+) of the dataset")
@@ -211,4 +211,4 @@ class Chain:
 
 
 def _unknown(number: int) -> str:
-    return "one of the rows that were left"
+    return "one of the remaining rows"

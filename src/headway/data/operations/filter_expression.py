@@ -34,7 +34,7 @@ def expression_of(condition: Any) -> pc.Expression:
     if isinstance(condition, pc.Expression):
         return condition
     if not isinstance(condition, str):
-        raise DataError(f'expr must be a pyarrow expression or a text like "age >= 18", got {condition!r}')
+        raise DataError(f'expr must be a pyarrow expression or a string like "age >= 18", got {condition!r}')
     try:
         return _expression(ast.parse(condition, mode="eval").body)
     except (SyntaxError, TypeError, ValueError) as error:
@@ -62,7 +62,7 @@ def _expression(node: ast.expr) -> Any:
         case ast.Constant(value=value):
             return pc.scalar(value)
     raise DataError(
-        f"{ast.unparse(node)!r} is more than a condition may hold: compare columns and values, or use a function"
+        f"{ast.unparse(node)!r} is not supported in a condition: compare columns and values, or pass a function"
     )
 
 
@@ -71,7 +71,7 @@ def _compared(left: ast.expr, op: ast.cmpop, right: ast.expr) -> Any:
         found = _expression(left).isin(ast.literal_eval(right))
         return ~found if isinstance(op, ast.NotIn) else found
     if type(op) not in _COMPARE:
-        raise DataError(f"comparing with {type(op).__name__.lower()} is not possible here")
+        raise DataError(f"the operator {type(op).__name__.lower()!r} is not supported in a condition")
     return _COMPARE[type(op)](_expression(left), _expression(right))
 
 

@@ -40,15 +40,15 @@ def num_rows_by_group(table: pa.Table, keys: Sequence[str]) -> pa.Table:
 def aggregate_by_group(table: pa.Table, keys: Sequence[str], aggregate: Aggregate) -> pa.Table:
     columns = _numeric_columns(table, keys) if aggregate.columns is None else aggregate.columns
     if not columns:
-        raise DataError(f"{aggregate.name} needs a column of numbers, and there is none")
+        raise DataError(f"{aggregate.name} needs a numeric column, but the dataset has none")
     check_columns(columns, table.column_names)
     calls = [(column, aggregate.function, aggregate.options) for column in columns]
     names = [f"{aggregate.name}({column})" for column in columns]
     try:
         return _sorted_by(_aggregated(table, keys, calls, names), keys)
     except pa.ArrowNotImplementedError as error:
-        held = ", ".join(f"{column!r} holds {table.schema.field(column).type}" for column in columns)
-        raise DataError(f"{names[0]} cannot be computed: column {held} ({error})") from None
+        types = ", ".join(f"{column!r} has type {table.schema.field(column).type}" for column in columns)
+        raise DataError(f"{names[0]} cannot be computed: column {types} ({error})") from None
 
 
 def _aggregated(table: pa.Table, keys: Sequence[str], calls: Sequence[Any], names: Sequence[str]) -> pa.Table:
@@ -64,7 +64,9 @@ def mapped_groups(table: pa.Table, keys: Sequence[str], fn: Callable[[Any], Any]
     made = []
     for low, high in itertools.pairwise(_bounds(table, keys)):
         chunk = copied(table.slice(low, high - low))
-        with explained(f"map_groups({getattr(fn, '__name__', fn)})", lambda at=low: f"the group from row {at}"):  # type: ignore[misc]
+        with explained(
+            f"map_groups({getattr(fn, '__name__', fn)})", lambda at=low: f"the group that starts at row {at}"
+        ):  # type: ignore[misc]
             made.append(table_of(chunk_of_result(fn(formatted(chunk, batch_format)))))
     return pa.concat_tables(made, promote_options="permissive") if made else table
 
@@ -98,4 +100,4 @@ def aggregate_of_column(column: pa.ChunkedArray, function: str, name: str, **opt
     try:
         return getattr(pc, function)(column, **options).as_py()
     except pa.ArrowNotImplementedError:
-        raise DataError(f"{function} cannot be computed: column {name!r} holds {column.type}") from None
+        raise DataError(f"{function} cannot be computed: column {name!r} has type {column.type}") from None

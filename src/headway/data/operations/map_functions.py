@@ -71,7 +71,7 @@ class MapBatches(UserOp):
         now = sum(map(num_rows, chunks))
         if self.keeps and now != rows:
             raise DataError(
-                f"it made {now:,} rows of {rows:,}: a function that changes the number of rows needs "
+                f"the function returned {now:,} rows for {rows:,}: a function that changes the number of rows needs "
                 "map_batches(..., keeps_rows=False)"
             )
         return chunks
@@ -154,10 +154,10 @@ class AddColumn(UserOp):
         call = self.function.instance()
 
         def run(chunk: Chunk, row_name: RowName) -> Chunk:
-            with explained(self.title, lambda: f"{row_name(0)} and those after it"):
+            with explained(self.title, lambda: f"{row_name(0)} and the following rows"):
                 added = chunk_of_result({self.column: call(formatted(chunk, self.batch_format))})
                 if num_rows(added) != num_rows(chunk):
-                    raise DataError(f"it made {num_rows(added):,} values for {num_rows(chunk):,} rows")
+                    raise DataError(f"the function returned {num_rows(added):,} values for {num_rows(chunk):,} rows")
             return {**chunk, **added}
 
         return run
@@ -181,7 +181,7 @@ def _columns(title: str, results: Sequence[Any], row_name: RowName) -> Chunk:
         if not isinstance(result, Mapping):
             kind = type(result).__name__
             raise DataError(
-                f"{title} must return a dict with a value per column, it returned a {kind} for {row_name(number)}"
+                f"{title} must return a dict with one value per column, but returned a {kind} for {row_name(number)}"
             )
-    with explained(title, lambda: f"{row_name(0)} and those after it"):
+    with explained(title, lambda: f"{row_name(0)} and the following rows"):
         return chunk_of_rows(results)

@@ -93,7 +93,7 @@ def train_test_parts(source: DataSource, test_size: int | float, shuffle: bool, 
     rows = source.num_rows
     size = int(rows * test_size) if isinstance(test_size, float) else test_size
     if not 0 < size < rows:
-        raise DataError(f"test_size must leave rows in both parts: {test_size!r} of {rows:,} rows does not")
+        raise DataError(f"test_size must leave rows in both parts, got {test_size!r} for {rows:,} rows")
     if not shuffle:
         return Plan(some_rows(source, 0, rows - size)), Plan(some_rows(source, rows - size, rows))
     how = Shuffling("window", seed)
@@ -112,7 +112,7 @@ def equal_parts(source: DataSource, n: int, *, drop_rest: bool) -> list[Plan]:
 
 def proportional_parts(source: DataSource, proportions: Sequence[float]) -> list[Plan]:
     if not proportions or sum(proportions) >= 1 or min(proportions) <= 0:
-        raise DataError(f"proportions must be positive and leave something, got {list(proportions)}")
+        raise DataError(f"proportions must be positive and add up to less than 1, got {list(proportions)}")
     cuts = [int(source.num_rows * share) for share in itertools.accumulate(proportions)]
     return parts_at(source, cuts, source.num_rows)
 

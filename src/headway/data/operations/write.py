@@ -59,7 +59,7 @@ def _write(
             table = table_of(joined(group))
             for field in table.schema:
                 if isinstance(field.type, PyObjects):
-                    raise DataError(f"column {field.name!r} holds Python objects, which are not written to files")
+                    raise DataError(f"column {field.name!r} contains Python objects, which cannot be written to files")
             target.write(table, write_table)
         if not target.num_files:
             raise DataError("the dataset is empty: there is nothing to write")
@@ -105,8 +105,8 @@ class _TargetDirectory:
         except BlockingIOError:
             os.close(self._lock)
             raise DataError(
-                f"{self._path} is being written by another program, or by another worker: wait for it, or "
-                "give each its own directory"
+                f"another program or worker is writing to {self._path}: wait until it has finished, or use a "
+                "separate directory for each"
             ) from None
         except OSError:  # the filesystem does not support locks
             return
@@ -162,7 +162,7 @@ class _TargetDirectory:
 def _without_nested(table: pa.Table, what: str) -> pa.Table:
     for field in table.schema:
         if isinstance(field.type, pa.BaseExtensionType) or pa.types.is_nested(field.type):
-            raise DataError(f"column {field.name!r} holds {field.type}, which {what} has no way to write")
+            raise DataError(f"column {field.name!r} has type {field.type}, which {what} cannot represent")
     return table
 
 

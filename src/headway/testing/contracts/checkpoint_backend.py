@@ -126,7 +126,7 @@ class CheckpointBackendContract(ABC):
         self.stage(backend, 1, 0, 0, {"weights": b"0"}, self.request(0).folder)
         with self.interrupted(backend), pytest.raises((StorageError, OSError)):
             backend.commit(self.request(0))
-        assert list(backend.survey().kept) == [], "a checkpoint is visible before it is whole"
+        assert list(backend.survey().kept) == [], "a checkpoint is visible before it is complete"
         assert not backend.survey().damaged
 
     def test_checkpoints_come_in_the_order_of_their_reports(self, backend: CheckpointBackend) -> None:

@@ -73,7 +73,7 @@ class DataSourceContract:
         with concurrent.futures.ThreadPoolExecutor(NUM_THREADS) as pool:
             found = list(pool.map(source.read, pieces))
         for piece, table in zip(pieces, found, strict=True):
-            assert same(table, expected[piece]), f"piece {piece} differs when threads read"
+            assert same(table, expected[piece]), f"piece {piece} differs when several threads read"
 
     def test_a_pickled_source_reads_the_same_rows(self, source: DataSource) -> None:
         """Sources are sent to workers, before or after they are used."""
@@ -111,7 +111,7 @@ class DataSourceContract:
         rows = sum(table.num_rows for table in tables(source))
         assert all(isinstance(text, str) and text for text in source.left_out)
         if source.left_out:
-            assert not source.exact, "an exact source leaves nothing out"
+            assert not source.exact, "an exact source must not skip rows"
         assert rows <= source.num_rows
 
 

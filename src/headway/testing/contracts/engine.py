@@ -123,7 +123,7 @@ class EngineDriver:
         self.engine.resources.check()
         self.engine.resources.request("run")
         self.engine.open(self._on_events)
-        self.pump_until(lambda: ResourcesGrantedEvent() in self.events, "the resources are granted")
+        self.pump_until(lambda: ResourcesGrantedEvent() in self.events, "the resources")
 
     def launch(self, attempt: int = 1) -> None:
         self.engine.launch(attempt, self._num_workers)
@@ -131,7 +131,7 @@ class EngineDriver:
     def pump_until(self, fact: Callable[[], bool], what: str) -> None:
         until = time.monotonic() + self._patience_s
         while not fact():
-            assert time.monotonic() < until, f"waited for {what}; delivered: {self.events[-20:]}"
+            assert time.monotonic() < until, f"timed out waiting for {what}; delivered: {self.events[-20:]}"
             self.engine.pump(0.05)
 
     def pump_until_exit(self, num_launches: int = 1) -> None:
@@ -252,7 +252,7 @@ class EngineContract:
 
     def test_a_worker_that_dies_exits_once_and_says_how(self, drive: Drive) -> None:
         if not self.has_processes:
-            pytest.skip("workers are no processes")
+            pytest.skip("workers are not processes")
         driver = drive(die)
         driver.launch()
         driver.pump_until_exit()
@@ -314,15 +314,17 @@ class EngineContract:
 
     def test_close_ends_all_processes(self, drive: Drive) -> None:
         if not self.has_processes:
-            pytest.skip("workers are no processes")
+            pytest.skip("workers are not processes")
         driver = drive(report_forever)
         driver.launch()
-        driver.pump_until(lambda: all(driver.messages(index) for index in range(self.num_workers)), "Ready of all")
+        driver.pump_until(
+            lambda: all(driver.messages(index) for index in range(self.num_workers)), "Ready from all workers"
+        )
         ready = [driver.messages(index)[0] for index in range(self.num_workers)]
         driver.engine.close()
         until = time.monotonic() + self.patience_s
         while any(_is_running(each.pid) for each in ready if isinstance(each, Ready)):
-            assert time.monotonic() < until, "a worker runs on after close()"
+            assert time.monotonic() < until, "a worker is still running after close()"
             time.sleep(0.01)
 
     def test_an_engine_that_was_never_opened_can_be_closed(self, make_engine: MakeEngine, tmp_path: Path) -> None:
@@ -407,7 +409,7 @@ class EngineContract:
 
     def _one_shot_process(self, drive: Drive) -> OneShotProcess:
         if not self.has_processes:
-            pytest.skip("there are no one-shot processes")
+            pytest.skip("this engine has no one-shot processes")
         return drive(report_twice).engine.one_shot_process(__name__)
 
 

@@ -125,10 +125,10 @@ def ask(run_id: str, where: str, request: str) -> tuple[int, socket.socket]:
         connection.sendall(f"{request}\n".encode())
         answer = connection.recv(_MESSAGE_BYTES)
         if not answer:
-            raise ControlError("it refused the request, or ended at this moment")
+            raise ControlError("it refused the request, or has just ended")
     except OSError as error:
         connection.close()
-        text = "does not answer" if isinstance(error, TimeoutError) else "cannot be reached from here"
+        text = "does not answer" if isinstance(error, TimeoutError) else "cannot be reached"
         raise ControlError(f"it {text} ({error.strerror or error})") from None
     except ControlError:
         connection.close()

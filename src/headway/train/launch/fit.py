@@ -134,7 +134,7 @@ def prepare(request: TrainRequest, *watchers: RunObserver, workers: Engine | Non
         console = Console(rundir.path, request.run.logging_config.log_level, show_output=not inline)
         if request.train_loop_config and not takes_config(request.task.call):
             name = getattr(request.task.call, "__name__", type(request.task.call).__name__)
-            console.say(f"train_loop_config is not used: {name!r} takes no argument by position", level="WARNING")
+            console.say(f"train_loop_config is ignored: {name!r} takes no positional argument", level="WARNING")
         controller = Controller(plan, engine, rundir, RunObservers([console, *watchers]))
         undo.pop_all()
     return Execution(controller, engine, rundir, console)
@@ -151,7 +151,7 @@ def _validator(config: ValidationConfig) -> Validator:
     default = config.task_config or ValidationTaskConfig()
     call = functools.partial(config.fn, **(default.fn_kwargs or {}))
     return Validator(
-        task=pack(Task(call), to="a process of its own"),
+        task=pack(Task(call), to="a separate process"),
         timeout_s=default.timeout_s,
         max_concurrent=config.max_concurrent,
         env_vars=config.env_vars,

@@ -37,13 +37,15 @@ def bind(function: object, config: object) -> Callable[[], Any]:
         raise ConfigError(f"train_loop_per_worker must be a function, got {function!r}{hint}")
     name = _name(function)
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
-        raise ConfigError(f"{name} must be a plain function: called, this one would only give a generator or coroutine")
+        raise ConfigError(f"{name} must be a plain function: calling it would only return a generator or coroutine")
     _check_config(config)
     required, _, demanded = _parameters(function)
     if demanded is not None:
-        raise ConfigError(f"{name} requires {demanded!r} by keyword: it is called with the config alone, by position")
+        raise ConfigError(
+            f"{name} requires the keyword argument {demanded!r}, but is called with one positional argument, the config"
+        )
     if required > 1:
-        raise ConfigError(f"{name} must take no parameter or one (the config), it requires {required}")
+        raise ConfigError(f"{name} must take no parameter or one (the config), but requires {required}")
     if required == 1 or (config is not None and takes_config(function)):
         return functools.partial(function, {} if config is None else config)
     return function
@@ -57,10 +59,10 @@ def takes_config(function: Callable[..., Any]) -> bool:
 
 def _check_config(config: object) -> None:
     if isinstance(config, type):
-        raise ConfigError(f"train_loop_config must be an object, got the class {config.__qualname__}: call it")
+        raise ConfigError(f"train_loop_config must be an instance, got the class {config.__qualname__}: call it")
     if config is not None and fields_of(config) is None:
         raise ConfigError(
-            f"train_loop_config must be a dict, got {config!r}; a dataclass, or another object with fields, will do"
+            f"train_loop_config must be a dict, a dataclass instance or another object with fields, got {config!r}"
         )
 
 
@@ -99,7 +101,7 @@ def _explanation(task: Task, error: Exception, to: str) -> str:
     path, value = culprit
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     return (
-        f"{_name(function)} cannot be sent to {to}: {path} is a {kind}, which does not pickle "
+        f"{_name(function)} cannot be sent to {to}: {path} is a {kind}, which cannot be pickled "
         f"({error}); create it inside the function"
     )
 
@@ -133,7 +135,7 @@ def _parts(value: Any) -> Iterator[tuple[str, object]]:
         if value.args:
             yield "train_loop_config", value.args[0]
         for name, item in value.keywords.items():
-            yield f"its keyword {name!r}", item
+            yield f"its keyword argument {name!r}", item
         yield from _parts(value.func)
     elif inspect.ismethod(value):
         yield "self", value.__self__

@@ -152,14 +152,14 @@ class AutosavedState:
         self._leaves = leave
         if leave and not self._passes.resumable:  # all ranks exit and cannot wait for a better point
             self._warn(
-                f"stopping inside epoch {self._epoch}, after its first loop over tracked data: this loop will "
-                "be empty when the epoch is resumed, and code between it and the present place will run again"
+                f"stopping in epoch {self._epoch} after its first loop over tracked data: when the epoch is resumed, "
+                "this loop will be empty, and the code between it and this point will run again"
             )
             return self._saved(done=False, finished=self._passes.finished)
         if leave and (undecided := self._data.undecided):
             self._warn(
-                f"stopping in epoch {self._epoch} while {', '.join(undecided)} has an iterator that the epoch "
-                "before has left with batches to give: the next iterator will continue with those batches"
+                f"stopping in epoch {self._epoch} while {', '.join(undecided)} has an unfinished iterator from "
+                "the previous epoch: the next iterator will continue with its remaining batches"
             )
         if self._passes.expects_more and self._thread in (None, threading.get_ident()):
             return SaveLater()
@@ -224,21 +224,21 @@ class AutosavedState:
     def _warn_of_untracked_data(self) -> None:
         if self._reports_of_epoch == 2 and not self._data:
             self._warn(
-                f"epoch {self._epoch} has several reports and train.track() follows no loader: a restart from "
-                "one of them continues with the next epoch; name the prepared loader in train.track(...)"
+                f"epoch {self._epoch} has several reports, but train.track() follows no loader: a restart from "
+                "one of them continues with the next epoch; pass the prepared loader to train.track(...)"
             )
         if self._data.take_unnamed_shuffle():
             self._warn(
-                "a shuffled loader is not named in train.track(...): after a restart it starts from its "
-                "first order again; name it, or call its loader.sampler.set_epoch(epoch)"
+                "a shuffled loader is not passed to train.track(...): after a restart it starts again with "
+                "its first order; pass it, or call its loader.sampler.set_epoch(epoch)"
             )
 
     def _warn_of_undecided(self, undecided: list[str]) -> None:
         if not self._warned_of_undecided:
             self._warn(
-                f"nothing is saved in epoch {self._epoch} until it uses {', '.join(undecided)}: the epoch before "
-                "has left an iterator with batches to give, and may continue it or not; del the iterator to have "
-                "state saved meanwhile"
+                f"nothing is saved in epoch {self._epoch} until it uses {', '.join(undecided)}: an iterator "
+                "from the previous epoch is unfinished, and this epoch may still continue it; delete the iterator "
+                "(del) if it will not be used again"
             )
         self._warned_of_undecided = True
 

@@ -39,9 +39,9 @@ class TorchCheckpoint(Checkpoint):
             found: nn.Module = content[MODEL]
             return found
         if STATE not in content:
-            raise ConfigError(f"{self!r} holds no model: make it with from_state_dict() or from_model()")
+            raise ConfigError(f"{self!r} contains no model: create it with from_state_dict() or from_model()")
         if model is None:
-            raise ConfigError("this checkpoint holds a state_dict: give get_model() a model to load it into")
+            raise ConfigError("this checkpoint contains a state_dict: pass a model to get_model() to load it into")
         state = dict(content[STATE])
         if not any(name.startswith("module.") for name in model.state_dict()):
             state = {name.removeprefix("module."): value for name, value in state.items()}

@@ -38,12 +38,12 @@ def check_sharded(folder: Path, proof: Proof) -> None:
         if path.is_dir() and not path.is_symlink():
             continue
         if not path.is_file():  # a pipe or a link to a directory, whose contents would not be checked
-            raise StorageError(f"{path} is not a file: a checkpoint holds files of its own only")
+            raise StorageError(f"{path} is not a regular file: a checkpoint must contain only regular files")
         if not proof.covers_file(path):
             why = proof.doubt or f"{path.name} has changed since it was committed"
             raise StorageError(
-                f"{folder} has pickled metadata, and it is not proven that your own run wrote it ({why}): "
-                "RunConfig(trust=True) if you know where it comes from"
+                f"{folder} contains pickled metadata, and it is not proven that your own run wrote it ({why}): "
+                "set RunConfig(trust=True) if you trust its source"
             )
 
 
@@ -69,8 +69,8 @@ class ShardedState:
         folder.mkdir(parents=True)
         if gradient_accumulation.held_unsharded(self.model) and dist.get_rank() == 0:
             _logger.warning(
-                "this checkpoint lacks the gradients that FSDP has accumulated without synchronising them: "
-                "report after optimizer.step(), or leave out set_requires_gradient_sync(False)"
+                "this checkpoint does not contain the gradients that FSDP accumulated without synchronization: "
+                "report after optimizer.step(), or do not call set_requires_gradient_sync(False)"
             )
         grads = {name: parameter.grad for name, parameter in gradient_accumulation.pending(self.model)}
         stepped = not grads or any(optimizer.state for optimizer in self._optimizers.values())

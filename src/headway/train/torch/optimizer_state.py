@@ -18,7 +18,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> N
     optimizer.load_state_dict(saved)
     for group in optimizer.param_groups:
         if missing := sorted(options - group.keys()):
-            raise ValueError(f"it was saved without {', '.join(missing)}, by another class of optimizer")
+            raise ValueError(f"it was saved without {', '.join(missing)}, by a different optimizer class")
     parameters = {
         number: parameter
         for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True)

@@ -117,12 +117,12 @@ class Cursor:
         self.first = self._rows
         self._expected = state.get("order") if self.first else None
         if state.get("subset", self._subset) != self._subset:
-            self._other_rows("its dataset is a Subset of other rows", "give random_split() a seeded generator")
+            self._other_rows("its dataset is a Subset of different rows", "pass a seeded generator to random_split()")
 
     def _other_rows(self, what: str, remedy: str) -> None:
         raise StorageError(
-            f"{self.key[1]} does not have the rows that the checkpoint was made with: {what}, so some would come twice "
-            f"in this epoch and others never; {remedy}, or give the run a new name"
+            f"{self.key[1]} does not have the same rows as when the checkpoint was saved: {what}, so some rows would "
+            f"be used twice in this epoch and others not at all; {remedy}, or give the run a new name"
         )
 
     def check_order(self) -> None:
@@ -130,7 +130,8 @@ class Cursor:
         expected, self._expected = self._expected, None
         if expected and expected != self.sampler.fingerprint:
             self._other_rows(
-                "their number, or the order that the sampler draws, has changed", "have the sampler draw by set_epoch()"
+                "their number or the order of the sampler has changed",
+                "make the order of the sampler depend only on set_epoch()",
             )
 
     def _reached(self, state: dict[str, Any], *, same_world: bool) -> tuple[int, int]:

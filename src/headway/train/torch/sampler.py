@@ -62,10 +62,10 @@ def _check_batch_size(loader: Any) -> None:
     if loader.batch_size is not None:
         return
     batches = loader.batch_sampler
-    found = "does not batch at all" if batches is None else f"has the batches of a {type(batches).__name__}"
+    found = "does not batch" if batches is None else f"uses the batches of a {type(batches).__name__}"
     raise ConfigError(
-        f"keep_global_batch=True makes batches larger where there are fewer workers, and this loader {found}: "
-        "give the DataLoader batch_size=... and a sampler, or leave keep_global_batch out"
+        f"keep_global_batch=True makes batches larger if there are fewer workers, but this loader {found}: "
+        "pass batch_size=... and a sampler to the DataLoader, or omit keep_global_batch"
     )
 
 
@@ -73,8 +73,8 @@ def _replace_samplers(loader: Any, place: RankAssignment, seed: int, global_work
     drawn = loader.batch_sampler if loader.batch_size is None and loader.batch_sampler is not None else loader.sampler
     if not hasattr(drawn, "__len__"):
         raise ConfigError(
-            f"a {type(drawn).__name__} has no length, so its rows cannot be split evenly: give it a __len__, or "
-            "let it draw each worker's own rows and call prepare_data_loader(loader, add_dist_sampler=False)"
+            f"a {type(drawn).__name__} has no length, so its rows cannot be split evenly: implement __len__, or "
+            "let it draw only this worker's rows and call prepare_data_loader(loader, add_dist_sampler=False)"
         )
     if loader.batch_sampler is not None and loader.batch_size is None:
         vars(loader)["batch_sampler"] = ShardedBatchSampler(loader.batch_sampler, loader.dataset, place, seed)
@@ -227,10 +227,10 @@ class EvenSplit:
 
     def _repeated(self, items: list[Any]) -> list[Any]:
         missing = -len(items) % self._place.world_size
-        kind = "batches of one row" if hasattr(items[0], "__len__") else "rows that are not batched"
+        kind = "batches of one row" if hasattr(items[0], "__len__") else "unbatched rows"
         self._warn(
-            f"{len(items):,} {kind} cannot be split evenly, so {missing} come twice in each epoch; leave some "
-            "out, or use a number of workers that divides them"
+            f"{len(items):,} {kind} cannot be split evenly, so {phrases.count(missing, 'is', 'are')} used twice in "
+            f"each epoch; drop some, or use a number of workers that divides {len(items):,}"
         )
         return [*items, *itertools.islice(itertools.cycle(items), missing)]
 
@@ -240,14 +240,14 @@ class EvenSplit:
         if 0 < num_rows < size:
             self._warn(
                 f"{phrases.count(num_rows, 'row is', 'rows are')} left for a step in which each rank needs one, so "
-                f"rows go to {size - num_rows} ranks once more; use fewer workers, "
-                "or drop_last=True, which leaves them out"
+                f"{phrases.count(size - num_rows, 'rank repeats', 'ranks repeat')} a row; use fewer workers, "
+                "or drop_last=True, which drops the last rows"
             )
         elif num_rows and (steps := num_steps(num_rows, global_batch, size, drop_last=False)) * global_batch < num_rows:
             last = num_rows - (steps - 1) * global_batch
             self._warn(
-                f"{num_rows:,} rows cannot be split evenly in batches of {global_batch // size}: so that each comes "
-                f"once, the last step of an epoch has {last} rows; drop_last=True leaves out what is too much"
+                f"{num_rows:,} rows cannot be split evenly into batches of {global_batch // size}: so that each is "
+                f"used once, the last step of an epoch has {last} rows; drop_last=True drops the remainder"
             )
 
     def _warn(self, what: str) -> None:

@@ -107,7 +107,7 @@ class TrackedData:
     def num_batches(self) -> int:
         """The number of batches that the first loop of this epoch has received."""
         if not self._loaders:
-            raise ConfigError("num_batches counts the batches of a prepared loader: name it in train.track(loader=...)")
+            raise ConfigError("num_batches counts the batches of a prepared loader: pass it to train.track(loader=...)")
         cursors = list(self._loaders.values())
         leading = next((cursor for cursor in cursors if cursor.key == self._passes.leading), cursors[0])
         position: int = leading.state()["position"]

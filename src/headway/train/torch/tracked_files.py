@@ -82,7 +82,7 @@ class SavedState:
         """
         place = Path(self.path, FOLDER, f"{SHARDED}-{name}")
         if not place.is_dir():
-            raise StorageError(f"{self.path} holds {name} as a whole, and here it is sharded: load it yourself")
+            raise StorageError(f"{self.path} contains {name} unsharded, but it is sharded now: load it yourself")
         return place
 
 
@@ -96,7 +96,7 @@ def opened(checkpoint: Checkpoint, rank: int, num_workers: int) -> Iterator[Save
     with checkpoint.as_directory() as path:
         folder = Path(path, FOLDER)
         if not is_dict(folder / SHARED):
-            raise StorageError(f"{path} was not made by train.track(): load it yourself, or give the run a new name")
+            raise StorageError(f"{path} was not saved by train.track(): load it yourself, or give the run a new name")
         proof = checkpoint.proof(Path(path))
         differing = _check_places(folder, proof)
         places = sorted(folder.glob("rank-*"))
@@ -125,7 +125,7 @@ def _check_places(folder: Path, proof: Proof) -> list[str]:
         found_places = ", ".join(f"{rank} at {place}" for rank, place in places.items())
         raise StorageError(
             f"{folder.parent} mixes the states of different steps ({found_places}): let all ranks report in the same "
-            "steps, equally often, and give the run a new name"
+            "steps and equally often, and give the run a new name"
         )
     weights = [each.get("weights", {}) for each in found.values()]
     return sorted({name for one in weights for name in one if any(one[name] != other.get(name) for other in weights)})

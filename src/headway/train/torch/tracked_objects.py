@@ -53,8 +53,8 @@ class TrackedObjects:
             reason = fix_buckets(thing) if isinstance(thing, nn.Module) else None
             if reason and self._session.place.world_size > 2 and self._session.rank == 0:
                 _logger.warning(
-                    f"{name} may not resume bit for bit: its gradient buckets change after the first step of "
-                    f"each start ({reason}); wrap it with prepare_model(), and register hooks after that"
+                    f"{name} might not resume bit for bit: its gradient buckets change after the first step of "
+                    f"each attempt ({reason}); wrap it with prepare_model(), and register hooks after that"
                 )
 
     # --- saving ---
@@ -91,8 +91,8 @@ class TrackedObjects:
         """
         if saved.differing and self._session.rank == 0:
             _logger.warning(
-                f"the ranks had different weights of {', '.join(saved.differing)} when {saved.path} was saved: now all "
-                "ranks take those of rank 0; prepare_model() has them train one model"
+                f"the ranks had different weights of {', '.join(saved.differing)} when {saved.path} was saved: all "
+                "ranks now use those of rank 0; use prepare_model() to train one model"
             )
         for name, sharded in self._sharded.items():
             place = saved.sharded(name)
@@ -103,7 +103,7 @@ class TrackedObjects:
 
     def _load_whole(self, states: dict[str, Any], path: str) -> None:
         if missing := self._whole.keys() - states.keys():
-            raise StorageError(f"{path} does not hold {', '.join(sorted(missing))}: it holds {', '.join(states)}")
+            raise StorageError(f"{path} does not contain {', '.join(sorted(missing))}; it contains {', '.join(states)}")
         for name, thing in self._whole.items():
             try:
                 if isinstance(thing, torch.optim.Optimizer):
@@ -113,8 +113,8 @@ class TrackedObjects:
             except Exception as error:  # raised by torch or by the user's class
                 reason = phrases.shortened(" ".join(f"{type(error).__name__}: {error}".split()), 300)
                 raise StorageError(
-                    f"{name} cannot load its state from {path} ({reason}): create it as it was when that was saved, "
-                    "or give the run a new name"
+                    f"{name} cannot load its state from {path} ({reason}): create it as it was when the "
+                    "checkpoint was saved, or give the run a new name"
                 ) from error
 
     def _load_of_rank(self, ranks: list[dict[str, Any]]) -> None:

@@ -59,29 +59,29 @@ class Omissions:
         if self._untracked_optimizer():
             self._print(
                 "optimizer",
-                "an optimizer with state of its own takes steps and is not named in train.track(...): after a restart "
-                "its state is lost; name it",
+                "an optimizer with state takes steps, but is not passed to train.track(...): after a restart "
+                "its state is lost; pass it",
             )
         for use in uses:
             if use.is_amid:
                 self._print(
                     "loader",
-                    f"a loader of a {use.dataset} is not named in train.track(...), and is in the middle of a pass "
-                    "where state is saved: after a restart it starts from its first batch again"
-                    + ("; name it" if use.can_be_tracked else ", because it cannot be resumed"),
+                    f"a loader of a {use.dataset} is not passed to train.track(...), and is in the middle of a pass "
+                    "when state is saved: after a restart it starts again from its first batch"
+                    + ("; pass it" if use.can_be_tracked else ", because it cannot be resumed"),
                 )
         for name in overlapping:
             self._print(
                 "overlap",
-                f"{name} is iterated by two loops at once, and only one place in it is saved: a resumed run will not "
-                "have the same batches; give each loop a loader of its own",
+                f"{name} is iterated by two loops at once, but only one position in it is saved: a resumed run will "
+                "not have the same batches; use a separate loader for each loop",
             )
         if epoch is not None and self._early:
             self._print(
                 "steps",
-                f"epoch {epoch} has taken steps ({', '.join(self._early)}) before its first loop over tracked data: "
-                "a restart inside of the epoch takes them again; name the loader of those steps in train.track(...), "
-                "or take them if state.num_batches == 0 only, or behind the loop",
+                f"epoch {epoch} took steps ({', '.join(self._early)}) before its first loop over tracked data: "
+                "a restart in the middle of the epoch repeats them; pass the loader of those steps to "
+                "train.track(...), or take them only if state.num_batches == 0, or after the loop",
             )
 
     def _work(self) -> dict[str, int]:

@@ -118,7 +118,7 @@ def test_map_must_return_the_same_columns_in_every_chunk() -> None:
 
 
 def test_columns_of_a_batch_must_have_one_length() -> None:
-    with pytest.raises(DataError, match=r"one length: a has 5, b has 4"):
+    with pytest.raises(DataError, match=r"equal length: a has 5, b has 4"):
         headway.data.range(5).map_batches(lambda batch: {"a": batch["id"], "b": batch["id"][1:]}).take_all()
 
 

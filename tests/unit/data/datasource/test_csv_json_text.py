@@ -278,7 +278,7 @@ def test_values_that_do_not_fit_the_first_rows_are_named_and_types_help(
 ) -> None:
     monkeypatch.setattr(csv_json_text, "PIECE", 8)
     (tmp_path / "a.csv").write_text("x\n1\n2\n3\n4\n5.5\n6\n")
-    with pytest.raises(DataError, match=r"a\.csv, lines \d to \d cannot be read: its columns have other types"):
+    with pytest.raises(DataError, match=r"a\.csv, lines \d to \d cannot be read: its column types differ"):
         headway.data.read_csv(tmp_path).take_all()
     chosen = csv.ConvertOptions(column_types={"x": pa.float64()})
     assert values_of(headway.data.read_csv(tmp_path, convert_options=chosen)) == [1, 2, 3, 4, 5.5, 6]
@@ -311,9 +311,9 @@ def test_json_that_is_not_in_lines_is_refused_with_what_to_write(tmp_path: Path,
         return  # read as a whole, where Arrow takes objects of several lines
     data = text.encode()
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
-    with pytest.raises(DataError, match=r"cannot be read: .*: read_json takes JSON lines, an object in each") as caught:
+    with pytest.raises(DataError, match=r"cannot be read: .*; read_json reads JSON Lines, one object per line") as caught:
         headway.data.read_json(tmp_path / name).take_all()
     assert str(tmp_path / name) in str(caught.value)
     if text.strip().startswith("["):
-        with pytest.raises(DataError, match="read_json takes JSON lines"):
+        with pytest.raises(DataError, match="read_json reads JSON Lines"):
             headway.data.read_json(tmp_path / name).count()

@@ -111,7 +111,7 @@ def test_shuffled_files_have_the_same_rows(tmp_path: Path) -> None:
 def test_a_file_that_is_no_parquet_file_is_named(tmp_path: Path) -> None:
     write_groups(tmp_path / "a.parquet", x=[1])
     (tmp_path / "b.parquet").write_bytes(b"certainly not" * 10)
-    with pytest.raises(DataError, match=r"b\.parquet is not a Parquet file"):
+    with pytest.raises(DataError, match=r"b\.parquet is not a readable Parquet file"):
         headway.data.read_parquet(tmp_path).count()
     left = headway.data.read_parquet(tmp_path, on_error="skip")
     assert (values_of(left), left.count()) == ([1], 1)
@@ -120,7 +120,7 @@ def test_a_file_that_is_no_parquet_file_is_named(tmp_path: Path) -> None:
 def test_a_file_that_was_cut_off_is_named(tmp_path: Path) -> None:
     file = write_groups(tmp_path / "a.parquet", x=list(range(100)))
     file.write_bytes(file.read_bytes()[:-50])
-    with pytest.raises(DataError, match=r"a\.parquet is not a Parquet file"):
+    with pytest.raises(DataError, match=r"a\.parquet is not a readable Parquet file"):
         headway.data.read_parquet(file).take_all()
     with pytest.raises(DataError, match="none of the files could be read"):
         headway.data.read_parquet(file, on_error="skip").take_all()
@@ -128,7 +128,7 @@ def test_a_file_that_was_cut_off_is_named(tmp_path: Path) -> None:
 
 def test_an_empty_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").touch()
-    with pytest.raises(DataError, match=r"a\.parquet is not a Parquet file"):
+    with pytest.raises(DataError, match=r"a\.parquet is not a readable Parquet file"):
         headway.data.read_parquet(tmp_path).count()
 
 
@@ -174,7 +174,7 @@ def test_a_column_that_one_file_lacks_is_named_with_both_files(tmp_path: Path) -
 def test_types_that_do_not_fit_are_named_with_both_files(tmp_path: Path) -> None:
     write_groups(tmp_path / "a.parquet", x=[1])
     write_groups(tmp_path / "b.parquet", x=["two"])
-    with pytest.raises(DataError, match=r"(?s)b\.parquet has other types than .*a\.parquet.*x"):
+    with pytest.raises(DataError, match=r"(?s)b\.parquet has different column types than .*a\.parquet.*x"):
         headway.data.read_parquet(tmp_path).count()
 
 

@@ -139,7 +139,7 @@ def test_what_was_left_out_is_counted_and_named(tmp_path: Path) -> None:
     dataset = headway.data.read_parquet(tmp_path, on_error="skip").map(lambda row: row)
     assert len(dataset.take_all()) == 10
     assert "left out: " in dataset.stats()
-    assert "part-000001.parquet is not a Parquet file that can be read" in dataset.stats()
+    assert "part-000001.parquet is not a readable Parquet file" in dataset.stats()
 
 
 def test_a_dataset_can_be_looked_at_without_running_it() -> None:

@@ -111,7 +111,7 @@ def test_an_error_in_another_process_keeps_its_type_and_names_its_row(monkeypatc
 
 def test_a_function_that_ends_its_process_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DataContext.get_current(), "num_threads", 1)
-    with pytest.raises(DataError, match=r"exited \(exit code 3\), perhaps for lack of memory"):
+    with pytest.raises(DataError, match=r"exited \(exit code 3\), possibly because it ran out of memory"):
         headway.data.range(5).map(lambda row: os._exit(3), executor="process").take_all()
 
 

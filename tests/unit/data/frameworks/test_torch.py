@@ -135,7 +135,7 @@ def test_an_error_of_a_collate_function_keeps_its_type() -> None:
 
 def test_arrays_of_different_shapes_need_a_collate_function() -> None:
     rows = headway.data.from_items([{"image": np.zeros((n, 4, 3))} for n in (2, 3)], override_num_blocks=1)
-    with pytest.raises(DataError, match=r"'image' has arrays of different shapes .*\(2, 4, 3\).*collate_fn"):
+    with pytest.raises(DataError, match=r"'image' contains arrays of different shapes .*\(2, 4, 3\).*collate_fn"):
         list(rows.iter_torch_batches())
     (shapes,) = rows.iter_torch_batches(collate_fn=lambda batch: [torch.as_tensor(x).shape[0] for x in batch["image"]])
     assert shapes == [2, 3]
@@ -143,7 +143,7 @@ def test_arrays_of_different_shapes_need_a_collate_function() -> None:
 
 def test_arrays_of_different_shapes_in_many_blocks_need_a_collate_function() -> None:
     rows = headway.data.from_items([{"image": np.zeros((n, 4, 3))} for n in (2, 3)], override_num_blocks=2)
-    with pytest.raises(DataError, match=r"'image' has arrays of different shapes .*\(2, 4, 3\).*collate_fn"):
+    with pytest.raises(DataError, match=r"'image' contains arrays of different shapes .*\(2, 4, 3\).*collate_fn"):
         list(rows.iter_torch_batches())
 
 
@@ -157,7 +157,7 @@ def test_what_no_tensor_can_hold_is_named_with_remedies(value: Any) -> None:
 
 
 def test_lists_of_different_lengths_are_no_tensor() -> None:
-    with pytest.raises(DataError, match=r"'x' has arrays of different shapes"):
+    with pytest.raises(DataError, match=r"'x' contains arrays of different shapes"):
         list(headway.data.from_items([{"x": [1]}, {"x": [1, 2]}]).iter_torch_batches())
 
 

@@ -119,7 +119,7 @@ def test_a_write_that_fails_leaves_what_was_there_as_it_was(tmp_path: Path, monk
 
 def test_two_writes_to_one_directory_are_never_mixed(tmp_path: Path) -> None:
     def write_there(row: dict[str, Any]) -> dict[str, Any]:
-        with pytest.raises(DataError, match="is being written by another program, or by another worker"):
+        with pytest.raises(DataError, match="another program or worker is writing to"):
             headway.data.range(3).write_parquet(tmp_path)
         return row
 
@@ -147,7 +147,7 @@ def test_a_write_that_is_killed_while_it_names_its_files_leaves_no_mixture_to_re
         context.setattr(os, "replace", replace_one)
         with pytest.raises(SystemExit):
             headway.data.range(5000).write_parquet(tmp_path)
-    with pytest.raises(DataError, match="holds files of two datasets"):
+    with pytest.raises(DataError, match="contains files of two datasets"):
         headway.data.read_parquet(tmp_path).count()
     headway.data.range(5000).write_parquet(tmp_path)
     assert headway.data.read_parquet(tmp_path).count() == 5000
@@ -233,5 +233,5 @@ def test_what_a_form_cannot_hold_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"'data' holds .*CSV"):
         headway.data.range_tensor(3).write_csv(tmp_path / "csv")
     objects = headway.data.range(3).map(lambda row: {"o": object})
-    with pytest.raises(DataError, match="'o' holds Python objects"):
+    with pytest.raises(DataError, match="'o' contains Python objects"):
         objects.write_parquet(tmp_path / "parquet")

@@ -68,10 +68,10 @@ def test_more_workers_than_configured_each_have_a_batch() -> None:
 def test_custom_batches_cannot_be_made_larger(world_size: int) -> None:
     own = {"batch_sampler": BatchSampler(SequentialSampler(range(40)), 4, drop_last=False)}
     with pytest.raises(
-        ConfigError, match=r"keep_global_batch=True .* this loader has the batches of a BatchSampler: give"
+        ConfigError, match=r"keep_global_batch=True .* this loader uses the batches of a BatchSampler: pass"
     ):
         shared(0, world_size, 3, **own)
-    with pytest.raises(ConfigError, match=r"this loader does not batch at all: give the DataLoader batch_size"):
+    with pytest.raises(ConfigError, match=r"this loader does not batch: pass batch_size"):
         shared(0, world_size, 3, batch_size=None)
     assert shared(0, world_size, None, **own) is not None
 
@@ -130,14 +130,14 @@ def test_batches_that_are_fetched_at_once_are_cut_too() -> None:
     ("options", "said"),
     [
         ({"dataset": range(2)}, "2 rows are left for a step in which each rank needs one"),
-        ({"dataset": range(10), "batch_size": None}, "10 rows that are not batched cannot be split evenly, so 2 come"),
+        ({"dataset": range(10), "batch_size": None}, "10 unbatched rows cannot be split evenly, so 2 are used twice"),
         (
             {"dataset": range(5), "batch_sampler": [[0], [1], [2], [3], [4]]},
             "5 batches of one row cannot be split evenly",
         ),
         (
             {"dataset": range(10)},
-            "10 rows cannot be split evenly in batches of 1: so that each comes once, the last",
+            "10 rows cannot be split evenly into batches of 1: so that each is used once, the last",
         ),
     ],
 )
