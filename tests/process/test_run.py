@@ -409,4 +409,4 @@ def test_a_handle_can_be_waited_for_a_while() -> None:
     with pytest.raises(TimeoutError, match="still running after"):
         run.result(timeout_s=0.1)
     run.result()
-    assert repr(run) == f"Run('{run.path}', over)"
+    assert repr(run) == f"Run('{run.path}', ended)"

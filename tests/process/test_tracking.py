@@ -527,7 +527,9 @@ def test_an_epoch_is_not_resumed_with_other_rows(tmp_path: Path) -> None:
                 if state.num_batches == 5:
                     os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(train.TrainingFailedError, match="loader does not have the same rows as when the checkpoint was saved"):
+    with pytest.raises(
+        train.TrainingFailedError, match="loader does not have the same rows as when the checkpoint was saved"
+    ):
         told_with_death(split_without_a_seed, tmp_path)
 
     def train_func(config: dict[str, int]) -> None:

@@ -120,10 +120,10 @@ def test_restore_asks_for_what_the_run_does_not_keep(tmp_path: Path) -> None:
     restore = train.DataParallelTrainer.restore
     restore(fit("dict", {"lr": 0.1}), train_func).fit()
     path = fit("object", Config())
-    with pytest.raises(train.ConfigError, match=r"restore\(train_loop_config=\.\.\.\) again: it was a .*Config"):
+    with pytest.raises(train.ConfigError, match=r"pass train_loop_config to restore\(\) again: it was a .*Config"):
         restore(path, train_func)
     assert restore(path, train_func, train_loop_config=Config()).fit().state == "FINISHED"
-    with pytest.raises(train.ConfigError, match=r"does not keep secrets and objects, as 'model\.api_key'"):
+    with pytest.raises(train.ConfigError, match=r"does not store secrets and objects, such as 'model\.api_key'"):
         restore(fit("secret", {"model": {"api_key": "abcdefgh"}}), train_func)
 
 
@@ -143,7 +143,10 @@ def test_a_callback_sees_the_object() -> None:
 @pytest.mark.parametrize(
     ("config", "complaint"),
     [
-        ("config.yaml", "train_loop_config must be a dict, a dataclass instance or another object with fields, got 'config.yaml'"),
+        (
+            "config.yaml",
+            "train_loop_config must be a dict, a dataclass instance or another object with fields, got 'config.yaml'",
+        ),
         (Config, "train_loop_config must be an instance, got the class Config: call it"),
     ],
 )

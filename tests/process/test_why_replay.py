@@ -155,7 +155,10 @@ def test_why_reads_a_run_in_an_object_store(s3: S3, capsys: pytest.CaptureFixtur
     assert f"stacks and logs of every rank: {address}/failures/attempt-001" in text
     assert "headway replay" not in text
     assert main(["replay", address]) == 1
-    assert f"{address} is in an object store, but only runs in a local directory can be replayed" in capsys.readouterr().err
+    assert (
+        f"{address} is in an object store, but only runs in a local directory can be replayed"
+        in capsys.readouterr().err
+    )
 
 
 def test_secrets_are_not_in_the_stacks(failed: Path) -> None:
@@ -245,7 +248,8 @@ def test_another_rank_gets_an_error_about_missing_ranks(tmp_path: Path) -> None:
     code, out, err = replayed(tmp_path, failing.broadcast, 2, "--rank", "1")
     assert code == 1
     assert err == (
-        "headway: replay runs only one rank, but the function waits for the data of rank 0 in broadcast_from_rank_zero()\n"
+        "headway: replay runs only one rank, but the function waits for the data of rank 0 in "
+        "broadcast_from_rank_zero()\n"
     )
     assert "reproduced" not in out
 
@@ -274,14 +278,15 @@ def test_a_missing_checkpoint_is_replaced_by_an_older_one(tmp_path: Path, capsys
     run = tmp_path / "run"
     shutil.rmtree(run / "checkpoints" / "checkpoint_000003")
     done = headway("replay", run)
-    assert "checkpoint_000003 no longer exists: starting from the older checkpoint_000002" in done.stdout, (
-        done.stderr
-    )
+    assert "checkpoint_000003 no longer exists: starting from the older checkpoint_000002" in done.stdout, done.stderr
     assert "reproduced: rank 0 raised ValueError: at the end" in done.stdout
     for number in range(3):
         shutil.rmtree(run / "checkpoints" / f"checkpoint_{number:06d}")
     assert main(["replay", str(run)]) == 1
-    assert "started from checkpoint_000003, which no longer exists, and there is no older checkpoint" in capsys.readouterr().err
+    assert (
+        "started from checkpoint_000003, which no longer exists, and there is no older checkpoint"
+        in capsys.readouterr().err
+    )
 
 
 def test_impossible_replays_are_explained_in_one_line(

@@ -82,7 +82,7 @@ def test_batches_may_be_filled_up_with_their_own_rows(filtered: bool) -> None:
     parts = headway.data.range(11).streaming_split(2)
     sizes = [[len(batch["id"]) for batch in part.iter_batches(batch_size=3, pad_last=True)] for part in parts]
     assert sizes == [[3, 3], [3, 3]]
-    with pytest.raises(DataError, match="choose one"):
+    with pytest.raises(DataError, match="pad_last requires a batch_size"):
         rows.iter_batches(batch_size=3, pad_last=True, drop_last=True)
 
 

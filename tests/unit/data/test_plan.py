@@ -39,7 +39,7 @@ def test_columns_that_are_selected_first_are_all_that_is_read() -> None:
 
 
 def test_a_column_that_the_source_does_not_have_is_refused_by_check() -> None:
-    with pytest.raises(DataError, match=r"no column 'x' in range\(100\); there are id"):
+    with pytest.raises(DataError, match=r"no column 'x' in range\(100\); its columns are id"):
         NUMBERS.then(Select(columns=("x",))).check()
     NUMBERS.then(MAP).then(Select(columns=("x",))).check()
 

@@ -27,10 +27,10 @@ from headway.data import DataError, Dataset
     ids=["select", "drop", "rename", "select later", "sort", "sort by two", "groupby", "sum of groups", "map_groups"],
 )
 def test_a_missing_column_is_named_with_those_that_exist(ask: Callable[[Dataset], Dataset]) -> None:
-    with pytest.raises(DataError, match=r"no column 'nope'.*there are a, b"):
+    with pytest.raises(DataError, match=r"no column 'nope'.*its columns are a, b"):
         ask(headway.data.from_items([{"a": 1, "b": 2}])).take_all()
 
 
 def test_an_option_of_another_library_is_refused_with_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no option sep; there are parse_options, convert_options, read_options"):
+    with pytest.raises(DataError, match="no option sep; the options are parse_options, convert_options, read_options"):
         headway.data.read_csv(tmp_path, sep=";")

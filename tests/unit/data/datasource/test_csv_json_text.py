@@ -311,7 +311,9 @@ def test_json_that_is_not_in_lines_is_refused_with_what_to_write(tmp_path: Path,
         return  # read as a whole, where Arrow takes objects of several lines
     data = text.encode()
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
-    with pytest.raises(DataError, match=r"cannot be read: .*; read_json reads JSON Lines, one object per line") as caught:
+    with pytest.raises(
+        DataError, match=r"cannot be read: .*; read_json reads JSON Lines, one object per line"
+    ) as caught:
         headway.data.read_json(tmp_path / name).take_all()
     assert str(tmp_path / name) in str(caught.value)
     if text.strip().startswith("["):

@@ -127,7 +127,7 @@ def test_a_pipe_among_the_files_is_an_error_and_no_hang(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x\n")
     os.mkfifo(tmp_path / "b.txt")
     for path in (tmp_path, tmp_path / "b.txt"):  # a pattern takes files only
-        with pytest.raises(DataError, match=r"b\.txt is not a file"):
+        with pytest.raises(DataError, match=r"b\.txt is not a regular file"):
             headway.data.read_text(path)
     assert headway.data.read_text(str(tmp_path / "*.txt")).count() == 1
 

@@ -208,7 +208,7 @@ def test_a_parquet_file_without_rows_is_no_trouble(tmp_path: Path) -> None:
 
 def test_a_column_that_no_file_has_is_refused(tmp_path: Path) -> None:
     write_groups(tmp_path / "a.parquet", x=[1], y=[2])
-    with pytest.raises(DataError, match=r"no column 'nope' in .*a\.parquet; there are x, y"):
+    with pytest.raises(DataError, match=r"no column 'nope' in .*a\.parquet; its columns are x, y"):
         headway.data.read_parquet(tmp_path, columns=["x", "nope"]).count()
     with pytest.raises(DataError, match=r"no column 'nope'.*x, y"):
         headway.data.read_parquet(tmp_path).select_columns("nope")

@@ -161,9 +161,17 @@ def test_an_image_in_a_tar_file_is_an_array(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shape", "kind", "wrong"),
     [
-        ("(1000000000000000000,)", "<f8", "is too short for the .* rows that its header declares"),  # a list of its pieces would fill the memory
+        (
+            "(1000000000000000000,)",
+            "<f8",
+            "is too short for the .* rows that its header declares",
+        ),  # a list of its pieces would fill the memory
         ("(99999999999999999999999, 2)", "<f8", "is too short for the .* rows that its header declares"),
-        ("(10, 4611686018427387904, 8)", "<f8", "is too short for the .* rows that its header declares"),  # too large for 64 bits
+        (
+            "(10, 4611686018427387904, 8)",
+            "<f8",
+            "is too short for the .* rows that its header declares",
+        ),  # too large for 64 bits
         ("(-5, 2)", "<f8", "is too short for the .* rows that its header declares"),
         ("(2, -5)", "<f8", "rows that are not empty"),
         ("(1000000000000000000, 0)", "<f8", "rows that are not empty"),

@@ -138,7 +138,7 @@ def test_what_was_left_out_is_counted_and_named(tmp_path: Path) -> None:
     (tmp_path / "part-000001.parquet").write_bytes(b"not a Parquet file")
     dataset = headway.data.read_parquet(tmp_path, on_error="skip").map(lambda row: row)
     assert len(dataset.take_all()) == 10
-    assert "left out: " in dataset.stats()
+    assert "skipped: " in dataset.stats()
     assert "part-000001.parquet is not a readable Parquet file" in dataset.stats()
 
 

@@ -49,6 +49,6 @@ def test_after_an_error_the_dataset_can_be_used_again() -> None:
 def test_a_function_that_makes_more_than_the_budget_is_stopped(budget: Callable[[int], None]) -> None:
     budget(4 << 20)
     dataset = headway.data.range(64).map(lambda row: {"x": np.zeros(1 << 17)})
-    with pytest.raises(DataError, match=r"map\(.*made 64 MiB of 64 rows.*budget of 4 MiB.*memory_budget_bytes"):
+    with pytest.raises(DataError, match=r"map\(.*produced 64 MiB from 64 rows.*budget of 4 MiB.*memory_budget_bytes"):
         list(dataset.iter_batches(batch_size=64))
     assert sum(len(batch["x"]) for batch in dataset.iter_batches(batch_size=2)) == 64, "smaller batches help"

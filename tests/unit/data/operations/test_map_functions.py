@@ -235,7 +235,7 @@ def test_changing_the_number_of_rows_has_to_be_declared() -> None:
     def halved(batch: dict[str, Any]) -> dict[str, Any]:
         return {"id": batch["id"][::2]}
 
-    with pytest.raises(DataError, match=r"3 rows of 5.*keeps_rows=False"):
+    with pytest.raises(DataError, match=r"3 rows for 5.*keeps_rows=False"):
         headway.data.range(5).map_batches(halved).take_all()
     assert values_of(headway.data.range(5).map_batches(halved, keeps_rows=False), "id") == [0, 2, 4]
 

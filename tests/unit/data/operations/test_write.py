@@ -230,7 +230,7 @@ def test_an_empty_dataset_cannot_be_written(tmp_path: Path, form: str) -> None:
 
 
 def test_what_a_form_cannot_hold_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"'data' holds .*CSV"):
+    with pytest.raises(DataError, match=r"'data' has type .*CSV"):
         headway.data.range_tensor(3).write_csv(tmp_path / "csv")
     objects = headway.data.range(3).map(lambda row: {"o": object})
     with pytest.raises(DataError, match="'o' contains Python objects"):
