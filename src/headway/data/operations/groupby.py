@@ -64,9 +64,7 @@ def mapped_groups(table: pa.Table, keys: Sequence[str], fn: Callable[[Any], Any]
     made = []
     for low, high in itertools.pairwise(_bounds(table, keys)):
         chunk = copied(table.slice(low, high - low))
-        with explained(
-            f"map_groups({getattr(fn, '__name__', fn)})", lambda at=low: f"the group that starts at row {at}"
-        ):  # type: ignore[misc]
+        with explained(f"map_groups({getattr(fn, '__name__', fn)})", lambda at=low: f"the group from row {at}"):  # type: ignore[misc]
             made.append(table_of(chunk_of_result(fn(formatted(chunk, batch_format)))))
     return pa.concat_tables(made, promote_options="permissive") if made else table
 

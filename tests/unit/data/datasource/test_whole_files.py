@@ -188,7 +188,7 @@ def test_an_npy_file_with_an_impossible_shape_is_named(tmp_path: Path, shape: st
 def test_an_npy_file_that_is_none_or_is_cut_off_is_named(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(100))
     (tmp_path / "a.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:-8])
-    with pytest.raises(DataError, match=r"a\.npy.*is too short for these rows"):
+    with pytest.raises(DataError, match=r"a\.npy.*is too short for the 100 rows"):
         headway.data.read_numpy(tmp_path).take_all()
     (tmp_path / "a.npy").write_bytes(b"nothing of the kind")
     with pytest.raises(DataError, match=r"a\.npy is not a readable \.npy file"):
