@@ -11,7 +11,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "parity.md"
 
 HEAD = """# Features of Ray Train that work here
 
-Each row is a feature that a document of the Ray project describes, from RaySGD v2 through Ray AIR to Ray Train V2.
+Each row is a feature described in the Ray project's documentation, from RaySGD v2 through Ray AIR to Ray Train V2.
 `headway run --as-ray script.py` runs a script of any of these generations unchanged.
 
 *works*: the named test covers it. *waiting*: not supported yet. *settled*: cannot be tested, for the reason given.

@@ -270,7 +270,7 @@ WAITING = {
 
 # Features that no test can cover, and why.
 SETTLED = {
-    "S39": "callbacks are given to run(), which tuning does not call",
+    "S39": "callbacks are passed to run(), which tuning does not call",
     "S47": "declared unsupported there; runs in object stores are supported",
     "S66": "declared unsupported there; waits for tuning here",
     "S67": "headings without text",
