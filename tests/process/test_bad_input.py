@@ -178,7 +178,7 @@ def test_a_directory_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
 def test_storage_paths_and_filesystems() -> None:
     import pyarrow.fs
 
-    with expect_refusal("storage_path 's3://' names no bucket"):
+    with expect_refusal("storage_path 's3://' has no bucket name"):
         RunConfig(storage_path="s3://")
     filesystem = pyarrow.fs.SubTreeFileSystem("/tmp", pyarrow.fs.LocalFileSystem())
     with expect_refusal("storage_path must be a path on storage_filesystem, without s3://"):
@@ -198,7 +198,7 @@ def test_a_run_name_must_be_a_directory_name(name: Any) -> None:
 
 def test_a_run_name_that_no_filesystem_accepts_is_refused() -> None:
     assert RunConfig(name="ü" * 127).name == "ü" * 127
-    with expect_refusal("name must have 255 bytes at most, got 256: 'üüü"):
+    with expect_refusal("name must have at most 255 bytes, got 256: 'üüü"):
         RunConfig(name="ü" * 128)
     with expect_refusal("name must be text that a filesystem can encode"):
         RunConfig(name="\ud800")

@@ -59,7 +59,7 @@ def test_an_empty_checkpoint_is_refused() -> None:
         with tempfile.TemporaryDirectory() as folder:
             train.report({}, checkpoint=train.Checkpoint(folder))
 
-    assert "holds no file" in complaint(train_func)
+    assert "contains no files" in complaint(train_func)
 
 
 def test_deeply_nested_metrics_are_refused_in_one_sentence() -> None:

@@ -333,9 +333,9 @@ def test_ranks_that_save_into_one_directory_are_warned_and_the_last_copy_counts(
     assert result.checkpoint is not None
     assert Path(result.checkpoint.path, "model").read_text() == "whole"
     told = capfd.readouterr().err
-    assert "ranks 0 and 1 gave different contents for model; rank 1's was kept" in told
+    assert "ranks 0 and 1 reported different contents of model; rank 1's was kept" in told
     assert f"All saved into {shared}" in told
-    assert "let one rank save, or give each rank a directory of its own" in told
+    assert "let one rank save, or give each rank its own directory" in told
 
 
 def test_checkpoints_in_memory_end_with_the_program(tmp_path: Path) -> None:

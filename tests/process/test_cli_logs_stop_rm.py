@@ -160,7 +160,7 @@ def test_logs_of_one_rank(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["logs", "run"]) == 0
     assert capsys.readouterr().out.count("[r0]") == 2
     assert main(["logs", "run", "--rank", "7"]) == 1
-    assert "rank 7 of run run has written no log; there are logs of ranks 0 and 1" in capsys.readouterr().err
+    assert "rank 7 of run runhas not written a log; there are logs of ranks 0 and 1" in capsys.readouterr().err
 
 
 def test_rm_removes_a_run_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

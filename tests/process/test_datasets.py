@@ -493,9 +493,9 @@ def test_waiting_for_data_is_reported_and_statistics_are_written(
 
     fit(train_func, tmp_path, {"train": headway.data.range(250).map_batches(slow, concurrency=1)})
     said = capfd.readouterr().err
-    assert "waits for data" in said, "the console says so, too"
+    assert "waiting for data" in said, "the console says so, too"
     events = (tmp_path / "run" / "events.jsonl").read_text()
-    assert "waits for data" in events
+    assert "waiting for data" in events
     assert "map_batches(slow) takes the longest" in events
     last = _lines(tmp_path / "run", "data.jsonl")[-1]["datasets"]["train"]
     assert last["operators"][1]["name"] == "map_batches(slow)"

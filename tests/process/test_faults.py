@@ -328,7 +328,7 @@ def test_a_worker_that_sends_garbage_is_killed_and_named(tmp_path: Path) -> None
                     continue
         time.sleep(1000)
 
-    with pytest.raises(train.WorkerGroupError, match="rank 1 sent data that is no message"):
+    with pytest.raises(train.WorkerGroupError, match="rank 1 sent data that is not a message"):
         fit(train_func, 2, name="run", storage_path=tmp_path)
 
 

@@ -289,7 +289,7 @@ def test_different_contents_under_one_name_are_reported(s3: S3, capfd: pytest.Ca
             train.report({}, save(folder, same="x", other=str(rank)))
 
     result = fit(train_func, 2, name="clash", storage_path=f"{s3.url}/runs")
-    assert "ranks 0 and 1 gave different contents for other" in capfd.readouterr().err.replace(
+    assert "ranks 0 and 1 reported different contents of other" in capfd.readouterr().err.replace(
         "ranks 1 and 0", "ranks 0 and 1"
     )
     with result.checkpoint.as_directory() as folder:
@@ -571,7 +571,7 @@ def test_what_has_no_manifest_is_no_checkpoint_of_a_run(s3: S3) -> None:
     run(s3, "gone")
     s3.client.delete_object(Bucket="bucket", Key="runs/gone/checkpoints/checkpoint_000001/.manifest.json")
     with (
-        pytest.raises(train.StorageError, match="is no checkpoint: it has no manifest"),
+        pytest.raises(train.StorageError, match="is not a checkpoint: it has no manifest"),
         train.Checkpoint(f"{s3.url}/runs/gone/checkpoints/checkpoint_000001").as_directory(),
     ):
         pass
@@ -714,7 +714,7 @@ def test_a_file_that_vanishes_on_its_way_to_the_store_fails_the_save(s3: S3, tmp
             delete_local_checkpoint_after_upload=False,
         )
 
-    for mode, said in ((SYNC, "b vanished while it was saved"), (ASYNC, "b changed after it was reported")):
+    for mode, said in ((SYNC, "b disappeared while it was saved"), (ASYNC, "b changed after it was reported")):
         name = f"vanishing-{mode.value}"
         config = {"mode": mode, "where": str(tmp_path)}
         with pytest.raises(train.TrainingFailedError, match=f"checkpoint of report 1 could not be uploaded: .*{said}"):

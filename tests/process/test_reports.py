@@ -46,7 +46,7 @@ def test_of_files_with_equal_names_the_lowest_ranks_is_kept_with_a_warning(capfd
             train.report({}, save(folder, **{"model.txt": f"of rank {rank}"}))
 
     assert saved_files(fit(train_func, 2)) == {"model.txt": "of rank 0"}
-    assert "ranks 0 and 1 gave different contents for model.txt; rank 0's was kept" in capfd.readouterr().err
+    assert "ranks 0 and 1 reported different contents of model.txt; rank 0's was kept" in capfd.readouterr().err
 
 
 def test_a_reported_directory_is_copied_and_never_changed(tmp_path: Path) -> None:
@@ -198,9 +198,9 @@ def test_a_run_of_the_same_name_continues_where_it_ended(tmp_path: Path) -> None
 
 def test_resume_never_refuses_an_existing_run_and_must_requires_one() -> None:
     fit(lambda: None, name="there")
-    with pytest.raises(train.ConfigError, match="already holds a run"):
+    with pytest.raises(train.ConfigError, match="already contains a run"):
         fit(lambda: None, name="there", resume="never")
-    with pytest.raises(train.ConfigError, match="holds no run"):
+    with pytest.raises(train.ConfigError, match="contains no run"):
         fit(lambda: None, name="elsewhere", resume="must")
     fit(lambda: None, name="there", resume="must")
 

@@ -400,7 +400,7 @@ def test_a_checkpoint_without_the_metric_to_rank_it_by_is_reported_once(capfd: p
 
     fit(train_func, checkpoint_config=train.CheckpointConfig(2, "acc"))
     err = capfd.readouterr().err
-    assert err.count("has no metric 'acc' to be ranked by: it counts as the worst (it has loss)") == 1
+    assert err.count("has no metric 'acc' to rank it by: it counts as the worst (it has loss)") == 1
 
 
 def test_a_handle_can_be_waited_for_a_while() -> None:

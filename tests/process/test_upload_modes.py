@@ -157,7 +157,9 @@ def test_a_vanished_source_is_an_error_and_never_an_empty_checkpoint(
         local.same_filesystem = too_late
         train.report({}, train.Checkpoint(folder), checkpoint_upload_mode=ASYNC)
 
-    with pytest.raises(train.TrainingFailedError, match=r"holds no file|could not be moved aside|is not a directory"):
+    with pytest.raises(
+        train.TrainingFailedError, match=r"contains no files|could not be moved aside|is not a directory"
+    ):
         fit(train_func, storage_path=tmp_path, name="run")
     [kept] = RunReader.at(tmp_path / "run").checkpoints()
     assert Checkpoint(kept.path).to_dict() == {"good": 1}
@@ -308,7 +310,7 @@ def test_a_directory_that_contains_the_run_is_not_moved(tmp_path: Path) -> None:
     def train_func() -> None:
         train.report({}, save(tmp_path, a="1"), delete_local_checkpoint_after_upload=True)
 
-    with pytest.raises(train.TrainingFailedError, match="holds the run directory"):
+    with pytest.raises(train.TrainingFailedError, match="contains the run directory"):
         fit(train_func, storage_path=tmp_path / "runs")
     assert (tmp_path / "a").read_text() == "1"
 
@@ -346,7 +348,7 @@ def test_files_outside_the_run_need_an_upload(tmp_path: Path) -> None:
         folder = tempfile.mkdtemp(dir=tmp_path)
         train.report({}, save(folder, a="1"), checkpoint_upload_mode=NO_UPLOAD)
 
-    with pytest.raises(train.TrainingFailedError, match="only such ones need no upload"):
+    with pytest.raises(train.TrainingFailedError, match="NO_UPLOAD takes only such directories"):
         fit(train_func, storage_path=tmp_path / "runs")
 
 

@@ -476,7 +476,7 @@ def test_a_validation_unknown_to_the_killed_driver_runs_later(tmp_path: Path) ->
         driver.process.wait()
     with Driver(path, cwd=tmp_path) as driver:
         assert driver.process.wait(60) == 0, driver.output
-        assert "checkpoint_000000 is validated: accuracy=0.5" in driver.output
+        assert "checkpoint_000000 was validated: accuracy=0.5" in driver.output
     assert [saved.metrics for saved in RunReader.at(run).checkpoints()] == [{"step": 0, "accuracy": 0.5}]
 
 
@@ -542,7 +542,7 @@ def test_ctrl_c_ends_validations_at_once_and_they_stay_pending(tmp_path: Path) -
     script = write_script(tmp_path, SLOW.replace("TRAINS", "False"))
     with Driver(script) as driver:
         processes = begun(tmp_path)
-        driver.wait_for("training is over; waiting for 1 validation")
+        driver.wait_for("training has ended; waiting for 1 validation")
         driver.press_ctrl_c()
         driver.process.wait(60)
         assert not alive(processes)

@@ -277,7 +277,7 @@ def test_a_worker_that_sends_invalid_messages_is_killed() -> None:
                 thing.send(b"nonsense" * 100)
         time.sleep(60)
 
-    assert "sent data that is no message" in str(failing(train_func, 1))
+    assert "sent data that is not a message" in str(failing(train_func, 1))
 
 
 @pytest.mark.parametrize("whose_death", ["of the worker", "of the fork server"])

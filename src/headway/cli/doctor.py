@@ -166,7 +166,7 @@ def _workers() -> Finding:
             trainer.fit()
         except (HeadwayError, OSError) as error:
             return Finding("bad", "workers", f"two workers could not be run: {error}")
-        return Finding("ok", "workers", f"two workers started and met in {time.perf_counter() - began:.2f} s")
+        return Finding("ok", "workers", f"two workers started and connected in {time.perf_counter() - began:.2f} s")
 
 
 def _meet() -> None:

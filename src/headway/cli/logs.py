@@ -44,7 +44,7 @@ def _missing(record: RunReader, rank: int | None) -> str:
     known = _ranks(record.path / layout.LOGS)
     which = f"rank {rank} of run {record.name}" if rank is not None else f"run {record.name}"
     there = f"; there are logs of {phrases.ranks(known)}" if known else ""
-    return f"{which} has written no log{there}"
+    return f"{which}has not written a log{there}"
 
 
 def _ranks(folder: Path) -> set[int]:

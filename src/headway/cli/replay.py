@@ -37,12 +37,12 @@ def _announced(again: Replay) -> list[str]:
         f"rank {again.rank} of {num_workers} in attempt {summary.attempt} of run {again.record.name} again, "
         f"from {source}, at report {again.first_seq}",
         "the run is not changed: reports and checkpoints are shown and discarded",
-        "functions of the script itself are those of the failed attempt, imported modules the current ones",
+        "functions of the script itself are those of the failed attempt; imported modules are the current ones",
     ]
     if num_workers > 1:
         lines.append(
-            "the other ranks do not run: collectives return what they would if all ranks had the data of this one, "
-            "so gradients are its own"
+            "the other ranks do not run: collectives return what they would if all ranks had this rank's data, "
+            "so gradients are this rank's own"
         )
     for each in summary.failures or ():
         if each.rank == again.rank and each.kind == "died":
@@ -60,7 +60,7 @@ def _verdict(again: Replay, ending: Ending) -> str:
     if cause == again.cause:
         return f"reproduced: {cause}"
     then = f"in that attempt, {again.cause}" if again.cause else f"in that attempt, rank {again.rank} did not fail"
-    return f"failed in another way: {cause} ({then})"
+    return f"failed differently: {cause} ({then})"
 
 
 def _debug(error: BaseException) -> None:

@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     warm_up(TorchScriptConfig.preload, TorchScriptConfig.warm)
     scaling, failures = _scaling(args), _failures(args)
     if not args.module and not os.path.isfile(args.script):
-        raise ConfigError(f"there is no script {args.script!r}: give its path, or -m and the name of a module")
+        raise ConfigError(f"there is no script {args.script!r}: pass its path, or -m and the name of a module")
     script = args.script if args.module else os.path.abspath(args.script)
     request = TrainRequest(
         kind=script.rpartition(".")[2] if args.module else Path(script).stem,
@@ -120,7 +120,7 @@ def run_as_ray(args: argparse.Namespace) -> int:
     if wrong := [option for option, value in given.items() if value is not None]:
         raise ConfigError(f"{', '.join(wrong)} is for scripts of torchrun: with --as-ray the script sets that itself")
     if not args.module and not os.path.isfile(args.script):
-        raise ConfigError(f"there is no script {args.script!r}: give its path, or -m and the name of a module")
+        raise ConfigError(f"there is no script {args.script!r}: pass its path, or -m and the name of a module")
     as_ray.install()
     try:
         (run_module if args.module else run_script)(args.script, args.args)

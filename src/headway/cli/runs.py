@@ -58,7 +58,7 @@ def show(run: str, storage_path: str | None) -> int:
     say(f"run          {record.name}")
     say(f"state        {record.state}")
     say(f"path         {record.url}")
-    say(f"began        {phrases.clock(record.description.created)}")
+    say(f"started      {phrases.clock(record.description.created)}")
     say(f"function     {opening.function or '-'}")
     say(f"config       {redact(opening.train_loop_config) or '-'}")
     say(f"reports      {len(reports)}")

@@ -63,7 +63,9 @@ def rm(runs: list[str], storage_path: str | None, *, yes: bool) -> int:
 
 def _confirmed(record: RunReader) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise ConfigError(f"run {record.name} was not removed: stdin is no terminal to confirm on; give --yes")
+        raise ConfigError(
+            f"run {record.name} was not removed: stdin is not a terminal, so nobody can confirm; pass --yes"
+        )
     others = record.location.foreign_entries()
     also = f", and files that do not belong to the run ({', '.join(others[:5])})" if others else ""
     kept = phrases.count(len(record.checkpoints()), "checkpoint")

@@ -46,17 +46,17 @@ class CheckpointUploadMode(StrEnum):
 
 # Keywords of other libraries, and what to use instead.
 ELSEWHERE = {
-    "storage_filesystem": "give it to RunConfig, together with storage_path",
+    "storage_filesystem": "pass it to RunConfig, together with storage_path",
     "sync_config": "files go straight to storage_path; there is nothing to sync",
     "verbose": "use logging_config=LoggingConfig(log_level=...)",
     "log_to_file": "every rank's output is always kept under logs/ in the run directory",
     "progress_reporter": "use callbacks=[UserCallback()]",
-    "stop": "return from the training function, or call stop() on the handle that trainer.start() gives",
+    "stop": "return from the training function, or call stop() on the handle that trainer.start() returns",
     "fail_fast": "use max_failures=0",
     "trainer_resources": "the controller runs in your own process and needs no resources",
     "checkpoint_frequency": "call report(metrics, checkpoint=...) as often as you like",
     "checkpoint_at_end": "call report(metrics, checkpoint=...) at the end of your function",
-    "config": "use train_loop_config for what the training function is given",
+    "config": "pass the training function's parameters in train_loop_config",
 }
 
 
@@ -188,7 +188,7 @@ def _check_interval(seconds: object) -> None:
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds < math.inf:
         raise ConfigError(
             f"elastic_resize_monitor_interval_s must be a positive number of seconds, got {seconds!r}; "
-            "for a fixed number of workers, give num_workers one number"
+            "for a fixed number of workers, set num_workers to one number"
         )
 
 
@@ -399,7 +399,7 @@ def _check_name(name: object) -> None:
     except UnicodeEncodeError:
         raise ConfigError(f"name must be text that a filesystem can encode, got {name!r}") from None
     if size > LONGEST_NAME:
-        raise ConfigError(f"name must have {LONGEST_NAME} bytes at most, got {size}: {name[:30]!r}…")
+        raise ConfigError(f"name must have at most {LONGEST_NAME} bytes, got {size}: {name[:30]!r}…")
 
 
 def _check_run_parts(config: RunConfig) -> None:
@@ -415,7 +415,7 @@ def _check_run_parts(config: RunConfig) -> None:
     if config.resume not in get_args(Resume):
         raise ConfigError(f"resume must be one of {', '.join(get_args(Resume))}, got {config.resume!r}")
     if config.resume == "must" and config.name is None:
-        raise ConfigError('resume="must" needs the name of the run to resume: give RunConfig(name=...)')
+        raise ConfigError('resume="must" needs the name of the run to resume: set RunConfig(name=...)')
     _check_runtime_env(config.worker_runtime_env)
     if config.storage_path is not None:
         _check_storage_path(config)
@@ -446,7 +446,7 @@ def _check_storage_path(config: RunConfig) -> None:
     if config.storage_filesystem is not None and scheme:
         raise ConfigError(f"storage_path must be a path on storage_filesystem, without {scheme}://, got {text!r}")
     if scheme not in ("", "file") and not text.partition("://")[2].strip("/"):
-        raise ConfigError(f"storage_path {text!r} names no bucket: use {scheme}://bucket/directory")
+        raise ConfigError(f"storage_path {text!r} has no bucket name: use {scheme}://bucket/directory")
 
 
 def scheme_of(path: str) -> str:

@@ -116,7 +116,7 @@ def logical_resources() -> dict[str, float]:
     except (ValueError, TypeError, AttributeError):
         raise ConfigError(f'HEADWAY_RESOURCES must be JSON like {{"licence": 2}}, got {text!r}') from None
     if bad := sorted(found.keys() & {"CPU", "GPU", "memory"}):
-        raise ConfigError(f"HEADWAY_RESOURCES must not name {bad[0]!r}: this machine is asked for that")
+        raise ConfigError(f"HEADWAY_RESOURCES must not name {bad[0]!r}: Headway detects it")
     return found
 
 

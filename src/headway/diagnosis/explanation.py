@@ -183,7 +183,7 @@ def _more(case: Case) -> str:
     if case.replay:
         who = f"rank {blamed}" if blamed is not None else "one rank"
         lines.append(f"  to run {who} again, alone, here: {case.replay}")
-    return "\n".join(["where to look further:", *lines])
+    return "\n".join(["where to look next:", *lines])
 
 
 def _listed(title: str, items: Iterable[str]) -> str:

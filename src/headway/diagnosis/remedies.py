@@ -5,8 +5,8 @@ from __future__ import annotations
 from headway.core.schema.failure_summary import FailureSummary
 
 _MEMORY = (
-    "smaller batches (accumulate gradients to keep the step the same), fewer or no loader processes",
-    "sums over steps must not hold the graph: loss.item() instead of loss",
+    "use smaller batches (with gradient accumulation for the same step), and fewer or no loader processes",
+    "do not keep the graph when you sum losses: use loss.item() instead of loss",
 )
 _KILLED = "SIGKILL comes from outside: from a person, or from a scheduler whose time or memory limit was exceeded"
 _LEFT = "os._exit() and sys.exit() with a status end a run: raise an exception instead"
@@ -17,7 +17,7 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     "out of memory": _MEMORY,
     "dead": ("the last lines of its log may say why; a crash in C code writes a stack there",),
     "misuse": ("the sentence above says what to change; another attempt would only repeat it",),
-    "program": ("the ranks contradict one another: what they save or meet for must be the same on all of them",),
+    "program": ("the ranks contradict each other: checkpoints, barriers and broadcasts must be the same on all ranks",),
     "start": ("headway doctor checks this machine; the logs show how far the workers got",),
     "storage": ("check the free space and the write permission of the run's storage: headway doctor does",),
     "lost": ("another program has taken over this run: start only one of them under this name",),
@@ -25,7 +25,7 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     "stalled": ("the stacks say what every rank waited for; FailureConfig(stall_timeout_s=) limits the wait",),
     "uneven": (
         "let prepare_data_loader shard the rows: every rank gets the same number of batches; or use drop_last=True",
-        "where they must differ: `with model.join():` around a DDP loop",
+        "if they must differ, put `with model.join():` around a DDP loop",
     ),
     "mismatch": (_SAME_ORDER,),
     "collective": (
@@ -42,12 +42,12 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     "io": (
         "does the disk, the network share or the server that it reads from respond? a timeout would raise an exception",
     ),
-    "child": ("the process that it has started does not end: give it a timeout, and read what it prints",),
-    "sleep": ("where one rank must wait, let all wait with it: train.collective.barrier()",),
-    "busy": ("it computes in one place and does not return: look at that line for an endless loop",),
+    "child": ("the process that it started does not end: set a timeout, and read what it prints",),
+    "sleep": ("if one rank must wait, let all ranks wait: train.collective.barrier()",),
+    "busy": ("it computes in one place and does not return: check that line for an infinite loop",),
     "slow": (
-        "one rank has more to do than the others: share it, or say `with train.phase(name):` if that is meant",
-        "a pause for one rank only is best taken by all",
+        "one rank has more to do than the others: distribute it, or use `with train.phase(name):` if this is intended",
+        "if one rank must pause, let all ranks pause",
     ),
     "blocked": ("the last calls in its stacks show what it waits for",),
     "stopped": ("its process is stopped: kill -CONT resumes it; a debugger may hold it",),

@@ -278,7 +278,7 @@ def _fault(rank: Rank) -> tuple[Fault, str]:
         case "io":
             return "io", f"waiting for a file, a pipe or the network{where}"
         case "child":
-            return "child", f"waiting for a process that it has started{where}"
+            return "child", f"waiting for a process that it started{where}"
         case _ if rank.moves:
             return "slow", f"still working{where}"
         case _ if rank.computes or not rank.idle:
@@ -308,7 +308,7 @@ def _waiting_for_each_other(waiting: Sequence[Rank], seen: Sequence[Rank]) -> Di
     if len(operations) > 1:
         odd = _odd_ones(held)
         each = ", ".join(f"{_who([rank])} in {rank.doing.text}" for rank in held)
-        where = "in different operations" if len(odd) == len(held) else "in another operation than the others"
+        where = "in different operations" if len(odd) == len(held) else "in a different operation from the others"
         return _found("mismatch", odd, seen, f"{where}: {each}", is_complete=True)
     least = min(rank.heartbeat.common for rank in held)
     behind = [rank for rank in held if rank.heartbeat.common == least]

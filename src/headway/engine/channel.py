@@ -180,7 +180,7 @@ class Channels:
             self._watch(channel)
             return False
         except WireError as error:
-            channel.fault, channel.is_cut_off = f"sent data that is no message ({error}) and was killed", True
+            channel.fault, channel.is_cut_off = f"sent data that is not a message ({error}) and was killed", True
             self._kill(channel)
             messages = None
         if messages is None:  # the worker has closed its end; the fork server should report its exit soon

@@ -255,7 +255,7 @@ def json_bytes(value: object) -> bytes:
     data = json.dumps(value, indent=1).encode() + b"\n"
     if len(data) > MAX_JSON_BYTES:
         raise StorageError(
-            f"its description has {len(data) >> 20} MiB, and at most {MAX_JSON_BYTES >> 20} are allowed: report less "
+            f"its description has {len(data) >> 20} MiB, and at most {MAX_JSON_BYTES >> 20} are allowed: report fewer "
             "metrics"
         )
     return data

@@ -75,7 +75,7 @@ class JsonLines(Generic[T]):
     def damage(self) -> str:
         """A sentence about damaged lines; empty if there are none."""
         count = sum(isinstance(line, DamagedLine) for line in self.scan())
-        return f"{self.path.name}: {count:,} damaged line{'s are' if count > 1 else ' is'} left out" if count else ""
+        return f"{self.path.name}: {count:,} damaged line{'s' if count > 1 else ''} ignored" if count else ""
 
 
 class JsonTail(Generic[T]):

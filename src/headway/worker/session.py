@@ -223,7 +223,7 @@ def active(session: Session) -> Iterator[None]:
     """Make this the session of user code."""
     global _active
     if _active is not None:
-        raise SessionError("this process runs a training function already: inline runs cannot overlap")
+        raise SessionError("this process already runs a training function: inline runs cannot overlap")
     _active = session
     try:
         yield

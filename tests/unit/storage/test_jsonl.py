@@ -69,7 +69,7 @@ def test_a_damaged_line_is_left_out_of_a_tail_and_hides_no_other(tmp_path: Path,
     assert list(tail.lines()) == [{"n": 1}, {"n": 2}]
     assert tail.offset == path.stat().st_size
     assert [type(line) for line in lines_in(path).scan()] == [dict, DamagedLine, dict]
-    assert lines_in(path).damage() == "lines: 1 damaged line is left out"
+    assert lines_in(path).damage() == "lines: 1 damaged line ignored"
 
 
 def test_a_line_that_is_too_long_is_skipped_when_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,7 +150,7 @@ class CheckpointCommitter:
         try:
             arrived = self._backend.finish(attempt, seq, rank)
         except Exception as error:  # the files remain where they are; without them the round is incomplete
-            text = f"the files of rank {rank} for report {seq} could not be brought to storage: {error}"
+            text = f"the files of rank {rank} for report {seq} could not be moved to storage: {error}"
             self._post(WarningEvent(text))
             arrived = False
         self._post(SaveFinishedEvent(attempt, rank, seq, arrived))

@@ -40,10 +40,10 @@ class Uploads:
         if target is None:
             target = UploadTarget(request.seq, next_number, request.name or checkpoint_name(next_number))
             if target.name in taken or any(target.name == each.name for each in self.targets):
-                text = f"there is a checkpoint {target.name} already: every checkpoint needs a name of its own"
+                text = f"checkpoint {target.name} already exists: give each checkpoint its own name"
                 return self, refusal(request, text)
         if request.name not in (None, target.name):
-            text = f"the ranks call this checkpoint by different names: {target.name}, {request.name}"
+            text = f"the ranks gave this checkpoint different names: {target.name}, {request.name}"
             return self, refusal(request, text)
         owners = {**dict.fromkeys(request.files, rank), **target.owners}
         others = (each for each in self.targets if each.seq != request.seq)

@@ -57,12 +57,12 @@ class CheckpointLog:
         for conflict in saved.conflicts:
             kept = f"rank {conflict.ranks[0]}'s was kept"
             who = phrases.ranks(conflict.ranks)
-            text = f"{saved.path.name}: {who} gave different contents for {conflict.file}; {kept}"
+            text = f"{saved.path.name}: {who} reported different contents of {conflict.file}; {kept}"
             if conflict.shared:
                 text += (
-                    f". All saved into {conflict.shared}, each while another may have copied it: let one rank save, "
+                    f". All of them saved into {conflict.shared} while others may have been copying it: let one rank "
+                    "save, or give each rank its own directory"
                 )
-                text += "or give each rank a directory of its own"
             self._log.record(FileConflictEntry(text=text, file=conflict.file, ranks=conflict.ranks), "WARNING")
         if not saved.awaits_validation:
             self._look_for_score(saved)
@@ -80,7 +80,7 @@ class CheckpointLog:
                 text = f"the checkpoint of report {seq} is withdrawn: {reason}"
                 self._log.record(WithdrawnEntry(text=text, seq=seq), "WARNING")
             case RecoverFiles(rank=rank, seq=seq):
-                text = f"rank {rank} has exited before its files for report {seq} were staged: bringing them to storage"
+                text = f"rank {rank} has exited before its files for report {seq} were staged: moving them to storage"
                 self._log.record(RecoveringFilesEntry(text=text, rank=rank, seq=seq))
             case DropFiles(closed=closed):
                 self._dropped(closed)
@@ -116,7 +116,7 @@ class CheckpointLog:
             self._log.record(ValidationPendingEntry(text=f"{name} still awaits its validation", path=name))
 
     def validating(self, number: int) -> None:
-        self._log.tell("waiting", f"training is over; waiting for {phrases.count(number, 'validation')}")
+        self._log.tell("waiting", f"training has ended; waiting for {phrases.count(number, 'validation')}")
 
     def validated(self, name: str, validation: ValidationRecord, saved: SavedCheckpoint | None) -> None:
         if validation.error:
@@ -125,7 +125,7 @@ class CheckpointLog:
             level = "WARNING"
         else:
             told = phrases.metrics(validation.metrics)
-            text, level = f"{name} is validated{f': {told}' if told else ''}", "INFO"
+            text, level = f"{name} was validated{f': {told}' if told else ''}", "INFO"
         entry = ValidatedEntry(
             text=text, path=name, status=validation.status, metrics=validation.metrics, error=validation.error or None
         )
@@ -138,5 +138,5 @@ class CheckpointLog:
         if self._score is not None and value_of(saved, self._score) is None and not self._missed_score:
             self._missed_score = True
             known = ", ".join(phrases.flat(saved.metrics)) or "none at all"
-            ranked = f"has no metric {self._score!r} to be ranked by: it counts as the worst (it has {known})"
+            ranked = f"has no metric {self._score!r} to rank it by: it counts as the worst (it has {known})"
             self._log.tell("score", f"{saved.path.name} {ranked}", "WARNING")

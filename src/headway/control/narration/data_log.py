@@ -47,8 +47,8 @@ class DataLog:
         if waited > STARVED * elapsed and now.batches > before.batches and time.monotonic() - self._said > AGAIN_S:
             self._said = time.monotonic()
             self._tell(
-                f"{phrases.ranks([rank])} waits for data {waited / elapsed:.0%} of its time (dataset {name!r}): "
-                f"{_blamed(before, now)}"
+                f"{phrases.ranks([rank])} spends {waited / elapsed:.0%} of its time waiting for data "
+                f"(dataset {name!r}): {_blamed(before, now)}"
             )
 
 

@@ -158,7 +158,7 @@ def _moved(handoff: Handoff, given: Inventory, slot: Slot) -> list[str]:
     moved = inventory_of(handoff.aside, slot, handoff.note)
     check_any(moved, handoff.source)
     if not handoff.source.is_dir():
-        raise Incomplete(f"{handoff.source} vanished while it was saved")
+        raise Incomplete(f"{handoff.source} disappeared while it was saved")
     kept = {state.identity for state in moved.files.values()}  # possibly under a different name
     present = {name for name, state in given.files.items() if name in moved.files or state.identity in kept}
     if handoff.note.world_size == 1:  # otherwise another rank may have moved it
@@ -217,7 +217,9 @@ def settle_copy(slot: Slot, handoff: Handoff, key: Key) -> None:
 def _check_names(handoff: Handoff, folder: Path) -> None:
     for name in handoff.names:
         if not (folder / name).is_file():
-            raise StorageError(f"{handoff.source / name} vanished before it was saved: it was a link to another file")
+            raise StorageError(
+                f"{handoff.source / name} disappeared before it was saved: it was a link to another file"
+            )
 
 
 def end(run: Path, handoff: Handoff) -> None:

@@ -167,7 +167,7 @@ class Checkpoint:
         try:
             self._location.write_metadata(metadata)
         except TypeError as error:
-            raise ConfigError(f"metadata must be something that JSON can hold: {error}") from None
+            raise ConfigError(f"metadata must be serializable as JSON: {error}") from None
 
     def update_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Add to the metadata."""

@@ -128,7 +128,7 @@ def check_adopted_files(manifest: Manifest, notes: Iterable[Note | None]) -> Non
         current = manifest.files.get(name)
         if current is None:
             raise StorageError(
-                f"{name} vanished from {manifest.name} after it was reported and before it was committed"
+                f"{name} disappeared from {manifest.name} after it was reported and before it was committed"
             )
         if current.size != stored.size and manifest.world_size == 1:  # else another rank may have written it
             raise StorageError(
@@ -149,7 +149,7 @@ def _check_slots(slots: Sequence[Slot]) -> None:
             raise StorageError(f"the files of rank {slot.rank} for report {slot.seq} are missing: {slot.folder}")
     names = {slot.rank: note.adopted or note.name for slot in slots if (note := read_note(slot)) is not None}
     if len(set(names.values())) > 1:
-        raise StorageError(f"the ranks call this checkpoint by different names: {names}")
+        raise StorageError(f"the ranks gave this checkpoint different names: {names}")
 
 
 def publish(whole: Path, final: Path) -> None:

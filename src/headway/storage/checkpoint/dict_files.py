@@ -81,7 +81,7 @@ def read_dict(folder: Path, proof: Proof) -> dict[Any, Any]:
         raise StorageError(f"{folder} is not a dict checkpoint: read its files with as_directory()")
     content = read_json(folder / TREE)
     if not isinstance(content, dict) or content.get("format") != 1:
-        raise StorageError(f"{folder / TREE} is damaged, or of a newer version")
+        raise StorageError(f"{folder / TREE} is damaged, or was written by a newer version")
     try:
         data = _Reader(folder, proof).decode(content["tree"])
     except StorageError:
@@ -89,7 +89,7 @@ def read_dict(folder: Path, proof: Proof) -> dict[Any, Any]:
     except Exception as error:  # a damaged file can cause any error
         raise StorageError(f"{folder} is damaged: {type(error).__name__}: {error}") from error
     if not isinstance(data, dict):
-        raise StorageError(f"{folder / TREE} is damaged: it holds no dict")
+        raise StorageError(f"{folder / TREE} is damaged: it does not contain a dict")
     return data
 
 
@@ -208,7 +208,9 @@ class _Reader:
             case "pickle":
                 return self._unpickled(node["name"])
             case kind:
-                raise StorageError(f"{self._folder / TREE} holds a {kind!r}, which this version does not know: upgrade")
+                raise StorageError(
+                    f"{self._folder / TREE} holds a {kind!r}, which this version does not support: upgrade Headway"
+                )
 
     def _as_it_was(self, tensor: Any, node: dict[str, Any]) -> Any:
         if "parameter" not in node:
@@ -225,7 +227,7 @@ class _Reader:
         try:
             return pickle.loads(data)
         except Exception as error:  # a user's class can raise anything
-            raise StorageError(f"{self._folder} holds a value that cannot be unpickled here: {error!r}") from error
+            raise StorageError(f"{self._folder} contains a value that cannot be unpickled here: {error!r}") from error
 
     def _load_pickles(self, path: Path) -> dict[str, Any]:
         with open_regular(path) as file:
@@ -233,7 +235,7 @@ class _Reader:
         if not self._proof.covers(path, data):
             why = self._proof.doubt or f"{path.name} has changed since it was committed"
             raise StorageError(
-                f"{self._folder} holds pickled values, and opening those can run any code; it is not proven "
+                f"{self._folder} contains pickled values, and opening them can run any code; it is not proven "
                 f"that your own run wrote them ({why}): use to_dict(trust=True), or RunConfig(trust=True) for a run "
                 "that continues, if you know where it comes from"
             )

@@ -38,18 +38,18 @@ def is_temporary(name: str) -> bool:
 
 
 def vanished(path: Path) -> str:
-    return f"{path} vanished while it was saved: a reported directory must keep its files until they are saved"
+    return f"{path} disappeared while it was saved: a reported directory must keep its files until they are saved"
 
 
 def changed_since(path: Path) -> str:
     return (
-        f"{path} changed after it was reported and before it was saved: leave the files of an ASYNC checkpoint as "
-        "they are, or let them be taken (delete_local_checkpoint_after_upload=True)"
+        f"{path} changed after it was reported and before it was saved: do not change the files of an "
+        "ASYNC checkpoint, or let Headway move them (delete_local_checkpoint_after_upload=True)"
     )
 
 
 def changes_always(path: Path) -> str:
-    return f"{path} changes whenever it is copied: report a directory that nobody writes to"
+    return f"{path} changes whenever it is copied: report a directory that no process writes to"
 
 
 @dataclass(frozen=True)

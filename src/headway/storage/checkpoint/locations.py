@@ -225,7 +225,7 @@ class DictLocation:
         return {}
 
     def write_metadata(self, metadata: Mapping[str, Any]) -> None:
-        raise StorageError("a dict checkpoint in memory cannot hold metadata: put it into the dict")
+        raise StorageError("a dict checkpoint in memory cannot have metadata: put it into the dict")
 
 
 def location_of(path: str | os.PathLike[str], filesystem: Any = None) -> CheckpointLocation:

@@ -123,10 +123,10 @@ def _check(content: dict[str, Any]) -> None:
     if not content["ranks"]:
         raise ShapeError("ranks is empty")
     if not layout.is_plain_name(content["name"]):
-        raise ShapeError(f"name must be that of a directory, got {shown(content['name'])}")
+        raise ShapeError(f"name must be a directory name, got {shown(content['name'])}")
     for name in content["files"]:
         if not layout.is_inner_path(name):
-            raise ShapeError(f"it names a file outside of its directory, {shown(name)}")
+            raise ShapeError(f"it names a file outside its directory, {shown(name)}")
 
 
 def damage(folder: Path, manifest: Manifest, *, contents: bool) -> Iterator[str]:

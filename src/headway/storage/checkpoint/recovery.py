@@ -146,7 +146,7 @@ def _rescue(run: Path) -> Iterator[str]:
     """Keep moved files whose record another key has signed: the record is not trusted, but the files are kept."""
     for taken in background_handoff.orphans(run):
         place = background_handoff.rescue(run, taken)
-        yield f"files that were moved for a save belong to no report of your own run; they are in {place}"
+        yield f"files that were moved for a save do not belong to a report of your own run; they are in {place}"
 
 
 def finish_or_undo(run: Path, handoff: Handoff, finish: Callable[[Handoff], bool]) -> Iterator[str]:

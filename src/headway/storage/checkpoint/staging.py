@@ -214,7 +214,7 @@ def inventory_of(source: Path, slot: Slot, note: Note) -> Inventory:
 
 def check_any(found: Inventory, source: Path) -> None:
     if not found.files:
-        raise StorageError(f"the reported checkpoint {source} holds no file: write it before you report it")
+        raise StorageError(f"the reported checkpoint {source} contains no files: write them before you report it")
 
 
 def stage_dict(data: Mapping[Any, Any], slot: Slot, note: Note, key: Key | None = None) -> None:
@@ -231,7 +231,7 @@ def adopt(source: Path, slot: Slot, note: Note, key: Key | None = None) -> None:
     """Stage a directory that is already among the run's checkpoints: no file is copied, only a manifest is added."""
     checkpoints = slot.run / layout.CHECKPOINTS
     if source.parent != checkpoints or source.name.startswith(".") or source.is_symlink():
-        raise StorageError(f"{source} is not a directory in {checkpoints}: only such ones need no upload")
+        raise StorageError(f"{source} is not a directory in {checkpoints}: NO_UPLOAD takes only such directories")
     check_source(source)
     check_name(source.name)
     if (source / layout.MANIFEST).exists():
@@ -274,13 +274,13 @@ def _stage(fill: Callable[[], None], slot: Slot, note: Note, key: Key | None) ->
 def check_source(source: Path, run: Path | None = None) -> None:
     """Raise StorageError unless this directory can be reported. ``run``: a directory that must not be inside it."""
     if run is not None and run.is_relative_to(source):
-        raise StorageError(f"{source} holds the run directory {run}: its files cannot be moved")
+        raise StorageError(f"{source} contains the run directory {run}: its files cannot be moved")
     if not source.is_dir():
         kind = "a file, not a directory" if source.is_file() else "not a directory"
         raise StorageError(f"the reported checkpoint {source} is {kind}: write it before you report it")
     for name in (layout.MANIFEST, layout.VALIDATION):
         if (source / name).exists() and not _is_ours(source):
-            raise StorageError(f"{source} holds a file {name}, a name that Headway needs: rename yours")
+            raise StorageError(f"{source} holds a file {name}, a name that Headway uses itself: rename it")
 
 
 def _is_ours(source: Path) -> bool:

@@ -88,7 +88,7 @@ def _copies() -> Path:
             return path
         if _is_ours(status):
             return path
-    raise StorageError(f"{base} and all numbered ones belong to other users: set TMPDIR to a directory of your own")
+    raise StorageError(f"{base} and all numbered ones belong to other users: set TMPDIR to your own directory")
 
 
 def _is_ours(status: os.stat_result) -> bool:

@@ -20,8 +20,8 @@ from headway.core.errors import ConfigError
 from headway.storage.object_store.base import CONCURRENCY, PART, PART_DEADLINE_S, with_retries
 
 _MISSING = (
-    "storage on {url} needs the package obstore, which is not installed: pip install 'headway[remote]', or give "
-    "storage_filesystem an fsspec or pyarrow filesystem"
+    "storage on {url} needs the package obstore, which is not installed: pip install 'headway[remote]', or set "
+    "storage_filesystem to an fsspec or pyarrow filesystem"
 )
 
 

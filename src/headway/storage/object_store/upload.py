@@ -204,11 +204,11 @@ def check_adopted(store: ObjectStore, path: str) -> tuple[str, dict[str, StoredF
     checkpoints = store.at(layout.CHECKPOINTS)
     parent, _, name = path.rstrip("/").rpartition("/")
     if parent.strip("/") not in (checkpoints.path.strip("/"), checkpoints.url.strip("/")) or name.startswith("."):
-        raise StorageError(f"{path} is not a directory in {checkpoints.url}: only such ones need no upload")
+        raise StorageError(f"{path} is not a directory in {checkpoints.url}: NO_UPLOAD takes only such directories")
     check_name(name)
     found = checkpoints.at(name).sizes()
     if not found:
-        raise StorageError(f"the reported checkpoint {path} holds no file: write it before you report it")
+        raise StorageError(f"the reported checkpoint {path} contains no files: write them before you report it")
     if layout.MANIFEST in found:
         raise StorageError(f"{path} is already a checkpoint: write the next one into another directory")
     return name, {file: StoredFile(size) for file, size in found.items() if file not in layout.BESIDE}

@@ -59,7 +59,9 @@ def contents_of(folder: ObjectStore) -> dict[str, StoredFile]:
     except FileNotFoundError:
         found = {name: StoredFile(size) for name, size in folder.sizes().items() if name not in layout.BESIDE}
         if SET_ASIDE in found or _is_of_a_run(folder):
-            raise StorageError(f"{folder.url} is no checkpoint: it has no manifest (damaged or incomplete)") from None
+            raise StorageError(
+                f"{folder.url} is not a checkpoint: it has no manifest (damaged or incomplete)"
+            ) from None
         if not found:
             raise StorageError(f"checkpoint {folder.url} does not exist (deleted, or of another store?)") from None
         if not all(map(layout.is_inner_path, found)):

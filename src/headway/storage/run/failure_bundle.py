@@ -174,7 +174,7 @@ def task(folder: Path, key: Key, *, trust: bool) -> bytes:
     """
     path = folder / TASK
     if not can_replay(folder):
-        raise StorageError(f"{folder} holds no function to replay")
+        raise StorageError(f"{folder} contains no function to replay")
     with open_regular(path) as file:
         try:
             data = file.read()

@@ -63,8 +63,8 @@ def open_run(path: Path, resume: Resume, *, trust: bool = False) -> RunDirectory
         exists = os.path.lexists(path / layout.DESCRIPTION)
         if not exists and os.path.lexists(path / layout.JOURNAL):
             raise StorageError(
-                f"{path} holds a run without {layout.DESCRIPTION}: restore that file from a copy, or start a run with "
-                f"another name and resume_from_checkpoint=<a directory in {path / layout.CHECKPOINTS}>"
+                f"{path} contains a run without {layout.DESCRIPTION}: restore that file from a copy, or start a run "
+                f"with another name and resume_from_checkpoint=<a directory in {path / layout.CHECKPOINTS}>"
             )
         _check_resume(path, exists, _is_occupied(path), resume)
         check_layout(path)
@@ -304,7 +304,7 @@ def create_remote_run(storage: ObjectStore, prefix: str) -> RunDirectory:
         store = storage.at(name)
         if not store.sizes():
             return open_remote_run(store, "never")
-    raise StorageError(f"{storage.url} holds a thousand runs of this second: give your run a name")
+    raise StorageError(f"{storage.url} contains a thousand runs that were created in this second: give your run a name")
 
 
 def _names(prefix: str) -> Iterator[str]:
@@ -324,7 +324,7 @@ def create_run(storage: Path, prefix: str) -> RunDirectory:
             raise _unwritable(storage, error) from None
         if lock is not None:
             return _open_locked(path, lock)
-    raise StorageError(f"{storage} holds a thousand runs of this second: give your run a name")
+    raise StorageError(f"{storage} contains a thousand runs that were created in this second: give your run a name")
 
 
 def _unwritable(storage: Path, error: OSError) -> ConfigError:
@@ -336,9 +336,9 @@ def _unwritable(storage: Path, error: OSError) -> ConfigError:
 
 def _check_resume(where: str | Path, exists: bool, occupied: bool, resume: Resume) -> None:
     if exists and resume == "never":
-        raise ConfigError(f'resume="never", but {where} already holds a run: choose another name')
+        raise ConfigError(f'resume="never", but {where} already contains a run: choose another name')
     if not exists and resume == "must":
-        raise ConfigError(f'resume="must", but {where} holds no run: check storage_path and name')
+        raise ConfigError(f'resume="must", but {where} contains no run: check storage_path and name')
     if not exists and occupied:
         raise ConfigError(f"{where} exists and is not a Headway run: choose another name")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from headway.core.config import Resume
 from headway.core.errors import StorageError
 
-CHOOSE = "choose another name, or give RunConfig(trust=True) to continue it"
+CHOOSE = "choose another name, or set RunConfig(trust=True) to continue it"
 
 
 def own_directory(path: Path, resume: Resume, *, trust: bool) -> tuple[Path, list[str]]:

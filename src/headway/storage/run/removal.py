@@ -43,7 +43,7 @@ def check_removable(path: Path) -> None:
         ) from None
     inner = sorted(found.parent.name for found in path.glob(f"*/{layout.DESCRIPTION}"))
     if inner:
-        raise StorageError(f"{path} is not removed: it holds other runs ({', '.join(inner[:5])})")
+        raise StorageError(f"{path} is not removed: it contains other runs ({', '.join(inner[:5])})")
 
 
 def foreign_entries(path: Path) -> list[str]:

@@ -140,8 +140,8 @@ def _copy_in_process(handoff: Handoff, slot: Slot, key: Key) -> None:
         if done.returncode:
             output = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
             raise StorageError(
-                f"the checkpoint of report {slot.seq} could not be saved to {slot.run}: {output[-1]}; unless they can "
-                f"be brought there later, its files are put back to {handoff.source}"
+                f"the checkpoint of report {slot.seq} could not be saved to {slot.run}: {output[-1]}; unless a "
+                f"later attempt succeeds, its files are moved back to {handoff.source}"
             )
         background_handoff.settle_copy(slot, handoff, key)
     except BaseException:  # including an interrupt; leave no partial copy behind

@@ -124,7 +124,7 @@ class ObjectStoreSaver:
                 if handoff is None:
                     raise
                 raise StorageError(
-                    f"{error}; unless they can be brought there later, its files are put back to {handoff.source}"
+                    f"{error}; unless a later attempt succeeds, its files are moved back to {handoff.source}"
                 ) from error
             if handoff is not None:
                 background_handoff.end(self._spool, handoff)

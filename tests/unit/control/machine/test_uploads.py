@@ -21,17 +21,17 @@ def test_every_file_is_uploaded_by_one_rank() -> None:
 
 def test_a_name_that_exists_is_refused() -> None:
     uploads, grant = Uploads().grant(0, replace(REQUEST, name="best"), 2, {"best"})
-    assert "there is a checkpoint best already" in grant.refusal
+    assert "checkpoint best already exists" in grant.refusal
     assert uploads == Uploads()
     uploads, _ = uploads.grant(0, replace(REQUEST, name="best"), 2, ())
     _, grant = uploads.grant(0, replace(REQUEST, seq=5, name="best"), 3, ())
-    assert "there is a checkpoint best already" in grant.refusal
+    assert "checkpoint best already exists" in grant.refusal
 
 
 def test_ranks_that_disagree_about_the_name_are_refused() -> None:
     uploads, _ = Uploads().grant(0, replace(REQUEST, name="best"), 2, ())
     _, grant = uploads.grant(1, replace(REQUEST, name="last"), 2, ())
-    assert "the ranks call this checkpoint by different names: best, last" in grant.refusal
+    assert "the ranks gave this checkpoint different names: best, last" in grant.refusal
 
 
 def test_names_that_became_no_checkpoint() -> None:

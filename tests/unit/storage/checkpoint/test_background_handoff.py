@@ -111,7 +111,7 @@ def test_only_hand_offs_of_the_given_attempt_are_pending(source: Path, slot: Slo
 
 def test_an_empty_directory_is_refused_and_no_record_stays(tmp_path: Path, slot: Slot) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(StorageError, match="holds no file"):
+    with pytest.raises(StorageError, match="contains no files"):
         begin(slot, tmp_path / "empty")
     assert not list(layout.staging(slot.run).glob("*"))
 

@@ -68,7 +68,7 @@ def test_a_file_that_vanishes_fails_the_save_and_is_named(
 ) -> None:
     when_copying(monkeypatch, "a", lambda: durable_fs.remove(source / gone))
     name = re.escape(str(source / ("deep/c" if gone == "deep" else "b")))
-    with pytest.raises(StorageError, match=rf"checkpoint of report 3 could not be saved .*{name} vanished"):
+    with pytest.raises(StorageError, match=rf"checkpoint of report 3 could not be saved .*{name} disappeared"):
         stage(source, slot, ONE)
     assert not any(layout.staging(slot.run).iterdir())
 
@@ -106,7 +106,7 @@ def test_a_new_file_of_another_rank_may_vanish_from_a_directory_that_ranks_share
     when_copying(monkeypatch, "a", lambda: durable_fs.remove(source / "of-the-other"))
     stage(source, slot, TWO)
     when_copying(monkeypatch, "a", lambda: durable_fs.remove(source / "b"))
-    with pytest.raises(StorageError, match="b vanished"):
+    with pytest.raises(StorageError, match="b disappeared"):
         stage(source, slot, TWO)
 
 
@@ -184,7 +184,7 @@ def test_what_is_copied_in_the_background_is_what_was_reported(change: str, sour
             (source / "new").replace(source / "b")
         case "vanished":
             (source / "b").unlink()
-    with pytest.raises(StorageError, match=r"source/b (changed after it was reported|vanished while it was saved)"):
+    with pytest.raises(StorageError, match=r"source/b (changed after it was reported|disappeared while it was saved)"):
         stage(source, slot, ONE, given=given)
 
 
@@ -497,7 +497,7 @@ def test_what_a_link_led_to_has_vanished_before_it_was_copied(source: Path, slot
     assert handed_over is not None
     (outside / "x").unlink()
     background_handoff.copy_aside(handed_over.aside, slot.part, slot.run)
-    with pytest.raises(StorageError, match="link/x vanished before it was saved"):
+    with pytest.raises(StorageError, match="link/x disappeared before it was saved"):
         background_handoff.settle_copy(slot, handed_over, KEY)
     assert not slot.folder.exists()
 
@@ -505,5 +505,5 @@ def test_what_a_link_led_to_has_vanished_before_it_was_copied(source: Path, slot
 def test_an_inventory_names_what_is_missing(source: Path) -> None:
     given = Inventory.of(source, leave_out=source / "none")
     given.check(["a", "b", "deep/c"], source)
-    with pytest.raises(Incomplete, match="b vanished"):
+    with pytest.raises(Incomplete, match="b disappeared"):
         given.check(["a", "deep/c"], source)

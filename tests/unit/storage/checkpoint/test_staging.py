@@ -19,7 +19,7 @@ def test_staging_refuses_what_would_be_no_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="is a file, not a directory"):
         stage(tmp_path / "file", slot, Note(1, {}))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(StorageError, match="holds no file"):
+    with pytest.raises(StorageError, match="contains no files"):
         stage(tmp_path / "empty", slot, Note(1, {}))
     (tmp_path / "empty" / layout.MANIFEST).write_text("mine")
     with pytest.raises(StorageError, match="a name that Headway needs"):

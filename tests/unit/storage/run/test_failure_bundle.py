@@ -72,7 +72,7 @@ def test_a_function_that_was_changed_or_signed_by_another_run_needs_trust(tmp_pa
 def test_a_stall_has_no_function_to_replay(tmp_path: Path) -> None:
     folder = failure_bundle.write(tmp_path, replace(BUNDLE, task=b""))
     assert not failure_bundle.can_replay(folder)
-    with pytest.raises(StorageError, match="holds no function to replay"):
+    with pytest.raises(StorageError, match="contains no function to replay"):
         failure_bundle.task(folder, KEY, trust=False)
 
 

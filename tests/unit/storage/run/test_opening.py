@@ -124,7 +124,7 @@ def test_a_run_of_another_user_is_not_continued_unless_it_is_trusted(
 def test_a_run_that_has_lost_its_description_is_left_alone_and_says_what_helps(tmp_path: Path) -> None:
     open_run(tmp_path / "run", "auto").close()
     (tmp_path / "run/run.json").unlink()
-    with pytest.raises(StorageError, match=r"holds a run without run\.json: restore .* resume_from_checkpoint"):
+    with pytest.raises(StorageError, match=r"contains a run without run\.json: restore .* resume_from_checkpoint"):
         open_run(tmp_path / "run", "auto")
     assert (tmp_path / "run/events.jsonl").exists()
 

@@ -75,11 +75,11 @@ def test_one_damaged_line_hides_neither_the_others_nor_the_checkpoints(tmp_path:
     record = RunReader.at(run.path)
     assert record.state == "FINISHED"
     assert [row.metrics for row in record.reports()] == [{"a": 1}]
-    assert record.damage() == ["events.jsonl: 1 damaged line is left out", "metrics.jsonl: 1 damaged line is left out"]
+    assert record.damage() == ["events.jsonl: 1 damaged line ignored", "metrics.jsonl: 1 damaged line ignored"]
     again = open_run(run.path, "auto")
     again.close()
     assert again.past_attempts == 2
-    assert again.recovered.notes == ["events.jsonl: 1 damaged line is left out"]
+    assert again.recovered.notes == ["events.jsonl: 1 damaged line ignored"]
 
 
 @pytest.mark.parametrize("name", ["events.jsonl", "metrics.jsonl"])

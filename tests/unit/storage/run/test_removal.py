@@ -45,7 +45,7 @@ def test_a_directory_that_is_no_run_or_holds_other_runs_is_not_removed(tmp_path:
         remove_run(tmp_path)
     outer = closed_run(tmp_path / "outer")
     closed_run(outer / "inner")
-    with pytest.raises(StorageError, match=r"it holds other runs \(inner\)"):
+    with pytest.raises(StorageError, match=r"it contains other runs \(inner\)"):
         check_removable(outer)
 
 
