@@ -124,7 +124,7 @@ def test_crossing_checkpoints_fail_the_run_and_name_the_ranks(tmp_path: Path) ->
             train.report({}, save(tempfile.mkdtemp(dir=tmp_path), shard=str(rank)))
             train.report({})
 
-    with pytest.raises(train.TrainingFailedError, match=r"checkpoints of ranks . and . cross"):
+    with pytest.raises(train.TrainingFailedError, match=r"ranks . and . saved checkpoint \d+ in different reports"):
         fit(train_func, 2, max_failures=5, name="crossed")
     record = RunReader.at(Path(os.environ["HEADWAY_RESULTS"], "crossed"))
     assert record.checkpoints() == [], "half a checkpoint is none"

@@ -164,7 +164,7 @@ def test_why_reads_a_run_in_an_object_store(s3: S3, capsys: pytest.CaptureFixtur
 def test_secrets_are_not_in_the_stacks(failed: Path) -> None:
     folder = failure_bundle.bundles(failed)[-1]
     text = failure_bundle.stacks(folder, 1)
-    assert "api_token = (left out)" in text
+    assert "api_token = (secret)" in text
     assert f"row = {BAD_ROW}" in text
     assert not [path for path in folder.glob("*.txt") if f"hunter{BATCH}" in path.read_text()]
 

@@ -101,12 +101,13 @@ class ScalingConfig:
         resources_per_worker: Resources of each worker by name, like ``{"CPU": 2, "GPU": 0.5}``. Default: one GPU with
             ``use_gpu``, otherwise one CPU.
         placement_strategy: ``PACK``, ``SPREAD``, ``STRICT_PACK`` or ``STRICT_SPREAD``. All workers are on this machine,
-            so ``STRICT_SPREAD`` allows one worker only.
+            so ``STRICT_SPREAD`` allows only one worker.
         engine: ``"auto"``, ``"local"`` (processes on this machine) or ``"inline"`` (this process, so that
             ``breakpoint()`` works).
         elastic_resize_monitor_interval_s: Minimum time between two changes of the number of workers.
-        keep_global_batch: Let every step use the rows of ``max`` workers, distributed over the current ones. Learning
-            rate and number of steps then fit any number of workers, and fewer workers need memory for larger batches.
+        keep_global_batch: Keep the number of rows per step constant: the rows of ``max`` workers are distributed among
+            the current workers. The learning rate and the number of steps then need no adjustment when the number of
+            workers changes, but with fewer workers, each needs memory for a larger batch.
 
     >>> ScalingConfig(num_workers=2).total_resources
     {'CPU': 2}
@@ -202,7 +203,7 @@ def _check_resources(resources: object, use_gpu: bool) -> None:
             raise ConfigError(f"resources_per_worker[{name!r}] must be a number >= 0, got {amount!r}")
     gpus = resources.get("GPU", 0)
     if gpus > 1 and gpus != int(gpus):
-        raise ConfigError(f'resources_per_worker["GPU"] must be a fraction of one or a whole number, got {gpus!r}')
+        raise ConfigError(f'resources_per_worker["GPU"] must be less than 1 or a whole number, got {gpus!r}')
     if use_gpu and "GPU" in resources and gpus == 0:
         raise ConfigError('use_gpu=True contradicts resources_per_worker["GPU"]=0: drop one of them')
 
@@ -219,10 +220,10 @@ class FailureConfig:
         controller_failure_limit: Restarts after failures to start the workers.
         max_preemption_failures: Restarts after workers received SIGTERM or were preempted by the cluster; these do not
             count towards the other two limits.
-        stall_warn_s: Seconds without progress until Headway looks for a stall and explains it; None: never.
-        stall_timeout_s: Seconds without progress until a stall counts as a failure; None: never.
-        retry_exceptions: Whether the run is restarted after exceptions of the function; if False, only after worker
-            deaths and stalls.
+        stall_warn_s: Seconds without progress before Headway looks for a stall and explains it; None: never.
+        stall_timeout_s: Seconds without progress before a stall counts as a failure; None: never.
+        retry_exceptions: Whether the run is restarted after exceptions raised by the function; if False, only
+            after worker deaths and stalls.
 
     >>> FailureConfig(max_failures=3).max_failures
     3
@@ -260,7 +261,7 @@ class CheckpointConfig:
             for the result.
         checkpoint_score_attribute: The metric that ranks checkpoints, with slashes for nested keys (``"valid/loss"``).
             Default: the most recent checkpoints are the best.
-        checkpoint_score_order: Whether the ``"max"`` or the ``"min"`` of the metric is the best.
+        checkpoint_score_order: Whether the ``"max"`` or the ``"min"`` of the metric is best.
         every_reports: Interval in reports between saves of tracked state (``train.track()``).
         every_s: Interval in seconds between saves of tracked state.
 
@@ -420,7 +421,7 @@ def _check_run_parts(config: RunConfig) -> None:
     if config.storage_path is not None:
         _check_storage_path(config)
     elif config.storage_filesystem is not None and not config.is_local:
-        raise ConfigError("storage_filesystem needs a storage_path: the directory on it for the runs")
+        raise ConfigError("storage_filesystem needs a storage_path: the directory for runs on that filesystem")
 
 
 def _check_runtime_env(env: Mapping[str, Any]) -> None:

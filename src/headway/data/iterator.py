@@ -36,7 +36,7 @@ class Whole(Protocol):
 class DataIterator:
     """The batches and rows of one part of a dataset, from ``train.get_dataset_shard`` or ``streaming_split``.
 
-    Every iteration is the next epoch of the part.
+    Each new iteration over the batches or rows is the part's next epoch.
 
     Args:
         dataset: the complete dataset.
@@ -63,13 +63,13 @@ class DataIterator:
         """Return batches as dicts of arrays, pandas DataFrames or Arrow tables, which may be changed in place.
 
         Args:
-            prefetch_batches: how many batches are made ahead of the loop.
+            prefetch_batches: how many batches to prepare ahead of the loop.
             batch_size: rows per batch; None: all rows in one batch.
             batch_format: "numpy" or "default" (dicts of arrays), "pandas" or "pyarrow".
-            drop_last: omit a last batch that is too small.
+            drop_last: omit the last batch if it has fewer than ``batch_size`` rows.
             local_shuffle_buffer_size: shuffle rows within windows of this many rows; batches keep their size.
             local_shuffle_seed: the seed of that shuffle.
-            pad_last: fill a last batch that is too small by repeating its rows, for code that needs equal shapes.
+            pad_last: fill up a short last batch by repeating its rows, for code that needs equal shapes.
 
         >>> import headway.data
         >>> [batch["id"].tolist() for batch in headway.data.range(5).iter_batches(batch_size=2)]
@@ -102,19 +102,21 @@ class DataIterator:
         pin_memory: bool = False,
         pad_last: bool = False,
     ) -> Batches:
-        """Return batches as dicts of tensors on this worker's device. Call it once and iterate in every epoch.
+        """Return batches as dicts of tensors on this worker's device.
+
+        Call this once, and iterate over the result in every epoch.
 
         Args:
-            prefetch_batches: how many batches are made ahead of the loop.
+            prefetch_batches: how many batches to prepare ahead of the loop.
             batch_size: rows per batch; None: all rows in one batch.
             dtypes: one dtype for all columns, or a dict with a dtype per column.
             device: the device of the tensors; "auto": this worker's device.
             collate_fn: gets a dict of arrays and returns the batch for the loop.
-            drop_last: omit a last batch that is too small.
+            drop_last: omit the last batch if it has fewer than ``batch_size`` rows.
             local_shuffle_buffer_size: shuffle rows within windows of this many rows; batches keep their size.
             local_shuffle_seed: the seed of that shuffle.
             pin_memory: put the tensors into pinned memory if there is a GPU.
-            pad_last: fill a last batch that is too small by repeating its rows, for code that needs equal shapes.
+            pad_last: fill up a short last batch by repeating its rows, for code that needs equal shapes.
 
         >>> import headway.data
         >>> next(iter(headway.data.range(3).iter_torch_batches()))
@@ -150,13 +152,13 @@ class DataIterator:
         """Return batches as dicts of TensorFlow tensors.
 
         Args:
-            prefetch_batches: how many batches are made ahead of the loop.
+            prefetch_batches: how many batches to prepare ahead of the loop.
             batch_size: rows per batch; None: all rows in one batch.
             dtypes: one dtype for all columns, or a dict with a dtype per column.
-            drop_last: omit a last batch that is too small.
+            drop_last: omit the last batch if it has fewer than ``batch_size`` rows.
             local_shuffle_buffer_size: shuffle rows within windows of this many rows; batches keep their size.
             local_shuffle_seed: the seed of that shuffle.
-            pad_last: fill a last batch that is too small by repeating its rows, for code that needs equal shapes.
+            pad_last: fill up a short last batch by repeating its rows, for code that needs equal shapes.
         """
         from headway.data.frameworks.tensorflow import tf_batches
 
@@ -185,16 +187,16 @@ class DataIterator:
         unsqueeze_label_tensor: bool = True,
         unsqueeze_feature_tensors: bool = True,
     ) -> Any:
-        """Return a torch ``IterableDataset`` of (features, label) pairs. Newer code uses ``iter_torch_batches``.
+        """Return a torch ``IterableDataset`` of (features, label) pairs. New code should use ``iter_torch_batches``.
 
         Args:
-            label_column: the label column; without it and ``feature_columns``, the last column.
+            label_column: the label column; the last column if neither it nor ``feature_columns`` is given.
             feature_columns: the feature columns: names, lists of names, or a dict of them.
             label_column_dtype: the dtype of the label.
             feature_column_dtypes: one dtype for all features, or a dict with a dtype per column.
             batch_size: rows per batch.
-            prefetch_batches: how many batches are made ahead of the loop.
-            drop_last: omit a last batch that is too small.
+            prefetch_batches: how many batches to prepare ahead of the loop.
+            drop_last: omit the last batch if it has fewer than ``batch_size`` rows.
             local_shuffle_buffer_size: shuffle rows within windows of this many rows; batches keep their size.
             local_shuffle_seed: the seed of that shuffle.
             unsqueeze_label_tensor: add a second axis to labels with one number per row.
@@ -240,10 +242,10 @@ class DataIterator:
         Args:
             feature_columns: one column, or a list of columns, which become a dict.
             label_columns: one column or a list, as for features.
-            additional_columns: one column or a list, as for features; they become a third part of each element.
-            prefetch_batches: how many batches are made ahead of the loop.
+            additional_columns: one column or a list, as for features; they become a third item of each element.
+            prefetch_batches: how many batches to prepare ahead of the loop.
             batch_size: rows per batch.
-            drop_last: omit a last batch that is too small.
+            drop_last: omit the last batch if it has fewer than ``batch_size`` rows.
             local_shuffle_buffer_size: shuffle rows within windows of this many rows; batches keep their size.
             local_shuffle_seed: the seed of that shuffle.
         """
@@ -259,7 +261,7 @@ class DataIterator:
         return tf_dataset(batches, feature_columns, label_columns, additional_columns)
 
     def iter_rows(self) -> Iterable[dict[str, Any]]:
-        """Return the rows as dicts. Every ``iter()`` is an epoch.
+        """Return the rows as dicts. Each ``iter()`` starts the next epoch.
 
         >>> import headway.data
         >>> list(headway.data.from_items([{"x": 1}, {"x": 2}]).iter_rows())
@@ -288,7 +290,7 @@ class DataIterator:
         return self.stream.context
 
     def get_shard(self, rank: int | None = None) -> DataIterator:
-        """Return itself, for older code that takes a shard of a dataset."""
+        """Return this iterator, for older code that asks a dataset for its shard."""
         return self
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
 """Stack dumps of this process: the calls of every thread with their locals, shortened and without secrets.
 
 A dump runs no user code: no ``repr`` of the user's objects, no property, not even ``isinstance``, and nothing that
-could wait for a device. Every object takes the same short time, regardless of its size.
+could wait for a device. Describing an object takes the same short time, whatever its size.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_VALUE_CHARS = 80
 MAX_FRAMES = 60
 MAX_LOCALS = 30
 MAX_ITEMS = 4
-MAX_SEARCHED_CHARS = 1000  # of a text that may contain secrets
+MAX_SEARCHED_CHARS = 1000  # of a string that may contain secrets
 MAX_BITS = 256  # larger integers are not shown in full
 _WORKER = "headway/worker/main.py"
 
@@ -42,7 +42,7 @@ STARTING = "starting processes that map rows"
 
 
 def phase() -> str:
-    """Return a long-running operation of some thread; empty if there is none."""
+    """Return the long-running operation that a thread is executing; empty if there is none."""
     for innermost in sys._current_frames().values():
         for frame in _calls(innermost):
             if frame.f_code.co_name == _STARTS[1] and frame.f_code.co_filename.endswith(_STARTS[0]):
@@ -105,7 +105,7 @@ def _as_text(frames: Sequence[tuple[FrameType, int]]) -> str:
 
 
 def _encodable(text: str) -> str:
-    """Make a text writable to any file by escaping lone surrogates."""
+    """Escape lone surrogates, so that the string can be written to any file."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -116,7 +116,7 @@ def _locals(frame: FrameType) -> Iterator[tuple[str, str]]:
         (name, value) for name, value in list(local_variables(frame).items()) if not _is_uninteresting(name, value)
     ]
     for name, value in shown[:MAX_LOCALS]:
-        yield name, "(left out)" if is_secret(name) else described(value)
+        yield name, "(secret)" if is_secret(name) else described(value)
 
 
 def _is_uninteresting(name: str, value: object) -> bool:
@@ -140,14 +140,14 @@ def _described(value: Any, depth: int) -> str:
     if kind is str:
         return repr(_cut(redact_assignments(value[:MAX_SEARCHED_CHARS])))
     if kind in (bytes, bytearray):
-        return f"{kind.__name__} of {len(value)}"
+        return f"{kind.__name__} of {len(value)} bytes"
     if shape := _shape(value):
         return shape
     if kind in (list, tuple, set, frozenset):
         inside = _listed(itertools.islice(value, MAX_ITEMS), depth) if depth < 2 else ""
-        return f"{kind.__name__} of {len(value)}: {inside}"[: MAX_VALUE_CHARS * 2]
+        return f"{kind.__name__} of {len(value)} items: {inside}"[: MAX_VALUE_CHARS * 2]
     if kind is dict:
-        return f"dict of {len(value)}: {_items(value, depth)}"[: MAX_VALUE_CHARS * 2]
+        return f"dict of {len(value)} items: {_items(value, depth)}"[: MAX_VALUE_CHARS * 2]
     return f"<{name_of(kind)}>"
 
 
@@ -175,7 +175,7 @@ def _items(value: dict[Any, Any], depth: int) -> str:
     parts = []
     for key, item in itertools.islice(value.items(), MAX_ITEMS):
         hidden = type(key) is str and is_secret(key[:MAX_SEARCHED_CHARS])
-        parts.append(f"{described(key, 2)}: {'(left out)' if hidden else described(item, depth + 1)}")
+        parts.append(f"{described(key, 2)}: {'(secret)' if hidden else described(item, depth + 1)}")
     return ", ".join(parts)
 
 

@@ -1,7 +1,7 @@
 """Persistent workers, which outlive a run, so that the next run uses the same processes with everything they imported.
 
-To the controller of a run they look like any others: a worker that becomes idle has exited for its run, and one that is
-launched again is ready immediately. If a run fails, its workers are ended, and the next run gets new ones.
+To the controller of a run they look like any others: a worker that becomes idle appears to have exited, and one that is
+launched again is ready immediately. If a run fails, its workers are killed, and the next run gets new ones.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class PersistentEngine:
                 raise EngineError(f"only {len(self._ready)} of {num_workers} workers started")
 
     def shut_down(self) -> None:
-        """End the workers."""
+        """Kill the workers."""
         self._local.close()
         self._is_open = self._granted = False
         self._ready, self._idle = {}, set()
@@ -144,7 +144,7 @@ class PersistentEngine:
         self._local.post(event)
 
     def close(self) -> None:
-        """End a run: keep the idle workers, unless one of them is missing."""
+        """End a run: keep the workers if all of them are idle, otherwise kill them."""
         self._deliver = None
         if len(self._idle) < max(1, self._num_workers):
             self.shut_down()

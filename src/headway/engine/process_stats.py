@@ -1,8 +1,8 @@
-"""Statistics of a process and its descendants from ``/proc``, and stacks of a process that does not respond.
+"""Statistics of a process and its descendants from ``/proc``, and stacks of a process that is not responding.
 
     /proc/*/stat ──▶ ProcessTable ──▶ ProcessTree(pid): descendants, its session, orphans ──▶ ProcessStats
 
-CPU time alone does not distinguish work from a stall: on a crowded machine, a thread that computes all the time gets a
+CPU time alone does not distinguish work from a stall: on a busy machine, even a thread that always computes gets only a
 few percent of a core. So the statistics count the time in which threads *could run*: they either ran or waited for a
 CPU (the run delay in ``schedstat``).
 """
@@ -23,13 +23,13 @@ from typing import IO
 
 STACKS_SIGNAL = signal.SIGRTMIN + 12  # makes a worker's faulthandler write all stacks, even if Python is stuck
 OWN_THREADS = "hw-"  # prefix of the kernel names of Headway's threads in a worker, which are not counted as work
-TABLE_LASTS_S = 0.2  # long enough to look at all ranks
+TABLE_LASTS_S = 0.2  # how long one reading of /proc is used, so that it serves all ranks
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
 class ProcessStats:
-    """Statistics of one process and its descendants. Times start at an arbitrary moment; only their growth matters.
+    """Statistics of one process and its descendants. Only differences between times are meaningful.
 
     Args:
         state: The state of its main thread, as in /proc: R running, S sleeping, D waiting for a disk, T stopped,
@@ -169,7 +169,7 @@ def _waits_in(pid: int) -> str:
 
 
 def _usage(entry: Entry) -> _Usage:
-    """Return how long its threads, including ended ones but not Headway's, ran or waited for a CPU."""
+    """Return how long the process's threads, including ended ones but not Headway's, could run, and its I/O."""
     runnable_s = entry.cpu_s
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{entry.pid}/task"):
@@ -181,7 +181,7 @@ def _usage(entry: Entry) -> _Usage:
 
 
 def _moved_bytes(pid: int) -> int:
-    """Return the bytes read and written, without sockets, which the kernel does not count."""
+    """Return the bytes read and written, except on sockets, which the kernel does not count."""
     try:
         counts = dict(line.split(": ") for line in _read(f"/proc/{pid}/io").splitlines())
         return int(counts["rchar"]) + int(counts["wchar"])
@@ -206,7 +206,7 @@ def name_this_thread(name: str) -> None:
 
 
 class OutsideStacks:
-    """The stacks of a process that does not respond: requested now, read a moment later.
+    """The stacks of a process that is not responding: requested now, read a moment later.
 
     Args:
         pid: The process.
@@ -218,7 +218,7 @@ class OutsideStacks:
         self._before = self._size()
         self._spy: subprocess.Popen[bytes] | None = None
         self._output: IO[bytes] | None = None
-        if self._file is not None and self._file.exists():  # without a handler, the signal would end it
+        if self._file is not None and self._file.exists():  # without a handler, the signal would kill the process
             with contextlib.suppress(OSError):
                 os.kill(pid, STACKS_SIGNAL)
         if py_spy := shutil.which("py-spy"):
@@ -241,7 +241,7 @@ class OutsideStacks:
         return self._faulthandler_output(), self._py_spy_output()
 
     def close(self) -> None:
-        """End py-spy if it is still running."""
+        """Kill py-spy if it is still running."""
         self._py_spy_output()
 
     def _faulthandler_output(self) -> str:

@@ -19,7 +19,7 @@ from headway.core.errors import ConfigError
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers among the metrics, with paths as names of nested metrics; NaN is omitted."""
+    """The metrics that are numbers. A nested metric is named by its path (``val/acc``). NaN is omitted."""
     flat = phrases.flat(dict(metrics))
     found = {phrases.encodable(key): float(value) for key, value in flat.items() if isinstance(value, int | float)}
     return {key: value for key, value in found.items() if not math.isnan(value)}
@@ -59,7 +59,7 @@ class Tracker(Protocol):
         Args:
             name: Name of the run.
             config: Config of the training function.
-            folder: The run directory, which exists.
+            folder: The run directory, which already exists.
         """
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
@@ -72,7 +72,7 @@ class Tracker(Protocol):
 class TrackerGuard:
     """Calls a tracker only between a successful start and the end of the run.
 
-    A start that fails is reported once, by the caller of the callback; the run's reports are then not logged.
+    If the start fails, the error is reported once, and the run's reports are not passed to the tracker.
     """
 
     def __init__(self, tracker: Tracker) -> None:

@@ -15,7 +15,7 @@ from headway.diagnosis.stacks import all_threads, described, from_faulthandler, 
 from hostile_objects import HOSTILE, Strange, waiting
 
 
-def test_values_are_cut_short_and_secrets_left_out() -> None:
+def test_values_are_cut_short_and_secrets_masked() -> None:
     def work(password: str, api_token: str) -> None:
         numbers, strange = list(range(1000)), Strange()
         settings = {"secret_key": "abc", "lr": 0.1}
@@ -31,8 +31,8 @@ def test_values_are_cut_short_and_secrets_left_out() -> None:
     assert "t-0ken" not in told
     assert "abc" not in told
     assert "cor-rect" not in told, "nor in the line of code that is shown"
-    assert "password = (left out)" in told
-    assert "numbers = list of 1000: 0, 1, 2, 3" in told
+    assert "password = (secret)" in told
+    assert "numbers = list of 1000 items: 0, 1, 2, 3" in told
     assert f"strange = <{Strange.__module__}.Strange>" in told
     assert "'lr': 0.1" in told
     assert "x" * 100 not in told

@@ -82,7 +82,7 @@ def begin_attempt(run: MachineState) -> Step:
 
 
 def fail(run: MachineState, failure: Failure, grace: Grace | None = None) -> Step:
-    """Record the failure and start to stop.
+    """Record the failure and begin to end the attempt.
 
     Args:
         run: The run.
@@ -134,7 +134,7 @@ def _kill_if_nothing_is_awaited(run: MachineState) -> Step:
 
 def kill(run: MachineState) -> Step:
     stop = run.attempt.stop
-    assert stop is not None, "only an attempt that is being ended is killed"
+    assert stop is not None, "only an attempt that is ending can be killed"
     return in_attempt(run, stop=replace(stop, grace=Grace.KILLED)), (KillWorkers(),)
 
 
@@ -142,7 +142,7 @@ def kill(run: MachineState) -> Step:
 
 
 def act_on_rounds(run: MachineState, news: tuple[News, ...], *actions: Action) -> Step:
-    """Turn news of the rounds into actions. Crossed saves end the attempt, and nothing more is committed."""
+    """Turn what happened to rounds into actions. Crossed saves end the attempt, and nothing more is committed."""
     if not news or any(failure.kind == "program" for failure in run.attempt.failures):
         return run, actions
     crossed: CrossedSaves | None = None
@@ -176,7 +176,7 @@ def _close_round(run: MachineState, closed: ClosedRound) -> Step:
 
 
 def _take_late_files(run: MachineState, late: LateFiles) -> Step:
-    """Add files that arrived after their round closed to its checkpoint, or make one from them, unless it is gone."""
+    """Files arrived after their round was closed: add them to its checkpoint or make one, unless it was withdrawn."""
     number, round, checkpoints = run.attempt.number, late.round, run.checkpoints
     if checkpoints.is_gone(round.seq):
         reject = (RejectLateFiles(round),) if round.seq in checkpoints.withdrawn else ()
@@ -207,8 +207,8 @@ def _withdraw(run: MachineState, crossed: CrossedSaves) -> Step:
 def _crossing(crossed: CrossedSaves) -> str:
     a, b, which = crossed.a, crossed.b, f"checkpoint {crossed.nth}"
     return (
-        f"checkpoints of ranks {b} and {a} cross: {which} of rank {b} came in its report {crossed.seq_b}, {which} of "
-        f"rank {a} in its report {crossed.seq_a}; let ranks that save do so in the same reports, counting all of them"
+        f"ranks {b} and {a} saved {which} in different reports: rank {b} in its report {crossed.seq_b}, rank {a} in "
+        f"its report {crossed.seq_a}; all ranks that save must save in the same report, counted from the first one"
     )
 
 
@@ -272,7 +272,7 @@ def seek_departure_report(run: MachineState) -> Step:
 
 
 def leave_after_checkpoint(run: MachineState) -> Step:
-    """After a commit, have ranks that are to leave, but cannot agree on a report, leave now, without losing work."""
+    """After a commit, no work is lost: if ranks are to leave and cannot agree on a report, make them leave now."""
     departure = run.attempt.departure
     if departure is None or departure.at_report is not None or run.state is not RunState.RUNNING:
         return run, ()

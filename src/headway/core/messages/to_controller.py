@@ -32,7 +32,7 @@ RowsTaken = tuple[tuple[str, int], ...]
 
 
 class Report(NamedTuple):
-    """One ``report()`` call. The reports of all ranks with equal ``seq`` form a round.
+    """One ``report()`` call. The reports of all ranks that have the same ``seq`` form a round.
 
     ``staged``: its files are in staging. ``pending``: its files are still being staged, and FilesStaged will follow.
 
@@ -50,9 +50,9 @@ class Report(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SaveStarted:
-    """This rank starts to stage files; its report follows when all of them are staged. ``taken``: see Heartbeat.
+    """This rank is starting to stage files; its report follows when all are staged. ``taken``: see Heartbeat.
 
-    ``place``: a description of the point in the training at which state is autosaved. It must be equal on all ranks;
+    ``place``: a description of the point in training at which state is autosaved. It must be the same on all ranks;
     otherwise their files do not match.
     """
 
@@ -122,12 +122,12 @@ class Heartbeat:
     Attributes:
         batches: Number of batches that its loaders returned.
         taken: Rows that all ranks together took from each dataset that is split among them.
-        collectives: Number of operations of all its process groups.
-        common: Number of operations of the process group that contains all ranks.
+        collectives: Number of collective operations in all its process groups.
+        common: Number of collective operations in the process group of all ranks.
         meetings: Number of barriers and broadcasts through the controller.
         phase: The phase that it is in, if any; a rank in a phase is not expected to make progress.
-        in_loader: Whether it waits for a batch.
-        wait: What it waits for inside a Headway call, if anything.
+        in_loader: Whether it is waiting for a batch.
+        wait: What it is waiting for inside a Headway call, if anything.
         rss_bytes: The resident memory of its process.
     """
 
@@ -225,7 +225,7 @@ class FunctionReturned:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerIdle:
-    """A persistent worker has finished a run and waits for the next Start. Only the engine reads this."""
+    """A persistent worker has finished a run and is waiting for the next Start. Only the engine reads this."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -247,7 +247,7 @@ class FunctionFailed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerExited:
-    """Sent by the engine when a worker's process has ended. It is the last message with that worker as its sender.
+    """Sent by the engine when a worker's process has ended. It is the last message from that worker.
 
     ``code`` is the exit code (negative: killed by that signal); without one, ``reason`` says what happened.
     ``out_of_memory``: whether the kernel's out-of-memory killer killed a process during the attempt; None if unknown.

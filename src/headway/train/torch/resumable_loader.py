@@ -95,12 +95,12 @@ class Cursor:
         return {**self.state(), "crosses": self._crosses, "order": order, "subset": self._subset}
 
     def at_boundary(self) -> bool:
-        """Handle the end of an epoch of the function; False if it is unknown whether an open iterator continues."""
+        """Handle the end of the function's epoch; False if it is unknown whether an open iterator is used further."""
         self.num_to_skip = 0
         if not (self._finished or self._running) and self._crosses is False:  # the resumed epoch did not use it
             self._position, self._rows, self._finished, self.first = 0, 0, True, 0
             self.sampler.resume(self._epoch + 1)
-        if self.undecided:  # unused for an epoch: it keeps its position
+        if self.undecided:  # not used during this epoch: keep the position
             self._crosses = True
         self._at_boundary = not self._finished
         return self._finished or self._crosses is not None
@@ -169,7 +169,7 @@ class Cursor:
                 self._at_boundary, self._crosses = False, False
             self._finish()
             raise
-        self._before_first_batch()  # if no batch was left, training resumes after the loop
+        self._before_first_batch()  # also after the last batch
         self._finish()
 
     def _finish(self) -> None:

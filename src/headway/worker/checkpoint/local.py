@@ -1,4 +1,4 @@
-"""Saves reported checkpoints into the run's directory: files are copied, moved, or copied by a different process."""
+"""Saves reported checkpoints into the run's directory: files are copied, moved, or copied by a separate process."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class DirectorySaver:
             run: The run's directory.
             attempt: The number of the attempt.
             rank: The number of the rank.
-            background: Runs saves while training continues.
+            background: Executes saves while training continues.
             key: Signs what is written.
-            lock: The run's lock when the attempt began; a different lock means that a different run replaced it.
+            lock: The run's lock when the attempt began; if it changes, another run has replaced this one.
         """
         self._run = run
         self._lock = lock

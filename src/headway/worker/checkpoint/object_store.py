@@ -53,7 +53,7 @@ class ObjectStoreSaver:
             attempt: The number of the attempt.
             rank: The number of the rank.
             request_grant: Asks the controller where files go and which of them this rank uploads.
-            background: Runs saves while training continues.
+            background: Executes saves while training continues.
             spool: A local directory for files that are waiting to be uploaded.
             key: Signs what is written.
         """
