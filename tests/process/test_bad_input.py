@@ -79,7 +79,7 @@ def test_a_bad_interval_for_looking_at_capacity(seconds: Any) -> None:
     with expect_refusal("elastic_resize_monitor_interval_s must be a positive number of seconds, got") as caught:
         ScalingConfig((1, 2), elastic_resize_monitor_interval_s=seconds)
     assert repr(seconds) in str(caught.value)
-    assert "give num_workers one number" in str(caught.value)
+    assert "set num_workers to one number" in str(caught.value)
 
 
 def test_a_global_batch_is_kept_or_not() -> None:

@@ -334,7 +334,7 @@ def test_ranks_that_save_into_one_directory_are_warned_and_the_last_copy_counts(
     assert Path(result.checkpoint.path, "model").read_text() == "whole"
     told = capfd.readouterr().err
     assert "ranks 0 and 1 reported different contents of model; rank 1's was kept" in told
-    assert f"All saved into {shared}" in told
+    assert f"All of them saved into {shared}" in told
     assert "let one rank save, or give each rank its own directory" in told
 
 

@@ -177,7 +177,7 @@ def test_a_replay_reproduces_the_failure_and_does_not_change_the_run(failed: Pat
     done = headway("replay", failed, "--rank", "1")
     assert done.returncode == 1, done.stderr
     assert f"reproduced: rank 1 raised ValueError: row {BAD_ROW} is not a number" in done.stdout
-    assert "gradients are its own" in done.stdout
+    assert "gradients are this rank's own" in done.stdout
     assert 'test_why_replay.py", line ' in done.stdout
     assert "headway/worker" not in done.stdout, "no frame of ours"
     assert listing(failed) == before

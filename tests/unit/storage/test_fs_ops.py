@@ -109,7 +109,7 @@ def test_damaged_and_oversized_json_is_refused(tmp_path: Path, monkeypatch: pyte
     path.write_text("1" * 11)
     with pytest.raises(StorageError, match="is damaged: it has more than"):
         fs_ops.read_json(path)
-    with pytest.raises(StorageError, match="report less metrics"):
+    with pytest.raises(StorageError, match="report fewer metrics"):
         fs_ops.json_bytes("x" * 11)
 
 

@@ -81,7 +81,7 @@ def test_an_unknown_keyword_is_answered_with_the_nearest_name() -> None:
 
 
 def test_storage_filesystem_belongs_to_the_run_config() -> None:
-    with pytest.raises(ConfigError, match="takes no 'storage_filesystem': give it to RunConfig, together with storage"):
+    with pytest.raises(ConfigError, match="takes no 'storage_filesystem': pass it to RunConfig, together with storage"):
         TorchTrainer(print, storage_filesystem=None)  # type: ignore[call-arg]
 
 

@@ -137,7 +137,7 @@ class Harmless:
 
 def test_what_only_pickle_can_hold_is_opened_on_trust_alone(tmp_path: Path) -> None:
     path = Checkpoint.from_dict({"epoch": 1, "object": Harmless()}).to_directory(tmp_path)
-    with pytest.raises(StorageError, match=r"opening those can run any code; .* use to_dict\(trust=True\)"):
+    with pytest.raises(StorageError, match=r"opening them can run any code; .* use to_dict\(trust=True\)"):
         Checkpoint(path).to_dict()
     assert Checkpoint(path).to_dict(trust=True) == {"epoch": 1, "object": Harmless()}
     assert Checkpoint.of(str(path), trust=True).to_dict()["object"] == Harmless()

@@ -284,7 +284,7 @@ def test_a_manifest_that_names_files_elsewhere_is_damaged(tmp_path: Path) -> Non
     for name in ("../../../secret", "/etc/passwd"):
         files = {name: saved.manifest.files["rank-0/model.pt"]}
         write_manifest(saved.path, dataclasses.replace(saved.manifest, files=files))
-        with pytest.raises(StorageError, match="a file outside of its directory"):
+        with pytest.raises(StorageError, match="a file outside its directory"):
             read_manifest(saved.path)
 
 
@@ -359,7 +359,7 @@ def test_what_was_set_aside_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_a_manifest_that_no_reader_would_accept_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fs_ops, "MAX_JSON_BYTES", 1000)
-    with pytest.raises(StorageError, match="report less metrics"):
+    with pytest.raises(StorageError, match="report fewer metrics"):
         make(tmp_path, 0)
     assert committed(tmp_path) == []
 

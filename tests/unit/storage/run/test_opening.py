@@ -109,7 +109,7 @@ def test_a_run_of_another_user_is_not_continued_unless_it_is_trusted(
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     for module in (ownership, opening):
         monkeypatch.setattr(module, "is_foreign", lambda path: path.name == "run")
-    with pytest.raises(StorageError, match=r"belongs to .*: choose another name, or give RunConfig\(trust=True\)"):
+    with pytest.raises(StorageError, match=r"belongs to .*: choose another name, or set RunConfig\(trust=True\)"):
         open_run(tmp_path / "run", "auto")
     open_run(tmp_path / "run", "auto", trust=True).close()
     tmp_path.chmod(0o1777)
