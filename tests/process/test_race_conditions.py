@@ -43,7 +43,9 @@ def test_saves_of_ranks_that_report_at_different_rates_are_never_mixed() -> None
                 train.collective.barrier()
                 report_with_files(step, **{f"shard-{rank}": str(step)})
 
-    with pytest.raises(train.TrainingFailedError, match=r"ranks . and . saved checkpoint 0 in different reports") as caught:
+    with pytest.raises(
+        train.TrainingFailedError, match=r"ranks . and . saved checkpoint 0 in different reports"
+    ) as caught:
         fit(train_func, 2)
     for saved in RunReader.at(Path(caught.value.result.path)).checkpoints():
         assert len({path.read_text() for path in saved.path.glob("shard-*")}) == 1, "files of one step only"
