@@ -56,17 +56,17 @@ class ShardPlace:
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """The batch options of a loop. Equal ``key``s allow a running pipeline to be reused.
+    """The batch options of a loop. A running pipeline can be reused for options with the same ``key``.
 
     Args:
         batch_size: rows per batch; None: one batch per epoch.
         finish: converts the rows of a batch for the loop; runs in the pipeline's threads.
         deliver: wraps the iterator of batches in the loop's thread, for example to copy batches to a device.
-        prefetch: how many batches are made ahead of the loop.
-        drop_last: omit a last batch that is too small.
+        prefetch: how many batches to prepare ahead of the loop.
+        drop_last: omit the last batch if it has fewer than ``batch_size`` rows.
         local_shuffle: the size of the window of rows that are shuffled together.
         local_seed: the seed of the local shuffle; None: the run's seed.
-        pad_last: fill a last batch that is too small by repeating its rows.
+        pad_last: fill up a short last batch by repeating its rows.
         form: identifies what ``finish`` and ``deliver`` do; None: the pipeline is not reused.
     """
 
@@ -112,7 +112,7 @@ class LoopHooks:
         progress: counts batches and waits.
         observer: notified of passes.
         agreement: finds the last step of all ranks; None: it is already known, or ranks are independent.
-        before_first_batch: called before the loop gets its first batch and each later one.
+        before_first_batch: called before the loop gets each batch.
     """
 
     progress: LoaderProgress | None = None
@@ -123,14 +123,14 @@ class LoopHooks:
 
 @dataclass
 class EpochCursor:
-    """The position of a consumer, and whether its current pass crosses the end of an epoch of its function.
+    """The position of a consumer, and whether its pass continues past the end of an epoch of its function.
 
-    A function may hold an iterator across the end of its own epoch. When it is resumed at such a boundary, the pass is
-    continued if the code keeps using it (``crosses``), and counts as done if the code begins another one.
+    A function may keep an iterator beyond the end of its own epoch. When it resumes at such a boundary, the pass is
+    continued if the code keeps using this iterator (``crosses``), and counts as done if the code creates a new one.
     """
 
     position: Position = NOWHERE
-    num_to_skip: int = 0  # passes that the resumed epoch completed before: they yield nothing
+    num_to_skip: int = 0  # passes that were completed before the epoch was resumed: they yield nothing
     running: bool = False  # whether a pass is running in this process
     at_boundary: bool = False  # whether a pass was running when an epoch of the function ended
     crosses: bool | None = None  # whether such a pass is continued in the next epoch; None: not known yet
@@ -141,7 +141,7 @@ class EpochCursor:
 
     @property
     def resume_position(self) -> Position:
-        """The position where the next attempt begins: after a running pass if the pass will not be continued."""
+        """The position where the next attempt begins. An open pass that will not be continued counts as done."""
         left = self.at_boundary and self.crosses is False
         return Position(self.position.epoch, done=True) if left else self.position
 
@@ -150,11 +150,11 @@ class EpochCursor:
         return self.at_boundary and self.crosses is None
 
     def end_epoch(self) -> bool:
-        """Handle the end of an epoch of the function; False if it is unknown whether an open iterator continues."""
+        """Handle the end of the function's epoch; False if it is unknown whether an open iterator is used further."""
         self.num_to_skip = 0
-        if not (self.position.done or self.running) and self.crosses is False:  # not reached by the resumed epoch
+        if not (self.position.done or self.running) and self.crosses is False:  # the resumed epoch did not use it
             self.position = Position(self.position.epoch, done=True)
-        if self.undecided:  # unused for an epoch: it keeps its position
+        if self.undecided:  # not used during this epoch: keep the position
             self.crosses = True
         self.at_boundary = not self.position.done
         return self.position.done or self.crosses is not None
@@ -172,10 +172,10 @@ class EpochStream:
         plan: the source and its operations.
         order: the order of the rows, for the requested number of workers.
         place: which part of the rows this consumer gets.
-        context: memory and threads.
+        context: the limits of memory and threads.
         name: the name of the dataset, for messages.
         cursor: the position.
-        training: all ranks must make the same number of steps.
+        training: all ranks must run the same number of steps.
         lasting: more epochs will follow, so the next one is prepared in advance.
         hooks: observers, and the agreement with other ranks.
     """
@@ -230,7 +230,7 @@ class EpochStream:
 
     @property
     def lanes(self) -> int:
-        """The lanes of this epoch's order; if rows are dropped, the number of ranks, as only that many can resume."""
+        """The lanes of this epoch's order; the number of ranks if rows are dropped, as only that many can resume."""
         return self.order.lanes if self.plan.keeps_rows else self.place.world_size
 
     def resume(self, lanes: int, window: int, local_shuffle: list[Any] | None) -> None:
@@ -278,7 +278,7 @@ class EpochStream:
                 self.count_as_taken()
                 cursor.leave_boundary(crossed=True)
                 hooks.observer.ask(self.key, last=self._is_last(schedule, epoch, number))
-            hooks.before_first_batch()  # if no batch was left, training resumes after the loop
+            hooks.before_first_batch()  # also after the last batch
         except Closed:
             raise DataError(
                 f"this iteration has ended because another iteration of {self.name or 'this dataset'} was started"
@@ -315,7 +315,7 @@ class EpochStream:
         return begin
 
     def _pipeline(self, options: BatchOptions, schedule: Schedule, begin: Position) -> Pipeline:
-        """Return the running pipeline if it makes these batches next; otherwise start a new one."""
+        """Return the running pipeline if these are its next batches; otherwise start a new one."""
         running = self.pipeline
         if running is not None and not running.closed:
             reusable = self._pipeline_key == options.key and options.key is not None
@@ -353,7 +353,7 @@ class EpochStream:
             self.hooks.progress.taken[self.name] = (epoch + done) * self.order.num_rows + (0 if done else rows)
 
     def _is_last(self, schedule: Schedule, epoch: int, number: int) -> bool:
-        """Whether no batch follows in this epoch, as far as known. The result must be the same on all ranks."""
+        """Whether no batch follows in this epoch, as far as is known. The result must be the same on all ranks."""
         if self.hooks.agreement is not None and not self.plan.keeps_rows:
             return not self.hooks.agreement.all_have(epoch, number)
         left = self.order.num_rows - self.cursor.position.rows
@@ -370,7 +370,7 @@ class EpochStream:
 
 
 class Batches:
-    """The batches that ``iter_batches`` and similar methods return: each ``iter()`` is an epoch, ``len()`` is exact."""
+    """The batches that ``iter_batches`` and similar methods return: ``iter()`` starts an epoch, ``len()`` is exact."""
 
     def __init__(self, stream: EpochStream, options: BatchOptions) -> None:
         self.stream = stream
