@@ -113,13 +113,16 @@ class Broker:
         return request
 
     def _locked(self, decide: Callable[[Allocation], ResourceLease | None]) -> ResourceLease | None:
-        """Return a lease on GPUs that no other program has locked, retrying without any that turn out to be."""
+        """Return a lease on GPUs that no other program has locked, retrying without any that turn out to be.
+
+        Each failure to lock a GPU records it as shared or as taken, so that the number of retries is limited.
+        """
         self._locks.forget_others()
-        while (lease := decide(self._allocation())) is not None:
-            if self._locks.take(lease.gpu_use(), whole=lease.gang.gpus_per_worker >= 1):
+        while True:
+            self._locks.keep(self._gpus_in_use())
+            lease = decide(self._allocation())
+            if lease is None or self._locks.take(lease.gpu_use(), whole=lease.gang.gpus_per_worker >= 1):
                 return lease
-        self._locks.keep(self._gpus_in_use())
-        return None
 
     def _allocation(self) -> Allocation:
         gangs = tuple(request.gang for request in self._waiting)

@@ -30,7 +30,6 @@ class GpuLocks:
         self.taken: dict[str, str] = {}  # GPUs that other programs hold exclusively -> a description of the program
         self.shared: frozenset[str] = frozenset()  # GPUs that other programs hold parts of
         self._files: dict[str, int] = {}  # GPU -> the file that is locked
-        self._pid = os.getpid()
 
     def forget_others(self) -> None:
         """Forget which GPUs other programs hold, since they may have been released."""
@@ -43,16 +42,14 @@ class GpuLocks:
     def _take_whole(self, gpu: str) -> bool:
         if self._lock(gpu, fcntl.LOCK_EX):
             return True
-        self.probe(gpu)
+        self._record(gpu)
         return False
 
     def _take_part(self, gpu: str) -> bool:
-        if gpu in self._files:
-            return self._lock(gpu, fcntl.LOCK_SH)
-        if self._lock(gpu, fcntl.LOCK_EX):
-            return self._lock(gpu, fcntl.LOCK_SH)
-        if gpu not in self.shared:  # other GPUs may be idle and are preferred
-            self.shared |= {gpu}
+        if gpu not in self._files and gpu not in self.shared:  # other GPUs may be idle and are preferred
+            if self._lock(gpu, fcntl.LOCK_EX) and self._lock(gpu, fcntl.LOCK_SH):
+                return True
+            self._record(gpu)
             return False
         if self._lock(gpu, fcntl.LOCK_SH):
             return True
@@ -60,27 +57,34 @@ class GpuLocks:
         return False
 
     def _lock(self, gpu: str, mode: int) -> bool:
-        if gpu in self._files:
-            try:
-                fcntl.flock(self._files[gpu], mode | fcntl.LOCK_NB)
-            except BlockingIOError:
+        if gpu not in self._files:
+            if (file := _locked(gpu, mode)) is None:
                 return False
+            self._files[gpu] = file
             return True
-        if (file := _locked(gpu, mode)) is None:
+        try:
+            fcntl.flock(self._files[gpu], mode | fcntl.LOCK_NB)
+        except BlockingIOError:  # a failed change of the mode also loses the lock that was held: flock(2)
+            os.close(self._files.pop(gpu))
             return False
-        self._files[gpu] = file
         return True
 
     def probe(self, gpu: str) -> None:
         """Find out whether other programs use this GPU."""
         if gpu in self._files:
             return
-        for mode in (fcntl.LOCK_EX, fcntl.LOCK_SH):
-            if (file := _locked(gpu, mode)) is not None:
-                _unlock(gpu, file)
-                self.shared = self.shared | {gpu} if mode == fcntl.LOCK_SH else self.shared
-                return
-        self.taken[gpu] = _user(gpu)
+        if (file := _locked(gpu, fcntl.LOCK_EX)) is not None:
+            _unlock(gpu, file)
+        else:
+            self._record(gpu)
+
+    def _record(self, gpu: str) -> None:
+        """Record that other programs hold this GPU, or parts of it."""
+        if (file := _locked(gpu, fcntl.LOCK_SH)) is not None:
+            _unlock(gpu, file)
+            self.shared |= {gpu}
+        else:
+            self.taken[gpu] = _user(gpu)
 
     def keep(self, gpus: Container[str]) -> None:
         """Release all but these."""
@@ -164,7 +168,8 @@ def _unlock(gpu: str, lock: int) -> None:
     """Release the lock; the last holder removes the file."""
     with contextlib.suppress(OSError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.unlink(_path(gpu))
+        if _is_at(path := _path(gpu), lock):  # not if another program has removed it and a third has created a new one
+            os.unlink(path)
     with contextlib.suppress(OSError):
         fcntl.flock(lock, fcntl.LOCK_UN)  # a process forked by the user may hold a copy of the file
     os.close(lock)

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -178,6 +179,31 @@ def test_parts_of_gpus_of_another_program_come_last() -> None:
     other.end()
     whole.resources.look(time.monotonic())
     assert whole.gpus == ["0"]
+
+
+def test_a_waiting_run_cannot_convert_a_part_that_this_program_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    part, other = Asker(1, "part", GPU=0.5), OtherProgram(0.5)
+    whole = Asker(1, "whole", GPU=1)
+    thread = threading.Thread(target=part.resources.release, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive(), "the broker tries to lock the same GPU again and again"
+    assert not whole.granted
+    other.end()
+    whole.resources.look(time.monotonic())
+    assert whole.gpus == ["0"]
+
+
+def test_the_lock_of_a_newer_user_is_not_removed() -> None:
+    asker, (name,) = Asker(1, GPU=0.5), locks()
+    path = Path(os.environ["HEADWAY_MEMORY_DIR"], name)
+    path.unlink()  # as another program does when it was the last user of the file for a moment
+    other = OtherProgram(1)
+    asker.resources.release()
+    assert locks() == [name], "two programs would have the GPU"
+    other.end()
+    assert locks() == []
 
 
 def test_an_elastic_run_takes_what_is_free_and_grows() -> None:
