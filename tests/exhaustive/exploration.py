@@ -52,6 +52,7 @@ from headway.core.messages import (
     RequestNextReport,
     RequestStacks,
     SaveAtReport,
+    SaveStarted,
     StackDump,
     StopEvent,
     TerminateEvent,
@@ -393,6 +394,9 @@ def _changed(world: World, index: int, **changes: Any) -> World:
 
 
 def _after(run: MachineState, world: World, event: Any) -> Node:
+    if world.left.tracked and isinstance(event, FromWorker) and getattr(event.message, "staged", False):
+        started = SaveStarted(place=f"step {event.message.seq}")
+        run, _ = transitions.step(run, FromWorker(event.attempt, event.rank, started))
     after, actions = transitions.step(run, event)
     for action in actions:
         world = _act(after, world, action)
@@ -413,6 +417,8 @@ def _act(run: MachineState, world: World, action: Any) -> World:
             return replace(world, start=newest, processes=tuple(replace(p, phase="running") for p in world.processes))
         case events.CommitCheckpoint(round=round):
             expect(bool(round.givers), "only files are committed")
+            whole = not world.left.tracked or len(round.givers) == len(world.processes)
+            expect(whole, "tracked state is committed only with the files of all ranks")
             expect(round.seq not in world.asked, "a round is committed once")
             expect(all(seq != round.seq for seq, _ in world.commits), "a round is committed once at a time")
             commit = round.seq, frozenset(round.givers)
@@ -558,7 +564,9 @@ def _check_nothing_was_lost(world: World) -> None:
             arrived
             and not _crossed(world)
             and all(
-                p.reports > seq or p.finished or (rank and not p.staged and not tracked and rank not in habitual)
+                p.reports > seq
+                or (p.finished and not tracked)
+                or (rank and not p.staged and not tracked and rank not in habitual)
                 for rank, p in enumerate(world.processes)
             )
         ):
@@ -568,7 +576,7 @@ def _check_nothing_was_lost(world: World) -> None:
 def _check_orderly_leave(world: World) -> None:
     """Who was to leave left with its state saved, where it saves itself and there was time for it."""
     killed = world.late or world.interrupted or any(not p.finished for p in world.processes)
-    if not world.left.tracked or killed:
+    if not world.left.tracked or killed or not all(p.early for p in world.processes):
         return
     places = {p.leave_at for p in world.processes if p.early}
     expect(len(places) == 1, "all leave in the same report")

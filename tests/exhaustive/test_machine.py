@@ -475,6 +475,12 @@ def extends_a_checkpoint_that_was_retired(monkeypatch: pytest.MonkeyPatch) -> Li
     return Limits(asyncs=True, reports=3, max_failures=0)
 
 
+def commits_tracked_state_without_a_rank_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    close = shutdown._close_round
+    _patch(monkeypatch, "_close_round", lambda run, closed: close(run, replace(closed, partial=())))
+    return Limits(tracked=True, dues=1, reports=3, max_failures=0)
+
+
 BUGS: list[Callable[[pytest.MonkeyPatch], Limits]] = [
     ends_before_the_last_exit,
     ends_before_storage_has_answered,
@@ -520,6 +526,7 @@ BUGS: list[Callable[[pytest.MonkeyPatch], Limits]] = [
     retires_the_newest,
     starts_from_an_older_checkpoint,
     extends_a_checkpoint_that_was_retired,
+    commits_tracked_state_without_a_rank_that_has_ended,
 ]
 
 

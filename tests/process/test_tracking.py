@@ -672,8 +672,7 @@ def test_ranks_that_report_in_other_steps_never_mix_their_states(
     workers = train.ScalingConfig(num_workers=2)
     datasets = {"rows": headway.data.range(32)}
     TorchTrainer(train_func, scaling_config=workers, run_config=config, datasets=datasets).fit()
-    for checkpoint in tmp_path.glob("run/checkpoints/checkpoint_*"):  # of rank 0, when rank 1 had finished
-        assert len({place.read_text() for place in checkpoint.glob("tracked/places/rank-*/*")}) == 1
+    assert not list(tmp_path.glob("run/checkpoints/checkpoint_*")), "nor is rank 0's state kept alone after rank 1"
     told = " ".join(capfd.readouterr().err.split())
     assert "the checkpoint of report 1 would hold rank 0's state at epoch 0, " in told
     assert "let all ranks report in the same steps, equally often" in told
@@ -746,3 +745,53 @@ def test_a_rank_that_raises_before_it_has_saved_leaves_no_checkpoint_without_its
         losses.append(list(result.metrics_dataframe["loss"]))
     quiet, disturbed = losses
     assert disturbed == quiet
+
+
+class Progress:
+    """A user's object with a step counter."""
+
+    def __init__(self) -> None:
+        self.step = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"step": self.step}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.step = state["step"]
+
+
+def test_a_run_resumes_although_a_rank_had_returned_before_the_others(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A checkpoint without the state of rank 0 could not be resumed."""
+
+    def train_func(config: dict[str, Any]) -> None:
+        rank, raised = train.get_context().get_world_rank(), Path(config["raised"])
+        progress = Progress()
+        train.track(progress=progress)
+        while progress.step < (2 if rank == 0 else 4):
+            progress.step += 1
+            while rank == 1 and progress.step == 3 and not Path(config["returned"]).exists():
+                time.sleep(0.01)
+            train.report({"step": progress.step})
+        if rank == 0:
+            Path(config["returned"]).touch()
+        elif not raised.exists():
+            raised.touch()
+            raise ValueError("once")
+
+    result = TorchTrainer(
+        train_func,
+        train_loop_config={"raised": str(tmp_path / "raised"), "returned": str(tmp_path / "returned")},
+        scaling_config=train.ScalingConfig(num_workers=2),
+        run_config=train.RunConfig(
+            name="run",
+            storage_path=tmp_path,
+            failure_config=train.FailureConfig(max_failures=1),
+            checkpoint_config=train.CheckpointConfig(every_reports=1),
+        ),
+    ).fit()
+    manifests = [saved.manifest for saved in RunReader.at(Path(result.path)).checkpoints()]
+    assert [manifest.ranks for manifest in manifests] == [[0, 1]] * len(manifests)
+    told = " ".join(capfd.readouterr().err.split())
+    assert "the checkpoint of report 3 lacks the files of rank 0 and is dropped: rank 0 returned earlier" in told

@@ -37,7 +37,6 @@ COVERED_BY = {
     "control/machine/save_consistency.py": "tests/exhaustive/test_machine.py",
     "control/machine/shutdown.py": "tests/exhaustive/test_machine.py",
     "control/machine/state.py": "tests/exhaustive/test_machine.py",
-    "control/machine/transitions.py": "tests/exhaustive/test_machine.py",
     "control/narration/checkpoint_log.py": "tests/process/test_checkpoints.py",
     "control/narration/data_log.py": "tests/process/test_datasets.py",
     "control/narration/event_log.py": "tests/process/test_console.py",

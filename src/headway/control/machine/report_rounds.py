@@ -13,7 +13,7 @@ Files of different rounds are never merged. Rounds that would make an inconsiste
 - *late*: files for a round that closed without them; they are added to its checkpoint.
 - *partial*: the round closed without a rank that gives files. Such a rank has given or started to give files in this
   attempt, gave files to the newest checkpoint of an earlier attempt, or has tracked state. The round waits longer for
-  it and is then dropped.
+  it and is then dropped. A round of tracked state is dropped as well if a rank with tracked state has ended before it.
 - *behind*: the round closed without a rank that has read fewer rows of the sharded datasets than the ranks that gave
   files. This rank is slow rather than absent, so rounds wait for it and its rows are not skipped. A rank that is ahead
   in at least one dataset reads in a different order and is not behind.
@@ -66,12 +66,14 @@ class ClosedRound:
         partial: Ranks that give files but are missing from this round.
         behind: Ranks that have read fewer rows of the datasets than the others.
         apart: Two ranks, with their steps, whose tracked state does not belong together.
+        returned: Those of the ``partial`` ranks whose function has ended.
     """
 
     round: ReportRound
     partial: tuple[int, ...] = ()
     behind: tuple[int, ...] = ()
     apart: tuple[tuple[int, str], ...] = ()
+    returned: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +308,7 @@ class ReportRounds:
         absent = {rank for rank in missed | waiting if oldest.reports[rank] is None} if holds_files else set()
         absent |= {rank for rank, number in self.owed if number == oldest.seq}
         if oldest.places:  # tracked state is useless unless it is complete
-            absent |= self.tracking.intersection(oldest.reporters) - set(oldest.givers)
+            absent |= self.tracking - set(oldest.givers)
         rounds = ReportRounds(
             self.first + 1,
             self.passed,
@@ -323,8 +325,11 @@ class ReportRounds:
             self.excused,
             self.tracking,
         )
-        partial = tuple(sorted((absent | lagging) & (self.gave | self.expected)))
-        return rounds, ClosedRound(oldest, partial, tuple(sorted(lagging)), _apart(oldest.places))
+        partial = (absent | lagging) & (self.gave | self.expected)
+        returned = tuple(sorted(partial & self.ended))
+        return rounds, ClosedRound(
+            oldest, tuple(sorted(partial)), tuple(sorted(lagging)), _apart(oldest.places), returned
+        )
 
 
 def _furthest(one: RowsTaken, other: RowsTaken) -> RowsTaken:

@@ -170,7 +170,8 @@ def _close_round(run: MachineState, closed: ClosedRound) -> Step:
         return run, (RecordRound(round, committing=False),)
     if closed.partial or closed.behind or closed.apart:
         drop = DropFiles(number, closed, checkpoints.uploads.name_of(round.seq))
-        return changed(run, checkpoints=checkpoints.drop(round.seq)), (RecordRound(round, committing=False), drop)
+        run = changed(run, checkpoints=checkpoints.drop(round.seq))
+        return run, (RecordRound(round, committing=False), drop, *to_all(run, FilesDiscarded(seq=round.seq)))
     run, commit = _commit(run, round)
     return run, (RecordRound(round, committing=True), *commit)
 

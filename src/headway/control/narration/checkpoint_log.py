@@ -94,6 +94,8 @@ class CheckpointLog:
             why, remedy = f"would hold {places}", ": let all ranks report in the same steps, equally often"
         elif closed.partial:
             why, remedy = f"lacks the files of {phrases.ranks(missing)}", ""
+            if closed.returned:
+                remedy = f": {phrases.ranks(closed.returned)} returned earlier; let all ranks report equally often"
         else:
             why, remedy = f"is ahead of the batches that {phrases.ranks(missing)} had taken", ""
         text = f"the checkpoint of report {closed.round.seq} {why} and is dropped{remedy}"

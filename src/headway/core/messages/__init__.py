@@ -5,7 +5,7 @@
       │◀───────────────────────────────────── Start ─│  your rank, your function, where to resume
       │── Report, Report, … ────────────────────────▶│  metrics, optionally with files in staging
       │── SaveStarted, FilesStaged ─────────────────▶│  files are being staged; the pending files are staged
-      │◀────── CheckpointCommitted | FilesDiscarded ─│  the checkpoint is durable; your files for it were too late
+      │◀────── CheckpointCommitted | FilesDiscarded ─│  the checkpoint is durable; your files are in no checkpoint
       │── UploadRequest ────────────────────────────▶│  (object stores) where do these files go, which do I upload?
       │◀─────────────────────────────── UploadGrant ─│
       │── AutosaveEnabled ──────────────────────────▶│  my state can be saved at any report

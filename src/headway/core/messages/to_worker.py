@@ -38,7 +38,7 @@ class CheckpointCommitted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FilesDiscarded:
-    """The files of report ``seq`` arrived after its checkpoint was dropped, so the rank must not wait for a commit."""
+    """The files of report ``seq`` do not become part of a checkpoint, so the rank must not wait for a commit."""
 
     seq: int
 
