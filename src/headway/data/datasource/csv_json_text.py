@@ -246,7 +246,7 @@ def _cast(table: pa.Table, schema: pa.Schema, *, nulls: bool) -> pa.Table:
                 table = table.append_column(field.name, pa.nulls(table.num_rows, field.type))
     missing = set(schema.names) ^ set(table.column_names)
     if missing:
-        raise DataError(f"its columns differ from those of the first rows in {', '.join(sorted(missing))}")
+        raise DataError(f"its columns are not those of the first rows: they differ in {', '.join(sorted(missing))}")
     try:
         return table.select(schema.names).cast(schema)
     except pa.ArrowException as error:
