@@ -124,7 +124,9 @@ def test_a_generator_function_is_refused() -> None:
 
 
 def test_a_config_must_be_a_dict() -> None:
-    with expect_refusal(r"train_loop_config must be a dict, got \[1\]"):
+    with expect_refusal(
+        r"train_loop_config must be a dict, a dataclass instance or another object with fields, got \[1\]"
+    ):
         train.DataParallelTrainer(lambda config: None, train_loop_config=[1]).fit()  # type: ignore[arg-type]
 
 
@@ -250,7 +252,7 @@ def test_errors_of_other_fields_name_valid_values() -> None:
 def test_a_required_parameter_that_is_not_given_is_refused() -> None:
     def train_func(*, rate: float) -> None: ...
 
-    with expect_refusal("'train_func' requires 'rate' by keyword"):
+    with expect_refusal("'train_func' requires the keyword argument 'rate'"):
         fit(train_func)
 
 
