@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headway.control.machine import events, transitions
+from headway.control.machine import events, report_rounds, transitions
 from headway.control.machine.checkpoint_table import CheckpointTable, KeptCheckpoints
 from headway.control.machine.events import (
     CommitDoneEvent,
@@ -91,6 +91,7 @@ class Limits:
     dues: int = 0  # how often it is due
     asyncs: bool = False  # whether files may arrive after their report
     num_to_keep: int | None = 1  # checkpoints
+    round_window: int = report_rounds.ROUND_WINDOW  # rounds that may wait for a rank
 
 
 @dataclass(frozen=True)
@@ -186,8 +187,22 @@ def _uncollected() -> Iterator[None]:
         gc.enable()
 
 
-@_uncollected()
+@contextmanager
+def _round_window(size: int) -> Iterator[None]:
+    usual = report_rounds.ROUND_WINDOW
+    report_rounds.ROUND_WINDOW = size
+    try:
+        yield
+    finally:
+        report_rounds.ROUND_WINDOW = usual
+
+
 def explore(limits: Limits) -> list[Node]:
+    with _uncollected(), _round_window(limits.round_window):
+        return _explore(limits)
+
+
+def _explore(limits: Limits) -> list[Node]:
     """Every state that can be reached, with all that can happen there; every claim is checked on the way."""
     budgets = RetryBudgets(limits.max_failures, limits.max_starts, limits.max_preemptions)
     fewest = limits.num_workers if limits.min_workers is None else limits.min_workers
@@ -329,11 +344,11 @@ def _speech(world: World, me: Process, says: Any, first_seq: int) -> Iterator[tu
     if me.reports < first_seq + world.left.reports and not waits:
         saves = me.reports in me.save_at
         for staged in (True,) if saves else (False,) if world.left.tracked else (False, True):
-            report = Report(seq=me.reports, time=0.0, metrics=b"{}", staged=staged)
+            report = Report(seq=me.reports, time=0.0, metrics=_metrics(me.reports), staged=staged)
             given = me.staged | {me.reports} if staged else me.staged
             yield says(report, reports=me.reports + 1, staged=given)
             if staged and world.left.asyncs:
-                promise = Report(seq=me.reports, time=0.0, metrics=b"{}", staged=False, pending=True)
+                promise = report._replace(staged=False, pending=True)
                 more = frozenset({me.reports})
                 yield says(promise, reports=me.reports + 1, promised=me.promised | more, owes=me.owes | more)
     for seq in sorted(me.owes):
@@ -342,6 +357,10 @@ def _speech(world: World, me: Process, says: Any, first_seq: int) -> Iterator[tu
         yield says(FunctionReturned(value=b""), phase="finished", finished=True)
     if world.left.raises:
         yield says(RAISED, _spent(world, "raises", fault=not world.interrupted), phase="failed")
+
+
+def _metrics(seq: int) -> bytes:
+    return b'{"seq": %d}' % seq
 
 
 def _storage(run: MachineState, world: World) -> Iterator[tuple[Any, World]]:
@@ -419,6 +438,10 @@ def _act(run: MachineState, world: World, action: Any) -> World:
             expect(bool(round.givers), "only files are committed")
             whole = not world.left.tracked or len(round.givers) == len(world.processes)
             expect(whole, "tracked state is committed only with the files of all ranks")
+            missing = any(round.seq in p.promised - p.staged for p in world.processes)
+            expect(not missing, "nothing is committed without files that were promised for it")
+            own = all(report is None or report.metrics == _metrics(round.seq) for report in round.reports)
+            expect(own, "a checkpoint has the metrics of its report")
             expect(round.seq not in world.asked, "a round is committed once")
             expect(all(seq != round.seq for seq, _ in world.commits), "a round is committed once at a time")
             commit = round.seq, frozenset(round.givers)
@@ -566,7 +589,7 @@ def _check_nothing_was_lost(world: World) -> None:
             and all(
                 p.reports > seq
                 or (p.finished and not tracked)
-                or (rank and not p.staged and not tracked and rank not in habitual)
+                or (rank and not (p.staged or p.promised) and not tracked and rank not in habitual)
                 for rank, p in enumerate(world.processes)
             )
         ):

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from exploration import ClaimBroken, Limits, explore
 
-from headway.control.machine import checkpoint_table, events, shutdown, transitions
+from headway.control.machine import checkpoint_table, events, report_rounds, shutdown, transitions
 from headway.control.machine.checkpoint_table import CheckpointTable, KeptCheckpoints
 from headway.control.machine.events import KillWorkers, RunState, SendMessage
+from headway.control.machine.report_rounds import ReportRound, ReportRounds
 from headway.control.machine.retry_policy import Failure, Retry
 from headway.control.machine.state import (
     WEIGHT,
@@ -25,7 +26,7 @@ from headway.control.machine.state import (
     changed,
     in_attempt,
 )
-from headway.core.messages import ExitAllowed, FunctionFailed, SaveAtReport
+from headway.core.messages import ExitAllowed, FunctionFailed, Report, SaveAtReport
 
 EXPLORATIONS = {
     "quiet": Limits(reports=3, max_failures=0),
@@ -55,6 +56,10 @@ EXPLORATIONS = {
     "files on their way": Limits(asyncs=True, reports=2, max_failures=0),
     "files on their way and a death": Limits(asyncs=True, deaths=1, reports=1),
     "files on their way and the user": Limits(asyncs=True, stops=1, aborts=1, raises=1, reports=1, max_failures=0),
+    "files on their way and many reports": Limits(asyncs=True, reports=2, round_window=1, max_failures=0),
+    "files on their way, many reports and a death": Limits(
+        asyncs=True, reports=2, round_window=1, deaths=1, max_failures=0
+    ),
     "back-off": Limits(max_failures=3, deaths=4, reports=0),
     "start deadlines": Limits(slow_starts=2, launch_failures=1, deaths=1, max_starts=2, reports=0, aborts=1),
     "stalls": Limits(stalls=2, deaths=1, reports=1),
@@ -481,6 +486,34 @@ def commits_tracked_state_without_a_rank_that_has_ended(monkeypatch: pytest.Monk
     return Limits(tracked=True, dues=1, reports=3, max_failures=0)
 
 
+def closes_a_round_whose_files_are_on_their_way(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    monkeypatch.setattr(report_rounds, "PENDING_WINDOW", 1)
+    return Limits(asyncs=True, reports=2, round_window=1, max_failures=0)
+
+
+def commits_the_first_of_files_that_were_promised(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    close = ReportRounds._close
+
+    def forgetful(rounds: ReportRounds, oldest: ReportRound, waiting: frozenset[int]) -> Any:
+        return close(rounds if oldest.givers else replace(rounds, owed=()), oldest, waiting)
+
+    monkeypatch.setattr(report_rounds, "PENDING_WINDOW", 1)
+    monkeypatch.setattr(ReportRounds, "_close", forgetful)
+    return Limits(asyncs=True, reports=2, round_window=1, max_failures=0)
+
+
+def forgets_the_metrics_of_a_promise(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    entered = ReportRounds._entered
+
+    def bare(rounds: ReportRounds, rank: int, report: Report) -> Any:
+        promised = report.staged and (rank, report.seq) not in [(who, each.seq) for who, each in rounds.owed]
+        known = rounds.passed[rank] > report.seq
+        return entered(rounds, rank, report._replace(metrics=b"{}") if promised and known else report)
+
+    monkeypatch.setattr(ReportRounds, "_entered", bare)
+    return Limits(asyncs=True, reports=1, max_failures=0)
+
+
 BUGS: list[Callable[[pytest.MonkeyPatch], Limits]] = [
     ends_before_the_last_exit,
     ends_before_storage_has_answered,
@@ -527,6 +560,9 @@ BUGS: list[Callable[[pytest.MonkeyPatch], Limits]] = [
     starts_from_an_older_checkpoint,
     extends_a_checkpoint_that_was_retired,
     commits_tracked_state_without_a_rank_that_has_ended,
+    closes_a_round_whose_files_are_on_their_way,
+    commits_the_first_of_files_that_were_promised,
+    forgets_the_metrics_of_a_promise,
 ]
 
 

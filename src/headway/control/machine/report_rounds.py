@@ -33,6 +33,7 @@ FILES_WINDOW = 64  # rounds with files that may wait for a rank
 GIVER_WINDOW = 8  # rounds with files that may wait for a rank that has already given files
 SUSPECT_WINDOW = 2
 ROUND_WINDOW = 1024
+PENDING_WINDOW = 1 << 16  # rounds that may wait for pending files
 
 NOBODY: frozenset[int] = frozenset()
 
@@ -111,7 +112,7 @@ class ReportRounds:
         gave: Ranks that have given files in this attempt.
         expected: Ranks that are expected to give files because they did before this attempt.
         saves: Report numbers of the saves.
-        owed: (rank, seq) of reports whose files are pending.
+        owed: The reports whose files are pending, each with its rank.
         taken: Rows of the datasets that each rank has read, as last reported.
         places: Step of each rank's tracked state at its newest save; "" if unknown.
         excused: Ranks that rounds do not wait for, no matter how few rows they have read.
@@ -127,7 +128,7 @@ class ReportRounds:
     gave: frozenset[int] = frozenset()
     expected: frozenset[int] = frozenset()
     saves: SaveNumbers = NO_SAVES
-    owed: frozenset[tuple[int, int]] = frozenset()
+    owed: tuple[tuple[int, Report], ...] = ()
     taken: tuple[RowsTaken, ...] = ()
     places: tuple[str, ...] = ()
     excused: frozenset[int] = frozenset()
@@ -185,7 +186,7 @@ class ReportRounds:
     def report(self, rank: int, report: Report) -> tuple[ReportRounds, tuple[News, ...]]:
         """Record the next report of this rank."""
         saves, crossed, gave = self.saves, None, self.gave
-        owed = self.owed | {(rank, report.seq)} if report.pending else self.owed
+        owed = (*self.owed, (rank, report)) if report.pending else self.owed
         if report.staged or report.pending:
             saves, crossed = saves.made(rank, report.seq, SUSPECT_WINDOW)
             gave = gave | {rank}
@@ -218,14 +219,15 @@ class ReportRounds:
         return rounds, (LateFiles(only),) if report.staged else ()
 
     def staged(self, rank: int, seq: int) -> tuple[ReportRounds, tuple[News, ...]]:
-        """Record that the pending files of this rank's report are staged."""
-        rounds = self._with(owed=self.owed - {(rank, seq)})
+        """Record that the pending files of this rank's report are staged. Unless it was recorded, nothing changes."""
+        promised = next((report for owner, report in self.owed if (owner, report.seq) == (rank, seq)), None)
+        if promised is None:
+            return self, ()
+        rounds = self._with(owed=tuple(each for each in self.owed if each != (rank, promised)))
+        report = promised._replace(staged=True, pending=False)
         if seq < self.first:
-            report = Report(seq, 0.0, b"{}", staged=True)
             return rounds, (LateFiles(ReportRound(seq, _put((None,) * len(self.passed), rank, report))),)
-        promised = self.open[seq - self.first].reports[rank]
-        assert promised is not None, "a report goes before its files"
-        opened, fresh = rounds._entered(rank, promised._replace(staged=True, pending=False))
+        opened, fresh = rounds._entered(rank, report)
         return rounds._with(open=opened, num_staged=self.num_staged + fresh)._closed()
 
     def end(self, rank: int) -> tuple[ReportRounds, tuple[News, ...]]:
@@ -272,7 +274,8 @@ class ReportRounds:
         """Close rounds, oldest first: those that are complete, and those that hold up too many newer ones.
 
         At most ROUND_WINDOW rounds are open, of which at most FILES_WINDOW have files, or at most GIVER_WINDOW if the
-        oldest open round waits for a rank that has given files in this attempt.
+        oldest open round waits for a rank that has given files in this attempt. If files of the oldest round are
+        pending, up to PENDING_WINDOW rounds are open, because a report with files must not become one without.
         """
         rounds: ReportRounds = self
         news: list[News] = []
@@ -280,7 +283,8 @@ class ReportRounds:
             oldest = rounds.open[0]
             waiting = rounds._waiting_for(oldest.seq)
             window = GIVER_WINDOW if waiting & rounds.gave else FILES_WINDOW
-            patient = len(rounds.open) <= ROUND_WINDOW and rounds.num_staged <= window
+            most = PENDING_WINDOW if rounds._owing(oldest.seq) else ROUND_WINDOW
+            patient = len(rounds.open) <= most and rounds.num_staged <= window
             if waiting and patient and not all_of_them:
                 break
             rounds, closed = rounds._close(oldest, waiting)
@@ -289,11 +293,15 @@ class ReportRounds:
 
     def _waiting_for(self, seq: int) -> frozenset[int]:
         behind = {rank for rank, next_seq in enumerate(self.passed) if next_seq <= seq}
-        owing = frozenset(rank for rank, number in self.owed if number == seq) if self.owed else frozenset()
+        owing = self._owing(seq)
         if not behind and not owing:
             return NOBODY
         away = self.missed - self._lagging(self.open[seq - self.first], self.missed)
         return frozenset(behind - self.ended - away) | owing
+
+    def _owing(self, seq: int) -> frozenset[int]:
+        """Return the ranks whose files for this round are pending."""
+        return frozenset(rank for rank, report in self.owed if report.seq == seq) if self.owed else NOBODY
 
     def _lagging(self, at: ReportRound, ranks: frozenset[int]) -> frozenset[int]:
         """Return the ranks that are known to have read fewer rows than the ranks that gave files to this round."""
@@ -306,7 +314,7 @@ class ReportRounds:
         lagging = self._lagging(oldest, waiting) if waiting and holds_files else NOBODY
         missed = self.missed | (waiting - lagging - self.gave) if waiting else self.missed
         absent = {rank for rank in missed | waiting if oldest.reports[rank] is None} if holds_files else set()
-        absent |= {rank for rank, number in self.owed if number == oldest.seq}
+        absent |= self._owing(oldest.seq)
         if oldest.places:  # tracked state is useless unless it is complete
             absent |= self.tracking - set(oldest.givers)
         rounds = ReportRounds(

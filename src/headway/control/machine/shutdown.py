@@ -166,12 +166,12 @@ def act_on_rounds(run: MachineState, news: tuple[News, ...], *actions: Action) -
 
 def _close_round(run: MachineState, closed: ClosedRound) -> Step:
     number, round, checkpoints = run.attempt.number, closed.round, run.checkpoints
-    if not round.givers:
-        return run, (RecordRound(round, committing=False),)
     if closed.partial or closed.behind or closed.apart:
         drop = DropFiles(number, closed, checkpoints.uploads.name_of(round.seq))
         run = changed(run, checkpoints=checkpoints.drop(round.seq))
         return run, (RecordRound(round, committing=False), drop, *to_all(run, FilesDiscarded(seq=round.seq)))
+    if not round.givers:
+        return run, (RecordRound(round, committing=False),)
     run, commit = _commit(run, round)
     return run, (RecordRound(round, committing=True), *commit)
 

@@ -343,7 +343,7 @@ def _on_worker_exited(run: MachineState, rank: int, message: WorkerExited) -> St
 
 def _recover_promised_files(run: MachineState, rank: int) -> Step:
     """Recover the pending files of this dead rank's reports: these calls had returned, so their files count."""
-    promised = sorted(seq for owner, seq in run.attempt.rounds.owed if owner == rank)
+    promised = sorted(report.seq for owner, report in run.attempt.rounds.owed if owner == rank)
     checkpoints = run.checkpoints
     for _ in promised:
         checkpoints = checkpoints.request_storage()

@@ -13,20 +13,26 @@ from headway.control.machine.events import (
     CommitDoneEvent,
     DropFiles,
     LaunchedEvent,
+    RecordRound,
+    SaveFinishedEvent,
     SendMessage,
 )
+from headway.control.machine.report_rounds import GIVER_WINDOW, ROUND_WINDOW
 from headway.control.machine.retry_policy import RetryBudgets
 from headway.control.machine.state import MachineState
 from headway.core.checkpoints import Manifest, SavedCheckpoint, ValidationRecord
 from headway.core.messages import (
     AutosaveEnabled,
     FilesDiscarded,
+    FilesStaged,
     FromWorker,
     FunctionReturned,
     Ready,
     Report,
     SaveStarted,
+    StopEvent,
     ToController,
+    WorkerExited,
 )
 
 A = TypeVar("A")
@@ -110,3 +116,72 @@ def test_files_of_the_user_are_committed_without_ranks_that_returned_before() ->
     machine.says(0, FunctionReturned(value=b""))
     machine.report(1, files=True)
     assert [each.round.givers for each in machine.took(CommitCheckpoint)] == [(1,)]
+
+
+def pending_while_others_report(machine: Machine, num_workers: int, num_reports: int = ROUND_WINDOW + 10) -> None:
+    """All ranks report files that are still pending, and then only metrics."""
+    for rank in range(num_workers):
+        machine.report(rank, pending=True, metrics=b'{"loss": 0.1}')
+    for _ in range(num_reports):
+        for rank in range(num_workers):
+            machine.report(rank, metrics=b'{"loss": 0.9}')
+            assert machine.took(RecordRound) == [], "rounds close in order, and this save is not complete"
+
+
+def test_a_checkpoint_keeps_the_metrics_of_its_report_however_many_reports_follow() -> None:
+    machine = Machine()
+    pending_while_others_report(machine, 1)
+    machine.says(0, FilesStaged(seq=0))
+    [commit] = machine.took(CommitCheckpoint)
+    [report] = commit.round.reports
+    assert report is not None
+    assert (report.metrics, report.staged, report.pending) == (b'{"loss": 0.1}', True, False)
+    assert len(machine.took(RecordRound)) == ROUND_WINDOW + 11
+
+
+def test_pending_files_of_several_ranks_are_committed_together_however_many_reports_follow() -> None:
+    machine = Machine(2)
+    pending_while_others_report(machine, 2)
+    machine.says(0, FilesStaged(seq=0))
+    assert machine.took(CommitCheckpoint) == []
+    machine.says(1, FilesStaged(seq=0))
+    assert [each.round.givers for each in machine.took(CommitCheckpoint)] == [(0, 1)]
+
+
+def test_a_round_that_is_closed_before_its_pending_files_came_is_dropped() -> None:
+    """Even if no rank's files have come: otherwise those of the first rank would become a checkpoint."""
+    machine = Machine(2)
+    for rank in (0, 1):
+        machine.report(rank, pending=True)
+    for _ in range(GIVER_WINDOW):
+        for rank in (0, 1):
+            machine.report(rank, files=True)
+    assert machine.took(DropFiles) == []
+    machine.report(0, files=True)
+    assert [each.closed.partial for each in machine.took(DropFiles)] == [(0, 1)]
+    for rank in (0, 1):
+        machine.says(rank, FilesStaged(seq=0))
+        assert machine.took(CommitCheckpoint) == []
+        assert (rank, FilesDiscarded(seq=0)) in machine.sent(FilesDiscarded)
+
+
+def test_pending_files_that_are_lost_with_their_rank_leave_no_part_of_a_checkpoint() -> None:
+    machine = Machine(2, max_failures=1)
+    pending_while_others_report(machine, 2)
+    machine.says(0, FilesStaged(seq=0))
+    machine.says(1, WorkerExited(code=-9))
+    machine.do(SaveFinishedEvent(1, 1, 0, arrived=False))
+    machine.says(0, WorkerExited(code=-9))
+    assert machine.took(CommitCheckpoint) == []
+    assert machine.run.attempt.number == 2
+    assert machine.run.attempt.first_seq == 0
+
+
+def test_staged_files_of_a_report_that_was_dropped_are_ignored() -> None:
+    """An interrupt hit the worker between two reports: one of them is lost, and the next is out of order."""
+    machine = Machine()
+    machine.do(StopEvent())
+    machine.says(0, Report(1, 0.0, b"{}", pending=True))
+    before = machine.run
+    machine.says(0, FilesStaged(seq=1))
+    assert (machine.run, machine.actions) == (before, ())
