@@ -25,6 +25,7 @@ from headway.core.schema.journal_entries import (
 )
 from headway.core.security.signing import user_key
 from headway.storage.run import failure_bundle
+from headway.storage.run.failure_bundle import StoredFailure
 from headway.storage.run.journal import data_stats
 from headway.storage.run.reader import RunReader
 from support import python
@@ -135,7 +136,7 @@ def test_the_manifests_of_an_untyped_run_are_still_proven_by_its_key(untyped: Pa
         assert saved.manifest.is_signed(key)
         assert saved.manifest.cursor.of_datasets()["train"].known[0].rows > 0
     folder = record.failures()[0]
-    assert failure_bundle.task(folder, key, trust=False)
+    assert StoredFailure.read(folder).task(key, trust=False)
 
 
 def test_an_untyped_run_is_shown_by_result_and_command_line(untyped: Path) -> None:

@@ -15,6 +15,7 @@ import dataclasses
 import fcntl
 import hashlib
 import io
+import itertools
 import json
 import os
 import pickle
@@ -50,8 +51,10 @@ from headway.storage.checkpoint.staging import Note
 from headway.storage.checkpoint.validation_record import read_validation, unpack
 from headway.storage.object_store import download_cache
 from headway.storage.object_store.uri import open_store
-from headway.storage.run import layout
+from headway.storage.run import failure_bundle, layout
 from headway.storage.run.opening import open_run
+from headway.storage.run.reader import RunReader
+from headway.train import replay
 from headway.train.launch import control_socket
 from headway.train.torch.fsdp_state import check_sharded
 
@@ -1156,6 +1159,26 @@ def test_replay_opens_nothing_that_an_unproven_failure_names(good: Path, sandbox
     summary["checkpoint"] = "ftp://127.0.0.1:9/checkpoint"
     (sandbox.run / BUNDLE / "failure.json").write_text(json.dumps(summary))
     assert "it is not proven that your own run wrote" in command("replay", "{run}")(sandbox)
+
+
+@pytest.mark.parametrize("moment", range(5))
+def test_replay_uses_the_failure_that_it_has_verified(
+    moment: int, good: Path, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user replaces failure.json between two reads, and back."""
+    shutil.copytree(good, sandbox.run)
+    read, reads = failure_bundle.read_json, itertools.count()
+
+    def read_while_it_is_replaced(path: Path) -> Any:
+        content = read(path)
+        if next(reads) == moment:
+            content["scene"] |= {"preload": ["evil"], "sys_path": [str(sandbox.outside)]}
+        return content
+
+    monkeypatch.setattr(failure_bundle, "read_json", read_while_it_is_replaced)
+    with contextlib.suppress(train.StorageError):
+        found = replay.find(RunReader.at(sandbox.run))
+        assert "evil" not in found.scene.preload
 
 
 @pytest.mark.parametrize("name", [f"{BUNDLE}/task.pkl", f"{CHECKPOINT}/pickled.pkl"])

@@ -22,7 +22,7 @@ import pickle
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -63,6 +63,7 @@ from headway.engine.resources import hardware
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.object_store.uri import is_remote
 from headway.storage.run import failure_bundle, layout
+from headway.storage.run.failure_bundle import StoredFailure
 from headway.storage.run.reader import RunReader
 from headway.train.collective import BROADCAST
 from headway.worker.main import run_function, unpack_task
@@ -76,17 +77,31 @@ Tell = Callable[[str], None]
 Examine = Callable[[BaseException], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Replay:
-    """A prepared replay. ``remarks``: differences from the original attempt."""
+    """A prepared replay.
+
+    Args:
+        record: The run.
+        failure: The failed attempt.
+        task: The packed function, verified together with the summary of the failure.
+        rank: The rank to replay.
+        first_seq: The number of its first report.
+        checkpoint: The checkpoint to start from.
+        remarks: Differences from the original attempt.
+    """
 
     record: RunReader
-    directory: Path
-    summary: FailureSummary
+    failure: StoredFailure
+    task: bytes = field(repr=False)
     rank: int
     first_seq: int
     checkpoint: Checkpoint | None
     remarks: tuple[str, ...] = ()
+
+    @property
+    def summary(self) -> FailureSummary:
+        return self.failure.summary
 
     @property
     def scene(self) -> ReplayScene:
@@ -134,20 +149,28 @@ def find(record: RunReader, rank: int | None = None, attempt: int | None = None,
     """
     if record.is_copy:
         raise StorageError(f"{record.url} is in an object store, but only runs in a local directory can be replayed")
-    directory = _failure_directory(record, attempt)
-    summary = failure_bundle.summary(directory)
+    failure = StoredFailure.read(_failure_directory(record, attempt))
+    summary = failure.summary
     if summary.scene is None:
         raise StorageError(
             f"the workers of attempt {summary.attempt} did not start, so there is nothing to replay (see headway why)"
         )
     chosen = _rank(summary, rank)
-    failure_bundle.task(directory, user_key().for_run(record.description.id), trust=trust)
+    task = failure.task(user_key().for_run(record.description.id), trust=trust)
     kept = record.checkpoints()
     first_seq, checkpoint, remark = start_from(summary, kept, record.path, record.checkpoint_backend.checkpoint)
     remarks = [remark, *_differences(summary, summary.scene, place(summary.scene, chosen))]
     if checkpoint is None and chosen != 0:
         remarks.append("there is no checkpoint to start from: random weights are this rank's, not rank 0's")
-    return Replay(record, directory, summary, chosen, first_seq, checkpoint, tuple(filter(None, remarks)))
+    return Replay(
+        record=record,
+        failure=failure,
+        task=task,
+        rank=chosen,
+        first_seq=first_seq,
+        checkpoint=checkpoint,
+        remarks=tuple(filter(None, remarks)),
+    )
 
 
 def _failure_directory(record: RunReader, attempt: int | None) -> Path:
@@ -230,10 +253,9 @@ def _differences(summary: FailureSummary, scene: ReplayScene, then: RankAssignme
 def run(replay: Replay, *, trust: bool, tell: Tell, examine: Examine = lambda error: None) -> Ending:
     """Replay the rank in this process. ``examine`` is called with the exception that the function raises.
 
-    ``trust``: open the packed function even if another user may have written it.
+    ``trust``: open pickles of the checkpoint even if another user may have written them.
     """
     key = user_key().for_run(replay.record.description.id)
-    data = failure_bundle.task(replay.directory, key, trust=trust)
     with _temporary_directory() as directory:
         start = _start(replay, _scratch(replay.record, directory), key, trust=trust)
         _become(start, replay.scene.preload)
@@ -241,7 +263,7 @@ def run(replay: Replay, *, trust: bool, tell: Tell, examine: Examine = lambda er
         session = Session(start, link)
         link.listen(session.receive)
         obstacles: list[HeadwayError] = []
-        unpacked = functools.partial(_unpacked, data, replay, examine, obstacles)
+        unpacked = functools.partial(_unpacked, replay, examine, obstacles)
         outcome = run_function(start, session, unpacked, rendezvous=None, lasting=True)
     if obstacles:
         raise obstacles[0]
@@ -311,11 +333,11 @@ def _become(start: Start, preload: Sequence[str]) -> None:
     seed_random(start.run, start.place)
 
 
-def _unpacked(data: bytes, replay: Replay, examine: Examine, obstacles: list[HeadwayError]) -> Task:
+def _unpacked(replay: Replay, examine: Examine, obstacles: list[HeadwayError]) -> Task:
     try:
-        task = unpack_task(data, lambda packed: _RenamedModules(io.BytesIO(packed)).load())
+        task = unpack_task(replay.task, lambda packed: _RenamedModules(io.BytesIO(packed)).load())
     except Exception as error:  # the user's modules may have been removed or changed
-        obstacles.append(StorageError(f"the function in {replay.directory} cannot be loaded: {error!r}"))
+        obstacles.append(StorageError(f"the function in {replay.failure.folder} cannot be loaded: {error!r}"))
         raise
     many = replay.summary.num_workers > 1
     call = functools.partial(_watched, task.call, examine, obstacles)

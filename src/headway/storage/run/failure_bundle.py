@@ -161,29 +161,46 @@ def can_replay(folder: Path) -> bool:
     return (folder / TASK).is_file()
 
 
-def task(folder: Path, key: Key, *, trust: bool) -> bytes:
-    """The packed function. Unpickling can run any code, so it must be signed by the run's key.
+@dataclass(frozen=True)
+class StoredFailure:
+    """A failure as it was read once, so that what is verified is what is used, even if the files change meanwhile.
 
     Args:
         folder: The directory of the bundle.
-        key: The run's key.
-        trust: Return the function even if it is not signed.
-
-    Raises:
-        StorageError: There is no function, or it is not signed.
+        summary: The content of ``failure.json``.
+        content: The JSON that the summary was read from, which the signature covers.
     """
-    path = folder / TASK
-    if not can_replay(folder):
-        raise StorageError(f"{folder} contains no function to replay")
-    with open_regular(path) as file:
-        try:
-            data = file.read()
-        except MemoryError:  # a sparse file can be larger than the disk
-            raise StorageError(f"{path} does not fit into the memory of this machine") from None
-    found, content = _read_summary(folder)
-    if not trust and not key.verify("failure", _signable(content, data), found.signature):
-        raise StorageError(
-            f"it is not proven that your own run wrote {path} (it is not signed by your key, {key_file()}), and "
-            "opening it runs code: --trust if you know where it comes from"
-        )
-    return data
+
+    folder: Path
+    summary: FailureSummary
+    content: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def read(cls, folder: Path) -> StoredFailure:
+        """Read ``failure.json``. StorageError if it is damaged."""
+        return cls(folder, *_read_summary(folder))
+
+    def task(self, key: Key, *, trust: bool) -> bytes:
+        """The packed function. Unpickling can run any code, so it must be signed by the run's key.
+
+        Args:
+            key: The run's key.
+            trust: Return the function even if it is not signed together with this summary.
+
+        Raises:
+            StorageError: There is no function, or it is not signed.
+        """
+        path = self.folder / TASK
+        if not can_replay(self.folder):
+            raise StorageError(f"{self.folder} contains no function to replay")
+        with open_regular(path) as file:
+            try:
+                data = file.read()
+            except MemoryError:  # a sparse file can be larger than the disk
+                raise StorageError(f"{path} does not fit into the memory of this machine") from None
+        if not trust and not key.verify("failure", _signable(self.content, data), self.summary.signature):
+            raise StorageError(
+                f"it is not proven that your own run wrote {path} (it is not signed by your key, {key_file()}), and "
+                "opening it runs code: --trust if you know where it comes from"
+            )
+        return data

@@ -11,7 +11,7 @@ from headway.core.errors import StorageError
 from headway.core.schema.failure_summary import FailureSummary
 from headway.core.security.signing import Key
 from headway.storage.run import failure_bundle, layout
-from headway.storage.run.failure_bundle import FailureBundle
+from headway.storage.run.failure_bundle import FailureBundle, StoredFailure
 
 KEY = Key(b"of the run")
 SUMMARY = FailureSummary(
@@ -43,7 +43,7 @@ def test_a_bundle_is_read_back(tmp_path: Path) -> None:
     assert failure_bundle.stacks(folder, 0) == ""
     lines = (folder / "rank-0.log.txt").read_text().splitlines()
     assert (len(lines), lines[-1]) == (failure_bundle.LOG_LINES + 1, "line 299")
-    assert failure_bundle.task(folder, KEY, trust=False) == b"packed"
+    assert StoredFailure.read(folder).task(KEY, trust=False) == b"packed"
 
 
 def test_a_second_bundle_of_the_same_name_replaces_the_first(tmp_path: Path) -> None:
@@ -62,18 +62,18 @@ def test_a_run_directory_that_has_disappeared_is_not_created_again(tmp_path: Pat
 def test_a_function_that_was_changed_or_signed_by_another_run_needs_trust(tmp_path: Path) -> None:
     folder = failure_bundle.write(tmp_path, BUNDLE)
     with pytest.raises(StorageError, match="it is not proven"):
-        failure_bundle.task(folder, Key(b"of another run"), trust=False)
+        StoredFailure.read(folder).task(Key(b"of another run"), trust=False)
     (folder / failure_bundle.TASK).write_bytes(b"another")
     with pytest.raises(StorageError, match="it is not proven"):
-        failure_bundle.task(folder, KEY, trust=False)
-    assert failure_bundle.task(folder, KEY, trust=True) == b"another"
+        StoredFailure.read(folder).task(KEY, trust=False)
+    assert StoredFailure.read(folder).task(KEY, trust=True) == b"another"
 
 
 def test_a_stall_has_no_function_to_replay(tmp_path: Path) -> None:
     folder = failure_bundle.write(tmp_path, replace(BUNDLE, task=b""))
     assert not failure_bundle.can_replay(folder)
     with pytest.raises(StorageError, match="contains no function to replay"):
-        failure_bundle.task(folder, KEY, trust=False)
+        StoredFailure.read(folder).task(KEY, trust=False)
 
 
 def test_damaged_bundles_are_listed_apart_and_good_ones_by_time(tmp_path: Path) -> None:
