@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +14,14 @@ from typing import NamedTuple
 import pytest
 
 from headway import train
+from headway.control.checkpoints.committer import CheckpointCommitter
+from headway.core.errors import EngineError
+from headway.engine import local
+from headway.engine.persistent_workers import PersistentEngine
+from headway.observe.console import Console
 from headway.storage.run.reader import RunReader
+from headway.train.launch import fit
+from headway.train.launch.control_socket import ControlSocket
 from support import Driver, plain_trainer, wait_until, write_script
 
 NUM_RUNS = 20
@@ -158,6 +166,67 @@ def test_a_waiting_run_shows_it_and_can_be_stopped_or_aborted(monkeypatch: pytes
     assert plain_trainer(lambda: "at once").fit().return_value == "at once", "it asks for nothing that is limited"
     (tmp_path / "go").touch()
     assert third.result(timeout_s=30).state == first.result().state == "FINISHED"
+
+
+def licensed_trainer(path: Path) -> train.DataParallelTrainer:
+    """A trainer of a run that needs the only licence."""
+    scaling = train.ScalingConfig(1, resources_per_worker={"licence": 1})
+    config = train.RunConfig(name="run", storage_path=path)
+    return train.DataParallelTrainer(lambda: "trained", scaling_config=scaling, run_config=config)
+
+
+@pytest.fixture
+def one_licence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWAY_RESOURCES", json.dumps({"licence": 1}))
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "error"),
+    [
+        (fit, "_describe", OSError("no space left")),
+        (ControlSocket, "__enter__", KeyboardInterrupt()),
+        (Console, "__enter__", RuntimeError("can't start new thread")),
+        (CheckpointCommitter, "open", RuntimeError("can't start new thread")),
+        (local, "ForkSession", OSError("too many open files")),
+    ],
+)
+def test_a_run_that_cannot_begin_holds_nothing(
+    owner: object, name: str, error: BaseException, one_licence: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*args: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, fail)
+        with pytest.raises((type(error), EngineError)):
+            licensed_trainer(tmp_path).fit()
+    assert licensed_trainer(tmp_path).start().result(timeout_s=30).return_value == "trained"
+
+
+def test_a_run_whose_thread_cannot_start_holds_nothing(
+    one_licence: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            licensed_trainer(tmp_path).start()
+    assert licensed_trainer(tmp_path).start().result(timeout_s=30).return_value == "trained"
+
+
+def test_persistent_workers_that_cannot_start_hold_nothing(
+    one_licence: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*args: object) -> None:
+        raise OSError("too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "ForkSession", fail)
+        with pytest.raises(EngineError, match="too many open files"):
+            PersistentEngine(train.ScalingConfig(1, resources_per_worker={"licence": 1})).start(1, "kept", print)
+    assert licensed_trainer(tmp_path).start().result(timeout_s=30).return_value == "trained"
 
 
 def test_ctrl_c_ends_a_run_that_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

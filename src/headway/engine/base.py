@@ -136,7 +136,7 @@ class Engine(Protocol):
         """Have ``pump`` deliver this event. Any thread may call this, even before ``open``."""
 
     def close(self) -> None:
-        """End all processes and release all resources, even if the engine was never opened."""
+        """End all processes and release all resources; may be called again, and if ``open`` failed or was not called."""
 
 
 def worker_entry(name: str) -> Any:

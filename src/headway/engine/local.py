@@ -53,11 +53,11 @@ class LocalEngine:
 
     def open(self, deliver: Deliver) -> None:
         self._deliver = deliver
-        self._inbox.open()
         self._selector = selectors.DefaultSelector()
         self._channels = Channels(
             self._selector, self._on_messages, kill=lambda channel: self._signal(channel, signal.SIGKILL)
         )
+        self._inbox.open()
         self._selector.register(self._inbox, _READ, self._on_wake_up)
         self._connect()
 

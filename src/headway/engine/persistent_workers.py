@@ -69,10 +69,10 @@ class PersistentEngine:
                     say(event.text)
 
         self.resources.check()
-        self.resources.request(owner)
-        self.open(on_events)
         with contextlib.ExitStack() as undo:
             undo.callback(self.shut_down)
+            self.resources.request(owner)
+            self.open(on_events)
             while not self._granted:
                 self.pump(None)
             self.launch(0, num_workers)

@@ -78,7 +78,11 @@ class Run:
         self._over = threading.Event()  # before Python 3.13, a thread whose join() was interrupted counts as ended
         self._result: Result | None = None
         self._error: BaseException | None = None
-        threading.Thread(target=self._work, name="headway-run", daemon=True).start()
+        try:
+            threading.Thread(target=self._work, name="headway-run", daemon=True).start()
+        except RuntimeError:  # too many threads
+            self._execution.close()
+            raise
         self._owner = os.getpid()
         if not _started:
             atexit.register(_leave_all)  # registered after the engine's exit handlers, so that it runs before them

@@ -160,6 +160,9 @@ class RunDirectory:
         self._data.write(line_of(line))
 
     def close(self) -> None:
+        """Close the files and release the lock; may be called again."""
+        if self._lock.closed:
+            return
         self._journal.close()
         self._metrics.close()
         if self._data is not None:

@@ -67,15 +67,19 @@ class Execution:
     def terminate(self) -> None:
         self._engine.post(TerminateEvent())
 
+    def close(self) -> None:
+        """Release the engine's resources and the run directory; :meth:`run` does this as well."""
+        with contextlib.closing(self._rundir):
+            self._engine.close()
+
     def run(self) -> Result:
         """Run to the end. A run that fails raises TrainingFailedError, an aborted one KeyboardInterrupt."""
         began = time.monotonic()
         signals = (ctrl_c(self.abort, self._engine), sigterm(self.terminate))
         requests = {"stop": self.stop, "abort": self.abort}
         with (
-            ControlSocket(
-                self._rundir.id, self._rundir.url, requests
-            ),  # outermost: closed last, when the run's directory is released
+            contextlib.closing(self),
+            ControlSocket(self._rundir.id, self._rundir.url, requests),  # closed when the run's directory is released
             contextlib.closing(self._rundir),
             self._console,
             signals[0],
@@ -115,8 +119,7 @@ def prepare(request: TrainRequest, *watchers: RunObserver, workers: Engine | Non
     packed = b"" if inline else pack(task)
     validator = _validator(request.validation) if request.validation else None
     with contextlib.ExitStack() as undo:
-        if workers is None:
-            undo.callback(engine.close)
+        undo.callback(engine.close)
         engine.resources.check()
         rundir = undo.enter_context(contextlib.closing(_open(request)))
         engine.resources.request(rundir.path.name)
