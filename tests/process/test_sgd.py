@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,8 @@ import torch
 import headway.data
 from headway.compat import sgd
 from headway.core.errors import TrainingFailedError, WorkerDied
-from support import Driver, python, write_script
+from headway.frameworks.base import BackendConfig
+from support import Driver, becomes_true, is_gone, python, wait_until, write_script
 
 
 @pytest.fixture
@@ -50,6 +53,36 @@ def test_workers_stay_between_runs_with_all_that_they_know() -> None:
     assert pids(trainer) == before
     assert before[0] != before[1]
     trainer.shutdown()
+
+
+def started_with_a_licence() -> sgd.Trainer:
+    trainer = sgd.Trainer(BackendConfig(), num_workers=1, resources_per_worker={"licence": 1})
+    trainer.start()
+    return trainer
+
+
+@pytest.fixture
+def one_licence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWAY_RESOURCES", json.dumps({"licence": 1}))
+
+
+def test_a_trainer_that_was_forgotten_holds_nothing(one_licence: None) -> None:
+    forgotten = started_with_a_licence()
+    (worker,) = pids(forgotten)
+    del forgotten  # as when a cell of a notebook is run again
+    trainer = started_with_a_licence()
+    assert becomes_true(lambda: is_gone(worker))
+    trainer.shutdown()
+
+
+def test_a_trainer_that_waits_for_another_one_warns(one_licence: None, caplog: pytest.LogCaptureFixture) -> None:
+    first = started_with_a_licence()
+    thread = threading.Thread(target=lambda: started_with_a_licence().shutdown())
+    thread.start()
+    text = f"waiting for 1 'licence': 0 of 1 free ({first.logdir.name}: 1)"
+    wait_until(lambda: ("headway", logging.WARNING, text) in caplog.record_tuples, what=lambda: caplog.text)
+    first.shutdown()
+    thread.join()
 
 
 def test_what_a_hook_has_set_stays_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

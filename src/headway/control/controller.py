@@ -201,7 +201,7 @@ class Controller:
             case WarningEvent(text=text, about=about):
                 return self._log.tell(about, text, "WARNING")
             case ResourcesAwaitedEvent(text=text):
-                return self._log.tell("resources", text)
+                return self._log.tell("resources", text, "WARNING")
             case ResourcesGrantedEvent():
                 event = events.BeginEvent()
         before = self._run

@@ -136,7 +136,7 @@ class Engine(Protocol):
         """Have ``pump`` deliver this event. Any thread may call this, even before ``open``."""
 
     def close(self) -> None:
-        """End all processes and release all resources; may be called again, and if ``open`` failed or was not called."""
+        """End all processes and release all resources; also valid if ``open`` failed, and after an earlier close."""
 
 
 def worker_entry(name: str) -> Any:

@@ -6,8 +6,11 @@ launched again is ready immediately. If a run fails, its workers are killed, and
 
 from __future__ import annotations
 
+import _thread
 import contextlib
+import os
 import time
+import weakref
 from collections.abc import Callable, Sequence
 
 from headway.core.config import ScalingConfig
@@ -45,6 +48,7 @@ class PersistentEngine:
 
     def __init__(self, scaling: ScalingConfig, preload: Sequence[str] = (), warm: Sequence[str] = ()) -> None:
         self._local = LocalEngine(scaling, preload, warm)
+        weakref.finalize(self, _close_forgotten, self._local, os.getpid()).atexit = False
         self._is_open = False
         self._deliver: Deliver | None = None  # delivers to the run that is using the workers, if any
         self._attempt = 0
@@ -103,7 +107,7 @@ class PersistentEngine:
     def open(self, deliver: Deliver) -> None:
         self._deliver = deliver
         if not self._is_open:
-            self._local.open(self._pass_on)
+            self._local.open(_weakly(self._pass_on))
             self._is_open = True
 
     def launch(self, attempt: int, num_workers: int) -> None:
@@ -175,3 +179,24 @@ class PersistentEngine:
                     self._idle.discard(event.rank)
                     return None  # its run saw it exit when it became idle
         return FromWorker(self._attempt, event.rank, message)
+
+
+def _weakly(deliver: Deliver) -> Deliver:
+    """Return a function that calls this method, but does not keep its object alive."""
+    method = weakref.WeakMethod(deliver)
+
+    def call(events: Sequence[object]) -> None:
+        if (found := method()) is not None:
+            found(events)
+
+    return call
+
+
+def _close_forgotten(engine: LocalEngine, owner: int) -> None:
+    """Close the engine of persistent workers that were garbage-collected, as when a notebook replaces a trainer.
+
+    The garbage collector may interrupt any thread, also one that holds locks, so this uses another thread.
+    """
+    if os.getpid() == owner:  # not in a process that the user forked
+        with contextlib.suppress(RuntimeError):  # the program is ending
+            _thread.start_new_thread(engine.close, ())  # threading.Thread has locks that this thread may hold

@@ -81,7 +81,7 @@ class Trainer:
         if self._engine is not None:
             raise RuntimeError("this trainer was already started")
         engine = PersistentEngine(self._scaling, self._backend.preload, self._backend.warm)
-        engine.start(self._scaling.max_workers, self._logdir.name, logging.getLogger("headway").info)
+        engine.start(self._scaling.max_workers, self._logdir.name, logging.getLogger("headway").warning)
         self._engine, self._hook = engine, initialization_hook
 
     def run(

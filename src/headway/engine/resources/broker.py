@@ -9,10 +9,15 @@ notification when another program releases a GPU, so a run that waits for GPUs p
 
 from __future__ import annotations
 
+import _thread
+import collections
+import contextlib
+import gc
 import math
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -28,16 +33,25 @@ LOOK_S = 0.25
 
 
 class Request:
-    """One run's entry in the queue, and its lease once the request is granted."""
+    """One run's entry in the queue, and its lease once the request is granted.
+
+    Args:
+        gang: What the run needs.
+        on_grant: The method to call when the request is granted. Its object is not kept alive.
+    """
 
     def __init__(self, gang: Gang, on_grant: Callable[[], None]) -> None:
         self.gang = gang
         self.lease: ResourceLease | None = None
-        self.on_grant = on_grant
+        self._on_grant = weakref.WeakMethod(on_grant)
+
+    def announce_grant(self) -> None:
+        if (on_grant := self._on_grant()) is not None:
+            on_grant()
 
 
 class Broker:
-    """The queue, which grants requests in order. Any thread may call it; the releasing thread calls ``on_grant``."""
+    """The queue, which grants requests in order. Any thread may call it; the releasing thread announces the grants."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -47,6 +61,7 @@ class Broker:
         self._pid = os.getpid()
         self._waiting: list[Request] = []
         self._granted: list[Request] = []
+        self._abandoned: collections.deque[Request] = collections.deque()
         self._locks = GpuLocks()
 
     def request(self, request: Request) -> None:
@@ -63,20 +78,34 @@ class Broker:
         with self._guard:
             if self._pid != os.getpid():
                 return
-            for requests in (self._waiting, self._granted):
-                if request in requests:
-                    requests.remove(request)
-            request.lease = None
+            self._remove(request)
         self.look()  # also unlocks GPUs that are no longer in use
+
+    def abandon(self, request: Request) -> None:
+        """Release a lease whose run was garbage-collected without a release.
+
+        The garbage collector may interrupt any thread, also one that holds the lock, so this does not wait for it.
+        """
+        self._abandoned.append(request)
+        with contextlib.suppress(RuntimeError):  # the program is ending
+            _thread.start_new_thread(self.look, ())  # threading.Thread has locks that this thread may hold
 
     def look(self) -> None:
         """Grant the requests that can be granted now."""
         news = []
         with self._guard:
+            while self._abandoned:
+                self._remove(self._abandoned.popleft())
             while (request := self._next_granted()) is not None:
                 news.append(request)
         for request in news:
-            request.on_grant()
+            request.announce_grant()
+
+    def _remove(self, request: Request) -> None:
+        for requests in (self._waiting, self._granted):
+            if request in requests:
+                requests.remove(request)
+        request.lease = None
 
     def grow(self, request: Request) -> None:
         """Add workers to the lease of an elastic run, if there is room and no other run is waiting for it."""
@@ -194,16 +223,27 @@ class RunResources:
             if self._request.lease is not None:
                 self._post(ResourcesGrantedEvent())
             return
-        self._request = Request(self._gang(owner), self._on_grant)
-        BROKER.request(self._request)
-        if self._request.lease is None and in_worker():
-            line = BROKER.waits_for(self._request)
+        request = self._request = Request(self._gang(owner), self._on_grant)
+        self._abandon = weakref.finalize(self, BROKER.abandon, request)
+        self._abandon.atexit = False
+        try:
+            BROKER.request(request)
+            if request.lease is None:
+                self._begin_wait(request)
+        except BaseException:
             self.release()
+            raise
+
+    def _begin_wait(self, request: Request) -> None:
+        gc.collect()  # engines that were dropped without being closed may hold what this request needs
+        BROKER.look()
+        if request.lease is None and in_worker():
             raise EngineError(
-                f"a run inside a worker cannot wait for GPUs, since the outer run may hold them ({line}): "
+                f"a run inside a worker cannot wait for GPUs, since the outer run may hold them "
+                f"({BROKER.waits_for(request)}): "
                 "ask for fewer GPUs in the outer run, or set HEADWAY_SHARE_GPUS=1 to use GPUs that are in use"
             )
-        if self._request.lease is None:
+        if request.lease is None:
             self.look(time.monotonic())
 
     def num_available_workers(self) -> int:
@@ -266,6 +306,7 @@ class RunResources:
     def release(self) -> None:
         if self._request is not None:
             request, self._request = self._request, None
+            self._abandon.detach()
             BROKER.release(request)
 
     def _announce_capacity(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -80,6 +81,45 @@ def test_a_run_that_stops_waiting_lets_the_next_one_pass() -> None:
     assert third.gpus == ["3"]
     first.resources.release()
     assert not second.granted
+
+
+def test_what_a_forgotten_run_holds_is_released() -> None:
+    forgotten = RunResources(ScalingConfig(4, use_gpu=True), [].append)
+    forgotten.request("forgotten")
+    waiting = Asker(1, GPU=1)
+    assert not waiting.granted
+    del forgotten
+    gc.collect()
+    until = time.monotonic() + 20
+    while not waiting.granted:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_run_that_must_wait_looks_for_forgotten_runs_first() -> None:
+    class Engine:
+        def __init__(self) -> None:
+            self.resources = RunResources(ScalingConfig(4, use_gpu=True), self.post)  # a reference cycle
+
+        def post(self, event: object) -> None:
+            pass
+
+    gc.disable()
+    try:
+        Engine().resources.request("forgotten")
+        assert Asker(1, GPU=1).events == [ResourcesGrantedEvent()]
+    finally:
+        gc.enable()
+
+
+def test_a_request_that_fails_is_not_left_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Asker(3, GPU=1)
+    with monkeypatch.context() as patch:
+        patch.setenv("HEADWAY_WORKER", "1")
+        with pytest.raises(EngineError):
+            Asker(4, GPU=1)
+    assert Asker(1, GPU=1).granted, "an older request would come first"
+    first.resources.release()
 
 
 def test_asking_again_confirms_what_is_held() -> None:
