@@ -427,7 +427,7 @@ def test_datasets_that_are_not_split_are_whole_on_every_worker(tmp_path: Path) -
     assert found == {'{"train": 25}': 2, '{"other": 7}': 2}
     with pytest.raises(TypeError, match="datasets_to_split"):
         train.DataConfig(datasets_to_split=3)  # type: ignore[arg-type]
-    with pytest.raises(train.ConfigError, match="names nobody"):
+    with pytest.raises(train.ConfigError, match="contains unknown datasets: nobody"):
         fit(train_func, tmp_path, {"train": numbers()}, dataset_config=train.DataConfig(["nobody"]))
 
 

@@ -127,7 +127,7 @@ def test_a_function_gets_its_config_or_an_empty_one(trainer: sgd.Trainer) -> Non
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(ValueError, match="no backend 'troch': there is 'torch'"):
+    with pytest.raises(ValueError, match="no backend 'troch'; available: 'torch'"):
         sgd.Trainer("troch")
     with pytest.raises(TypeError, match="backend must be a name or a BackendConfig"):
         sgd.Trainer(3)  # type: ignore[arg-type]

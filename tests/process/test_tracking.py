@@ -287,7 +287,7 @@ def test_a_checkpoint_of_another_hand_is_not_taken_for_ours(tmp_path: Path) -> N
 
     config = train.RunConfig(name="run", storage_path=tmp_path)
     TorchTrainer(by_hand, run_config=config).fit()
-    with pytest.raises(train.TrainingFailedError, match=r"was not made by train.track\(\)"):
+    with pytest.raises(train.TrainingFailedError, match=r"was not saved by train.track\(\)"):
         TorchTrainer(tracked, run_config=config).fit()
 
 

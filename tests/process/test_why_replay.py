@@ -299,7 +299,7 @@ def test_impossible_replays_are_explained_in_one_line(
         ([str(failed), "--rank", "7"], "--rank must be one of the 2 ranks of that attempt, got 7"),
         ([str(failed), "--attempt", "9"], "attempt 9 of run bad row is not one of its failed attempts: 1, 2"),
         ([str(fine.path)], "run fine has no failed attempt to replay"),
-        ([str(tmp_path / "inline")], "holds no function to replay"),
+        ([str(tmp_path / "inline")], "contains no function to replay"),
     ]:
         assert main(["replay", *args]) == 1
         assert sentence in capsys.readouterr().err
