@@ -70,6 +70,11 @@ class Manifest:
     format: int = FORMAT
 
     @property
+    def round(self) -> tuple[int, int]:
+        """The attempt and the number of the report that it was saved with."""
+        return self.attempt, self.seq
+
+    @property
     def size(self) -> int:
         return sum(stored.size for stored in self.files.values())
 

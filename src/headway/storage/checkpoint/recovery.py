@@ -2,8 +2,9 @@
 
 0. Unfinished hand-offs are completed (see :mod:`headway.storage.checkpoint.background_handoff`).
 1. A directory in staging with a manifest is renamed: its commit was interrupted before the rename.
-2. Complete saves that the driver did not commit are committed, if all ranks that save have saved. They were not
-   flushed, so their bytes are trusted only if the machine has not rebooted since.
+2. Complete saves that the driver did not commit are committed, if all ranks that save have saved, and late files are
+   added to their checkpoints. They were not flushed, so their bytes are trusted only if the machine has not rebooted
+   since.
 3. Reports that the driver had not read are added to the metrics; everything else in staging is swept.
 4. The file sizes of all checkpoints are checked; after a crash also every byte of the newest. Damaged checkpoints are
    renamed, and the next older one becomes the newest.
@@ -26,7 +27,7 @@ from headway.core.security.signing import Key
 from headway.storage import durable_fs
 from headway.storage.checkpoint import background_handoff, staging
 from headway.storage.checkpoint.background_handoff import Handoff
-from headway.storage.checkpoint.commit import CommitRequest, Signer, commit, publish
+from headway.storage.checkpoint.commit import CommitRequest, Signer, commit, extend, publish
 from headway.storage.checkpoint.manifest import NewerFormat, damage, one_sentence, read_manifest
 from headway.storage.checkpoint.staging import Note, Slot
 from headway.storage.checkpoint.validation_record import read_validation
@@ -116,7 +117,7 @@ def next_number(run: Path) -> int:
 def recover(run: Path, *, crashed: bool, signer: Signer | None = None) -> Recovered:
     """Restore a consistent state of a run directory, whose lock is held."""
     begun = _finish_handoffs(run, signer.key) if signer is not None else ()
-    notes = [*begun, *_finish_renames(run), *_commit_complete_saves(run, signer)]
+    notes = [*begun, *_finish_renames(run), *_use_complete_saves(run, signer)]
     notes += restore_reports(run, committed(run))
     notes += _rescue(run)
     staging.sweep(run)
@@ -193,29 +194,50 @@ def _finish_renames(run: Path) -> Iterator[str]:
         yield f"{final.name} (report {manifest.seq}) was complete when the run was interrupted, and is kept"
 
 
-def _commit_complete_saves(run: Path, signer: Signer | None) -> Iterator[str]:
-    done = {(saved.manifest.attempt, saved.manifest.seq) for saved in committed(run)}
-    newest = max(done, default=(0, -1))
-    for (attempt, seq), notes in sorted(_complete_saves(run, signer.key if signer else None).items()):
-        if (attempt, seq) <= newest:
-            continue
-        ranks = tuple(sorted(slot.rank for slot in notes))
-        note = notes[Slot(run, attempt, seq, ranks[0])]
-        what = CommitRequest(
-            number=next_number(run),
-            seq=seq,
-            attempt=attempt,
-            world_size=note.world_size,
-            ranks=ranks,
-            metrics=note.metrics,
-            name=note.adopted or note.name,
-        )
+def _use_complete_saves(run: Path, signer: Signer | None) -> Iterator[str]:
+    """Add late files to their checkpoints, then make checkpoints of the other complete saves; messages about them."""
+    rounds, savers = _staged_rounds(run, signer.key if signer else None)
+    done = {saved.manifest.round: saved for saved in committed(run)}
+    for attempt, seq in sorted(rounds.keys() & done.keys()):
+        late = sorted(rounds[attempt, seq].keys() - set(done[attempt, seq].manifest.ranks))
+        yield from _extend(done[attempt, seq], [Slot(run, attempt, seq, rank) for rank in late], signer)
+    kept = committed(run)
+    for attempt, seq in complete_rounds(rounds, savers, [saved.manifest for saved in kept]):
+        yield from _commit_save(run, attempt, seq, rounds[attempt, seq], signer)
+
+
+def _extend(saved: SavedCheckpoint, slots: Sequence[Slot], signer: Signer | None) -> Iterator[str]:
+    """Add the files of late ranks to a checkpoint, as a live driver would have done."""
+    name, seq = saved.manifest.name, saved.manifest.seq
+    for late in slots:
         try:
-            saved = commit(run, what, signer)
+            extend(Path(saved.path), late, signer)
         except StorageError as error:
-            yield f"report {seq} was saved when the run was interrupted, but its files cannot be kept: {error}"
+            yield f"the late files of rank {late.rank} for report {seq} cannot be added to {name}: {error}"
             continue
-        yield f"{saved.path.name} (report {seq}) was saved when the run was interrupted, and is kept"
+        yield f"{name} (report {seq}) now includes the files of rank {late.rank}, which were saved later"
+
+
+def _commit_save(
+    run: Path, attempt: int, seq: int, notes: Mapping[int, Note], signer: Signer | None
+) -> Iterator[str]:
+    ranks = tuple(sorted(notes))
+    note = notes[ranks[0]]
+    what = CommitRequest(
+        number=next_number(run),
+        seq=seq,
+        attempt=attempt,
+        world_size=note.world_size,
+        ranks=ranks,
+        metrics=note.metrics,
+        name=note.adopted or note.name,
+    )
+    try:
+        saved = commit(run, what, signer)
+    except StorageError as error:
+        yield f"report {seq} was saved when the run was interrupted, but its files cannot be kept: {error}"
+        return
+    yield f"{saved.path.name} (report {seq}) was saved when the run was interrupted, and is kept"
 
 
 def _is_inside(slot: Slot, note: Note, key: Key | None) -> bool:
@@ -227,7 +249,10 @@ def _is_inside(slot: Slot, note: Note, key: Key | None) -> bool:
     return not folder.is_symlink() and (signed or not has_links(folder))
 
 
-def _complete_saves(run: Path, key: Key | None = None) -> dict[tuple[int, int], dict[Slot, Note]]:
+def _staged_rounds(
+    run: Path, key: Key | None
+) -> tuple[dict[tuple[int, int], dict[int, Note]], dict[int, set[int]]]:
+    """The notes of usable saves by (attempt, seq), and the ranks that have staged files, by attempt."""
     rounds: dict[tuple[int, int], dict[int, Note]] = defaultdict(dict)
     savers: dict[int, set[int]] = defaultdict(set)
     for slot, complete in staging.staged_saves(run):
@@ -235,35 +260,44 @@ def _complete_saves(run: Path, key: Key | None = None) -> dict[tuple[int, int], 
         note = staging.read_note(slot) if complete else None
         if note is not None and note.boot == durable_fs.boot_id() and _is_inside(slot, note, key):
             rounds[slot.attempt, slot.seq][slot.rank] = note
-    kept = committed(run)
-    return {
-        (attempt, seq): {Slot(run, attempt, seq, rank): note for rank, note in rounds[attempt, seq].items()}
-        for attempt, seq in complete_rounds(rounds, savers, kept[-1].manifest if kept else None)
-    }
+    return rounds, savers
 
 
 def complete_rounds(
-    rounds: Mapping[tuple[int, int], Mapping[int, Note]], savers: Mapping[int, set[int]], newest: Manifest | None
+    rounds: Mapping[tuple[int, int], Mapping[int, Note]], savers: Mapping[int, set[int]], kept: Sequence[Manifest]
 ) -> list[tuple[int, int]]:
-    """The (attempt, seq) pairs for which every rank that saves files has saved.
+    """The (attempt, seq) pairs without a checkpoint for which every rank that saves files has saved.
 
-    The ranks that save are known from staged files and from the newest checkpoint; without one, rank 0 saves. In a run
-    with datasets all ranks must have saved: the data position of a rank that has not is unknown.
+    The ranks that save are known from staged files and from the newest checkpoint. In a run with datasets all ranks
+    must have saved: the data position of a rank that has not is unknown. A round may be older than the newest
+    checkpoint, because its commit may have failed; only those of attempts before the newest checkpoint's are obsolete.
 
     Args:
         rounds: The notes of each (attempt, seq), by rank.
         savers: The ranks with staged files, by attempt.
-        newest: The manifest of the newest checkpoint, if there is one.
+        kept: The manifests of all checkpoints, in the order of their reports.
     """
+    done = {manifest.round for manifest in kept}
+    newest_attempt = max((manifest.attempt for manifest in kept), default=0)
     found = []
     for (attempt, seq), notes in sorted(rounds.items()):
+        if (attempt, seq) in done or attempt < newest_attempt:
+            continue
         world_size = next(iter(notes.values())).world_size
-        known = set(newest.ranks) if newest is not None and newest.world_size == world_size else {0}
+        expected = savers[attempt] | _known_savers(kept, world_size)
         uses_datasets = any(note.cursor.datasets for note in notes.values())
         all_ranks = len(notes) == world_size
-        if set(notes) == savers[attempt] | known and (all_ranks or not uses_datasets):
+        if set(notes) == expected and (all_ranks or not uses_datasets):
             found.append((attempt, seq))
     return found
+
+
+def _known_savers(kept: Sequence[Manifest], world_size: int) -> set[int]:
+    """The ranks that gave files to the newest checkpoint; rank 0 at most if it had another number of workers."""
+    if not kept:
+        return set()
+    ranks = set(kept[-1].ranks)
+    return ranks if kept[-1].world_size == world_size else ranks & {0}
 
 
 def _set_damaged_aside(run: Path, *, crashed: bool) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Recovery of the checkpoints in an object store: as in a directory, but by listing instead of renaming.
 
-1. Complete saves that the driver did not commit are committed, if all ranks that save have saved.
+1. Complete saves that the driver did not commit are committed, if all ranks that save have saved. Late files are
+   added to their checkpoints.
 2. Directories without a manifest, and notes, are swept.
 3. The file sizes of all checkpoints are compared with the store's listing; after a crash also every byte of the newest.
    The manifest of a damaged checkpoint is renamed, so that no reader takes it for a checkpoint.
@@ -11,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePath, PurePosixPath
@@ -40,6 +41,8 @@ class Committer(Protocol):
     def store(self) -> ObjectStore: ...
 
     def commit(self, what: CommitRequest) -> SavedCheckpoint: ...
+
+    def extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> SavedCheckpoint: ...
 
 
 @dataclass(frozen=True)
@@ -132,50 +135,85 @@ def next_number(store: ObjectStore) -> int:
 
 def recover(backend: Committer, *, crashed: bool) -> Recovered:
     store = backend.store
-    notes = list(_commit_complete_saves(backend))
+    notes = list(_use_complete_saves(backend))
     sweep(store)
     notes += _set_damaged_aside(store, crashed=crashed)
     return Recovered(survey(store).kept, notes)
 
 
-def _commit_complete_saves(backend: Committer) -> Iterator[str]:
+def _use_complete_saves(backend: Committer) -> Iterator[str]:
+    """Add late files to their checkpoints, then make checkpoints of the other complete saves; messages about them."""
     store, known = backend.store, listing(backend.store)
     if not known.notes:
         return
+    rounds, savers = _staged_rounds(store, known)
+    for saved in survey(store, known).kept:
+        yield from _extend(backend, saved, known, rounds.get(saved.manifest.round, {}))
     kept = [each.manifest for each in survey(store, known).kept]
-    newest = max(((manifest.attempt, manifest.seq) for manifest in kept), default=(0, -1))
-    notes = {place: note for key, place in known.notes.items() if (note := _note(store, key)) is not None}
+    for attempt, seq in complete_rounds(rounds, savers, kept):
+        if _all_there(known, rounds[attempt, seq].values()):
+            yield from _commit_save(backend, attempt, seq, rounds[attempt, seq])
+
+
+def _staged_rounds(
+    store: ObjectStore, known: Listing
+) -> tuple[dict[tuple[int, int], dict[int, Note]], dict[int, set[int]]]:
+    """The notes by (attempt, seq) and rank, and the ranks that have begun to upload, by attempt."""
     rounds: dict[tuple[int, int], dict[int, Note]] = defaultdict(dict)
-    for (attempt, seq, rank), note in notes.items():
-        rounds[attempt, seq][rank] = note
     savers: dict[int, set[int]] = defaultdict(set)
-    for attempt, _, rank in (*notes, *known.begun.values()):
+    for key, (attempt, seq, rank) in known.notes.items():
+        if (note := _note(store, key)) is not None:
+            rounds[attempt, seq][rank] = note
+            savers[attempt].add(rank)
+    for attempt, _, rank in known.begun.values():
         savers[attempt].add(rank)
-    for attempt, seq in complete_rounds(rounds, savers, kept[-1] if kept else None):
-        said = rounds[attempt, seq]
-        ranks = tuple(sorted(said))
-        first = said[ranks[0]]
-        if (attempt, seq) <= newest or not _all_there(known, said.values()):
+    return rounds, savers
+
+
+def _extend(
+    backend: Committer, saved: SavedCheckpoint, known: Listing, notes: Mapping[int, Note]
+) -> Iterator[str]:
+    """Add the files of ranks that the checkpoint lacks, as a live driver would have done."""
+    manifest = saved.manifest
+    present = known.folders[manifest.name]
+    for rank in sorted(notes.keys() - set(manifest.ranks)):
+        note = notes[rank]
+        if note.name != manifest.name or any(name not in present for name in (*note.files, *note.left)):
             continue
-        name = first.adopted or first.name or ""
-        number = layout.number(name)
-        what = CommitRequest(
-            number=next_number(store) if number is None or number >= layout.MOST else number,
-            seq=seq,
-            attempt=attempt,
-            world_size=first.world_size,
-            ranks=ranks,
-            metrics=first.metrics,
-            name=name,
-        )
         try:
-            backend.commit(what)
+            backend.extend(saved.path, *manifest.round, rank)
         except LeaseLost:
             raise
         except StorageError as error:
-            yield f"report {seq} was saved when the run was interrupted, but its files cannot be kept: {error}"
+            text = f"the late files of rank {rank} for report {manifest.seq} cannot be added to {manifest.name}"
+            yield f"{text}: {error}"
             continue
-        yield f"{name} (report {seq}) was saved when the run was interrupted, and is kept"
+        text = f"now includes the files of rank {rank}, which were saved later"
+        yield f"{manifest.name} (report {manifest.seq}) {text}"
+
+
+def _commit_save(backend: Committer, attempt: int, seq: int, notes: Mapping[int, Note]) -> Iterator[str]:
+    ranks = tuple(sorted(notes))
+    first = notes[ranks[0]]
+    name = first.adopted or first.name or ""
+    number = layout.number(name)
+    what = CommitRequest(
+        number=next_number(backend.store) if number is None or number >= layout.MOST else number,
+        seq=seq,
+        attempt=attempt,
+        world_size=first.world_size,
+        ranks=ranks,
+        metrics=first.metrics,
+        name=name,
+    )
+    try:
+        backend.commit(what)
+    except LeaseLost:
+        raise
+    except StorageError as error:
+        yield f"report {seq} was saved when the run was interrupted, but its files cannot be kept: {error}"
+        return
+    yield f"{name} (report {seq}) was saved when the run was interrupted, and is kept"
 
 
 def _note(store: ObjectStore, key: str) -> Note | None:
@@ -190,6 +228,8 @@ def _all_there(known: Listing, notes: Collection[Note]) -> bool:
     """Whether the store holds exactly the files in the notes, uploaded by their rank or left to another."""
     for note in notes:
         present = known.folders.get(note.adopted or note.name or "", {})
+        if {layout.MANIFEST, SET_ASIDE} & set(present):
+            return False  # the directory is a checkpoint of another report, or a damaged one
         named = {name for each in notes for name in each.files}
         if any(name not in present for name in (*note.files, *note.left)):
             return False

@@ -195,6 +195,52 @@ def test_saves_that_nobody_heard_of_are_kept(tmp_path: Path) -> None:
     assert recovered.notes == ["checkpoint_000001 (report 1) was saved when the run was interrupted, and is kept"]
 
 
+def test_a_save_whose_commit_failed_is_kept_although_newer_ones_were_committed(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    make(run, 0)
+    for rank in (0, 1):
+        save(run, 1, rank)
+    make(run, 2)
+    recovered = recover(run, crashed=False)
+    assert [saved.manifest.seq for saved in recovered.kept] == [0, 1, 2]
+    for saved in recovered.kept:
+        check_whole(saved)
+    assert recovered.notes == ["checkpoint_000003 (report 1) was saved when the run was interrupted, and is kept"]
+
+
+def test_saves_of_an_attempt_before_the_newest_checkpoint_are_obsolete(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    durable_fs.make_directory(run / layout.CHECKPOINTS)
+    for attempt in (1, 2):
+        save(run, 3, 0, attempt)
+    commit(run, CommitRequest(number=0, seq=3, attempt=2, world_size=2, ranks=(0,), metrics={"seq": 3}))
+    assert [saved.manifest.attempt for saved in recover(run, crashed=True).kept] == [2]
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_late_files_that_the_driver_did_not_hear_of_are_added_to_their_checkpoint(tmp_path: Path, newer: bool) -> None:
+    run = tmp_path / "run"
+    save(run, 0, 0)
+    commit(run, CommitRequest(number=0, seq=0, attempt=1, world_size=2, ranks=(0,), metrics={"seq": 0}))
+    if newer:
+        make(run, 1)
+    save(run, 0, 1)
+    recovered = recover(run, crashed=True)
+    check_whole(recovered.kept[0])
+    assert [saved.manifest.ranks for saved in recovered.kept] == [[0, 1]] * (1 + newer)
+    assert recovered.notes == [
+        "checkpoint_000000 (report 0) now includes the files of rank 1, which were saved later"
+    ]
+
+
+def test_the_first_save_may_be_that_of_any_rank(tmp_path: Path) -> None:
+    durable_fs.make_directory(tmp_path / "run" / layout.CHECKPOINTS)
+    save(tmp_path / "run", 4, 1)
+    [saved] = recover(tmp_path / "run", crashed=True).kept
+    check_whole(saved)
+    assert saved.manifest.ranks == [1]
+
+
 def test_saves_of_another_life_of_the_machine_are_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
     make(run, 0)

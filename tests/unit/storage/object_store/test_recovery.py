@@ -105,12 +105,7 @@ NAMES = ("model", "deep/er")
 def save(store: MemoryStore, folder: Path, seq: int, number: int, *, extends: bool) -> None:
     """Two ranks save, the second one optionally late. Then the oldest checkpoint is removed."""
     backend = ObjectStoreCheckpointBackend(store)
-    for rank in (0, 1):
-        source = folder / f"{seq}-{rank}"
-        for name in NAMES:
-            path = source / f"{name}-{rank}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"{seq} {rank} {name}")
+    write(folder, seq)
     ranks = (0,) if extends else (0, 1)
     name = checkpoint_name(number)
     what = CommitRequest(number=number, seq=seq, attempt=1, world_size=2, ranks=ranks, metrics={"seq": seq}, name=name)
@@ -122,6 +117,15 @@ def save(store: MemoryStore, folder: Path, seq: int, number: int, *, extends: bo
         backend.extend(saved.path, 1, seq, 1)
     for old in backend.survey().kept[:-2]:
         backend.discard(old.path)
+
+
+def write(folder: Path, seq: int) -> None:
+    """Write the files that both ranks save with a report."""
+    for rank in (0, 1):
+        for name in NAMES:
+            path = folder / f"{seq}-{rank}" / f"{name}-{rank}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{seq} {rank} {name}")
 
 
 def rank_upload(store: MemoryStore, folder: Path, seq: int, rank: int, name: str) -> RankUpload:
@@ -226,6 +230,41 @@ def test_what_nobody_made_a_checkpoint_of_is_made_one(tmp_path: Path) -> None:
     assert note == "checkpoint_000001 (report 1) was saved when the run was interrupted, and is kept"
     assert look(store) == [0, 1]
     assert ObjectStoreCheckpointBackend(store).next_number() == 2
+
+
+def test_a_save_whose_commit_failed_is_kept_although_newer_ones_were_committed(tmp_path: Path) -> None:
+    store = MemoryStore(Bucket()).at("run")
+    save(store, tmp_path, 0, 0, extends=False)
+    write(tmp_path, 1)
+    for rank in (0, 1):
+        send(rank_upload(store, tmp_path, 1, rank, checkpoint_name(1)), Note(2, {"seq": 1}))
+    save(store, tmp_path, 2, 2, extends=False)
+    ObjectStoreCheckpointBackend(store).recover(crashed=False)
+    assert look(store) == [0, 1, 2]
+
+
+def test_late_files_that_the_driver_did_not_hear_of_are_added_to_their_checkpoint(tmp_path: Path) -> None:
+    store = MemoryStore(Bucket()).at("run")
+    name = checkpoint_name(0)
+    write(tmp_path, 0)
+    send(rank_upload(store, tmp_path, 0, 0, name), Note(2, {"seq": 0}))
+    what = CommitRequest(number=0, seq=0, attempt=1, world_size=2, ranks=(0,), metrics={"seq": 0}, name=name)
+    ObjectStoreCheckpointBackend(store).commit(what)
+    send(rank_upload(store, tmp_path, 0, 1, name), Note(2, {"seq": 0}))
+    recovered = ObjectStoreCheckpointBackend(store).recover(crashed=True)
+    assert [saved.manifest.ranks for saved in recovered.kept] == [[0, 1]]
+    assert recovered.notes == [
+        "checkpoint_000000 (report 0) now includes the files of rank 1, which were saved later"
+    ]
+    assert look(store) == [0]
+    _check_nothing_is_left(store)
+
+
+def test_the_first_save_may_be_that_of_any_rank(tmp_path: Path) -> None:
+    store = MemoryStore(Bucket()).at("run")
+    write(tmp_path, 0)
+    send(rank_upload(store, tmp_path, 0, 1, checkpoint_name(0)), Note(2, {"seq": 0}))
+    assert [saved.manifest.ranks for saved in ObjectStoreCheckpointBackend(store).recover(crashed=True).kept] == [[1]]
 
 
 def test_files_that_the_next_owner_has_swept_are_not_called_missing() -> None:
