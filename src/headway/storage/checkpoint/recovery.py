@@ -218,9 +218,7 @@ def _extend(saved: SavedCheckpoint, slots: Sequence[Slot], signer: Signer | None
         yield f"{name} (report {seq}) now includes the files of rank {late.rank}, which were saved later"
 
 
-def _commit_save(
-    run: Path, attempt: int, seq: int, notes: Mapping[int, Note], signer: Signer | None
-) -> Iterator[str]:
+def _commit_save(run: Path, attempt: int, seq: int, notes: Mapping[int, Note], signer: Signer | None) -> Iterator[str]:
     ranks = tuple(sorted(notes))
     note = notes[ranks[0]]
     what = CommitRequest(
@@ -249,9 +247,7 @@ def _is_inside(slot: Slot, note: Note, key: Key | None) -> bool:
     return not folder.is_symlink() and (signed or not has_links(folder))
 
 
-def _staged_rounds(
-    run: Path, key: Key | None
-) -> tuple[dict[tuple[int, int], dict[int, Note]], dict[int, set[int]]]:
+def _staged_rounds(run: Path, key: Key | None) -> tuple[dict[tuple[int, int], dict[int, Note]], dict[int, set[int]]]:
     """The notes of usable saves by (attempt, seq), and the ranks that have staged files, by attempt."""
     rounds: dict[tuple[int, int], dict[int, Note]] = defaultdict(dict)
     savers: dict[int, set[int]] = defaultdict(set)

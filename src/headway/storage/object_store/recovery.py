@@ -170,9 +170,7 @@ def _staged_rounds(
     return rounds, savers
 
 
-def _extend(
-    backend: Committer, saved: SavedCheckpoint, known: Listing, notes: Mapping[int, Note]
-) -> Iterator[str]:
+def _extend(backend: Committer, saved: SavedCheckpoint, known: Listing, notes: Mapping[int, Note]) -> Iterator[str]:
     """Add the files of ranks that the checkpoint lacks, as a live driver would have done."""
     manifest = saved.manifest
     present = known.folders[manifest.name]

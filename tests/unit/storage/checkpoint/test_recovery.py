@@ -228,9 +228,7 @@ def test_late_files_that_the_driver_did_not_hear_of_are_added_to_their_checkpoin
     recovered = recover(run, crashed=True)
     check_whole(recovered.kept[0])
     assert [saved.manifest.ranks for saved in recovered.kept] == [[0, 1]] * (1 + newer)
-    assert recovered.notes == [
-        "checkpoint_000000 (report 0) now includes the files of rank 1, which were saved later"
-    ]
+    assert recovered.notes == ["checkpoint_000000 (report 0) now includes the files of rank 1, which were saved later"]
 
 
 def test_the_first_save_may_be_that_of_any_rank(tmp_path: Path) -> None:

@@ -253,9 +253,7 @@ def test_late_files_that_the_driver_did_not_hear_of_are_added_to_their_checkpoin
     send(rank_upload(store, tmp_path, 0, 1, name), Note(2, {"seq": 0}))
     recovered = ObjectStoreCheckpointBackend(store).recover(crashed=True)
     assert [saved.manifest.ranks for saved in recovered.kept] == [[0, 1]]
-    assert recovered.notes == [
-        "checkpoint_000000 (report 0) now includes the files of rank 1, which were saved later"
-    ]
+    assert recovered.notes == ["checkpoint_000000 (report 0) now includes the files of rank 1, which were saved later"]
     assert look(store) == [0]
     _check_nothing_is_left(store)
 
