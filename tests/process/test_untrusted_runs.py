@@ -32,6 +32,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed.checkpoint
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 import headway.data
 from headway import train
@@ -45,7 +49,7 @@ from headway.core.security.signing import user_key
 from headway.core.validation import ReportedCheckpointStatus as Status
 from headway.storage import durable_fs
 from headway.storage.checkpoint.checkpoint import Checkpoint
-from headway.storage.checkpoint.manifest import _sealed
+from headway.storage.checkpoint.manifest import _sealed, checksum
 from headway.storage.checkpoint.signatures import Proof
 from headway.storage.checkpoint.staging import Note
 from headway.storage.checkpoint.validation_record import read_validation, unpack
@@ -56,7 +60,7 @@ from headway.storage.run.opening import open_run
 from headway.storage.run.reader import RunReader
 from headway.train import replay
 from headway.train.launch import control_socket
-from headway.train.torch.fsdp_state import check_sharded
+from headway.train.torch.fsdp_state import ShardedReader, _Planner
 
 Change = Callable[[Path], object]
 
@@ -1254,12 +1258,61 @@ def test_shards_that_are_no_files_of_the_checkpoint_are_not_read(tmp_path: Path)
     for place in (shards, elsewhere):
         place.mkdir()
     os.mkfifo(shards / ".metadata")
-    with pytest.raises(train.StorageError, match=r"\.metadata is not a file"):
-        check_sharded(shards, Proof(tmp_path))
+    with pytest.raises(train.StorageError, match=r"\.metadata is not a regular file"):
+        ShardedReader(shards, Proof(tmp_path))
     (shards / ".metadata").unlink()
     (shards / "linked").symlink_to(elsewhere)
-    with pytest.raises(train.StorageError, match="linked is not a file"):
-        check_sharded(shards, Proof(tmp_path))
+    with pytest.raises(train.StorageError, match="linked is not a regular file"):
+        ShardedReader(shards, Proof(tmp_path))
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> tuple[Path, Proof]:
+    """A sharded checkpoint with a pickled value next to its tensors, as older versions wrote it."""
+    folder = tmp_path / "checkpoint" / "shards"
+    saved = {"weight": torch.ones(3), "lr": 0.1}
+    torch.distributed.checkpoint.save(saved, storage_writer=FileSystemWriter(folder), no_dist=True)
+    return folder, Proof(
+        folder.parent, {path.relative_to(folder.parent).as_posix(): checksum(path) for path in folder.iterdir()}
+    )
+
+
+def load_shards(reader: ShardedReader) -> dict[str, Any]:
+    state = {"weight": torch.zeros(3), "lr": 0.0}
+    torch.distributed.checkpoint.load(state, storage_reader=reader, planner=_Planner(reader), no_dist=True)
+    return state
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_metadata_of_shards_that_is_replaced_after_its_check_is_not_opened(
+    shards: tuple[Path, Proof], tmp_path: Path
+) -> None:
+    folder, proof = shards
+    reader = ShardedReader(folder, proof)
+    (folder / ".metadata").write_bytes(bomb(tmp_path / "executed"))
+    assert load_shards(reader)["weight"].tolist() == [1, 1, 1]
+    with pytest.raises(train.StorageError, match=r"\.metadata has changed since it was committed"):
+        ShardedReader(folder, proof)
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_value_between_shards_that_is_replaced_after_its_check_is_not_opened(
+    shards: tuple[Path, Proof], tmp_path: Path
+) -> None:
+    folder, proof = shards
+    assert load_shards(ShardedReader(folder, proof))["lr"] == 0.1
+    reader = ShardedReader(folder, proof)
+    metadata = reader.read_metadata()
+    place = next(stored for index, stored in metadata.storage_data.items() if index.fqn == "lr")
+    with (folder / place.relative_path).open("r+b") as file:
+        file.seek(place.offset)
+        file.write(bomb(tmp_path / "executed").ljust(place.length, b"\0"))
+    with pytest.raises(CheckpointException, match="changed while it was read"):
+        load_shards(reader)
+    with pytest.raises(train.StorageError, match="has changed since it was committed"):
+        ShardedReader(folder, proof)
+    assert not (tmp_path / "executed").exists()
 
 
 @pytest.mark.parametrize("name", ["checkpoints", CHECKPOINT])

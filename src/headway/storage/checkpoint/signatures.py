@@ -35,17 +35,18 @@ class Proof:
 
     def covers(self, path: Path, data: bytes) -> bool:
         """Whether the file at this path was committed with exactly these bytes."""
-        if self.everything:
-            return True
-        name = path.relative_to(self.root).as_posix()
-        return self.checksums.get(name) == hashlib.sha256(data).hexdigest()
+        return self.everything or self.covers_checksum(path, hashlib.sha256(data).hexdigest())
 
     def covers_file(self, path: Path) -> bool:
-        """Whether the file was committed with its current content."""
-        if self.everything:
-            return True
-        known = self.checksums.get(path.relative_to(self.root).as_posix())
-        return known is not None and known == checksum(path)
+        """Whether the file was committed with its current content. Do not open it afterwards: it may be replaced."""
+        return self.everything or (self._known(path) is not None and self.covers_checksum(path, checksum(path)))
+
+    def covers_checksum(self, path: Path, sha256: str) -> bool:
+        """Whether the file at this path was committed with bytes of this checksum."""
+        return self.everything or self._known(path) == sha256
+
+    def _known(self, path: Path) -> str | None:
+        return self.checksums.get(path.relative_to(self.root).as_posix())
 
 
 def trusted(root: Path) -> Proof:

@@ -5,46 +5,131 @@ torch.distributed.checkpoint does the work. Each rank writes into its own direct
 
 from __future__ import annotations
 
+import hashlib
+import io
 import logging
 import os
+import pickle
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from headway.core.errors import StorageError
 from headway.storage.checkpoint.signatures import Proof
+from headway.storage.fs_ops import open_regular
 from headway.train.torch import gradient_accumulation
 from headway.train.torch.optimizer_state import restore_dtypes
 
 _logger = logging.getLogger(__name__)
 
 GRADIENTS = "gradients"
+_METADATA = ".metadata"
 
 
 def is_sharded(thing: Any) -> bool:
     return isinstance(thing, nn.Module) and any(hasattr(p, "device_mesh") for p in thing.parameters())
 
 
-def check_sharded(folder: Path, proof: Proof) -> None:
-    """Raise StorageError unless this user's runs wrote these files, because the metadata and the shards are pickles."""
+class ShardedReader(FileSystemReader):
+    """Reads a sharded model whose metadata, a pickle, and other pickled values were written by this user's runs.
+
+    Both are verified after they have been read, because files can be replaced between a check and a second read. torch
+    reads tensors without opening pickles.
+
+    Args:
+        folder: The directory of the sharded model.
+        proof: The proven origin of its files.
+
+    Raises:
+        StorageError: The origin of the metadata or of pickled values is not proven.
+    """
+
+    def __init__(self, folder: Path, proof: Proof) -> None:
+        super().__init__(folder)
+        self._folder = folder
+        self._proof = proof
+        _check_regular(folder)
+        path = folder / _METADATA
+        with open_regular(path) as file:
+            self._metadata = b"" if proof.doubt else file.read()  # a foreign file may be of any size
+        if not proof.covers(path, self._metadata):
+            raise self._unproven(path)
+        self._values = set() if proof.everything else set(self._digests())
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        metadata: Metadata = pickle.loads(self._metadata)
+        metadata.storage_meta = metadata.storage_meta or StorageMeta()
+        metadata.storage_meta.load_id = self.load_id
+        return metadata
+
+    def check_value(self, data: bytes) -> None:
+        """Raise StorageError unless this pickled value is one of those in the verified files."""
+        if not self._proof.everything and hashlib.sha256(data).digest() not in self._values:
+            raise StorageError(f"{self._folder} changed while it was read")
+
+    def _digests(self) -> Iterator[bytes]:
+        """Yield the digests of all pickled values. Only older versions of Headway wrote them next to the tensors."""
+        metadata = self.read_metadata()
+        places: dict[Path, set[tuple[int, int]]] = defaultdict(set)
+        for index, stored in metadata.storage_data.items():
+            if isinstance(metadata.state_dict_metadata[index.fqn], BytesStorageMetadata):
+                places[self._folder / stored.relative_path].add((stored.offset, stored.length))
+        for path, values in places.items():
+            whole = hashlib.sha256()
+            with open_regular(path) as file:
+                for offset, length in sorted(values):
+                    _feed(whole, file, offset - file.tell())
+                    value = file.read(length)
+                    whole.update(value)
+                    yield hashlib.sha256(value).digest()
+                _feed(whole, file, sys.maxsize)
+            if not self._proof.covers_checksum(path, whole.hexdigest()):
+                raise self._unproven(path)
+
+    def _unproven(self, path: Path) -> StorageError:
+        why = self._proof.doubt or f"{path.name} has changed since it was committed"
+        return StorageError(
+            f"{self._folder} contains pickled metadata, and it is not proven that your own run wrote it ({why}): "
+            "set RunConfig(trust=True) if you trust its source"
+        )
+
+
+def _check_regular(folder: Path) -> None:
     for path in sorted(Path(root, name) for root, names, files in os.walk(folder) for name in (*names, *files)):
-        if path.is_dir() and not path.is_symlink():
-            continue
-        if not path.is_file():  # a pipe or a link to a directory, whose contents would not be checked
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise StorageError(f"{path} is not a regular file: a checkpoint must contain only regular files")
-        if not proof.covers_file(path):
-            why = proof.doubt or f"{path.name} has changed since it was committed"
-            raise StorageError(
-                f"{folder} contains pickled metadata, and it is not proven that your own run wrote it ({why}): "
-                "set RunConfig(trust=True) if you trust its source"
-            )
+
+
+def _feed(digest: hashlib._Hash, file: BinaryIO, count: int) -> None:
+    """Add the next ``count`` bytes of a file to a digest, or all if there are fewer."""
+    while count > 0 and (data := file.read(min(count, 1 << 20))):
+        digest.update(data)
+        count -= len(data)
+
+
+class _Planner(DefaultLoadPlanner):
+    """A planner that verifies pickled values before torch opens them."""
+
+    def __init__(self, reader: ShardedReader) -> None:
+        super().__init__()
+        self._reader = reader
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        self._reader.check_value(value.getvalue())
+        super().load_bytes(read_item, value)
 
 
 class ShardedState:
@@ -79,9 +164,9 @@ class ShardedState:
             storage_writer=FileSystemWriter(folder),
         )
 
-    def load(self, folder: Path) -> None:
+    def load(self, reader: ShardedReader) -> None:
         """Load what all ranks saved. All ranks call it together."""
-        saved = FileSystemReader(folder).read_metadata().state_dict_metadata
+        saved = reader.read_metadata().state_dict_metadata
         grads = {
             name: torch.zeros_like(each)
             for name, each in self.model.named_parameters()
@@ -89,7 +174,7 @@ class ShardedState:
         }
         stepped = any(key.startswith("optimizers.") for key in saved)
         state = {**self._state(optimizers=stepped), **({GRADIENTS: grads} if grads else {})}
-        load(state, storage_reader=FileSystemReader(folder))
+        load(state, storage_reader=reader, planner=_Planner(reader))
         set_state_dict(
             self.model,
             list(self._optimizers.values()) if stepped else [],

@@ -20,7 +20,7 @@ from headway.core.errors import ConfigError, StorageError
 from headway.train.torch import gradient_accumulation
 from headway.train.torch.amp import Acceleration
 from headway.train.torch.ddp_buckets import fix_buckets
-from headway.train.torch.fsdp_state import ShardedState, check_sharded, is_sharded
+from headway.train.torch.fsdp_state import ShardedReader, ShardedState, is_sharded
 from headway.train.torch.optimizer_state import load_optimizer
 from headway.train.torch.tracked_files import SavedState, StateWriter
 from headway.worker.session import Session
@@ -95,9 +95,7 @@ class TrackedObjects:
                 "ranks now use those of rank 0; use prepare_model() to train one model"
             )
         for name, sharded in self._sharded.items():
-            place = saved.sharded(name)
-            check_sharded(place, saved.proof)
-            sharded.load(place)
+            sharded.load(ShardedReader(saved.sharded(name), saved.proof))
         self._load_whole(saved.shared | (saved.own.get("things", {}) if saved.same_world else {}), saved.path)
         self._load_of_rank(saved.ranks)
 
