@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,25 +37,41 @@ SCRIPTS: dict[Function, Script] = {
 }
 
 
+@pytest.fixture
+def two_licences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWAY_RESOURCES", json.dumps({"licence": 2}))
+
+
 class TestLocalEngine(EngineContract):
+    exclusive = True
+
     @pytest.fixture
-    def make_engine(self) -> MakeEngine:
-        return lambda function, num_workers, run: LocalEngine(ScalingConfig(num_workers))
+    def make_engine(self, two_licences: None) -> MakeEngine:
+        return lambda function, num_workers, run: LocalEngine(
+            ScalingConfig(num_workers, resources_per_worker={"licence": 2 / num_workers})
+        )
 
 
 class TestPersistentEngine(EngineContract):
+    exclusive = True
+
     @pytest.fixture
-    def make_engine(self) -> MakeEngine:
-        return lambda function, num_workers, run: PersistentEngine(ScalingConfig(num_workers))
+    def make_engine(self, two_licences: None) -> MakeEngine:
+        return lambda function, num_workers, run: PersistentEngine(
+            ScalingConfig(num_workers, resources_per_worker={"licence": 2 / num_workers})
+        )
 
 
 class TestInlineEngine(EngineContract):
     num_workers = 1
     has_processes = False
+    exclusive = True
 
     @pytest.fixture
-    def make_engine(self) -> MakeEngine:
-        return lambda function, num_workers, run: InlineEngine(ScalingConfig(0), Task(function))
+    def make_engine(self, two_licences: None) -> MakeEngine:
+        return lambda function, num_workers, run: InlineEngine(
+            ScalingConfig(0, resources_per_worker={"licence": 2}), Task(function)
+        )
 
 
 class TestFakeEngine(EngineContract):
@@ -158,10 +175,8 @@ def failures_of(kind: type[FakeEngine], directory: Path) -> set[str]:
         run.mkdir(parents=True)
         drivers = Suite.drivers(fake(kind), run)
         try:
-            if "make_engine" in test.__func__.__annotations__:
-                test(fake(kind), run)
-            else:
-                test(next(drivers))
+            fixtures = {"make_engine": fake(kind), "tmp_path": run, "drive": next(drivers)}
+            test(**{name: value for name, value in fixtures.items() if name in test.__func__.__annotations__})
         except pytest.skip.Exception:
             pass
         except Exception:

@@ -13,7 +13,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Iterator, Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from headway.core.environment import in_worker, working_directory
@@ -134,22 +135,52 @@ def _children_of(pids: Sequence[int]) -> list[int]:
     return found
 
 
-def end_groups(leaders: Collection[int]) -> None:
-    """Kill workers with everything they started, as their fork server would."""
-    members: dict[int, int] = {}  # pid -> pidfd
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        with contextlib.suppress(OSError):
-            if os.getpgid(pid) in leaders:
-                members[pid] = os.pidfd_open(pid)
-    for leader in leaders:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(leader, signal.SIGKILL)
-    for pid, fd in members.items():
-        gone = select.poll()
-        gone.register(fd, select.POLLIN)
-        gone.poll(DYING_S * 1000)
-        os.close(fd)
-        sweep_shared_memory(pid)
+def end_groups(leaders: Collection[int], *, patience_s: float = 0.0, dying_s: float = DYING_S) -> None:
+    """Wait until workers have ended with everything they started; kill them, as their fork server would.
+
+    Args:
+        leaders: The pids of the workers; each leads a process group.
+        patience_s: How long to wait for the fork server to kill them.
+        dying_s: How long they may take to exit after SIGKILL; releasing the memory of a GPU takes a while.
+    """
+    members = _members(leaders) if leaders else {}
+    try:
+        if not patience_s or _wait_for(members, patience_s):
+            for leader in leaders:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(leader, signal.SIGKILL)
+            _wait_for(members, dying_s)
+    finally:
+        for pid, pidfd in members.items():
+            os.close(pidfd)
+            sweep_shared_memory(pid)
+
+
+def _members(leaders: Collection[int]) -> dict[int, int]:
+    """Return the processes of these groups, each with a pidfd."""
+    members: dict[int, int] = {}
+    with contextlib.suppress(OSError):  # too many open files: the others are not waited for
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+            with contextlib.suppress(ProcessLookupError):
+                if os.getpgid(pid) in leaders:
+                    members[pid] = os.pidfd_open(pid)
+    return members
+
+
+def _wait_for(processes: Mapping[int, int], timeout_s: float) -> bool:
+    """Wait until these processes have ended; return whether one has not."""
+    running = select.poll()
+    for pidfd in processes.values():
+        running.register(pidfd, select.POLLIN)
+    num_running, until = len(processes), time.monotonic() + timeout_s
+    while num_running:
+        ended = running.poll(max(0.0, until - time.monotonic()) * 1000)
+        for pidfd, _ in ended:
+            running.unregister(pidfd)
+        num_running -= len(ended)
+        if not ended and time.monotonic() >= until:
+            return True
+    return False
 
 
 # One fork server per set of preloaded modules; it lives as long as this process, so that later runs find it ready.

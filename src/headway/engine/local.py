@@ -24,6 +24,7 @@ from headway.engine.resources import hardware
 from headway.engine.resources.broker import RunResources
 
 PATIENCE_S = 0.5  # how long the fork server may take to report the exits of workers that it was asked to kill
+DYING_S = 5.0  # how long a worker may take to exit after SIGKILL before its resources are released
 
 _READ = selectors.EVENT_READ
 
@@ -71,7 +72,7 @@ class LocalEngine:
 
     def launch(self, attempt: int, num_workers: int) -> None:
         if self._session is not None and not self._channels.all_exited:
-            self._close_session()  # the fork server kills what is left of the last launch
+            self._end_workers()
         self._attempt = attempt
         self._fork_server_due = None
         self._num_oom_kills = hardware.num_oom_kills()
@@ -195,10 +196,18 @@ class LocalEngine:
             self._session.close()
             self._session = None
 
+    def _end_workers(self) -> None:
+        """Close the session, so that the fork server kills what is left of its workers, and wait for their end."""
+        workers = self._channels.pids
+        self._close_session()
+        end_groups(workers, patience_s=PATIENCE_S, dying_s=DYING_S)
+
     def close(self) -> None:
-        self.resources.release()
-        if self._inbox.is_open:
-            self._channels.drop_all()
-            self._close_session()  # the fork server kills what is left of this run
-            self._selector.close()
-            self._inbox.close()
+        try:
+            if self._inbox.is_open:
+                self._end_workers()
+                self._channels.drop_all()
+                self._selector.close()
+                self._inbox.close()
+        finally:
+            self.resources.release()  # last: workers that are still running use them

@@ -189,11 +189,13 @@ class EngineContract:
     Attributes:
         num_workers: Number of workers that each test launches; 1 for an engine with room for only one.
         has_processes: Whether workers are processes that can be killed, and one-shot processes are available.
+        exclusive: Whether engines of ``make_engine`` need resources that only one engine of a program can hold.
         patience_s: Maximum time for each step.
     """
 
     num_workers = 2
     has_processes = True
+    exclusive = False
     patience_s = 30.0
 
     @pytest.fixture
@@ -332,6 +334,7 @@ class EngineContract:
         engine.resources.check()
         engine.resources.request("run")
         engine.close()
+        engine.close()
 
     # --- events ---
 
@@ -375,6 +378,50 @@ class EngineContract:
         driver = drive(report_twice)
         driver.engine.resources.limit(self.num_workers)
         driver.pump_until(lambda: CapacityEvent(self.num_workers) in driver.events, "CapacityEvent")
+
+    def test_close_releases_the_resources_when_no_worker_is_left(
+        self, drive: Drive, make_engine: MakeEngine, tmp_path: Path
+    ) -> None:
+        if not self.has_processes or not self.exclusive:
+            pytest.skip("there are no processes, or enough resources for all engines")
+        driver = drive(report_forever)
+        driver.launch()
+        driver.pump_until(lambda: all(driver.messages(index) for index in range(self.num_workers)), "Ready of all")
+        ready = [driver.messages(index)[0] for index in range(self.num_workers)]
+        waiting = make_engine(report_twice, self.num_workers, tmp_path)
+        running: list[list[object]] = []  # the workers that were running when the resources were granted
+
+        def on_events(events: Sequence[object]) -> None:
+            if ResourcesGrantedEvent() in events:
+                running.append([each for each in ready if isinstance(each, Ready) and _is_running(each.pid)])
+
+        def wait_for_the_grant() -> None:
+            until = time.monotonic() + self.patience_s
+            while not running and time.monotonic() < until:
+                waiting.pump(0.05)
+
+        try:
+            waiting.resources.request("waiting")
+            waiting.open(on_events)
+            waiting.pump(0)
+            assert running == []
+            thread = threading.Thread(target=wait_for_the_grant)
+            thread.start()
+            driver.engine.close()
+            thread.join()
+            assert running == [[]]
+        finally:
+            waiting.close()
+
+    def test_an_engine_that_was_never_opened_releases_its_resources(
+        self, drive: Drive, make_engine: MakeEngine, tmp_path: Path
+    ) -> None:
+        if not self.exclusive:
+            pytest.skip("there are enough resources for all engines")
+        engine = make_engine(report_twice, self.num_workers, tmp_path)
+        engine.resources.request("run")
+        engine.close()
+        drive(report_twice)
 
     # --- one-shot processes ---
 
