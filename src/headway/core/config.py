@@ -443,6 +443,8 @@ def _check_storage_path(config: RunConfig) -> None:
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or not text:
         raise ConfigError(f"storage_path must be a path or a URI like s3://bucket/runs, got {path!r}")
+    if config.storage_filesystem is None:
+        refuse_single_slash(text, "storage_path ")
     scheme = scheme_of(text)
     if config.storage_filesystem is not None and scheme:
         raise ConfigError(f"storage_path must be a path on storage_filesystem, without {scheme}://, got {text!r}")
@@ -456,6 +458,17 @@ def scheme_of(path: str) -> str:
     return scheme.lower() if separator else ""
 
 
+def refuse_single_slash(path: str, what: str = "") -> None:
+    """ConfigError for ``s3:/bucket``, which would otherwise be a directory named ``s3:`` on this machine."""
+    if found := re.match(r"([A-Za-z][\w+.-]*):/(?!/)", path):
+        scheme, rest = found[1], path[found.end() :]
+        meant = f"{scheme}:///{rest}" if scheme.lower() == "file" else f"{scheme}://{rest}"
+        raise ConfigError(
+            f"{what}{path!r} has only one slash after {scheme}: did you mean {meant!r}? "
+            f"(a directory of this name on this machine is './{path}')"
+        )
+
+
 def is_local_filesystem(filesystem: Any) -> bool:
     """Whether this is pyarrow's or fsspec's local filesystem."""
     protocol = getattr(filesystem, "protocol", ())
@@ -466,6 +479,7 @@ def is_local_filesystem(filesystem: Any) -> bool:
 def local_path(path: str | os.PathLike[str]) -> Path:
     """The absolute path that a path or a ``file://`` URI refers to."""
     text = os.fspath(path)
+    refuse_single_slash(text)
     return expanded(text.partition("://")[2] if scheme_of(text) else text)
 
 

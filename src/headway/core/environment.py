@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,13 @@ from headway.core.errors import ConfigError
 
 def results_folder() -> Path:
     """The directory for runs without a storage_path: ``HEADWAY_RESULTS``, or ``~/headway_results`` by default."""
-    return expanded(os.environ.get("HEADWAY_RESULTS") or "~/headway_results", "HEADWAY_RESULTS")
+    chosen = os.environ.get("HEADWAY_RESULTS") or "~/headway_results"
+    if re.match(r"[A-Za-z][\w+.-]*:/", chosen):
+        raise ConfigError(
+            f"HEADWAY_RESULTS must be a directory on this machine, got {chosen!r}: pass a URI as "
+            "RunConfig(storage_path=...) or headway run --storage-path"
+        )
+    return expanded(chosen, "HEADWAY_RESULTS")
 
 
 def key_file() -> Path:

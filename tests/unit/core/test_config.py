@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from headway.core.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, chosen_engine
+from headway.core.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, chosen_engine, local_path
 from headway.core.environment import outer_ranks
+from headway.core.errors import ConfigError
 
 
 def test_resources_of_a_worker() -> None:
@@ -40,6 +41,18 @@ def test_storage_of_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     monkeypatch.delenv("HEADWAY_RESULTS")
     assert RunConfig().storage == Path.home() / "headway_results"
     assert RunConfig(storage_path="~/x").storage == Path.home() / "x"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("s3:/bucket/runs", "s3://bucket/runs"), ("ftp:/x", "ftp://x"), ("file:/data/runs", "file:///data/runs")],
+)
+def test_a_uri_with_one_slash_is_not_a_directory_on_this_machine(typed: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"storage_path '{typed}' has only one slash.*did you mean '{meant}'"):
+        RunConfig(storage_path=typed)
+    with pytest.raises(ConfigError, match=f"did you mean '{meant}'"):
+        local_path(typed)
+    assert RunConfig(storage_path=f"./{typed}").storage == Path.cwd() / typed
 
 
 def test_none_means_the_default() -> None:

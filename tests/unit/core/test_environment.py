@@ -27,6 +27,13 @@ def test_results_are_written_below_the_home_directory_unless_set(monkeypatch: py
     assert environment.results_folder() == Path("/home/someone/elsewhere")
 
 
+@pytest.mark.parametrize("uri", ["s3://bucket/runs", "s3:/bucket/runs"])
+def test_results_without_a_storage_path_are_on_this_machine(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWAY_RESULTS", uri)
+    with pytest.raises(ConfigError, match=rf"HEADWAY_RESULTS must be a directory on this machine, got '{uri}': pass"):
+        environment.results_folder()
+
+
 def test_a_home_directory_that_does_not_exist_names_the_variable() -> None:
     with pytest.raises(ConfigError, match="no such home directory: set HEADWAY_RESULTS or HOME"):
         environment.expanded("~nobody-of-this-name/x", "HEADWAY_RESULTS")

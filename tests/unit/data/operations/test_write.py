@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import headway.data
 from data_examples import VALUES
+from headway.core.errors import ConfigError
 from headway.data import DataError
 from s3 import S3
 
@@ -30,6 +31,13 @@ TABLE = pa.table(
         "t": pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(24, dtype=np.float32).reshape(4, 2, 3)),
     }
 )
+
+
+def test_a_uri_with_one_slash_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="did you mean 's3://bucket/out'"):
+        headway.data.from_arrow(TABLE).write_parquet("s3:/bucket/out")
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_written_as_parquet_comes_back(tmp_path: Path) -> None:
