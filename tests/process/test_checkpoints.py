@@ -265,6 +265,23 @@ def test_resuming_reports_what_changed(capfd: pytest.CaptureFixture[str]) -> Non
     assert "the code of" in err
 
 
+def test_a_run_without_a_checkpoint_starts_again_from_the_beginning(capfd: pytest.CaptureFixture[str]) -> None:
+    fit(lambda: None, name="run")
+    assert "run run starts with 1 worker;" in capfd.readouterr().err
+    fit(lambda: None, name="run")
+    err = capfd.readouterr().err
+    assert "run run starts again with 1 worker from the beginning: there is no checkpoint yet; its files: " in err
+
+
+def test_a_run_that_starts_from_a_given_checkpoint_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    given = train.Checkpoint(tmp_path)
+    for verb in ("starts", "starts again"):
+        train.DataParallelTrainer(
+            lambda: None, run_config=train.RunConfig(name="run"), resume_from_checkpoint=given
+        ).fit()
+        assert f"run run {verb} with 1 worker from {tmp_path}; its files: " in capfd.readouterr().err
+
+
 def test_restore_continues_with_the_recorded_options(tmp_path: Path) -> None:
     def train_func(config: dict[str, Any]) -> Any:
         checkpoint = train.get_checkpoint()

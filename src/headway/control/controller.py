@@ -74,7 +74,7 @@ class Controller:
         self._attempt = Attempt(engine)
         self._committer = CheckpointCommitter(rundir.backend, engine.post)
         self._metrics = MetricsLog(rundir)
-        self._log = EventLog(rundir, observer, config.checkpoint_config)
+        self._log = EventLog(rundir, observer, config.checkpoint_config, plan.checkpoint)
         self._checkpoint_log = CheckpointLog(self._log, rundir, config.checkpoint_config)
         self._data_log = DataLog(rundir, lambda text: self._log.tell("data", text, "WARNING"))
         self._failures = FailureRecorder(

@@ -27,12 +27,25 @@ from headway.core.schema.journal_entries import (
 )
 from headway.diagnosis.verdict import Diagnosis
 from headway.observe.run_observer import RunObserver
+from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.run.run_directory import RunDirectory
 
 
 class EventLog:
-    def __init__(self, rundir: RunDirectory, watcher: RunObserver, config: CheckpointConfig) -> None:
+    """The event log.
+
+    Args:
+        rundir: The run's directory, which contains the journal.
+        watcher: Receives the sentences for the user.
+        config: How often tracked state is saved.
+        first: Where the run starts if it has no checkpoint of its own; None: from the beginning.
+    """
+
+    def __init__(
+        self, rundir: RunDirectory, watcher: RunObserver, config: CheckpointConfig, first: Checkpoint | None = None
+    ) -> None:
         self._rundir = rundir
+        self._first = first
         self._watcher = watcher
         self._every = {"every_reports": config.every_reports, "every_s": config.every_s}
         self._saves_regularly = any(self._every.values())
@@ -73,8 +86,11 @@ class EventLog:
     def _greeting(self, num_workers: int, newest: SavedCheckpoint | None, *, inline: bool) -> str:
         rundir = self._rundir
         where = "in this process" if inline else f"with {phrases.count(num_workers, 'worker')}"
-        verb = "resumes" if rundir.resumed else "starts"
-        source = f" from {newest.path.name} (report {_position(newest.manifest)})" if newest else ""
+        verb, source = "starts", f" from {self._first.path}" if self._first else ""
+        if newest is not None:
+            verb, source = "resumes", f" from {newest.path.name} (report {_position(newest.manifest)})"
+        elif rundir.resumed:
+            verb, source = "starts again", source or " from the beginning: there is no checkpoint yet"
         return f"run {rundir.path.name} {verb} {where}{source}; its files: {rundir.url}"
 
     def tracking(self) -> None:
@@ -119,7 +135,8 @@ class EventLog:
     def retried(self, retried: RecordRetry, checkpoint: SavedCheckpoint | None, newest: Report | None) -> None:
         """Log a restart. ``checkpoint``: where the next attempt starts; ``newest``: the last report of rank 0."""
         attempt = retried.attempt
-        source = f"from {checkpoint.path.name}" if checkpoint else "from the beginning: there is no checkpoint yet"
+        beginning = f"from {self._first.path}" if self._first else "from the beginning: there is no checkpoint yet"
+        source = f"from {checkpoint.path.name}" if checkpoint else beginning
         where = f"after report {newest.seq}" if newest else "before the first report"
         if retried.why == "resize":
             text = f"attempt {attempt} stopped {where}; resuming {source}"
