@@ -31,8 +31,9 @@ _NETWORK = (
     "/urllib/request.py",
     "/asyncio/base_events.py",
 )
+_POOLS = ("/multiprocessing/pool.py", "/multiprocessing/popen_fork.py")  # they wait for processes with a lock
 _WAITING_FILES: dict[Kind, tuple[str, ...]] = {
-    "child": ("/subprocess.py",),
+    "child": ("/subprocess.py", *_POOLS),
     "io": _NETWORK,
     "lock": ("/threading.py", "/queue.py", "/concurrent/futures/_base.py"),
 }
@@ -119,6 +120,8 @@ def _kind(frames: Sequence[Frame], *, idle: bool, in_loader: bool, wait: Wait | 
     leaf = frames[-1] if frames else Frame("", 0, "")
     if idle and leaf.file.endswith(_BACKWARD[0]) and leaf.function == _BACKWARD[1]:
         return "collective", "backward (all-reduce of gradients)"
+    if any(_is_in(frame, _POOLS) for frame in inner):
+        return "child", ""
     if leaf.hint:
         return leaf.hint, ""
     return next(

@@ -42,7 +42,11 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     "io": (
         "does the disk, the network share or the server that it reads from respond? a timeout would raise an exception",
     ),
-    "child": ("the process that it started does not end: set a timeout, and read what it prints",),
+    "child": (
+        "the process that it started does not end: set a timeout, and read what it prints",
+        "if it prints `Can't get attribute … on <module '__main__'`: put the script's last lines under "
+        '`if __name__ == "__main__":`, or move its classes to a module, which spawned processes can import',
+    ),
     "sleep": ("if one rank must wait, let all ranks wait: train.collective.barrier()",),
     "busy": ("it computes in one place and does not return: check that line for an infinite loop",),
     "slow": (

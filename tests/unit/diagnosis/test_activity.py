@@ -41,6 +41,11 @@ def test_a_wait_for_storage_or_the_controller_is_no_wait_for_ranks(operation: Wa
     assert doing((TRAIN, INSIDE, LOCK), idle=True, wait=wait).kind == "lock"
 
 
+def test_a_wait_for_a_pool_is_a_wait_for_its_processes() -> None:
+    result = Frame("/lib/python3.11/multiprocessing/pool.py", 768, "get", users=False)
+    assert doing((TRAIN, result, LOCK), idle=True).kind == "child", "not for a lock"
+
+
 def test_a_wait_that_has_ended_since_the_heartbeat_does_not_count() -> None:
     spin = Frame("/home/you/train.py", 12, "spin")
     assert doing((TRAIN, spin), idle=False, wait=IN_BARRIER).kind == "code"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -20,6 +22,7 @@ from headway.storage.run.run_directory import RunDirectory
 # Settings for Arrow's allocator. A huge page is zeroed completely when it is first touched, which is slow on a virtual
 # machine, and blocks of a few megabytes do not benefit from it.
 ARROW = {"MIMALLOC_ALLOW_THP": "0"}
+_MAIN_GUARD = re.compile(rb"^if\b.*\b__name__\b.*__main__|^if\b.*__main__.*\b__name__\b", re.MULTILINE)
 
 
 def starts(
@@ -76,6 +79,35 @@ def _environment(plan: RunPlan, rundir: RunDirectory, place: RankAssignment, att
 def process_setup(env: dict[str, str]) -> ProcessSetup:
     """Return this process's current environment, directory and import path, as the fork server was started earlier."""
     env = {**ARROW, **os.environ, **env}
+    file, name = _importable_main()
     return ProcessSetup(
-        env=env, cwd=working_directory(), sys_path=tuple(sys.path), argv=tuple(sys.argv), logging=current_settings()
+        env=env,
+        cwd=working_directory(),
+        sys_path=tuple(sys.path),
+        argv=tuple(sys.argv),
+        main_file=file,
+        main_name=name,
+        logging=current_settings(),
     )
+
+
+def _importable_main() -> tuple[str, str]:
+    """Return the path and the module name of the script, if importing it does not run the program again.
+
+    That is the case if it has an ``if __name__ == "__main__":``, which every script needs whose processes are spawned.
+    """
+    main = sys.modules["__main__"]
+    file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+    if not file:
+        return "", ""
+    path = os.path.abspath(file)
+    return (path, spec.name if spec else "") if _has_main_guard(path) else ("", "")
+
+
+@functools.cache
+def _has_main_guard(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return _MAIN_GUARD.search(file.read()) is not None
+    except OSError:
+        return False

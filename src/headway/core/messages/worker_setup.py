@@ -85,10 +85,16 @@ class LoggingSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessSetup:
-    """The part of the driver's state that another process copies before it unpickles user code."""
+    """The part of the driver's state that another process copies before it unpickles user code.
+
+    ``main_file`` and ``main_name`` are the path and the module name of the driver's script. Processes that a worker
+    starts with multiprocessing's "spawn" import it to find the script's classes. Both are empty if they must not.
+    """
 
     env: dict[str, str]
     cwd: str
     sys_path: tuple[str, ...]
     argv: tuple[str, ...] = ()
+    main_file: str = ""
+    main_name: str = ""
     logging: LoggingSettings | None = None

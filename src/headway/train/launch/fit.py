@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import multiprocessing.process
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -107,6 +108,7 @@ def prepare(request: TrainRequest, *watchers: RunObserver, workers: Engine | Non
         workers: An engine whose workers are kept between runs; None: the run starts its own.
     """
     log_handler.install(request.run.logging_config.log_level)
+    _check_not_imported_by_child()
     call = bind(request.task.call, request.train_loop_config)
     feeds = datasets.prepared(request.task.datasets, request.data, request.scaling)
     task = replace(request.task, call=call, datasets=feeds)
@@ -141,6 +143,15 @@ def prepare(request: TrainRequest, *watchers: RunObserver, workers: Engine | Non
         controller = Controller(plan, engine, rundir, RunObservers([console, *watchers]))
         undo.pop_all()
     return Execution(controller, engine, rundir, console)
+
+
+def _check_not_imported_by_child() -> None:
+    """ConfigError if a spawned process imports the script, which would then start the run again and again."""
+    if getattr(multiprocessing.process.current_process(), "_inheriting", False):
+        raise ConfigError(
+            "a process that multiprocessing spawned imports this script, and would start its run again: put the lines "
+            'that start the run under `if __name__ == "__main__":`'
+        )
 
 
 def _engine(request: TrainRequest, task: Task, *, inline: bool) -> Engine:

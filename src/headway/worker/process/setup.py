@@ -8,6 +8,7 @@ import ctypes
 import faulthandler
 import hashlib
 import importlib
+import importlib.machinery
 import io
 import os
 import random
@@ -38,6 +39,10 @@ def apply_setup(setup: ProcessSetup, before: ProcessSetup | None = None) -> None
     if before is None or before.sys_path != setup.sys_path:
         sys.path[:] = setup.sys_path
     sys.argv[:] = setup.argv
+    if setup.main_file:  # multiprocessing reads both when it spawns a process
+        main = sys.modules["__main__"]
+        main.__file__ = setup.main_file
+        main.__spec__ = importlib.machinery.ModuleSpec(setup.main_name, None) if setup.main_name else None
     if (entry := preamble()) is not None:
         module, _, name = entry.partition(":")
         getattr(importlib.import_module(module), name)()
