@@ -14,13 +14,17 @@ from typing import Any
 import numpy
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import headway.data
 from headway import train
+from headway.storage.checkpoint.signatures import trusted
 from headway.storage.run.reader import RunReader
 from headway.train.torch import TorchTrainer, prepare_data_loader, prepare_model
+from headway.train.torch.fsdp_state import ShardedReader, ShardedState
 from support import journal
 
 EPOCHS = 3
@@ -170,6 +174,39 @@ def test_a_sharded_model_resumes_bit_for_bit_too(tmp_path: Path) -> None:
     expected = run(tmp_path / "whole", 2, [], 0, strategy="fsdp")
     assert [len(rank) for rank in expected] == [15, 15]
     assert run(tmp_path / "killed", 2, [4, 9, 14], 0, strategy="fsdp") == expected
+
+
+@pytest.mark.parametrize("pickled_between", [False, True])
+def test_a_sharded_model_whose_values_older_versions_pickled_between_its_tensors(
+    tmp_path: Path, pickled_between: bool
+) -> None:
+    """Now only the metadata of torch is a pickle."""
+
+    def train_func() -> tuple[list[str], bool, float]:
+        model = fully_shard(nn.Linear(4, 4))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.5, betas=(0.5, 0.75))
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        state, before = ShardedState(model, {"optimizer": optimizer}), model.weight.full_tensor().clone()
+        if pickled_between:
+            dcp.save(state._state(optimizers=True), storage_writer=dcp.FileSystemWriter(tmp_path / "shards"))
+        else:
+            state.save(tmp_path / "shards")
+        optimizer.step()
+        optimizer.param_groups[0]["lr"] = 0.1
+        reader = ShardedReader(tmp_path / "shards", trusted(tmp_path))
+        state.load(reader)
+        kinds = {type(each).__name__ for each in reader.read_metadata().state_dict_metadata.values()}
+        same = torch.equal(model.weight.full_tensor(), before) and optimizer.param_groups[0]["betas"] == (0.5, 0.75)
+        return sorted(kinds), same, optimizer.param_groups[0]["lr"]
+
+    result = TorchTrainer(
+        train_func,
+        scaling_config=train.ScalingConfig(num_workers=1),
+        run_config=train.RunConfig(name="run", storage_path=tmp_path / "runs"),
+    ).fit()
+    kinds = ["BytesStorageMetadata", "TensorStorageMetadata"] if pickled_between else ["TensorStorageMetadata"]
+    assert result.return_values == [(kinds, True, 0.5)]
 
 
 def test_a_sharded_model_is_loaded_by_another_number_of_workers(tmp_path: Path) -> None:

@@ -1,6 +1,11 @@
 """Sharded models (FSDP) and their optimizers, saved by every rank and loadable by any number of ranks.
 
-torch.distributed.checkpoint does the work. Each rank writes into its own directory, and the commit merges them.
+torch.distributed.checkpoint writes the tensors: each rank into its own directory, and the commit merges them. All other
+values, which torch would pickle, are written by rank 0 as a dict, so that loading opens no pickles but the metadata.
+
+    .metadata      which tensors there are, and where: torch's pickle
+    __0_0.distcp   tensors of rank 0, and so on
+    values/        the other values by their path: learning rates, names of parameters, ...
 """
 
 from __future__ import annotations
@@ -12,7 +17,8 @@ import os
 import pickle
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,6 +34,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from headway.core.errors import StorageError
+from headway.storage.checkpoint.dict_files import is_dict, read_dict, write_dict
 from headway.storage.checkpoint.signatures import Proof
 from headway.storage.fs_ops import open_regular
 from headway.train.torch import gradient_accumulation
@@ -36,6 +43,7 @@ from headway.train.torch.optimizer_state import restore_dtypes
 _logger = logging.getLogger(__name__)
 
 GRADIENTS = "gradients"
+VALUES = "values"
 _METADATA = ".metadata"
 
 
@@ -74,6 +82,11 @@ class ShardedReader(FileSystemReader):
         metadata.storage_meta = metadata.storage_meta or StorageMeta()
         metadata.storage_meta.load_id = self.load_id
         return metadata
+
+    def values(self) -> dict[Any, Any] | None:
+        """Return the values other than tensors; None if an older version has pickled them between the tensors."""
+        place = self._folder / VALUES
+        return read_dict(place, self._proof) if is_dict(place) else None
 
     def check_value(self, data: bytes) -> None:
         """Raise StorageError unless this pickled value is one of those in the verified files."""
@@ -132,6 +145,41 @@ class _Planner(DefaultLoadPlanner):
         super().load_bytes(read_item, value)
 
 
+@dataclass(frozen=True)
+class _Leaf:
+    """One value in a state dict, its path as torch writes it, and the dict or list that contains it."""
+
+    name: str
+    value: Any
+    holder: Any
+    key: Any
+
+
+def _leaves(tree: Any, above: str = "") -> Iterator[_Leaf]:
+    """List the values in a state dict; a list counts as one value unless it contains tensors, dicts or lists."""
+    for key, value in list(tree.items() if isinstance(tree, Mapping) else enumerate(tree)):
+        name = f"{above}{key}"
+        inner = isinstance(value, list) and any(isinstance(item, Mapping | list | torch.Tensor) for item in value)
+        if inner or isinstance(value, Mapping):
+            yield from _leaves(value, f"{name}.")
+        else:
+            yield _Leaf(name, value, tree, key)
+
+
+def _load(state: dict[str, Any], reader: ShardedReader, values: Mapping[str, Any] | None) -> None:
+    """Replace the values in a state dict by the saved ones."""
+    if values is None:
+        load(state, storage_reader=reader, planner=_Planner(reader))
+        return
+    leaves = list(_leaves(state))
+    saved = {leaf.name: leaf.value for leaf in leaves if isinstance(leaf.value, torch.Tensor)}
+    if missing := {leaf.name for leaf in leaves} - saved.keys() - values.keys():
+        raise StorageError(f"{reader.path} does not contain {', '.join(sorted(missing))}")
+    load(saved, storage_reader=reader, planner=_Planner(reader))
+    for leaf in leaves:
+        leaf.holder[leaf.key] = saved[leaf.name] if leaf.name in saved else values[leaf.name]
+
+
 class ShardedState:
     """A model with the optimizers that update its parameters."""
 
@@ -159,14 +207,18 @@ class ShardedState:
             )
         grads = {name: parameter.grad for name, parameter in gradient_accumulation.pending(self.model)}
         stepped = not grads or any(optimizer.state for optimizer in self._optimizers.values())
-        save(
-            {**self._state(optimizers=stepped), **({GRADIENTS: grads} if grads else {})},
-            storage_writer=FileSystemWriter(folder),
-        )
+        state = {**self._state(optimizers=stepped), **({GRADIENTS: grads} if grads else {})}
+        leaves = {leaf.name: leaf.value for leaf in _leaves(state)}
+        tensors = {name: value for name, value in leaves.items() if isinstance(value, torch.Tensor)}
+        save(tensors, storage_writer=FileSystemWriter(folder))
+        if dist.get_rank() == 0:
+            (folder / VALUES).mkdir()
+            write_dict(folder / VALUES, {name: value for name, value in leaves.items() if name not in tensors})
 
     def load(self, reader: ShardedReader) -> None:
         """Load what all ranks saved. All ranks call it together."""
-        saved = reader.read_metadata().state_dict_metadata
+        values = reader.values()
+        saved = {*reader.read_metadata().state_dict_metadata, *(values or ())}
         grads = {
             name: torch.zeros_like(each)
             for name, each in self.model.named_parameters()
@@ -174,7 +226,7 @@ class ShardedState:
         }
         stepped = any(key.startswith("optimizers.") for key in saved)
         state = {**self._state(optimizers=stepped), **({GRADIENTS: grads} if grads else {})}
-        load(state, storage_reader=reader, planner=_Planner(reader))
+        _load(state, reader, values)
         set_state_dict(
             self.model,
             list(self._optimizers.values()) if stepped else [],
