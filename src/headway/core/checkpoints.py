@@ -6,6 +6,7 @@ A manifest never changes after the commit. Later information, such as the outcom
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
@@ -21,6 +22,16 @@ PENDING = ReportedCheckpointStatus.PENDING_VALIDATION
 def checkpoint_name(number: int) -> str:
     """Default name of a checkpoint, if the user chose none."""
     return f"checkpoint_{number:06d}"
+
+
+def differing_places(places: Iterable[tuple[int, str]]) -> tuple[tuple[int, str], ...]:
+    """Return the lowest rank and one whose tracked state is at another step, or nothing.
+
+    Args:
+        places: Ranks with the steps of their tracked state.
+    """
+    first, *others = sorted(places) or [(0, "")]
+    return next(((first, other) for other in others if other[1] != first[1]), ())
 
 
 @dataclass(frozen=True, slots=True)

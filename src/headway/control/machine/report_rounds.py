@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from headway.control.machine.save_consistency import NO_SAVES, CrossedSaves, SaveNumbers
+from headway.core.checkpoints import differing_places
 from headway.core.messages import Report, RowsTaken
 
 FILES_WINDOW = 64  # rounds with files that may wait for a rank
@@ -336,7 +337,7 @@ class ReportRounds:
         partial = (absent | lagging) & (self.gave | self.expected)
         returned = tuple(sorted(partial & self.ended))
         return rounds, ClosedRound(
-            oldest, tuple(sorted(partial)), tuple(sorted(lagging)), _apart(oldest.places), returned
+            oldest, tuple(sorted(partial)), tuple(sorted(lagging)), differing_places(oldest.places), returned
         )
 
 
@@ -354,12 +355,6 @@ def _is_behind(rank: RowsTaken, others: RowsTaken) -> bool:
     known, told = dict(rank), dict(others)
     ahead = any(far > told.get(name, 0) for name, far in known.items())
     return not ahead and any(far > known.get(name, 0) for name, far in told.items())
-
-
-def _apart(places: tuple[tuple[int, str], ...]) -> tuple[tuple[int, str], ...]:
-    """Return the first rank and one whose step differs, or nothing."""
-    first, *others = sorted(places) or [(0, "")]
-    return next(((first, other) for other in others if other[1] != first[1]), ())
 
 
 def _put(items: tuple[T, ...], index: int, item: T) -> tuple[T, ...]:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from headway.core.checkpoints import Manifest, SavedCheckpoint
+from headway.core.checkpoints import Manifest, SavedCheckpoint, differing_places
 from headway.core.errors import StorageError
 from headway.core.schema.shape import printable
 from headway.core.security.signing import Key
@@ -219,6 +219,9 @@ def _extend(saved: SavedCheckpoint, slots: Sequence[Slot], signer: Signer | None
 
 
 def _commit_save(run: Path, attempt: int, seq: int, notes: Mapping[int, Note], signer: Signer | None) -> Iterator[str]:
+    if mixed := mixed_steps(seq, notes):
+        yield mixed
+        return
     ranks = tuple(sorted(notes))
     note = notes[ranks[0]]
     what = CommitRequest(
@@ -264,9 +267,10 @@ def complete_rounds(
 ) -> list[tuple[int, int]]:
     """The (attempt, seq) pairs without a checkpoint for which every rank that saves files has saved.
 
-    The ranks that save are known from staged files and from the newest checkpoint. In a run with datasets all ranks
-    must have saved: the data position of a rank that has not is unknown. A round may be older than the newest
-    checkpoint, because its commit may have failed; only those of attempts before the newest checkpoint's are obsolete.
+    The ranks that save are known from staged files and from the newest checkpoint. Tracked state is useless without
+    that of every rank. In a run with datasets, too, all ranks must have saved: the data position of a rank that has not
+    is unknown. A round may be older than the newest checkpoint, because its commit may have failed; only those of
+    attempts before the newest checkpoint's are obsolete.
 
     Args:
         rounds: The notes of each (attempt, seq), by rank.
@@ -281,11 +285,28 @@ def complete_rounds(
             continue
         world_size = next(iter(notes.values())).world_size
         expected = savers[attempt] | _known_savers(kept, world_size)
-        uses_datasets = any(note.cursor.datasets for note in notes.values())
+        needs_all = any(note.place or note.cursor.datasets for note in notes.values())
         all_ranks = len(notes) == world_size
-        if set(notes) == expected and (all_ranks or not uses_datasets):
+        if set(notes) == expected and (all_ranks or not needs_all):
             found.append((attempt, seq))
     return found
+
+
+def mixed_steps(seq: int, notes: Mapping[int, Note]) -> str:
+    """A message if the tracked state of the ranks belongs to different steps, so that no run can resume from it.
+
+    Args:
+        seq: The number of the report.
+        notes: The note of each rank.
+    """
+    apart = differing_places((rank, note.place) for rank, note in notes.items() if note.place)
+    if not apart:
+        return ""
+    places = " and ".join(f"rank {rank}'s state at {printable(place)}" for rank, place in apart)
+    return (
+        f"report {seq} was saved when the run was interrupted, but its checkpoint would hold {places} and is dropped: "
+        "let all ranks report in the same steps, equally often"
+    )
 
 
 def _known_savers(kept: Sequence[Manifest], world_size: int) -> set[int]:

@@ -79,6 +79,7 @@ class Note:
     seconds: float = 0.0  # duration of the upload
     unproven: bool = False  # the files come from an untrusted checkpoint and must not be signed
     signature: str = ""  # by the run's key
+    place: str = ""  # the step of the tracked state; "" if the files are not tracked state
 
     @property
     def origin(self) -> tuple[str, str] | None:
@@ -99,7 +100,10 @@ class Note:
         return json.dumps([attempt, seq, rank, content], sort_keys=True).encode()
 
     def _content(self) -> dict[str, Any]:
-        return {**asdict(self), "cursor": self.cursor.to_json()}
+        content = {**asdict(self), "cursor": self.cursor.to_json()}
+        if not self.place:
+            del content["place"]  # so that notes without this field keep their signatures
+        return content
 
     def to_json(self) -> bytes:
         return json.dumps(self._content()).encode()
@@ -139,6 +143,7 @@ _NOTE = {
     "seconds": NUMBER,
     "?unproven": bool,
     "?signature": str,
+    "?place": str,
 }
 
 

@@ -22,7 +22,14 @@ from headway.core.checkpoints import Manifest, SavedCheckpoint, ValidationRecord
 from headway.core.errors import StorageError
 from headway.storage.checkpoint.commit import CommitRequest
 from headway.storage.checkpoint.manifest import NewerFormat, one_sentence, parse_manifest
-from headway.storage.checkpoint.recovery import LOOKS, Recovered, Survey, complete_rounds, warn_of_reading
+from headway.storage.checkpoint.recovery import (
+    LOOKS,
+    Recovered,
+    Survey,
+    complete_rounds,
+    mixed_steps,
+    warn_of_reading,
+)
 from headway.storage.checkpoint.staging import Note
 from headway.storage.checkpoint.validation_record import parse_validation
 from headway.storage.object_store.base import ObjectStore
@@ -191,6 +198,9 @@ def _extend(backend: Committer, saved: SavedCheckpoint, known: Listing, notes: M
 
 
 def _commit_save(backend: Committer, attempt: int, seq: int, notes: Mapping[int, Note]) -> Iterator[str]:
+    if mixed := mixed_steps(seq, notes):
+        yield mixed
+        return
     ranks = tuple(sorted(notes))
     first = notes[ranks[0]]
     name = first.adopted or first.name or ""

@@ -87,6 +87,7 @@ class CheckpointSaves:
                 validation=validation,
                 cursor=options.recorded_cursor(),
                 unproven=not (options.scratch or checkpoint.may_be_signed()),
+                place=options.place,
             )
             self._requests.wait("save", lambda: len(self._uncommitted) < MAX_UNCOMMITTED, THROTTLE_S)
             staged = self._saver.save(checkpoint, seq, note, options)

@@ -47,7 +47,7 @@ def tmp_path(tmp_path: Path) -> Iterator[Path]:
 FILES = {"model.pt": "weights ", "deep/er/state": "momenta ", "empty": ""}
 
 
-def save(run: Path, seq: int, rank: int, attempt: int = 1, **cursor: Any) -> Slot:
+def save(run: Path, seq: int, rank: int, attempt: int = 1, place: str = "", **cursor: Any) -> Slot:
     """Stage files whose contents contain their report and rank."""
     source = run.parent / f"source-{seq}-{rank}"
     for name, text in FILES.items():
@@ -55,7 +55,7 @@ def save(run: Path, seq: int, rank: int, attempt: int = 1, **cursor: Any) -> Slo
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text * (seq + 1) and f"{text * 50}{seq} of {rank}")
     slot = Slot(run, attempt, seq, rank)
-    stage(source, slot, Note(2, {"seq": seq}, cursor=DataCursor(**cursor)))
+    stage(source, slot, Note(2, {"seq": seq}, cursor=DataCursor(**cursor), place=place))
     shutil.rmtree(source)
     return slot
 
@@ -256,6 +256,28 @@ def test_a_rank_that_had_begun_to_save_is_missed(tmp_path: Path) -> None:
     assert recover(run, crashed=True).kept == []
     save(run, 0, 0)
     assert [saved.manifest.ranks for saved in recover(run, crashed=True).kept] == [[0]]
+
+
+def test_tracked_state_is_kept_only_if_every_rank_has_saved_it(tmp_path: Path) -> None:
+    """Also in the first save, when no checkpoint shows which ranks save, and rank 1 has not begun to copy."""
+    for ranks, kept in (((0,), []), ((0, 1), [0])):
+        run = tmp_path / f"{len(ranks)}"
+        (run / layout.CHECKPOINTS).mkdir(parents=True)
+        for rank in ranks:
+            save(run, 0, rank, place="epoch 0")
+        assert [saved.manifest.seq for saved in recover(run, crashed=True).kept] == kept
+
+
+def test_tracked_state_of_different_steps_is_no_checkpoint(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / layout.CHECKPOINTS).mkdir(parents=True)
+    for rank in (0, 1):
+        save(run, 0, rank, place="epoch 0")
+        save(run, 1, rank, place=f"epoch {2 - rank}")
+    recovered = recover(run, crashed=True)
+    assert [saved.manifest.seq for saved in recovered.kept] == [0]
+    assert any("report 1 was saved" in note and "rank 0's state at epoch 2" in note for note in recovered.notes)
+    assert recover(run, crashed=True).notes == [], "it is said once"
 
 
 def damages(folder: Path) -> list[tuple[str, str]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from headway.core.errors import StorageError
+from headway.core.security.signing import Key
 from headway.storage.checkpoint.staging import Note, Slot, stage
 from headway.storage.run import layout
 
@@ -25,3 +27,15 @@ def test_staging_refuses_what_would_be_no_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="a name that Headway uses itself"):
         stage(tmp_path / "empty", slot, Note(1, {}))
     assert not any(layout.staging(slot.run).iterdir())
+
+
+def test_a_note_without_a_step_of_tracked_state_keeps_its_signature() -> None:
+    """Notes that older versions wrote have no such field."""
+    key = Key(b"secret")
+    note = Note(1, {"loss": 0.5}).signed(key, 1, 0, 0)
+    assert "place" not in json.loads(note.to_json())
+    assert Note.from_json(note.to_json()).is_signed(key, 1, 0, 0)
+    tracked = Note(1, {}, place="epoch 1").signed(key, 1, 0, 0)
+    assert Note.from_json(tracked.to_json()) == tracked
+    changed = json.dumps({**json.loads(tracked.to_json()), "place": "epoch 2"}).encode()
+    assert not Note.from_json(changed).is_signed(key, 1, 0, 0)

@@ -265,6 +265,31 @@ def test_the_first_save_may_be_that_of_any_rank(tmp_path: Path) -> None:
     assert [saved.manifest.ranks for saved in ObjectStoreCheckpointBackend(store).recover(crashed=True).kept] == [[1]]
 
 
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        (("epoch 0",), []),
+        (("epoch 0", "epoch 0"), ["checkpoint_000000 (report 0) was saved when the run was interrupted, and is kept"]),
+        (("epoch 2", "epoch 1"), ["rank 0's state at epoch 2 and rank 1's state at epoch 1"]),
+    ],
+    ids=["one rank", "both ranks", "different steps"],
+)
+def test_tracked_state_needs_every_rank_at_the_same_step(
+    tmp_path: Path, places: tuple[str, ...], said: list[str]
+) -> None:
+    store = MemoryStore(Bucket()).at("run")
+    for rank, place in enumerate(places):
+        for name in NAMES:
+            path = tmp_path / f"0-{rank}" / f"{name}-{rank}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"0 {rank} {name}")
+        send(rank_upload(store, tmp_path, 0, rank, "checkpoint_000000"), Note(2, {}, place=place))
+    notes = ObjectStoreCheckpointBackend(store).recover(crashed=True).notes
+    assert len(notes) == len(said)
+    assert all(text in note for text, note in zip(said, notes, strict=True))
+    assert look(store) == ([0] if places == ("epoch 0", "epoch 0") else [])
+
+
 def test_files_that_the_next_owner_has_swept_are_not_called_missing() -> None:
     """A driver that was suspended for long in the middle of a commit is told that the run was taken over."""
 
