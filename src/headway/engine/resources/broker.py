@@ -23,7 +23,7 @@ from dataclasses import replace
 
 from headway.core.config import ScalingConfig
 from headway.core.environment import in_worker, logical_resources, outer_ranks, shares_gpus
-from headway.core.errors import ConfigError, EngineError
+from headway.core.errors import ConfigError, EngineError, HeadwayError
 from headway.core.messages import CapacityEvent, ResourcesAwaitedEvent, ResourcesGrantedEvent
 from headway.engine.resources import allocation, hardware
 from headway.engine.resources.allocation import Allocation, Gang, ResourceInventory, ResourceLease
@@ -79,7 +79,8 @@ class Broker:
             if self._pid != os.getpid():
                 return
             self._remove(request)
-        self.look()  # also unlocks GPUs that are no longer in use
+        with contextlib.suppress(HeadwayError):  # it concerns a run that waits, not the one that releases
+            self.look()  # also unlocks GPUs that are no longer in use
 
     def abandon(self, request: Request) -> None:
         """Release a lease whose run was garbage-collected without a release.
@@ -93,13 +94,15 @@ class Broker:
     def look(self) -> None:
         """Grant the requests that can be granted now."""
         news = []
-        with self._guard:
-            while self._abandoned:
-                self._remove(self._abandoned.popleft())
-            while (request := self._next_granted()) is not None:
-                news.append(request)
-        for request in news:
-            request.announce_grant()
+        try:
+            with self._guard:
+                while self._abandoned:
+                    self._remove(self._abandoned.popleft())
+                while (request := self._next_granted()) is not None:
+                    news.append(request)
+        finally:
+            for request in news:
+                request.announce_grant()
 
     def _remove(self, request: Request) -> None:
         for requests in (self._waiting, self._granted):
@@ -117,9 +120,19 @@ class Broker:
     def waits_for(self, request: Request) -> str:
         """Describe in one line what a request waits for and which runs hold it."""
         with self._guard:
-            for gpu in hardware.gpus() if request.gang.gpus_per_worker else ():
-                self._locks.probe(gpu)
+            self._probe(request)
             return allocation.waits_for(request.gang, self._allocation())
+
+    def check_wait(self, request: Request) -> None:
+        """Raise EngineError if a request should not wait, because the lock of a GPU cannot be opened."""
+        with self._guard:
+            self._probe(request)
+            if request.gang.gpus_per_worker and self._locks.unusable:
+                raise EngineError("; ".join(self._locks.unusable.values()))
+
+    def _probe(self, request: Request) -> None:
+        for gpu in hardware.gpus() if request.gang.gpus_per_worker else ():
+            self._locks.probe(gpu)
 
     def _next_granted(self) -> Request | None:
         for request in self._waiting:
@@ -237,6 +250,8 @@ class RunResources:
     def _begin_wait(self, request: Request) -> None:
         gc.collect()  # engines that were dropped without being closed may hold what this request needs
         BROKER.look()
+        if request.lease is None:
+            BROKER.check_wait(request)
         if request.lease is None and in_worker():
             raise EngineError(
                 f"a run inside a worker cannot wait for GPUs, since the outer run may hold them "

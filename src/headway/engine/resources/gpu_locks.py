@@ -29,11 +29,12 @@ class GpuLocks:
     def __init__(self) -> None:
         self.taken: dict[str, str] = {}  # GPUs that other programs hold exclusively -> a description of the program
         self.shared: frozenset[str] = frozenset()  # GPUs that other programs hold parts of
+        self.unusable: dict[str, str] = {}  # GPUs whose lock cannot be opened -> the reason; they count as taken
         self._files: dict[str, int] = {}  # GPU -> the file that is locked
 
     def forget_others(self) -> None:
         """Forget which GPUs other programs hold, since they may have been released."""
-        self.taken, self.shared = {}, frozenset()
+        self.taken, self.shared, self.unusable = {}, frozenset(), {}
 
     def take(self, gpus: Iterable[str], *, whole: bool) -> bool:
         """Lock these GPUs, or parts of them; return False, and record the GPU, if another program holds one."""
@@ -53,12 +54,12 @@ class GpuLocks:
             return False
         if self._lock(gpu, fcntl.LOCK_SH):
             return True
-        self.taken[gpu] = _user(gpu)
+        self._record_taken(gpu)
         return False
 
     def _lock(self, gpu: str, mode: int) -> bool:
         if gpu not in self._files:
-            if (file := _locked(gpu, mode)) is None:
+            if (file := self._opened(gpu, mode)) is None:
                 return False
             self._files[gpu] = file
             return True
@@ -73,18 +74,29 @@ class GpuLocks:
         """Find out whether other programs use this GPU."""
         if gpu in self._files:
             return
-        if (file := _locked(gpu, fcntl.LOCK_EX)) is not None:
+        if (file := self._opened(gpu, fcntl.LOCK_EX)) is not None:
             _unlock(gpu, file)
         else:
             self._record(gpu)
 
     def _record(self, gpu: str) -> None:
         """Record that other programs hold this GPU, or parts of it."""
-        if (file := _locked(gpu, fcntl.LOCK_SH)) is not None:
+        if (file := self._opened(gpu, fcntl.LOCK_SH)) is not None:
             _unlock(gpu, file)
             self.shared |= {gpu}
         else:
-            self.taken[gpu] = _user(gpu)
+            self._record_taken(gpu)
+
+    def _record_taken(self, gpu: str) -> None:
+        self.taken[gpu] = self.unusable.get(gpu) or _user(gpu)
+
+    def _opened(self, gpu: str, mode: int) -> int | None:
+        """Lock a GPU's file and return it; None if another program uses the GPU or the file cannot be opened."""
+        try:
+            return _locked(gpu, mode)
+        except EngineError as error:
+            self.unusable[gpu] = str(error)
+            return None
 
     def keep(self, gpus: Container[str]) -> None:
         """Release all but these."""

@@ -246,6 +246,42 @@ def test_the_lock_of_a_newer_user_is_not_removed() -> None:
     assert locks() == []
 
 
+def test_a_gpu_whose_lock_cannot_be_opened_is_not_used() -> None:
+    lock = Path(os.environ["HEADWAY_MEMORY_DIR"], "headway-gpu-number-0.lock")
+    lock.mkdir()
+    assert Asker(3, GPU=1).gpus == ["1", "2", "3"]
+    with pytest.raises(EngineError, match=r"headway-gpu-number-0.lock, the lock of a GPU, cannot be opened .*: remove"):
+        Asker(1, GPU=1)
+    lock.rmdir()
+    assert Asker(1, GPU=1).gpus == ["0"]
+
+
+def test_a_lock_that_cannot_be_opened_concerns_only_the_run_that_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    other = OtherProgram(1)
+    licence, waiting, next_licence = Asker(1, licence=2), Asker(1, "waiting", GPU=1), Asker(1, licence=1)
+    other.end()
+    lock = Path(os.environ["HEADWAY_MEMORY_DIR"], "headway-gpu-number-0.lock")
+    lock.mkdir()
+    licence.resources.release()
+    assert next_licence.granted
+    waiting.resources.look(time.monotonic())
+    assert not waiting.granted
+    lock.rmdir()
+    waiting.resources.look(time.monotonic())
+    assert waiting.gpus == ["0"]
+
+
+def test_the_error_of_a_waiting_run_does_not_reach_one_that_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, waiting = Asker(4, GPU=1), Asker(1, licence=2)
+    another = Asker(1, licence=1)
+    monkeypatch.setenv("HEADWAY_RESOURCES", "nonsense")
+    first.resources.release()
+    monkeypatch.setenv("HEADWAY_RESOURCES", json.dumps({"licence": 2}))
+    waiting.resources.release()
+    assert another.granted
+
+
 def test_an_elastic_run_takes_what_is_free_and_grows() -> None:
     first, elastic = Asker(3, GPU=1), Asker((1, 4), GPU=1)
     assert elastic.gpus == ["3"]
