@@ -215,6 +215,9 @@ class RunResources:
         self._post = post
         self._in_process = in_process
         self._request: Request | None = None
+        self._forget()
+
+    def _forget(self) -> None:
         self._limit = math.inf  # set by limit()
         self._could_launch = math.inf  # how many workers the last launch managed to start
         self.look_at: float | None = None  # when look() is due
@@ -323,6 +326,7 @@ class RunResources:
             request, self._request = self._request, None
             self._abandon.detach()
             BROKER.release(request)
+        self._forget()
 
     def _announce_capacity(self) -> None:
         fits = min(len(self.gpus_of_workers), self._limit, self._could_launch)

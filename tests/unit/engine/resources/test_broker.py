@@ -304,6 +304,25 @@ def test_a_limit_counts_whatever_is_free() -> None:
     assert elastic.resources.num_available_workers() == 4
 
 
+def test_a_request_after_a_release_starts_afresh() -> None:
+    holder, asker = Asker(1, licence=2), Asker((1, 2), licence=1)
+    (announced,) = asker.events
+    asker.resources.release()
+    holder.resources.release()
+    asker.resources.request("run")
+    asker.resources.limit(1)
+    asker.resources.on_launch_failed(1)
+    asker.resources.watch_capacity()
+    asker.resources.release()
+    assert asker.resources.look_at is None
+    holder = Asker(1, licence=2)
+    asker.events.clear()
+    asker.resources.request("run")
+    assert asker.events == [announced]
+    holder.resources.release()
+    assert asker.resources.num_available_workers() == 2
+
+
 def test_a_forked_process_holds_nothing() -> None:
     asker = Asker(4, GPU=1)
     if (pid := os.fork()) == 0:
