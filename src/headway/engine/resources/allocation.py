@@ -11,6 +11,7 @@ cores are slow but possible.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -188,11 +189,17 @@ def _gpus_of_workers(share: float, num_workers: int, allocation: Allocation) -> 
     return tuple(seats[: max(0, num_workers)])
 
 
-def grown(lease: ResourceLease, allocation: Allocation) -> ResourceLease | None:
-    """Return the lease extended by more workers; None if there is no room or others wait for the same resources."""
+def grown(lease: ResourceLease, allocation: Allocation, limit: float = math.inf) -> ResourceLease | None:
+    """Return the lease extended by more workers; None if there is no room or others wait for the same resources.
+
+    Args:
+        lease: The lease of an elastic run.
+        allocation: The current state of the machine.
+        limit: The maximum number of workers, if it is less than the run's own.
+    """
     if any(not lease.gang.per_worker.keys().isdisjoint(request.per_worker) for request in allocation.requests):
         return None
-    missing = lease.gang.max_workers - lease.num_workers
+    missing = int(min(lease.gang.max_workers, limit)) - lease.num_workers
     if missing <= 0:
         return None
     more = placed(replace(lease.gang, min_workers=1, max_workers=missing), allocation)

@@ -38,10 +38,12 @@ class Request:
     Args:
         gang: What the run needs.
         on_grant: The method to call when the request is granted. Its object is not kept alive.
+        in_process: Whether this process is the run's worker.
     """
 
-    def __init__(self, gang: Gang, on_grant: Callable[[], None]) -> None:
+    def __init__(self, gang: Gang, on_grant: Callable[[], None], *, in_process: bool = False) -> None:
         self.gang = gang
+        self.in_process = in_process
         self.lease: ResourceLease | None = None
         self._on_grant = weakref.WeakMethod(on_grant)
 
@@ -110,12 +112,12 @@ class Broker:
                 requests.remove(request)
         request.lease = None
 
-    def grow(self, request: Request) -> None:
+    def grow(self, request: Request, limit: float) -> None:
         """Add workers to the lease of an elastic run, if there is room and no other run is waiting for it."""
         with self._guard:
             if request.lease is not None:
                 lease = request.lease
-                request.lease = self._locked(lambda now: allocation.grown(lease, now)) or lease
+                request.lease = self._locked(lambda now: allocation.grown(lease, now, limit)) or lease
 
     def waits_for(self, request: Request) -> str:
         """Describe in one line what a request waits for and which runs hold it."""
@@ -124,11 +126,24 @@ class Broker:
             return allocation.waits_for(request.gang, self._allocation())
 
     def check_wait(self, request: Request) -> None:
-        """Raise EngineError if a request should not wait, because the lock of a GPU cannot be opened."""
+        """Raise EngineError if a request should not wait.
+
+        The lock of a GPU cannot be opened, or this process is a worker and the outer run may hold what is needed: GPUs
+        of another program, or anything held by a run whose worker is this process. Other runs of this process, in
+        other threads, can be waited for.
+        """
         with self._guard:
             self._probe(request)
             if request.gang.gpus_per_worker and self._locks.unusable:
                 raise EngineError("; ".join(self._locks.unusable.values()))
+            now = self._allocation()
+            outer = tuple(each.lease for each in self._granted if each.in_process and each.lease is not None)
+            if in_worker() and allocation.placed(request.gang, replace(now, leases=outer, requests=())) is None:
+                raise EngineError(
+                    "a run inside a worker cannot wait for what the outer run may hold "
+                    f"({allocation.waits_for(request.gang, now)}): "
+                    "request less in the outer run, or set HEADWAY_SHARE_GPUS=1 to use GPUs that are in use"
+                )
 
     def _probe(self, request: Request) -> None:
         for gpu in hardware.gpus() if request.gang.gpus_per_worker else ():
@@ -239,7 +254,7 @@ class RunResources:
             if self._request.lease is not None:
                 self._post(ResourcesGrantedEvent())
             return
-        request = self._request = Request(self._gang(owner), self._on_grant)
+        request = self._request = Request(self._gang(owner), self._on_grant, in_process=self._in_process)
         self._abandon = weakref.finalize(self, BROKER.abandon, request)
         self._abandon.atexit = False
         try:
@@ -255,13 +270,6 @@ class RunResources:
         BROKER.look()
         if request.lease is None:
             BROKER.check_wait(request)
-        if request.lease is None and in_worker():
-            raise EngineError(
-                f"a run inside a worker cannot wait for GPUs, since the outer run may hold them "
-                f"({BROKER.waits_for(request)}): "
-                "ask for fewer GPUs in the outer run, or set HEADWAY_SHARE_GPUS=1 to use GPUs that are in use"
-            )
-        if request.lease is None:
             self.look(time.monotonic())
 
     def num_available_workers(self) -> int:
@@ -305,7 +313,7 @@ class RunResources:
         elif self._scaling.elasticity_enabled:
             self.look_at = now + self._scaling.elastic_resize_monitor_interval_s
             self._could_launch = math.inf
-            BROKER.grow(self._request)
+            BROKER.grow(self._request, self._limit)
             self._announce_capacity()
 
     def _look_for_grant(self, request: Request, now: float) -> None:

@@ -113,13 +113,13 @@ def test_a_run_that_must_wait_looks_for_forgotten_runs_first() -> None:
 
 
 def test_a_request_that_fails_is_not_left_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = Asker(3, GPU=1)
+    other = OtherProgram(3)
     with monkeypatch.context() as patch:
         patch.setenv("HEADWAY_WORKER", "1")
         with pytest.raises(EngineError):
             Asker(4, GPU=1)
     assert Asker(1, GPU=1).granted, "an older request would come first"
-    first.resources.release()
+    other.end()
 
 
 def test_asking_again_confirms_what_is_held() -> None:
@@ -210,6 +210,26 @@ def test_a_run_inside_a_worker_does_not_wait_for_what_the_outer_run_holds(monkey
     assert Asker(1, GPU=1).granted
 
 
+def test_a_run_inside_an_inline_run_does_not_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    scaling = ScalingConfig(1, resources_per_worker={"licence": 2})
+    outer = RunResources(scaling, [].append, in_process=True)
+    made.append(outer)
+    outer.request("outer")
+    monkeypatch.setenv("HEADWAY_WORKER", "1")
+    with pytest.raises(EngineError, match=r"cannot wait for what the outer run may hold .*0 of 2 free \(outer: 2\)"):
+        Asker(1, licence=1)
+
+
+def test_a_run_inside_a_worker_waits_for_a_run_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWAY_WORKER", "1")
+    for needs in ({"licence": 2}, {"GPU": 4}):
+        first, second = Asker(1, "first", **needs), Asker(1, "second", **needs)
+        assert isinstance(second.events[0], ResourcesAwaitedEvent)
+        first.resources.release()
+        assert second.granted
+        second.resources.release()
+
+
 def test_parts_of_gpus_of_another_program_come_last() -> None:
     other = OtherProgram(0.5)
     parts = [Asker(1, GPU=0.5) for _ in range(4)]
@@ -290,6 +310,15 @@ def test_an_elastic_run_takes_what_is_free_and_grows() -> None:
     elastic.resources.look(time.monotonic())
     assert elastic.events[-1] == CapacityEvent(4)
     assert elastic.resources.num_available_workers() == 4
+
+
+def test_a_limited_run_does_not_grow_beyond_its_limit() -> None:
+    first, elastic = Asker(3, GPU=1), Asker((1, 4), GPU=1)
+    elastic.resources.limit(2)
+    first.resources.release()
+    elastic.resources.look(time.monotonic())
+    assert len(elastic.gpus) == 2
+    assert Asker(2, GPU=1).granted
 
 
 def test_a_limit_counts_whatever_is_free() -> None:
