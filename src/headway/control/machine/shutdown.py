@@ -301,7 +301,7 @@ def leave_now(run: MachineState, why: Leaving | Literal["abort"]) -> Step:
         case RunState.STOPPING:
             pass
         case RunState.WAITING:
-            run = in_attempt(run, workers=())
+            run = in_attempt(run, workers=(), stop=None)  # the failures of the closed attempt are recorded already
         case _:
             actions = (InterruptWorkers(), SetDeadline(GRACE_S))
     run, ended = conclude(_enter_stopping(run, why))

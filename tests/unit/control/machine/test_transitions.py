@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Any, TypeVar
 
+import pytest
+
 from headway.control.machine import transitions
 from headway.control.machine.events import (
     Action,
@@ -12,8 +14,12 @@ from headway.control.machine.events import (
     CommitCheckpoint,
     CommitDoneEvent,
     DropFiles,
+    EndRun,
     LaunchedEvent,
+    RecordRetry,
     RecordRound,
+    RunState,
+    ScheduleAttempt,
     SaveFinishedEvent,
     SendMessage,
 )
@@ -22,6 +28,7 @@ from headway.control.machine.retry_policy import RetryBudgets
 from headway.control.machine.state import MachineState
 from headway.core.checkpoints import Manifest, SavedCheckpoint, ValidationRecord
 from headway.core.messages import (
+    AbortEvent,
     AutosaveEnabled,
     FilesDiscarded,
     FilesStaged,
@@ -31,6 +38,7 @@ from headway.core.messages import (
     Report,
     SaveStarted,
     StopEvent,
+    TerminateEvent,
     ToController,
     WorkerExited,
 )
@@ -185,3 +193,25 @@ def test_staged_files_of_a_report_that_was_dropped_are_ignored() -> None:
     before = machine.run
     machine.says(0, FilesStaged(seq=1))
     assert (machine.run, machine.actions) == (before, ())
+
+
+@pytest.mark.parametrize(
+    ("event", "state"),
+    [
+        (TerminateEvent(), RunState.PREEMPTED),
+        (StopEvent(), RunState.STOPPED),
+        (AbortEvent(), RunState.ABORTED),
+    ],
+)
+def test_a_request_to_end_in_the_pause_before_a_retry_is_no_failure(event: Any, state: RunState) -> None:
+    machine = Machine(max_failures=-1)
+    machine.says(0, WorkerExited(code=-9))
+    while not machine.took(ScheduleAttempt):
+        machine.start()
+        machine.says(0, WorkerExited(code=-9))
+    [retry] = machine.took(RecordRetry)
+    assert len(retry.failures) == 1
+    machine.do(event)
+    assert machine.took(EndRun) == [EndRun(state)], "the failures were recorded with the retry"
+    machine.do(BeginEvent())
+    assert machine.run.state is state
