@@ -13,7 +13,6 @@ or from a worker that has exited are dropped. ``tests/exhaustive`` explores ever
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import PurePath
 from typing import assert_never
 
 from headway.control.machine.barrier import BarrierBroken, BarrierComplete, Barriers
@@ -81,7 +80,7 @@ from headway.control.machine.state import (
     with_worker,
 )
 from headway.core import phrases
-from headway.core.checkpoints import SavedCheckpoint, ValidationRecord
+from headway.core.checkpoints import SavedCheckpoint
 from headway.core.messages import (
     AbortEvent,
     AutosaveEnabled,
@@ -119,7 +118,7 @@ NOTICE_S = 30.0  # after a preemption notice without a deadline: to save and lea
 def step(run: MachineState, event: Event) -> Step:
     """Return the run after an event, and the actions to perform."""
     if run.state in ENDS:
-        return run, ()
+        return _record_validation(run, event) if isinstance(event, ValidationDoneEvent) else (run, ())
     run, actions = _dispatch(run, event)
     if not run.attempt.has_read:
         run, actions = _release_checkpoint(run, actions)
@@ -140,8 +139,8 @@ def _dispatch(run: MachineState, event: Event) -> Step:
             return _on_terminate(run)
         case CapacityEvent(num_workers=num_workers):
             return _fit_capacity(changed(run, capacity=num_workers))
-        case ValidationDoneEvent(path=path, validation=validation):
-            return _on_validation_done(run, path, validation)
+        case ValidationDoneEvent():
+            return _on_validation_done(run, event)
         case _:
             return _on_answer(run, event) if event.attempt == run.attempt.number else (run, ())
 
@@ -445,12 +444,18 @@ def _start_validation(run: MachineState, saved: SavedCheckpoint) -> Step:
     return changed(run, validating=run.validating | {saved.path}), (StartValidation(saved),)
 
 
-def _on_validation_done(run: MachineState, path: PurePath, validation: ValidationRecord) -> Step:
-    checkpoints, saved = run.checkpoints.on_validated(path, validation)
-    run = changed(run, checkpoints=checkpoints, validating=run.validating - {path})
+def _on_validation_done(run: MachineState, event: ValidationDoneEvent) -> Step:
+    run, record = _record_validation(run, event)
     run, retire = _retire(run)
     run, ended = _leave_validating(run)
-    return run, (RecordValidation(path, validation, saved), *retire, *ended)
+    return run, (*record, *retire, *ended)
+
+
+def _record_validation(run: MachineState, event: ValidationDoneEvent) -> Step:
+    """Record the end of a validation, even if the run has just ended: otherwise the next opening would repeat it."""
+    checkpoints, saved = run.checkpoints.on_validated(event.path, event.validation)
+    run = changed(run, checkpoints=checkpoints, validating=run.validating - {event.path})
+    return run, (RecordValidation(event.path, event.validation, saved),)
 
 
 def _leave_validating(run: MachineState) -> Step:

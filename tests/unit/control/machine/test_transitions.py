@@ -18,8 +18,10 @@ from headway.control.machine.events import (
     LaunchedEvent,
     RecordRetry,
     RecordRound,
+    RecordValidation,
     RunState,
     ScheduleAttempt,
+    ValidationDoneEvent,
     SaveFinishedEvent,
     SendMessage,
 )
@@ -33,6 +35,7 @@ from headway.core.messages import (
     FilesDiscarded,
     FilesStaged,
     FromWorker,
+    FunctionFailed,
     FunctionReturned,
     Ready,
     Report,
@@ -42,6 +45,7 @@ from headway.core.messages import (
     ToController,
     WorkerExited,
 )
+from headway.core.validation import ReportedCheckpointStatus
 
 A = TypeVar("A")
 
@@ -215,3 +219,20 @@ def test_a_request_to_end_in_the_pause_before_a_retry_is_no_failure(event: Any, 
     assert machine.took(EndRun) == [EndRun(state)], "the failures were recorded with the retry"
     machine.do(BeginEvent())
     assert machine.run.state is state
+
+
+def test_a_validation_that_ends_together_with_the_run_is_recorded() -> None:
+    machine = Machine()
+    machine.report(0, files=True)
+    checkpoint = saved(0, validation=ValidationRecord())
+    machine.do(CommitDoneEvent(1, 0, checkpoint))
+    machine.says(0, FunctionFailed(kind="ValueError", message="bad", traceback=""))
+    machine.says(0, WorkerExited(code=1))
+    assert machine.run.state is RunState.FAILED
+    done = ValidationRecord(status=ReportedCheckpointStatus.VALIDATED, metrics={"accuracy": 1.0})
+    machine.do(ValidationDoneEvent(checkpoint.path, done))
+    [record] = machine.actions
+    assert isinstance(record, RecordValidation)
+    assert record.saved is not None
+    assert (record.path, record.validation, record.saved.validation) == (checkpoint.path, done, done)
+    assert machine.run.state is RunState.FAILED
