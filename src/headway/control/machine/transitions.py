@@ -93,6 +93,7 @@ from headway.core.messages import (
     CheckpointQuery,
     DataStats,
     ExitAllowed,
+    FilesDiscarded,
     FilesStaged,
     FromWorker,
     FunctionFailed,
@@ -412,7 +413,9 @@ def _fit_capacity(run: MachineState) -> Step:
 def _on_commit_done(run: MachineState, seq: int, saved: SavedCheckpoint) -> Step:
     checkpoints, saved = run.checkpoints.on_committed(seq, saved)
     run, actions = _retire(changed(run, checkpoints=checkpoints))
-    messages = to_all(run, CheckpointCommitted(seq=seq, path=str(saved.path)))
+    gone = run.checkpoints.is_gone(saved.seq)  # the path may be removed at any time: no rank may read it
+    answer = FilesDiscarded(seq=seq) if gone else CheckpointCommitted(seq=seq, path=str(saved.path))
+    messages = to_all(run, answer)
     run, validate = _start_validation(run, saved)
     run, leave = leave_after_checkpoint(run)
     record = RecordCheckpoint(run.attempt.number, seq, saved)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import pytest
 
 from headway.control.machine import transitions
+from headway.control.machine.checkpoint_table import CheckpointTable, KeptCheckpoints
 from headway.control.machine.events import (
     Action,
     BeginEvent,
@@ -15,10 +16,13 @@ from headway.control.machine.events import (
     CommitDoneEvent,
     DropFiles,
     EndRun,
+    ExtendCheckpoint,
     LaunchedEvent,
+    OverdueEvent,
     RecordRetry,
     RecordRound,
     RecordValidation,
+    RetireCheckpoint,
     RunState,
     ScheduleAttempt,
     ValidationDoneEvent,
@@ -29,9 +33,11 @@ from headway.control.machine.report_rounds import GIVER_WINDOW, ROUND_WINDOW
 from headway.control.machine.retry_policy import RetryBudgets
 from headway.control.machine.state import MachineState
 from headway.core.checkpoints import Manifest, SavedCheckpoint, ValidationRecord
+from headway.core.config import CheckpointConfig
 from headway.core.messages import (
     AbortEvent,
     AutosaveEnabled,
+    CheckpointCommitted,
     FilesDiscarded,
     FilesStaged,
     FromWorker,
@@ -53,8 +59,10 @@ A = TypeVar("A")
 class Machine:
     """A machine whose first attempt is running, and the actions of its last step."""
 
-    def __init__(self, num_workers: int = 1, max_failures: int = 0) -> None:
-        self.run = MachineState(RetryBudgets(max_failures), (num_workers, num_workers))
+    def __init__(self, num_workers: int = 1, max_failures: int = 0, num_to_keep: int | None = None) -> None:
+        kept = KeptCheckpoints(config=CheckpointConfig(num_to_keep=num_to_keep))
+        table = CheckpointTable(kept)
+        self.run = MachineState(RetryBudgets(max_failures), (num_workers, num_workers), checkpoints=table)
         self.actions: tuple[Action, ...] = ()
         self.do(BeginEvent())
         self.start(num_workers)
@@ -236,3 +244,21 @@ def test_a_validation_that_ends_together_with_the_run_is_recorded() -> None:
     assert record.saved is not None
     assert (record.path, record.validation, record.saved.validation) == (checkpoint.path, done, done)
     assert machine.run.state is RunState.FAILED
+
+
+def test_a_rank_is_not_given_the_path_of_a_checkpoint_that_was_retired_meanwhile() -> None:
+    """Its late files are being added to a checkpoint when a newer one replaces it."""
+    machine = Machine(2, num_to_keep=1)
+    machine.report(0, files=True)
+    machine.do(OverdueEvent(1, 0))
+    machine.do(CommitDoneEvent(1, 0, saved(0, num_workers=2)))
+    assert machine.sent(CheckpointCommitted) != []
+    machine.report(1, files=True)
+    assert len(machine.took(ExtendCheckpoint)) == 1
+    for rank in (0, 1):
+        machine.report(rank, files=True)
+    machine.do(CommitDoneEvent(1, 1, saved(1, 0, 1, num_workers=2)))
+    assert [each.saved.seq for each in machine.took(RetireCheckpoint)] == [0]
+    machine.do(CommitDoneEvent(1, 0, saved(0, 0, 1, num_workers=2)))
+    assert machine.sent(CheckpointCommitted) == []
+    assert [rank for rank, _ in machine.sent(FilesDiscarded)] == [0, 1]
