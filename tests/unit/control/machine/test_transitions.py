@@ -24,10 +24,10 @@ from headway.control.machine.events import (
     RecordValidation,
     RetireCheckpoint,
     RunState,
-    ScheduleAttempt,
-    ValidationDoneEvent,
     SaveFinishedEvent,
+    ScheduleAttempt,
     SendMessage,
+    ValidationDoneEvent,
 )
 from headway.control.machine.report_rounds import GIVER_WINDOW, ROUND_WINDOW
 from headway.control.machine.retry_policy import RetryBudgets
