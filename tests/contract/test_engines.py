@@ -139,6 +139,22 @@ class ForgetsAttempts(FakeEngine):
         self._deliver([FromWorker(1, index, message)])
 
 
+class BlamesWorkersLaunchedMeanwhile(FakeEngine):
+    def _say(self, index: int, message: ToController) -> None:
+        attempt = self._attempt
+        super()._say(index, message)
+        if self._attempt != attempt:
+            super()._say(index, WorkerExited(code=-9))
+
+
+class BlamesTheReplacement(FakeEngine):
+    def launch(self, attempt: int, num_workers: int) -> None:
+        replaced = [index for index, worker in enumerate(self._workers) if worker.phase != "exited"]
+        super().launch(attempt, num_workers)
+        for index in replaced:
+            self._say(index, WorkerExited(code=-9))
+
+
 class NeverGrants(FakeEngine):
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -205,6 +221,8 @@ def test_the_fake_engine_fails_nothing(tmp_path: Path) -> None:
         (SwapsReports, {"test_messages_of_a_worker_keep_their_order"}),
         (ExitsBeforeItsLastMessage, ORDER),
         (ForgetsAttempts, {"test_an_engine_launches_again_and_again"}),
+        (BlamesWorkersLaunchedMeanwhile, {"test_a_launch_from_inside_deliver_gets_the_events_of_its_own_workers"}),
+        (BlamesTheReplacement, {"test_a_launch_replaces_running_workers_without_exits"}),
         (NeverGrants, ORDER),
         (LosesPosts, {"test_an_event_that_is_posted_before_open_is_not_lost"}),
         (RunsOnWhenKilled, {"test_killed_workers_exit_once_and_send_nothing_afterwards"}),

@@ -9,7 +9,8 @@ Other threads may use ``post`` and ``resources``. In addition to workers' messag
     resources.check() ─▶ resources.request() ─▶ open() ─▶ ResourcesGrantedEvent ─▶ launch() ─▶ … ─▶ close()
 
 - Workers are addressed by their index in the launch, 0 … n-1; only the controller deals with ranks.
-- Every launched worker gets exactly one ``WorkerExited``, after everything else it sent.
+- Every launched worker gets exactly one ``WorkerExited``, after everything else it sent. Workers that a newer launch
+  replaces get none, and the newer launch may happen inside ``deliver``.
 - Messages to a worker that has exited are dropped.
 
 ``headway.testing.contracts.engine`` contains the tests that every engine passes.

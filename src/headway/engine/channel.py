@@ -30,8 +30,9 @@ _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 class Channel:
     """The socket of one worker, and what is known about the worker."""
 
-    def __init__(self, index: int, connection: socket.socket) -> None:
+    def __init__(self, attempt: int, index: int, connection: socket.socket) -> None:
         connection.setblocking(False)
+        self.attempt = attempt
         self.index = index
         self.socket = connection
         self.pid: int | None = None  # None until Ready arrives
@@ -39,7 +40,7 @@ class Channel:
         self.tree: ProcessTree | None = None  # its processes, as the kernel sees them
         self.fault = ""  # a description of what was wrong with the worker
         self.is_cut_off = False  # whether the worker is killed because of that fault
-        self.exited = False  # whether its WorkerExited was delivered
+        self.exited = False  # whether its WorkerExited was delivered, or is not needed because of a newer launch
         self.rests_until: float | None = None  # until then its socket is not read
         self.must_end_by: float | None = None  # the worker is killed if it has not ended by then
         self.watched = 0  # the events that the selector watches for
@@ -130,8 +131,8 @@ class Channels:
     def all_exited(self) -> bool:
         return all(channel.exited for channel in self._channels)
 
-    def add(self, connection: socket.socket) -> None:
-        channel = Channel(len(self._channels), connection)
+    def add(self, attempt: int, connection: socket.socket) -> None:
+        channel = Channel(attempt, len(self._channels), connection)
         self._channels.append(channel)
         self._watch(channel)
 
@@ -222,8 +223,10 @@ class Channels:
         channel.close()
 
     def drop_all(self) -> None:
+        """Forget all workers: nothing more is delivered from them, even by a loop over them that is in progress."""
         for channel in self._channels:
             self.drop(channel)
+            channel.exited = True
         self._channels = []
 
 

@@ -47,7 +47,6 @@ class LocalEngine:
         self._inbox = Inbox()
         self.resources = RunResources(scaling, self._inbox.post)
         self._session: ForkSession | None = None
-        self._attempt = 0
         self._num_oom_kills: int | None = None  # the count when the workers were launched
         self._processes = ProcessTable()
         self._fork_server_due: float | None = None  # when it must have killed the workers that it was asked to kill
@@ -73,7 +72,6 @@ class LocalEngine:
     def launch(self, attempt: int, num_workers: int) -> None:
         if self._session is not None and not self._channels.all_exited:
             self._end_workers()
-        self._attempt = attempt
         self._fork_server_due = None
         self._num_oom_kills = hardware.num_oom_kills()
         self._channels.drop_all()
@@ -84,7 +82,7 @@ class LocalEngine:
                 for index in range(num_workers):
                     gpus = self.resources.gpus_of_workers[index : index + 1]
                     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-                    self._channels.add(ours)
+                    self._channels.add(attempt, ours)
                     with theirs:
                         fork = Fork(index=index, gpus=gpus[0] if gpus else ())
                         session.send(fork, [theirs.fileno(), self._inbox.fileno(), store])
@@ -161,7 +159,7 @@ class LocalEngine:
         if channel.pid is None:
             for ready in [message for message in messages if isinstance(message, Ready)]:
                 channel.pid, channel.stacks = ready.pid, ready.stacks
-        self._deliver([FromWorker(self._attempt, channel.index, message) for message in messages])
+        self._deliver([FromWorker(channel.attempt, channel.index, message) for message in messages])
 
     def _on_session(self, session: ForkSession, events: int) -> None:
         if session is not self._session:
@@ -170,25 +168,24 @@ class LocalEngine:
         if exited is not None:
             if exited.code is None:
                 self.resources.on_launch_failed(exited.index)
-            return self._on_exit(exited)
+            return self._on_exit(self._channels[exited.index], exited)
         self._close_session()  # the fork server has ended; the kernel ends its workers
         end_groups(self._channels.pids)  # ends what the workers started, for example loader processes
         for channel in self._channels:
-            self._on_exit(Exited(index=channel.index, reason="was killed with the process that forks workers"))
+            self._on_exit(channel, Exited(index=channel.index, reason="was killed with the process that forks workers"))
 
-    def _on_exit(self, exited: Exited) -> None:
+    def _on_exit(self, channel: Channel, exited: Exited) -> None:
         """Deliver the exit after everything else the worker sent, which may still be in its socket."""
-        channel = self._channels[exited.index]
-        if channel.exited:
-            return
         self._channels.read_all(channel)
+        if channel.exited:  # or its last messages caused a new launch
+            return
         reason = channel.fault if channel.is_cut_off or exited.code == LOST_EXIT_CODE else exited.reason
         before, now = self._num_oom_kills, hardware.num_oom_kills()
         out_of_memory = None if now is None or before is None else now > before
         self._channels.drop(channel)
         channel.exited = True
         message = WorkerExited(code=exited.code, reason=reason, out_of_memory=out_of_memory)
-        self._deliver([FromWorker(self._attempt, channel.index, message)])
+        self._deliver([FromWorker(channel.attempt, channel.index, message)])
 
     def _close_session(self) -> None:
         if self._session is not None:

@@ -273,6 +273,43 @@ class EngineContract:
             for index in range(self.num_workers):
                 assert len(driver.messages(index, attempt)) == 5
 
+    def test_a_launch_from_inside_deliver_gets_the_events_of_its_own_workers(self, drive: Drive) -> None:
+        driver = drive(fail)
+
+        def launch_after_the_last_exit(event: FromWorker) -> None:
+            exits = [driver.messages(index) for index in range(self.num_workers)]
+            if event.attempt == 1 and all(messages and isinstance(messages[-1], WorkerExited) for messages in exits):
+                driver.launch(2)
+
+        driver.on_message = launch_after_the_last_exit
+        driver.launch(1)
+        driver.pump_until_exit(2)
+        for attempt in (1, 2):
+            for index in range(self.num_workers):
+                kinds = [type(each) for each in driver.messages(index, attempt)]
+                assert kinds == [Ready, FunctionFailed, WorkerExited], f"worker {index} of launch {attempt}"
+
+    def test_a_launch_replaces_running_workers_without_exits(self, drive: Drive) -> None:
+        driver = drive(report_forever)
+        if driver.engine.in_process:
+            pytest.skip("a function in this process cannot be replaced")
+
+        def launch_at_the_first_report(event: FromWorker) -> None:
+            if event.attempt == 1 and isinstance(event.message, Report) and event.message.seq == 0:
+                driver.on_message = lambda event: None
+                driver.launch(2)
+
+        driver.on_message = launch_at_the_first_report
+        driver.launch(1)
+        workers = range(self.num_workers)
+        driver.pump_until(lambda: all(len(driver.messages(index, 2)) > 1 for index in workers), "reports of launch 2")
+        driver.engine.kill()
+        driver.pump_until_exit()
+        for attempt, num_exits in ((1, 0), (2, 1)):
+            for index in workers:
+                exits = [each for each in driver.messages(index, attempt) if isinstance(each, WorkerExited)]
+                assert len(exits) == num_exits, f"worker {index} of launch {attempt}"
+
     def test_messages_to_a_worker_that_has_exited_are_dropped(self, drive: Drive) -> None:
         driver = drive(report_twice)
         driver.launch()
