@@ -11,7 +11,7 @@ import contextlib
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -43,6 +43,7 @@ class Channel:
         self.exited = False  # whether its WorkerExited was delivered, or is not needed because of a newer launch
         self.rests_until: float | None = None  # until then its socket is not read
         self.must_end_by: float | None = None  # the worker is killed if it has not ended by then
+        self.report_due: float | None = None  # the fork server must report the exit of the killed worker by then
         self.watched = 0  # the events that the selector watches for
         self.only_metrics = False  # whether its last messages were just a few reports, which are not urgent
         self._frames = Frames()
@@ -103,6 +104,7 @@ class Channels:
         selector: The engine's selector; the data of each key is a function to call with the events.
         deliver: Called with a channel and the messages that arrived on it.
         kill: Kills a channel's worker.
+        give_up: Called with killed workers whose exits the fork server should have reported by now.
     """
 
     def __init__(
@@ -110,10 +112,12 @@ class Channels:
         selector: selectors.BaseSelector,
         deliver: Callable[[Channel, list[Any]], None],
         kill: Callable[[Channel], None],
+        give_up: Callable[[Sequence[Channel]], None],
     ) -> None:
         self._selector = selector
         self._deliver = deliver
         self._kill = kill
+        self._give_up = give_up
         self._channels: list[Channel] = []
 
     def __iter__(self) -> Iterator[Channel]:
@@ -125,7 +129,7 @@ class Channels:
     @property
     def pids(self) -> set[int]:
         """The processes of the workers that have not exited. Each leads a process group of everything it started."""
-        return {channel.pid for channel in self._channels if not channel.exited and channel.pid is not None}
+        return {channel.pid for channel in self._unexited() if channel.pid is not None}
 
     @property
     def all_exited(self) -> bool:
@@ -149,21 +153,27 @@ class Channels:
                 self.read(channel)
 
     def look(self, now: float) -> None:
-        """Read sockets that have rested and kill workers whose time is up."""
+        """Read sockets that have rested, kill workers whose time is up, and give up waiting for reports of exits."""
         for channel in self._channels:
             if channel.rests_until is not None and channel.rests_until <= now:
                 self.read(channel)
             if channel.must_end_by is not None and channel.must_end_by <= now and not channel.exited:
                 channel.must_end_by, channel.is_cut_off = None, True
                 self._kill(channel)
+        unreported = [each for each in self._unexited() if each.report_due is not None and each.report_due <= now]
+        if unreported:
+            self._give_up(unreported)
 
     def due(self) -> Iterator[float]:
         """Yield the times at which :meth:`look` is due."""
         for channel in self._channels:
             if channel.rests_until is not None:
                 yield channel.rests_until
-            if channel.must_end_by is not None and not channel.exited:
-                yield channel.must_end_by
+        for channel in self._unexited():
+            yield from (at for at in (channel.must_end_by, channel.report_due) if at is not None)
+
+    def _unexited(self) -> Iterator[Channel]:
+        return (channel for channel in self._channels if not channel.exited)
 
     def read_all(self, channel: Channel) -> None:
         """Read until the socket is empty."""

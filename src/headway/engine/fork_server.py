@@ -66,9 +66,9 @@ class Fork:
 
 @dataclass(frozen=True, kw_only=True)
 class Signal:
-    """Send a signal to a process of this session."""
+    """Send a signal to a process of this session, or to all of them (index None)."""
 
-    index: int
+    index: int | None
     number: int
 
 
@@ -197,7 +197,7 @@ class ForkServer:
                 self._fork(session, request, fds)
             case Signal(index=index, number=number):
                 for pid, (owner, worker) in self._workers.items():
-                    if owner is session and worker == index:
+                    if owner is session and index in (None, worker):
                         send_signal(pid, number)
             case other:
                 assert_never(other)

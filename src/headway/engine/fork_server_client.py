@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import atexit
 import contextlib
 import gc
@@ -25,6 +26,7 @@ from headway.engine.fork_server import (
     MESSAGE_BYTES,
     Exited,
     SessionRequest,
+    Signal,
     decoded_exit,
     encoded_request,
     in_fork_server,
@@ -32,6 +34,7 @@ from headway.engine.fork_server import (
 from headway.engine.reaper import children, sweep_shared_memory
 
 DYING_S = 0.2  # how long a process may take to exit after SIGKILL
+ENDING_S = 0.5  # how long a fork server may take to end before it, and then each of its reapers, is killed
 
 
 class ForkServerProcess:
@@ -68,6 +71,7 @@ class ForkServerProcess:
         self._pid: int | None = None
         self._owner = os.getpid()
         self.num_sessions = 0  # open sessions
+        self.is_retired = False  # whether it opens no further sessions; it is ended with its last one
 
     @property
     def pid(self) -> int | None:
@@ -87,25 +91,30 @@ class ForkServerProcess:
         return self._temporary.path
 
     @property
+    def is_ours(self) -> bool:
+        """Whether it was started by this process, not by one that this process was forked from."""
+        return self._owner == os.getpid()
+
+    @property
     def is_usable(self) -> bool:
-        """Whether it is running and was started by this process, not by one that this process was forked from."""
-        return self._owner == os.getpid() and self._process.poll() is None
+        """Whether it is ours and is running with both of its reapers."""
+        return self.is_ours and self._process.poll() is None
 
     def open_session(self) -> socket.socket:
+        """Open a session; raise OSError if it cannot take one, for example because it has stopped reading."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
-                socket.send_fds(self._control, [b"run"], [theirs.fileno()])
+                _send_now(self._control, b"run", [theirs.fileno()])
             except OSError:
                 ours.close()
                 raise
-        self.num_sessions += 1
         return ours
 
     def warm(self, modules: Sequence[str]) -> None:
         """Have it import these modules next, when there is time."""
         with contextlib.suppress(OSError):
-            self._control.send(json.dumps(list(modules)).encode())
+            self._control.send(json.dumps(list(modules)).encode(), socket.MSG_DONTWAIT)
 
     def kill(self) -> None:
         """Kill it; its reapers end what is left of its workers and then exit."""
@@ -114,17 +123,28 @@ class ForkServerProcess:
                 os.kill(self.pid or self._process.pid, signal.SIGKILL)
 
     def end(self) -> None:
-        if self._owner != os.getpid():
+        """End it and its workers. If it or a reaper is busy with a long import or stopped, they are killed."""
+        if not self.is_ours:
             self._control.close()
             return
         shut(self._control)
-        with contextlib.suppress(KeyboardInterrupt):
-            try:
-                self._process.wait(0.5)
-            except subprocess.TimeoutExpired:  # it is busy with a long import
-                self.kill()
-        self._process.wait()
+        for kill in (self.kill, self._kill_inner_reaper, self._process.kill, lambda: None):
+            with contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
+                self._process.wait(ENDING_S)
+                break
+            kill()
         self._temporary.remove()
+
+    def _kill_inner_reaper(self) -> None:
+        for pid in self.reaper_pids[1:]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _send_now(connection: socket.socket, data: bytes, fds: Sequence[int] = ()) -> None:
+    """Send a message; raise BlockingIOError if the other side has too many unread messages."""
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    connection.sendmsg([data], rights, socket.MSG_DONTWAIT)
 
 
 def _children_of(pids: Sequence[int]) -> list[int]:
@@ -185,7 +205,9 @@ def _wait_for(processes: Mapping[int, int], timeout_s: float) -> bool:
 
 # One fork server per set of preloaded modules; it lives as long as this process, so that later runs find it ready.
 _fork_servers: dict[tuple[str, ...], ForkServerProcess] = {}
-_guard = threading.Lock()
+_retired: list[ForkServerProcess] = []  # fork servers that were replaced while they had open sessions
+_guard = threading.Lock()  # held for this module's variables and for starting a fork server, not for ending one
+os.register_at_fork(after_in_child=_guard._at_fork_reinit)  # type: ignore[attr-defined]
 _also_warm: list[str] = []  # modules that this program's workers need for their data
 _program_ends = False
 
@@ -201,16 +223,32 @@ def fork_server_for(
         instead_of: A fork server that can no longer be used.
     """
     key = tuple(preload)
-    with _guard:
-        if _program_ends:
-            raise OSError("this program is ending")
-        found = _fork_servers.get(key)
-        if found is not None and found.is_usable and found is not instead_of:
-            return found
-        if found is not None:
-            found.end()
-        _fork_servers[key] = ForkServerProcess(preload, [*_also_warm, *warm])
-        return _fork_servers[key]
+    unused = None
+    try:
+        with _guard:
+            if _program_ends:
+                raise OSError("this program is ending")
+            found = _fork_servers.get(key)
+            if found is not None and (found is instead_of or not found.is_usable):
+                unused = _retire(found)
+            if key not in _fork_servers:
+                _fork_servers[key] = ForkServerProcess(preload, [*_also_warm, *warm])
+            return _fork_servers[key]
+    finally:
+        if unused is not None:
+            unused.end()
+
+
+def _retire(server: ForkServerProcess) -> ForkServerProcess | None:
+    """Take a fork server out of use; return it if it can be ended now, because no run of this process uses it."""
+    for key in [key for key, each in _fork_servers.items() if each is server]:
+        del _fork_servers[key]
+    server.is_retired = True
+    if server.num_sessions and server.is_ours:
+        if server not in _retired:
+            _retired.append(server)
+        return None
+    return server
 
 
 def also_warm(modules: Sequence[str]) -> None:
@@ -233,17 +271,29 @@ class ForkSession:
     def __init__(self, preload: Sequence[str], warm: Sequence[str]) -> None:
         self._server = fork_server_for(preload, warm)
         try:
-            self._socket = self._server.open_session()
+            self._socket = self._open()
         except OSError:  # a server that is ending may still look usable: use a new one
             self._server = fork_server_for(preload, warm, instead_of=self._server)
-            self._socket = self._server.open_session()
+            self._socket = self._open()
+
+    def _open(self) -> socket.socket:
+        with _guard:
+            if self._server.is_retired:
+                raise OSError("this fork server is ending")
+            opened = self._server.open_session()
+            self._server.num_sessions += 1
+            return opened
 
     def fileno(self) -> int:
         """Return the descriptor, which is readable when there is something to :meth:`receive`."""
         return self._socket.fileno()
 
     def send(self, request: SessionRequest, fds: Sequence[int] = ()) -> None:
-        socket.send_fds(self._socket, [encoded_request(request)], fds)
+        """Send a request. A signal is not sent (OSError) if the fork server has too many unread requests."""
+        if isinstance(request, Signal):
+            _send_now(self._socket, encoded_request(request))
+        else:
+            socket.send_fds(self._socket, [encoded_request(request)], fds)
 
     def receive(self) -> Exited | None:
         """Return the next exit; None if the fork server has ended."""
@@ -253,15 +303,19 @@ class ForkSession:
             data = b""
         return decoded_exit(data) if data else None
 
-    def kill_server_if_alone(self) -> None:
-        """Kill a fork server that does not respond, unless it also serves other sessions."""
-        if self._server.num_sessions == 1:
-            self._server.kill()
+    def close(self, *, replace_server: bool = False) -> None:
+        """Close the session; the fork server kills what is left of its processes.
 
-    def close(self) -> None:
-        """Close the session; the fork server kills what is left of its processes."""
+        ``replace_server``: the fork server does not respond, and later sessions must use a new one.
+        """
         shut(self._socket)
-        self._server.num_sessions -= 1
+        with _guard:
+            self._server.num_sessions -= 1
+            unused = _retire(self._server) if replace_server or self._server.is_retired else None
+            if unused in _retired:
+                _retired.remove(unused)
+        if unused is not None:
+            unused.end()
 
 
 def warm_up(preload: Sequence[str], warm: Sequence[str]) -> None:
@@ -300,3 +354,5 @@ def _end_all() -> None:
 def end_fork_servers() -> None:
     while _fork_servers:
         _fork_servers.popitem()[1].end()
+    while _retired:
+        _retired.pop().end()

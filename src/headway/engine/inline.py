@@ -112,11 +112,13 @@ class InlineEngine:
             self._deliver([AbortEvent()])
 
     def _wait(self, timeout_s: float | None) -> None:
-        if self.resources.look_at is not None:
-            wait_s = max(0.0, self.resources.look_at - time.monotonic())
+        look_at = self.resources.look_at  # other threads change it
+        if look_at is not None:
+            wait_s = max(0.0, look_at - time.monotonic())
             timeout_s = wait_s if timeout_s is None else min(wait_s, timeout_s)
         self.deliver_posted(timeout_s)
-        if self.resources.look_at is not None and self.resources.look_at <= time.monotonic():
+        look_at = self.resources.look_at
+        if look_at is not None and look_at <= time.monotonic():
             self.resources.look(time.monotonic())
 
     def _run(self) -> None:

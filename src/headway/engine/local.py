@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from headway.core.config import ScalingConfig
@@ -19,11 +20,11 @@ from headway.engine.fork_server import Exited, Fork, Signal
 from headway.engine.fork_server_client import ForkSession, end_groups
 from headway.engine.inbox import Inbox
 from headway.engine.one_shot_process import ForkedOneShotProcess
-from headway.engine.process_stats import OutsideStacks, ProcessStats, ProcessTable, ProcessTree
+from headway.engine.process_stats import OutsideStacks, ProcessStats, ProcessTable, ProcessTree, exit_code_of_zombie
 from headway.engine.resources import hardware
 from headway.engine.resources.broker import RunResources
 
-PATIENCE_S = 0.5  # how long the fork server may take to report the exits of workers that it was asked to kill
+PATIENCE_S = 0.5  # how long the fork server may take to report the exit of a worker that it was asked to kill
 DYING_S = 5.0  # how long a worker may take to exit after SIGKILL before its resources are released
 
 _READ = selectors.EVENT_READ
@@ -49,14 +50,12 @@ class LocalEngine:
         self._session: ForkSession | None = None
         self._num_oom_kills: int | None = None  # the count when the workers were launched
         self._processes = ProcessTable()
-        self._fork_server_due: float | None = None  # when it must have killed the workers that it was asked to kill
+        self._unreported: set[int] = set()  # workers of the latest launch whose exits the fork server did not report
 
     def open(self, deliver: Deliver) -> None:
         self._deliver = deliver
         self._selector = selectors.DefaultSelector()
-        self._channels = Channels(
-            self._selector, self._on_messages, kill=lambda channel: self._signal(channel, signal.SIGKILL)
-        )
+        self._channels = Channels(self._selector, self._on_messages, self._kill_worker, self._kill_without_fork_server)
         self._inbox.open()
         self._selector.register(self._inbox, _READ, self._on_wake_up)
         self._connect()
@@ -70,9 +69,8 @@ class LocalEngine:
         return self._session
 
     def launch(self, attempt: int, num_workers: int) -> None:
-        if self._session is not None and not self._channels.all_exited:
+        if self._session is not None and (self._unreported or not self._channels.all_exited):
             self._end_workers()
-        self._fork_server_due = None
         self._num_oom_kills = hardware.num_oom_kills()
         self._channels.drop_all()
         session = self._session or self._connect()
@@ -97,20 +95,26 @@ class LocalEngine:
         self._channels.send(index, message)
 
     def interrupt(self) -> None:
-        for channel in self._channels:
-            self._signal(channel, signal.SIGINT)
+        self._signal(signal.SIGINT)
 
     def kill(self) -> None:
-        for channel in self._channels:
-            self._signal(channel, signal.SIGKILL)
-        self._fork_server_due = time.monotonic() + PATIENCE_S
+        self._signal(signal.SIGKILL)
+        self._expect_exits(self._channels)
 
-    def _signal(self, channel: Channel, number: int) -> None:
+    def _kill_worker(self, channel: Channel) -> None:
+        self._signal(signal.SIGKILL, channel.index)
+        self._expect_exits([channel])
+
+    def _expect_exits(self, killed: Iterable[Channel]) -> None:
+        due = time.monotonic() + PATIENCE_S
+        for channel in killed:
+            channel.report_due = channel.report_due or due
+
+    def _signal(self, number: int, index: int | None = None) -> None:
+        """Have the fork server send a signal to one worker, or to all of them."""
         if self._session is not None:
-            try:
-                self._session.send(Signal(index=channel.index, number=int(number)))
-            except OSError:
-                return  # the fork server and its workers have ended
+            with contextlib.suppress(OSError):  # it has ended, with its workers, or does not respond
+                self._session.send(Signal(index=index, number=int(number)))
 
     def process_stats(self, index: int) -> ProcessStats | None:
         channel = self._channels[index]
@@ -129,7 +133,8 @@ class LocalEngine:
         self._inbox.post(event)
 
     def pump(self, timeout_s: float | None) -> None:
-        due = [*self._channels.due(), *(at for at in (self._fork_server_due, self.resources.look_at) if at is not None)]
+        look_at = self.resources.look_at  # other threads change it
+        due = [*self._channels.due(), *([] if look_at is None else [look_at])]
         if due:
             wait_s = max(0.0, min(due) - time.monotonic())
             timeout_s = wait_s if timeout_s is None else min(wait_s, timeout_s)
@@ -138,17 +143,20 @@ class LocalEngine:
             handle(events)
         now = time.monotonic()
         self._channels.look(now)
-        if self._fork_server_due is not None and self._fork_server_due <= now:
-            self._kill_without_fork_server()
-        if self.resources.look_at is not None and self.resources.look_at <= now:
+        look_at = self.resources.look_at
+        if look_at is not None and look_at <= now:
             self.resources.look(now)
 
-    def _kill_without_fork_server(self) -> None:
-        """Kill the workers directly, because the fork server is busy with a long import or stopped."""
-        self._fork_server_due = None
-        end_groups(self._channels.pids)
-        if self._session is not None and not self._channels.all_exited:
-            self._session.kill_server_if_alone()
+    def _kill_without_fork_server(self, unreported: Sequence[Channel]) -> None:
+        """Kill workers directly and report their exits: the fork server is busy with a long import, or is stopped."""
+        codes = {each.index: exit_code_of_zombie(each.pid) for each in unreported if each.pid is not None}
+        end_groups({each.pid for each in unreported if each.pid is not None})
+        self._unreported.update(each.index for each in unreported)
+        for channel in unreported:
+            code = codes.get(channel.index)
+            channel.is_cut_off = channel.is_cut_off and code is None  # otherwise it had ended before it was killed
+            reason = "was killed while the process that forks workers did not respond" if code is None else ""
+            self._on_exit(channel, Exited(index=channel.index, code=code, reason=reason))
 
     def _on_wake_up(self, events: int) -> None:
         posted = self._inbox.take()
@@ -166,6 +174,7 @@ class LocalEngine:
             return  # an event handled earlier closed it
         exited = session.receive()
         if exited is not None:
+            self._unreported.discard(exited.index)
             if exited.code is None:
                 self.resources.on_launch_failed(exited.index)
             return self._on_exit(self._channels[exited.index], exited)
@@ -190,8 +199,9 @@ class LocalEngine:
     def _close_session(self) -> None:
         if self._session is not None:
             self._selector.unregister(self._session)
-            self._session.close()
+            self._session.close(replace_server=bool(self._unreported))
             self._session = None
+        self._unreported = set()
 
     def _end_workers(self) -> None:
         """Close the session, so that the fork server kills what is left of its workers, and wait for their end."""

@@ -161,6 +161,15 @@ class ProcessTree:
         return ProcessStats(state, cpu_s, delay_s, self._all_s, self._tree_s, waits_in, self._moved_bytes)
 
 
+def exit_code_of_zombie(pid: int) -> int | None:
+    """Return the exit code of a process that has ended but was not reaped; None if it has not ended, or was reaped."""
+    try:
+        fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return os.waitstatus_to_exitcode(int(fields[-1])) if fields[0] == "Z" else None
+
+
 def _waits_in(pid: int) -> str:
     try:
         return _read(f"/proc/{pid}/wchan").strip("0\n")

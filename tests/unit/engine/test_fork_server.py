@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +14,7 @@ import pytest
 
 import headway.data
 from headway.engine import fork_server, fork_server_client
+from support import is_gone, wait_until
 
 
 def made(monkeypatch: pytest.MonkeyPatch, **state: Any) -> fork_server.ForkServer:
@@ -51,3 +54,14 @@ def test_a_fork_server_without_a_driver_exits_silently() -> None:
     arguments = [sys.executable, "-c", code, json.dumps({"driver": ended.pid})]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["outer", "inner"])
+def test_a_fork_server_with_a_stopped_reaper_can_be_ended(number: int) -> None:
+    server = fork_server_client.ForkServerProcess((), ())
+    wait_until(lambda: server.pid is not None)
+    processes = [server.pid, *server.reaper_pids]
+    os.kill(server.reaper_pids[number], signal.SIGSTOP)
+    server.end()
+    wait_until(lambda: all(pid is not None and is_gone(pid) for pid in processes))
+    assert not server.directory.exists()
