@@ -56,7 +56,7 @@ ELSEWHERE = {
     "trainer_resources": "the controller runs in your own process and needs no resources",
     "checkpoint_frequency": "call report(metrics, checkpoint=...) as often as you like",
     "checkpoint_at_end": "call report(metrics, checkpoint=...) at the end of your function",
-    "config": "pass the training function's parameters in train_loop_config",
+    "config": "use train_loop_config for the arguments of the training function",
 }
 
 
