@@ -62,9 +62,9 @@ def test_a_checkpoint_that_turns_out_to_cross_another_is_withdrawn(
             with tempfile.TemporaryDirectory() as folder:
                 train.report({}, save(folder, a="a") if step == rank else None)
 
-    with pytest.raises(train.TrainingFailedError, match="ranks 0 and 1 saved checkpoint 1 in different reports"):
+    with pytest.raises(train.TrainingFailedError, match="ranks 0 and 1 saved checkpoint 0 in different reports"):
         fit(train_func, 2, config={"journal": str(tmp_path / "run/events.jsonl")}, name="run", storage_path=tmp_path)
-    assert "the checkpoint of report 0 is withdrawn: ranks 0 and 1 saved checkpoint 1 in" in capfd.readouterr().err
+    assert "the checkpoint of report 0 is withdrawn: ranks 0 and 1 saved checkpoint 0 in" in capfd.readouterr().err
     assert not list(tmp_path.glob("run/checkpoints/checkpoint_*")), "it cannot be resumed from"
 
 
