@@ -56,11 +56,10 @@ class Broker:
     """The queue, which grants requests in order. Any thread may call it; the releasing thread announces the grants."""
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
         self._forget()
 
     def _forget(self) -> None:
-        self._pid = os.getpid()
+        self._guard = threading.Lock()
         self._waiting: list[Request] = []
         self._granted: list[Request] = []
         self._abandoned: collections.deque[Request] = collections.deque()
@@ -68,21 +67,26 @@ class Broker:
 
     def request(self, request: Request) -> None:
         """Join the queue. The request is granted immediately if possible."""
+        if request.gang.gpus_per_worker:
+            hardware.gpu_uuids()  # slow at first, so not while the lock is held
         with self._guard:
-            if self._pid != os.getpid():  # this process was forked by the user, and the leases belong to the parent
-                self._locks.abandon()
-                self._forget()
             self._waiting.append(request)
         self.look()
 
     def release(self, request: Request) -> None:
         """Leave the queue or release the lease."""
         with self._guard:
-            if self._pid != os.getpid():
-                return
             self._remove(request)
         with contextlib.suppress(HeadwayError):  # it concerns a run that waits, not the one that releases
             self.look()  # also unlocks GPUs that are no longer in use
+
+    def on_fork(self) -> None:
+        """Forget everything in a process that the user forked, because the leases belong to its parent.
+
+        Another thread of the parent may have held the lock, so the lock is replaced.
+        """
+        self._locks.abandon()
+        self._forget()
 
     def abandon(self, request: Request) -> None:
         """Release a lease whose run was garbage-collected without a release.
@@ -214,6 +218,7 @@ def _shares_gpus(gang: Gang) -> bool:
 
 
 BROKER = Broker()  # one per process
+os.register_at_fork(after_in_child=BROKER.on_fork)
 
 
 class RunResources:

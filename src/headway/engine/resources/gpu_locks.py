@@ -10,7 +10,6 @@ With ``HEADWAY_SHARE_GPUS=1``, all GPUs are available, including those in use.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import os
 import re
@@ -21,6 +20,7 @@ from collections.abc import Container, Iterable
 from headway.core.environment import memory_folder
 from headway.core.errors import EngineError
 from headway.core.process.title import of_driver
+from headway.engine.resources import hardware
 
 
 class GpuLocks:
@@ -119,17 +119,8 @@ def _identity(gpu: str) -> str:
     """Return a name of the GPU that all programs agree on, even in containers that number their GPUs from 0."""
     if not gpu.isdigit():
         return gpu
-    with contextlib.suppress(OSError, AttributeError):
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-        handle, uuid = ctypes.c_void_p(), ctypes.create_string_buffer(96)
-        if nvml.nvmlInit_v2() == 0:
-            try:
-                found = nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(int(gpu)), ctypes.byref(handle)) == 0
-                if found and nvml.nvmlDeviceGetUUID(handle, uuid, ctypes.c_uint(96)) == 0:
-                    return uuid.value.decode(errors="replace")
-            finally:
-                nvml.nvmlShutdown()
-    return f"number-{gpu}"
+    uuids = hardware.gpu_uuids()
+    return (uuids[int(gpu)] if int(gpu) < len(uuids) else "") or f"number-{gpu}"
 
 
 def _locked(gpu: str, mode: int) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import socket
 from pathlib import Path
@@ -40,20 +41,38 @@ def gpus() -> list[str]:
     """Return the GPUs, as CUDA_VISIBLE_DEVICES would name them."""
     chosen = visible_gpus()
     if chosen is None:
-        return [str(i) for i in range(_num_gpus())]
+        return [str(i) for i in range(len(gpu_uuids()))]
     return [] if "-1" in chosen else chosen
 
 
-def _num_gpus() -> int:
+def gpu_uuids() -> tuple[str, ...]:
+    """Return the UUID of each GPU of this machine, or "" if it has none; without a driver, there are no GPUs."""
     try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return 0
+        return _found_gpu_uuids()
+    except (OSError, AttributeError):
+        return ()
+
+
+@functools.cache  # the driver may take a second for this; an error is not cached
+def _found_gpu_uuids() -> tuple[str, ...]:
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
     count = ctypes.c_uint(0)
-    if nvml.nvmlInit_v2() != 0 or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
-        return 0
-    nvml.nvmlShutdown()
-    return count.value
+    if nvml.nvmlInit_v2() != 0:
+        raise OSError("the GPU driver cannot be reached")
+    try:
+        if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
+            raise OSError("the GPU driver does not respond")
+        return tuple(_uuid(nvml, index) for index in range(count.value))
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _uuid(nvml: ctypes.CDLL, index: int) -> str:
+    handle, uuid = ctypes.c_void_p(), ctypes.create_string_buffer(96)
+    found = nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)) == 0
+    if found and nvml.nvmlDeviceGetUUID(handle, uuid, ctypes.c_uint(96)) == 0:
+        return uuid.value.decode(errors="replace")
+    return ""
 
 
 def threads_per_worker(scaling: ScalingConfig, num_workers: int) -> int | None:

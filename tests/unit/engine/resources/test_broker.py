@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -350,6 +351,29 @@ def test_a_request_after_a_release_starts_afresh() -> None:
     assert asker.events == [announced]
     holder.resources.release()
     assert asker.resources.num_available_workers() == 2
+
+
+def test_a_process_that_is_forked_while_another_thread_looks_can_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_looking, may_end = threading.Event(), threading.Event()
+
+    def slow_num_cpus() -> int:
+        is_looking.set()
+        may_end.wait()
+        return 8
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.hardware, "num_cpus", slow_num_cpus)
+        thread = threading.Thread(target=lambda: Asker(1, CPU=1))
+        thread.start()
+        is_looking.wait()
+    if (pid := os.fork()) == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+        signal.alarm(10)
+        os._exit(0 if Asker(1).granted else 1)
+    may_end.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_a_forked_process_holds_nothing() -> None:
