@@ -25,7 +25,7 @@ from headway.core.config import ScalingConfig
 from headway.core.environment import in_worker, logical_resources, outer_ranks, shares_gpus
 from headway.core.errors import ConfigError, EngineError, HeadwayError
 from headway.core.messages import CapacityEvent, ResourcesAwaitedEvent, ResourcesGrantedEvent
-from headway.engine.resources import allocation, hardware
+from headway.engine.resources import allocation, hardware, worker_limits
 from headway.engine.resources.allocation import Allocation, Gang, ResourceInventory, ResourceLease
 from headway.engine.resources.gpu_locks import GpuLocks
 
@@ -251,6 +251,9 @@ class RunResources:
                 f"placement_strategy='STRICT_SPREAD' needs {self._scaling.min_workers} machines, this is one: "
                 "use 'SPREAD'"
             )
+        limit, least = worker_limits.tightest_limit(), self._scaling.min_workers
+        if not self._in_process and least > limit.max_workers:
+            raise ConfigError(limit.refusal(least))
         gang = self._gang("")
         allocation.check(gang, inventory(gang))
 
@@ -347,4 +350,5 @@ class RunResources:
 
     def _gang(self, owner: str) -> Gang:
         gang = Gang.of(self._scaling, owner)
-        return replace(gang, max_workers=1) if self._in_process else gang
+        most = 1 if self._in_process else max(gang.min_workers, worker_limits.tightest_limit().max_workers)
+        return replace(gang, max_workers=min(gang.max_workers, most))
