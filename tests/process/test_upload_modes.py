@@ -158,7 +158,7 @@ def test_a_vanished_source_is_an_error_and_never_an_empty_checkpoint(
         train.report({}, train.Checkpoint(folder), checkpoint_upload_mode=ASYNC)
 
     with pytest.raises(
-        train.TrainingFailedError, match=r"contains no files|could not be moved aside|is not a directory"
+        train.TrainingFailedError, match=r"contains no files|could not be saved|is not a directory"
     ):
         fit(train_func, storage_path=tmp_path, name="run")
     [kept] = RunReader.at(tmp_path / "run").checkpoints()
@@ -238,6 +238,49 @@ def test_files_moved_by_an_unfinished_report_are_put_back(tmp_path: Path, elsewh
     fit(train_func, storage_path=tmp_path / "runs", max_failures=1)
     assert sorted(os.listdir(folder)) == ["a", "b", "c"]
     assert os.listdir(elsewhere) == ["mine"]
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_moved_files_of_a_dropped_checkpoint_are_given_back(
+    across: bool, tmp_path: Path, elsewhere: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Rank 0's report has returned when rank 1, which has saved before, is killed before it saves again."""
+    mine = elsewhere if across else tmp_path
+
+    def train_func() -> None:
+        rank = train.get_context().get_world_rank()
+        for step in range(2):
+            folder = mine / f"{rank}-{step}"
+            folder.mkdir()
+            if (rank, step) == (1, 1):
+                wait_until(lambda: (tmp_path / "reported").exists())
+                os.kill(os.getpid(), signal.SIGKILL)
+            save(folder, step=str(step))
+            train.report({"step": step}, train.Checkpoint(folder), delete_local_checkpoint_after_upload=True)
+        (tmp_path / "reported").touch()
+        time.sleep(60)
+
+    with pytest.raises(train.TrainingFailedError) as failed:
+        fit(train_func, 2, storage_path=tmp_path / "runs")
+    assert [each.keys() for each in contents(failed.value.result)] == [{"step"}]
+    assert (mine / "0-1/step").read_text() == "1"
+    text = "the files of rank 0 for report 1, which did not become a checkpoint, were moved back to"
+    assert f"{text} {mine / '0-1'}" in capfd.readouterr().err
+
+
+def test_moved_files_whose_checkpoint_name_is_taken_are_given_back(tmp_path: Path) -> None:
+    def train_func() -> None:
+        if train.get_checkpoint() is None:
+            for step in range(2):
+                folder = tmp_path / str(step)
+                folder.mkdir()
+                save(folder, step=str(step))
+                train.report({}, train.Checkpoint(folder), checkpoint_dir_name="best", checkpoint_upload_mode=ASYNC)
+
+    with pytest.raises(train.TrainingFailedError, match="already exists: give each checkpoint its own name"):
+        fit(train_func, storage_path=tmp_path / "runs", name="run")
+    assert len(contents(fit(train_func, storage_path=tmp_path / "runs", name="run"))) == 1
+    assert (tmp_path / "1/step").read_text() == "1"
 
 
 @pytest.mark.parametrize("mode", ["SYNC", "ASYNC", "NO_UPLOAD"])

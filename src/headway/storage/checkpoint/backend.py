@@ -57,7 +57,7 @@ class CheckpointBackend(Protocol):
         """Complete the save of a worker that died during an upload; False if its files no longer exist."""
 
     def clear(self, attempt: int, seq: int, rank: int, folder: str | None) -> None:
-        """Remove files of a rank that will not become a checkpoint.
+        """Remove files of a rank that will not become a checkpoint. Moved ones are given back, and a line says where.
 
         Args:
             attempt: Number of the attempt.
@@ -67,7 +67,7 @@ class CheckpointBackend(Protocol):
         """
 
     def sweep(self, attempt: int, names: Collection[str], keep: Collection[int] = ()) -> None:
-        """Remove uncommitted files of an attempt.
+        """Remove uncommitted files of an attempt. Moved ones are given back, and a line says where.
 
         Args:
             attempt: Number of the attempt, which has ended.
@@ -144,12 +144,17 @@ class LocalCheckpointBackend:
 
     def clear(self, attempt: int, seq: int, rank: int, folder: str | None) -> None:
         self.fence()
-        Slot(self.root, attempt, seq, rank).clear()
+        slot = Slot(self.root, attempt, seq, rank)
+        for handoff in background_handoff.pending(self.root, self._key, attempt):
+            if handoff.slot(self.root) == slot:
+                background_handoff.log_given_back(self.root, handoff)
+        slot.clear()
 
     def sweep(self, attempt: int, names: Collection[str], keep: Collection[int] = ()) -> None:
         self.fence()
         for handoff in background_handoff.pending(self.root, self._key, attempt):
-            background_handoff.undo(self.root, handoff)
+            if handoff.seq not in keep:
+                background_handoff.log_given_back(self.root, handoff)
         staging.sweep(self.root, attempt, keep)
 
     @property

@@ -105,6 +105,8 @@ def commit(run: Path, what: CommitRequest, signer: Signer | None = None) -> Save
     whole = final if note is not None and note.adopted else slots[0].folder
     if whole.is_symlink():
         raise StorageError(f"{whole} is a link, and Headway writes only inside a run's directory: remove it")
+    if whole != final:
+        _check_free(final)  # before anything is merged
     remove_json(whole / layout.MANIFEST)  # of an interrupted commit
     if whole == final:
         replace_links(whole)  # staged copies have none
@@ -118,7 +120,7 @@ def commit(run: Path, what: CommitRequest, signer: Signer | None = None) -> Save
     write_manifest(whole, manifest)
     publish(whole, final)
     for slot in slots:
-        slot.clear()
+        slot.on_committed()
     return SavedCheckpoint(final, manifest, clashes, validation=validation)
 
 
@@ -152,14 +154,18 @@ def _check_slots(slots: Sequence[Slot]) -> None:
         raise StorageError(f"the ranks gave this checkpoint different names: {names}")
 
 
+def _check_free(final: Path) -> None:
+    if os.path.lexists(final):
+        raise StorageError(f"a directory {final.name} already exists: give each checkpoint its own name")
+
+
 def publish(whole: Path, final: Path) -> None:
     """Rename a directory with a manifest to its final path, which makes it a checkpoint, and flush the parent.
 
     An adopted directory already has its final path.
     """
     if whole != final:
-        if os.path.lexists(final):
-            raise StorageError(f"a directory {final.name} already exists: give each checkpoint its own name")
+        _check_free(final)
         durable_fs.move(whole, final)
     durable_fs.flush(final.parent)
 
@@ -184,7 +190,7 @@ def extend(path: Path, late: Slot, signer: Signer | None = None) -> SavedCheckpo
     durable_fs.exchange(whole, path)
     durable_fs.flush(path.parent)
     durable_fs.remove(known)
-    late.clear()
+    late.on_committed()
     return SavedCheckpoint(path, larger, clashes, validation=validation)
 
 

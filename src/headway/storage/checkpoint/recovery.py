@@ -16,7 +16,7 @@ import errno
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -119,6 +119,8 @@ def recover(run: Path, *, crashed: bool, signer: Signer | None = None) -> Recove
     begun = _finish_handoffs(run, signer.key) if signer is not None else ()
     notes = [*begun, *_finish_renames(run), *_use_complete_saves(run, signer)]
     notes += restore_reports(run, committed(run))
+    if signer is not None:
+        notes += settle_handoffs(run, background_handoff.pending(run, signer.key), committed(run))
     notes += _rescue(run)
     staging.sweep(run)
     notes += _set_damaged_aside(run, crashed=crashed)
@@ -139,8 +141,32 @@ def restore_reports(run: Path, kept: Sequence[SavedCheckpoint]) -> Iterator[str]
 
 
 def _finish_handoffs(run: Path, key: Key) -> Iterator[str]:
-    for handoff in background_handoff.pending(run, key):
+    for handoff in open_handoffs(run, background_handoff.pending(run, key), committed(run)):
         yield from finish_or_undo(run, handoff, lambda handoff: background_handoff.finish(run, handoff, key))
+
+
+def open_handoffs(run: Path, handoffs: Iterable[Handoff], kept: Sequence[SavedCheckpoint]) -> list[Handoff]:
+    """The hand-offs whose files are not in a checkpoint yet. The others are ended.
+
+    Args:
+        run: The run's directory on this machine.
+        handoffs: Its pending hand-offs.
+        kept: Its good checkpoints.
+    """
+    stored = {(*saved.manifest.round, rank) for saved in kept for rank in saved.manifest.ranks}
+    remaining = []
+    for handoff in handoffs:
+        if (handoff.attempt, handoff.seq, handoff.rank) in stored:
+            background_handoff.end(run, handoff)
+        else:
+            remaining.append(handoff)
+    return remaining
+
+
+def settle_handoffs(run: Path, handoffs: Iterable[Handoff], kept: Sequence[SavedCheckpoint]) -> Iterator[str]:
+    """Give back moved files that have not become part of a checkpoint; messages about them. Arguments as above."""
+    for handoff in open_handoffs(run, handoffs, kept):
+        yield from background_handoff.give_back(run, handoff)
 
 
 def _rescue(run: Path) -> Iterator[str]:
@@ -165,17 +191,17 @@ def finish_or_undo(run: Path, handoff: Handoff, finish: Callable[[Handoff], bool
     try:
         if finish(handoff):
             return
-        where = background_handoff.undo(run, handoff)
-        if where != handoff.source:
+        where = background_handoff.withdraw(run, handoff)
+        if where not in (None, handoff.source):
             yield f"{what} could not be moved back to {handoff.source}: they are in {where}"
     except (OSError, StorageError) as error:
-        handoff.slot(run).clear()
+        durable_fs.remove(handoff.slot(run).part)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise StorageError(
                 f"{what} do not fit on the disk: {error}; they are in {handoff.aside}: free space and try again"
             ) from error
-        where = background_handoff.undo(run, handoff)
-        yield f"{what} could not be stored and were moved back to {where}: {error}"
+        where = background_handoff.withdraw(run, handoff)
+        yield f"{what} could not be stored{f' and were moved back to {where}' if where else ''}: {error}"
 
 
 def _finish_renames(run: Path) -> Iterator[str]:

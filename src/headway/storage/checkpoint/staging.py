@@ -4,6 +4,7 @@
 .staging/3.17.rank-0.part/     being copied
 .staging/3.17.rank-0.json      the rank's note: its metrics, names and positions
 .staging/3.17.rank-0/          complete: all files of rank 0 for report 17 of attempt 3
+.staging/3.17.rank-0.handoff   these files were moved out of the user's directory: see background_handoff.py
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from headway.storage.checkpoint.manifest import read_manifest
 from headway.storage.fs_ops import has_links, read_small
 from headway.storage.run import layout
 
+HANDOFF = ".handoff"
+
 
 @dataclass(frozen=True, order=True)
 class Slot:
@@ -53,10 +56,19 @@ class Slot:
     def note(self) -> Path:
         return self.folder.with_name(f"{self.folder.name}.json")
 
+    @property
+    def handoff(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}{HANDOFF}")
+
     def clear(self) -> None:
         """Remove the files, the note first, because without a note the rest is not mistaken for a complete save."""
         for path in (self.note, self.folder, self.part):
             durable_fs.remove(path)
+
+    def on_committed(self) -> None:
+        """Remove what is left of a committed save, the record of moved files first: they are not given back."""
+        durable_fs.remove(self.handoff)
+        self.clear()
 
 
 @dataclass(frozen=True)
@@ -213,8 +225,11 @@ def stage(source: Path, slot: Slot, note: Note, key: Key | None = None, *, given
 
 
 def inventory_of(source: Path, slot: Slot, note: Note) -> Inventory:
-    """The current content of a rank's directory."""
-    return Inventory.of(source, leave_out=slot.run, shared=note.world_size > 1)
+    """The current content of a rank's directory. StorageError if it cannot be listed."""
+    try:
+        return Inventory.of(source, leave_out=slot.run, shared=note.world_size > 1)
+    except OSError as error:
+        raise StorageError(f"the checkpoint of report {slot.seq} could not be saved: {error}") from error
 
 
 def check_any(found: Inventory, source: Path) -> None:

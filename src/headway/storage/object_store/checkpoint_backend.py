@@ -6,7 +6,7 @@ renames: an incomplete checkpoint is a directory without a manifest, which no re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
@@ -17,7 +17,14 @@ from headway.storage.checkpoint.background_handoff import Handoff
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.commit import CommitRequest, Signer
 from headway.storage.checkpoint.manifest import parse_manifest
-from headway.storage.checkpoint.recovery import Recovered, Survey, finish_or_undo, restore_reports
+from headway.storage.checkpoint.recovery import (
+    Recovered,
+    Survey,
+    finish_or_undo,
+    open_handoffs,
+    restore_reports,
+    settle_handoffs,
+)
 from headway.storage.checkpoint.validation_record import validation_bytes
 from headway.storage.object_store import download_cache, recovery
 from headway.storage.object_store.base import ObjectStore
@@ -52,10 +59,18 @@ class ObjectStoreCheckpointBackend:
         return self.store.url
 
     def commit(self, what: CommitRequest) -> SavedCheckpoint:
-        return StoreCommit(self.store, self.fence, self.signer).commit(what)
+        saved = StoreCommit(self.store, self.fence, self.signer).commit(what)
+        self._end_handoffs(saved)
+        return saved
 
     def extend(self, path: PurePath, attempt: int, seq: int, rank: int) -> SavedCheckpoint:
-        return StoreCommit(self.store, self.fence, self.signer).extend(path, attempt, seq, rank)
+        saved = StoreCommit(self.store, self.fence, self.signer).extend(path, attempt, seq, rank)
+        self._end_handoffs(saved)
+        return saved
+
+    def _end_handoffs(self, saved: SavedCheckpoint) -> None:
+        if self.home is not None:
+            open_handoffs(self.home, self._handoffs(saved.manifest.attempt), [saved])
 
     def discard(self, path: PurePath) -> None:
         """Delete a checkpoint, its manifest first, so that readers never see a part of it."""
@@ -82,15 +97,20 @@ class ObjectStoreCheckpointBackend:
         for handoff in self._handoffs(attempt):
             if (handoff.seq, handoff.rank) == (seq, rank):
                 return self._finish(handoff)
+        return self._is_uploaded(attempt, seq, rank)
+
+    def _is_uploaded(self, attempt: int, seq: int, rank: int) -> bool:
         return note_key(attempt, seq, rank) in self.store.sizes(folder_key(layout.STAGING))
 
     def _finish(self, handoff: Handoff) -> bool:
         assert self.signer is not None
         assert self.home is not None
-        if not background_handoff.is_available(handoff):
-            return False
-        send(RankUpload.of(self.store, handoff, self.signer.key), handoff.note)
-        background_handoff.end(self.home, handoff)
+        if not self._is_uploaded(handoff.attempt, handoff.seq, handoff.rank):
+            if not background_handoff.is_available(handoff):
+                return False
+            send(RankUpload.of(self.store, handoff, self.signer.key), handoff.note)
+        if handoff.scratch:
+            background_handoff.end(self.home, handoff)
         return True
 
     def _handoffs(self, attempt: int | None = None) -> Iterator[Handoff]:
@@ -101,16 +121,20 @@ class ObjectStoreCheckpointBackend:
     def clear(self, attempt: int, seq: int, rank: int, folder: str | None) -> None:
         """Delete files that will not become a checkpoint."""
         self.fence()
+        self._give_back([handoff for handoff in self._handoffs(attempt) if (handoff.seq, handoff.rank) == (seq, rank)])
         self.store.delete([note_key(attempt, seq, rank), begun_key(attempt, seq, rank)])
         if folder is not None and layout.MANIFEST not in (found := self.store.at(folder_key(folder)).sizes()):
             self.store.at(folder_key(folder)).delete(found)
 
     def sweep(self, attempt: int, names: Collection[str], keep: Collection[int] = ()) -> None:
         self.fence()
-        for handoff in self._handoffs(attempt):
-            assert self.home is not None
-            background_handoff.undo(self.home, handoff)
+        self._give_back([handoff for handoff in self._handoffs(attempt) if handoff.seq not in keep])
         recovery.sweep(self.store, attempt, names, keep)
+
+    def _give_back(self, handoffs: Iterable[Handoff]) -> None:
+        for handoff in handoffs:
+            assert self.home is not None
+            background_handoff.log_given_back(self.home, handoff)
 
     def survey(self) -> Survey:
         return recovery.survey(self.store)
@@ -133,9 +157,15 @@ class ObjectStoreCheckpointBackend:
         home = self.home
         if home is None:
             return recovery.recover(self, crashed=crashed)
-        begun = [note for handoff in self._handoffs() for note in finish_or_undo(home, handoff, self._finish)]
+        begun = [note for handoff in self._open_handoffs(home) for note in finish_or_undo(home, handoff, self._finish)]
         recovered = recovery.recover(self, crashed=crashed)
-        return replace(recovered, notes=[*begun, *recovered.notes, *restore_reports(home, recovered.kept)])
+        ended = settle_handoffs(home, self._handoffs(), recovered.kept)
+        return replace(recovered, notes=[*begun, *recovered.notes, *restore_reports(home, recovered.kept), *ended])
+
+    def _open_handoffs(self, home: Path) -> list[Handoff]:
+        """The hand-offs whose files are not in a checkpoint yet, which are few: usually no checkpoint is read."""
+        pending = [*self._handoffs()]
+        return open_handoffs(home, pending, self.survey().kept) if pending else []
 
     def next_number(self) -> int:
         """The next number; far above the former owner's if that may still be uploading."""

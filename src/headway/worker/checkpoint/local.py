@@ -11,7 +11,7 @@ from pathlib import Path
 from headway.core.config import CheckpointUploadMode
 from headway.core.errors import StorageError
 from headway.core.security.signing import Key
-from headway.storage.checkpoint import background_handoff, file_inventory
+from headway.storage.checkpoint import background_handoff
 from headway.storage.checkpoint.background_handoff import Handoff
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.staging import (
@@ -96,32 +96,27 @@ class DirectorySaver:
             self._background.run_as(options.mode, lambda: stage(source, slot, note, self._key, given=given), slot.seq)
             staged = is_now
         elif is_now or same_filesystem(source, slot.run):
-            self._move(source, slot, note)
+            self._move(source, slot, note, scratch=options.scratch)
             staged = True
         else:
-            handoff = background_handoff.begin(slot, source, note, self._key)
-            if handoff is None:
-                self._move(source, slot, note)
-            else:
-                self._background.run(lambda: _copy_in_process(handoff, slot, self._key), slot.seq)
-            staged = handoff is None
+            handoff = background_handoff.begin(slot, source, note, self._key, scratch=options.scratch)
+            self._background.run(lambda: _copy_in_process(handoff, slot, self._key), slot.seq)
+            staged = False
         if options.scratch and is_now:
             shutil.rmtree(source, ignore_errors=True)
         return staged
 
-    def _move(self, source: Path, slot: Slot, note: Note) -> None:
+    def _move(self, source: Path, slot: Slot, note: Note, *, scratch: bool) -> None:
         """Move the user's files, or copy and then remove them."""
-        handoff = None
-        if same_filesystem(source, slot.run):
-            slot.clear()
-            handoff = background_handoff.begin(slot, source, note, self._key, inside=True)
-        if handoff is None:
-            file_inventory.remove(source, stage(source, slot, note, self._key))
-            return
+        slot.clear()
+        inside = same_filesystem(source, slot.run)
+        handoff = background_handoff.begin(slot, source, note, self._key, inside=inside, scratch=scratch)
         try:
-            background_handoff.settle_inside(slot, handoff, self._key)
+            if not background_handoff.finish(slot.run, handoff, self._key):
+                raise StorageError(f"the checkpoint of report {slot.seq} could not be saved: its files disappeared")
         except BaseException as error:  # including an interrupt; the files are put back
             background_handoff.undo(slot.run, handoff)
+            slot.clear()
             if isinstance(error, OSError):
                 raise StorageError(f"the checkpoint of report {slot.seq} could not be saved: {error}") from error
             raise
@@ -133,6 +128,8 @@ def same_filesystem(a: Path, b: Path) -> bool:
 
 def _copy_in_process(handoff: Handoff, slot: Slot, key: Key) -> None:
     """Copy in a separate process, so that training has this interpreter to itself."""
+    if handoff.is_inside(slot.run):
+        return background_handoff.settle_inside(slot, handoff, key)
     slot.clear()
     arguments = [str(handoff.aside), str(slot.part), str(slot.run)]
     done = subprocess.run([sys.executable, "-c", _COPY, *arguments, *sys.path], capture_output=True, text=True)

@@ -19,7 +19,8 @@ from headway.core.config import CheckpointUploadMode
 from headway.core.errors import StorageError
 from headway.core.messages import UploadGrant
 from headway.core.security.signing import Key
-from headway.storage.checkpoint import background_handoff, file_inventory
+from headway.storage.checkpoint import background_handoff
+from headway.storage.checkpoint.background_handoff import Handoff
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.dict_files import scalars, write_dict
 from headway.storage.checkpoint.staging import Note, Slot, check_any, check_source
@@ -84,7 +85,7 @@ class ObjectStoreSaver:
             )
         elif kind == "uri":
             with checkpoint.as_directory() as copied:
-                self._send(self._rank_upload(Path(copied), seq, note, options), note, take=False)
+                self._send(self._rank_upload(Path(copied), seq, note, options), note)
         elif kind == "data_dict":
             directory = Path(tempfile.mkdtemp(prefix=".dict-", dir=self._spool))
             write_dict(directory, content)
@@ -97,49 +98,54 @@ class ObjectStoreSaver:
     def _save_directory(self, source: Path, seq: int, note: Note, options: SaveOptions) -> bool:
         options = options.for_files_in(source)
         check_source(source, self._spool if options.moves_files else None)
-        if options.mode is CheckpointUploadMode.SYNC:
-            try:
-                self._send(self._rank_upload(source, seq, note, options), note, take=options.moves_files)
-            finally:
-                if options.scratch:
-                    shutil.rmtree(source, ignore_errors=True)
-            return True
+        is_now = options.mode is CheckpointUploadMode.SYNC
         # Before anything is moved, because the upload may be refused.
-        rank_upload = replace(self._rank_upload(source, seq, note, options), frozen=True)
+        rank_upload = replace(self._rank_upload(source, seq, note, options), frozen=not is_now)
         handoff = None
         if options.moves_files:
             slot = Slot(self._spool, self._attempt, seq, self._rank)
-            handoff = background_handoff.begin(slot, source, note, self._key, rank_upload.destination)
-            if handoff is None:
-                self._send(rank_upload, note, take=True)
-                return True
+            to = rank_upload.destination
+            handoff = background_handoff.begin(slot, source, note, self._key, to, scratch=options.scratch)
             rank_upload = rank_upload.moved_to(handoff.aside)
         if options.scratch:
             shutil.rmtree(source, ignore_errors=True)
+        if is_now:
+            self._send_now(rank_upload, note, handoff)
+        else:
+            self._background.run(lambda: self._send_later(rank_upload, note, handoff), seq)
+        return is_now
 
-        def upload() -> None:
-            try:
-                _send_in_process(rank_upload, note)
-            except StorageError as error:
-                if handoff is None:
-                    raise
-                raise StorageError(
-                    f"{error}; unless a later attempt succeeds, its files are moved back to {handoff.source}"
-                ) from error
+    def _send_now(self, rank_upload: RankUpload, note: Note, handoff: Handoff | None) -> None:
+        try:
+            self._send(rank_upload, note)
+        except BaseException:  # including an interrupt; the files are put back
             if handoff is not None:
-                background_handoff.end(self._spool, handoff)
+                background_handoff.log_given_back(self._spool, handoff)
+            raise
+        self._on_sent(handoff)
 
-        self._background.run(upload, seq)
-        return False
+    def _send_later(self, rank_upload: RankUpload, note: Note, handoff: Handoff | None) -> None:
+        try:
+            _send_in_process(rank_upload, note)
+        except StorageError as error:
+            if handoff is None:
+                raise
+            raise StorageError(
+                f"{error}; unless a later attempt succeeds, its files are moved back to {handoff.source}"
+            ) from error
+        self._on_sent(handoff)
 
-    def _send(self, rank_upload: RankUpload, note: Note, *, take: bool) -> None:
-        """Upload now, and with ``take`` remove the files afterwards."""
+    def _on_sent(self, handoff: Handoff | None) -> None:
+        """End the hand-off if nobody needs the files back. Otherwise it stays until they are committed."""
+        if handoff is not None and handoff.scratch:
+            background_handoff.end(self._spool, handoff)
+
+    def _send(self, rank_upload: RankUpload, note: Note) -> None:
+        """Upload now."""
         try:
             send(rank_upload, note)
         except OSError as error:
             raise StorageError(f"the checkpoint of report {rank_upload.seq} could not be uploaded: {error}") from error
-        if take:
-            file_inventory.remove(rank_upload.source, rank_upload.names)
 
     def _rank_upload(self, source: Path, seq: int, note: Note, options: SaveOptions) -> RankUpload:
         given = inventory_at(source, shared=note.world_size > 1)

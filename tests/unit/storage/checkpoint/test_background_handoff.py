@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from dataclasses import replace
@@ -13,6 +14,8 @@ from headway.core.errors import StorageError
 from headway.core.security.signing import Key
 from headway.storage.checkpoint import background_handoff
 from headway.storage.checkpoint.background_handoff import Handoff
+from headway.storage.checkpoint.commit import CommitRequest, commit
+from headway.storage.checkpoint.merge import Given, merge
 from headway.storage.checkpoint.staging import Note, Slot, read_note
 from headway.storage.run import layout
 
@@ -34,9 +37,7 @@ def slot(tmp_path: Path) -> Slot:
 
 
 def begin(slot: Slot, source: Path, *, inside: bool = False) -> Handoff:
-    handoff = background_handoff.begin(slot, source, Note(1, {"loss": 1}), KEY, inside=inside)
-    assert handoff is not None
-    return handoff
+    return background_handoff.begin(slot, source, Note(1, {"loss": 1}), KEY, inside=inside)
 
 
 def files(folder: Path) -> set[str]:
@@ -52,7 +53,9 @@ def test_a_hand_off_moves_the_files_and_keeps_the_empty_directory(source: Path, 
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_finishing_stages_the_files_and_ends_the_hand_off(inside: bool, source: Path, slot: Slot) -> None:
+def test_finishing_stages_the_files_and_keeps_the_record_until_they_are_committed(
+    inside: bool, source: Path, slot: Slot
+) -> None:
     handoff = begin(slot, source, inside=inside)
     assert background_handoff.finish(slot.run, handoff, KEY)
     assert files(slot.folder) == {"a", "deep/b"}
@@ -60,8 +63,66 @@ def test_finishing_stages_the_files_and_ends_the_hand_off(inside: bool, source: 
     assert note is not None
     assert note.is_signed(KEY, 1, 7, 0)
     assert not handoff.aside.exists()
-    assert list(background_handoff.pending(slot.run, KEY)) == []
+    assert list(background_handoff.pending(slot.run, KEY)) == [handoff]
     assert background_handoff.finish(slot.run, handoff, KEY), "a second time it has no effect"
+    saved = commit(slot.run, CommitRequest(number=0, seq=7, attempt=1, world_size=1, ranks=(0,), metrics={}))
+    assert saved.manifest.files.keys() == {"a", "deep/b"}
+    assert list(background_handoff.pending(slot.run, KEY)) == []
+    assert files(source) == set()
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_staged_files_that_do_not_become_a_checkpoint_are_given_back(inside: bool, source: Path, slot: Slot) -> None:
+    handoff = begin(slot, source, inside=inside)
+    background_handoff.finish(slot.run, handoff, KEY)
+    [text] = background_handoff.give_back(slot.run, handoff)
+    assert text == (
+        "the files of rank 0 for report 7, which did not become a checkpoint, were moved back to " + str(source)
+    )
+    assert files(source) == {"a", "deep/b"}
+    assert files(slot.folder) == set()
+    assert list(background_handoff.pending(slot.run, KEY)) == []
+
+
+def test_files_that_a_failed_commit_has_merged_are_given_back_to_their_rank(source: Path, slot: Slot) -> None:
+    other = source.with_name("other")
+    other.mkdir()
+    (other / "c").write_text("of rank 1")
+    second = replace(slot, rank=1)
+    handoffs = [begin(slot, source, inside=True), begin(second, other, inside=True)]
+    for handoff in handoffs:
+        assert background_handoff.finish(slot.run, handoff, KEY)
+    list(merge([Given.by(slot), Given.by(second)]))
+    assert files(slot.folder) == {"a", "deep/b", "c"}
+    for handoff in handoffs:
+        list(background_handoff.give_back(slot.run, handoff))
+    assert files(source) == {"a", "deep/b"}
+    assert files(other) == {"c"}
+
+
+def test_files_that_only_headway_needs_are_not_given_back(source: Path, slot: Slot) -> None:
+    handoff = background_handoff.begin(slot, source, Note(1, {}), KEY, scratch=True)
+    assert list(background_handoff.give_back(slot.run, handoff)) == []
+    assert files(source) == set()
+    assert not handoff.aside.exists()
+
+
+def test_files_that_cannot_be_renamed_across_filesystems_are_copied_back(
+    source: Path, slot: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handoff = begin(slot, source, inside=True)
+    background_handoff.finish(slot.run, handoff, KEY)
+    rename = os.rename
+
+    def across(a: Path, b: Path) -> None:
+        if Path(b).is_relative_to(source):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        rename(a, b)
+
+    monkeypatch.setattr(os, "rename", across)
+    assert background_handoff.undo(slot.run, handoff) == source
+    assert files(source) == {"a", "deep/b"}
+    assert not list(layout.staging(slot.run).glob("*.taken"))
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -124,4 +185,6 @@ def test_a_copy_of_the_run_leaves_the_files_to_the_original(tmp_path: Path, sour
     assert background_handoff.finish(copied, handoff, KEY)
     assert files(handoff.slot(copied).folder) == {"a", "deep/b"}
     assert files(handoff.aside) == {"a", "deep/b"}, "the original still has them"
+    assert list(background_handoff.give_back(copied, handoff)) == []
+    assert files(source) == set()
     assert len(list(background_handoff.pending(slot.run, KEY))) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import re
@@ -17,6 +18,7 @@ from headway.core.errors import StorageError
 from headway.core.security.signing import Key
 from headway.storage import durable_fs
 from headway.storage.checkpoint import background_handoff, file_inventory, staging
+from headway.storage.checkpoint.backend import LocalCheckpointBackend
 from headway.storage.checkpoint.commit import Signer
 from headway.storage.checkpoint.file_inventory import Incomplete, Inventory, is_temporary
 from headway.storage.checkpoint.recovery import recover
@@ -263,7 +265,6 @@ def outside(tmp_path: Path, source: Path) -> Path:
 
 def take(source: Path, slot: Slot, note: Note = ONE) -> None:
     handed_over = background_handoff.begin(slot, source, note, KEY, inside=True)
-    assert handed_over is not None
     background_handoff.settle_inside(slot, handed_over, KEY)
 
 
@@ -278,7 +279,7 @@ def test_what_is_taken_leaves_the_directory_empty_and_what_links_lead_to_alone(
     assert not any(path.is_symlink() or path.is_fifo() for path in slot.folder.rglob("*"))
     assert os.listdir(source) == []
     assert (outside / "x").read_text() == "precious"
-    assert {path.name for path in layout.staging(slot.run).iterdir()} == {slot.folder.name, slot.note.name}
+    assert set(layout.staging(slot.run).iterdir()) == {slot.folder, slot.note, slot.handoff}
 
 
 def test_what_was_copied_is_removed_without_following_links(source: Path, slot: Slot, outside: Path) -> None:
@@ -291,7 +292,7 @@ class Killed(BaseException):
     """Simulates a kill: no code runs after it."""
 
 
-def until_killed(act: Callable[[], object], num_steps: int, patch: pytest.MonkeyPatch) -> bool:
+def until_killed(act: Callable[[], object], num_steps: int, patch: pytest.MonkeyPatch, *, undone: bool = False) -> bool:
     """Call ``act``, but kill it after this many filesystem changes. Returns whether it was killed."""
     left = iter(range(num_steps))
 
@@ -306,7 +307,8 @@ def until_killed(act: Callable[[], object], num_steps: int, patch: pytest.Monkey
     with patch.context() as context:
         for name in ("rename", "mkdir", "unlink", "symlink", "link", "rmdir"):
             context.setattr(os, name, counted(getattr(os, name)))
-        context.setattr(background_handoff, "undo", lambda *args: None)  # a killed process puts nothing back
+        if not undone:
+            context.setattr(background_handoff, "undo", lambda *args: None)  # a killed process puts nothing back
         try:
             act()
         except Killed:
@@ -323,7 +325,6 @@ def test_whoever_is_killed_while_files_are_taken_loses_none(
     def act() -> None:
         slot, source = Slot(home / "run", 1, 3, 0), home / "source"
         handed_over = background_handoff.begin(slot, source, ONE, KEY, inside=inside)
-        assert handed_over is not None
         if inside:
             background_handoff.settle_inside(slot, handed_over, KEY)
         else:
@@ -356,9 +357,46 @@ def test_whoever_is_killed_while_files_are_taken_loses_none(
     assert kept[-1]
 
 
+@pytest.mark.parametrize("how", ["inside", "across", "not movable"])
+def test_whoever_is_killed_while_files_are_taken_has_them_back_after_a_sweep(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a kill at any step of the move or of giving back, the next sweep leaves all files with the user."""
+    rename = os.rename
+
+    def not_across(source: Path, target: Path) -> None:
+        if background_handoff.PREFIX in str(target):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        rename(source, target)
+
+    def act() -> None:
+        slot = Slot(home / "run", 1, 3, 0)
+        handed_over = background_handoff.begin(slot, home / "source", ONE, KEY, inside=how == "inside")
+        assert background_handoff.finish(slot.run, handed_over, KEY)
+        backend.sweep(1, [])
+
+    if how == "not movable":
+        monkeypatch.setattr(os, "rename", not_across)
+    for number in range(1000):
+        home = tmp_path / str(number)
+        backend = LocalCheckpointBackend(home / "run", Signer("id", KEY))
+        (home / "source/deep").mkdir(parents=True)
+        for name in ("a", "b", "deep/c"):
+            (home / "source" / name).write_text(name)
+        killed = until_killed(act, number, monkeypatch, undone=True)
+        backend.sweep(1, [])
+        backend.recover(crashed=True)
+        found = {path.read_text() for path in home.rglob("*") if path.is_file()}
+        assert found >= {"a", "b", "deep/c"}, number
+        assert files(home / "run") == set(), number
+        if not killed:
+            assert number > 10
+            return
+    raise AssertionError("it never came to its end")
+
+
 def test_what_is_put_back_does_not_replace_what_is_newer(source: Path, slot: Slot) -> None:
     handed_over = background_handoff.begin(slot, source, ONE, KEY)
-    assert handed_over is not None
     (source / "a").write_text("of the next step")
     background_handoff.undo(slot.run, handed_over)
     assert (source / "a").read_text() == "of the next step"
@@ -367,7 +405,6 @@ def test_what_is_put_back_does_not_replace_what_is_newer(source: Path, slot: Slo
 
 def test_what_is_put_back_twice_replaces_nothing(source: Path, slot: Slot) -> None:
     handed_over = background_handoff.begin(slot, source, ONE, KEY, inside=True)
-    assert handed_over is not None
     for place in (source, source.with_name("source.report-3")):
         (place / "deep").mkdir(parents=True)
         (place / "deep/c").write_text("newer")
@@ -381,7 +418,7 @@ def test_what_is_put_back_twice_replaces_nothing(source: Path, slot: Slot) -> No
 def test_taken_files_that_cannot_be_put_back_are_not_swept(
     why: str, source: Path, slot: Slot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert background_handoff.begin(slot, source, ONE, KEY, inside=True) is not None
+    background_handoff.begin(slot, source, ONE, KEY, inside=True)
     key = Key(b"another") if why == "another key" else KEY
     if why == "no way back":
         monkeypatch.setattr(durable_fs, "boot_id", lambda: "another")
@@ -398,7 +435,7 @@ def test_taken_files_that_cannot_be_put_back_are_not_swept(
 def test_who_opens_a_copy_of_a_run_takes_nothing_from_the_original(
     inside: bool, links: bool, source: Path, slot: Slot, tmp_path: Path
 ) -> None:
-    assert background_handoff.begin(slot, source, ONE, KEY, inside=inside) is not None
+    background_handoff.begin(slot, source, ONE, KEY, inside=inside)
     (slot.run / layout.CHECKPOINTS).mkdir(exist_ok=True)
     copied = tmp_path / "copied"
     shutil.copytree(slot.run, copied, copy_function=os.link if links else shutil.copy2)
@@ -410,7 +447,7 @@ def test_who_opens_a_copy_of_a_run_takes_nothing_from_the_original(
 
 def test_what_a_run_had_taken_is_removed_with_it(source: Path, tmp_path: Path) -> None:
     rundir = open_run(tmp_path / "removed", "auto")
-    assert background_handoff.begin(Slot(rundir.path, 1, 3, 0), source, ONE, rundir.key) is not None
+    background_handoff.begin(Slot(rundir.path, 1, 3, 0), source, ONE, rundir.key)
     rundir.close()
     remove_run(rundir.path)
     assert not list(source.parent.glob(f"{background_handoff.PREFIX}*"))
@@ -421,7 +458,6 @@ def test_a_copy_of_a_run_puts_nothing_back_that_the_original_has_taken(
     source: Path, slot: Slot, tmp_path: Path
 ) -> None:
     handed_over = background_handoff.begin(slot, source, ONE, KEY)
-    assert handed_over is not None
     copied = shutil.copytree(slot.run, tmp_path / "copied")
     background_handoff.undo(Path(copied), handed_over)
     assert files(source) == set()
@@ -459,7 +495,6 @@ def test_names_of_one_file_inside_a_directory_are_taken_without_a_copy(source: P
 
 def test_what_is_put_back_finds_its_directory_gone_and_makes_it_again(source: Path, slot: Slot) -> None:
     handed_over = background_handoff.begin(slot, source, ONE, KEY)
-    assert handed_over is not None
     source.rmdir()
     background_handoff.undo(slot.run, handed_over)
     assert files(source) == {"a", "b", "deep/c"}
@@ -475,7 +510,7 @@ def test_a_directory_that_is_a_link_is_taken(source: Path, slot: Slot, tmp_path:
 
 
 @pytest.mark.parametrize("error", [18, 16, 13, 30])
-def test_files_that_cannot_be_moved_are_where_they_were(
+def test_files_that_cannot_be_moved_are_copied_and_then_removed(
     error: int, source: Path, slot: Slot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For example, because the directory is a mount point."""
@@ -487,14 +522,15 @@ def test_files_that_cannot_be_moved_are_where_they_were(
         rename(a, b)
 
     monkeypatch.setattr(os, "rename", refused)
-    assert background_handoff.begin(slot, source, ONE, KEY) is None
-    assert files(source) == {"a", "b", "deep/c"}
+    handed_over = background_handoff.begin(slot, source, ONE, KEY)
+    assert files(source) == set()
+    assert background_handoff.finish(slot.run, handed_over, KEY)
+    assert files(slot.folder) == {"a", "b", "deep/c"}
     assert [path.name for path in source.parent.iterdir() if path.name.startswith(background_handoff.PREFIX)] == []
 
 
 def test_what_a_link_led_to_has_vanished_before_it_was_copied(source: Path, slot: Slot, outside: Path) -> None:
     handed_over = background_handoff.begin(slot, source, ONE, KEY)
-    assert handed_over is not None
     (outside / "x").unlink()
     background_handoff.copy_aside(handed_over.aside, slot.part, slot.run)
     with pytest.raises(StorageError, match="link/x disappeared before it was saved"):

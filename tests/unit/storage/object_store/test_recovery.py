@@ -11,12 +11,16 @@ from typing import Any
 import pytest
 
 from headway.core.checkpoints import StoredFile, checkpoint_name
-from headway.storage.checkpoint.commit import CommitRequest
+from headway.core.security.signing import Key
+from headway.storage.checkpoint import background_handoff
+from headway.storage.checkpoint.background_handoff import Handoff
+from headway.storage.checkpoint.commit import CommitRequest, Signer
 from headway.storage.checkpoint.manifest import checksum
-from headway.storage.checkpoint.staging import Note
+from headway.storage.checkpoint.staging import Note, Slot
+from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.object_store.lease import LeaseLost
-from headway.storage.object_store.upload import RankUpload, inventory_at, put_note, send
+from headway.storage.object_store.upload import RankUpload, begun_key, inventory_at, put_note, send
 from headway.storage.run import layout
 
 
@@ -99,6 +103,7 @@ class MemoryStore:
             self.bucket.objects.pop(self.prefix + key, None)
 
 
+KEY = Key(b"of the run")
 NAMES = ("model", "deep/er")
 
 
@@ -288,6 +293,65 @@ def test_tracked_state_needs_every_rank_at_the_same_step(
     assert len(notes) == len(said)
     assert all(text in note for text, note in zip(said, notes, strict=True))
     assert look(store) == ([0] if places == ("epoch 0", "epoch 0") else [])
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A save of moved files that is uploaded and not committed."""
+
+    backend: ObjectStoreCheckpointBackend
+    source: Path
+    handoff: Handoff
+
+    @classmethod
+    def make(cls, folder: Path) -> Moved:
+        store = MemoryStore(Bucket()).at("run")
+        backend = ObjectStoreCheckpointBackend(store, signer=Signer("id", KEY), home=folder / "home")
+        source = folder / "mine"
+        source.mkdir()
+        (source / "a").write_text("weights")
+        upload = {"folder": checkpoint_name(0), "names": ["a"], "mine": ["a"]}
+        handoff = background_handoff.begin(Slot(folder / "home", 1, 0, 0), source, Note(2, {}), KEY, upload)
+        assert backend.finish(1, 0, 0)
+        return cls(backend, source, handoff)
+
+    def where(self) -> tuple[bool, bool]:
+        """Whether the files are in the user's directory, and whether they are still next to it."""
+        return (self.source / "a").exists(), self.handoff.aside.exists()
+
+
+def test_moved_files_stay_on_this_machine_until_their_upload_is_committed(tmp_path: Path) -> None:
+    moved = Moved.make(tmp_path)
+    assert moved.where() == (False, True)
+    what = CommitRequest(
+        number=0, seq=0, attempt=1, world_size=2, ranks=(0,), metrics={"seq": 0}, name=checkpoint_name(0)
+    )
+    moved.backend.commit(what)
+    assert moved.where() == (False, False)
+    assert list(background_handoff.pending(tmp_path / "home", KEY)) == []
+
+
+@pytest.mark.parametrize("how", ["dropped", "swept", "opened"])
+def test_moved_files_that_do_not_become_a_checkpoint_are_given_back(how: str, tmp_path: Path) -> None:
+    moved = Moved.make(tmp_path)
+    notes = ["the files of rank 0"]
+    match how:
+        case "dropped":
+            moved.backend.clear(1, 0, 0, checkpoint_name(0))
+        case "swept":
+            moved.backend.sweep(1, [checkpoint_name(0)], keep=[0])
+            assert moved.where() == (False, True), "a failed commit keeps its files"
+            moved.backend.sweep(1, [checkpoint_name(0)])
+        case _:
+            put_begun(moved.backend.store, 1)  # rank 1 had begun to save
+            notes = moved.backend.recover(crashed=True).notes
+    assert moved.where() == (True, False)
+    assert len(notes) == 1
+    assert moved.backend.survey().kept == []
+
+
+def put_begun(store: ObjectStore, rank: int) -> None:
+    store.put(begun_key(1, 0, rank), b"")
 
 
 def test_files_that_the_next_owner_has_swept_are_not_called_missing() -> None:
