@@ -157,9 +157,7 @@ def test_a_vanished_source_is_an_error_and_never_an_empty_checkpoint(
         local.same_filesystem = too_late
         train.report({}, train.Checkpoint(folder), checkpoint_upload_mode=ASYNC)
 
-    with pytest.raises(
-        train.TrainingFailedError, match=r"contains no files|could not be saved|is not a directory"
-    ):
+    with pytest.raises(train.TrainingFailedError, match=r"contains no files|could not be saved|is not a directory"):
         fit(train_func, storage_path=tmp_path, name="run")
     [kept] = RunReader.at(tmp_path / "run").checkpoints()
     assert Checkpoint(kept.path).to_dict() == {"good": 1}
