@@ -174,6 +174,7 @@ def extend(path: Path, late: Slot, signer: Signer | None = None) -> SavedCheckpo
     """Add a rank's files to a checkpoint: build the larger one in staging and swap the two atomically."""
     manifest = read_manifest(path)
     known = late.folder.with_name(f"{late.folder.name}.known")
+    durable_fs.remove(known)  # of an interrupted extension
     beside = [layout.METADATA] if (path / layout.METADATA).is_file() else []  # safe to link: a change replaces the file
     for name in (*manifest.files, *beside):
         durable_fs.make_directory((known / name).parent)
