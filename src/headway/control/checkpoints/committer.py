@@ -156,20 +156,26 @@ class CheckpointCommitter:
         self._post(SaveFinishedEvent(attempt, rank, seq, arrived))
 
     def _withdraw(self, seq: int) -> None:
+        """Remove a checkpoint from which no run may resume, even if it is being read."""
         if (path := self._paths.pop(seq, None)) is not None:
-            self._backend.discard(path)
+            self._unwanted[path] = ""
+            if self._is_removed(path, though_read=True):
+                del self._unwanted[path]
 
     def _remove(self, path: PurePath) -> None:
         """Remove this checkpoint, and retry earlier ones that were being read or could not be removed."""
         self._unwanted[path] = ""
+        self._remove_unwanted()
+
+    def _remove_unwanted(self) -> None:
         for each in [*self._unwanted]:
             if self._is_removed(each):
                 del self._unwanted[each]
 
-    def _is_removed(self, path: PurePath) -> bool:
+    def _is_removed(self, path: PurePath, *, though_read: bool = False) -> bool:
         """Try to remove a checkpoint. A failure does not stop the removal of other checkpoints."""
         try:
-            if self._backend.is_read(path):
+            if not though_read and self._backend.is_read(path):
                 return False
             self._backend.discard(path)
         except Exception as error:
@@ -181,6 +187,7 @@ class CheckpointCommitter:
 
     def _sweep(self, request: SweepAttempt) -> None:
         self._paths.clear()
+        self._remove_unwanted()
         self._backend.sweep(request.attempt, request.uploads, request.keep)
 
     def _record_validation(self, path: PurePath, validation: ValidationRecord) -> None:

@@ -18,6 +18,7 @@ from headway.control.machine.events import (
     CommitDoneEvent,
     CommitFailedEvent,
     RetireCheckpoint,
+    SweepAttempt,
     WithdrawCheckpoint,
 )
 from headway.control.machine.report_rounds import ReportRound
@@ -98,6 +99,28 @@ def test_a_checkpoint_is_withdrawn_although_its_commit_is_still_in_the_queue(tmp
     with committer_of(run) as (committer, _):
         committer.perform(commit(run, 7))
         committer.perform(WithdrawCheckpoint(7, "crossed"))
+    assert not layout.checkpoint(run, 7).exists()
+
+
+def test_the_removal_of_a_withdrawn_checkpoint_is_retried_at_the_end_of_the_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the next opening would resume from it."""
+    run, discard, attempts = tmp_path / "run", backend.discard, []
+
+    def discard_at_second_attempt(path: Path) -> None:
+        attempts.append(path)
+        if len(attempts) == 1:
+            raise PermissionError("not now")
+        discard(path)
+
+    monkeypatch.setattr(backend, "discard", discard_at_second_attempt)
+    with committer_of(run) as (committer, posted):
+        committer.perform(commit(run, 7))
+        committer.perform(WithdrawCheckpoint(7, "crossed"))
+        assert isinstance(posted.get(timeout=30), CommitDoneEvent)
+        assert posted.get(timeout=30) == WarningEvent("old checkpoint files could not be removed: not now")
+        committer.perform(SweepAttempt(1, frozenset(), frozenset()))
     assert not layout.checkpoint(run, 7).exists()
 
 
