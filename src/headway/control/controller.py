@@ -287,10 +287,10 @@ class Controller:
                 self._start_workers(action)
             case events.ReleaseCheckpoint():
                 self._attempt.release_checkpoint()
-            case events.SetDeadline(after_s=after_s, awaited=awaited):
+            case events.SetDeadline(after_s=after_s, awaited=awaited, shortens=shortens):
                 if awaited:
                     self._checkpoint_log.awaiting(awaited, after_s)
-                self._timers.set(after_s, events.DeadlineEvent(self._run.attempt.number))
+                self._timers.set(after_s, events.DeadlineEvent(self._run.attempt.number), shortens=shortens)
             case events.InterruptWorkers():
                 self._log.tell("interrupt", "stopping" if self._engine.in_process else "stopping the workers")
                 self._engine.interrupt()

@@ -34,12 +34,15 @@ class Timers:
         self._waiting: tuple[int, int] | None = None  # attempt and number of the round whose files are waiting
         self._since = 0.0
 
-    def set(self, after_s: float | None, event: Alarm) -> None:
-        """Set the timer of this type of event; None clears it."""
+    def set(self, after_s: float | None, event: Alarm, *, shortens: bool = False) -> None:
+        """Set the timer of this type of event; None clears it. ``shortens``: unless it is set and fires earlier."""
         if after_s is None:
             self._set.pop(type(event), None)
-        else:
-            self._set[type(event)] = (time.monotonic() + after_s, event)
+            return
+        when = time.monotonic() + after_s
+        known = self._set.get(type(event))
+        if not shortens or known is None or when < known[0]:
+            self._set[type(event)] = (when, event)
 
     def waits(self) -> list[float]:
         """Return the seconds until each timer fires."""

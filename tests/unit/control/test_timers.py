@@ -44,6 +44,14 @@ def test_a_timer_replaces_the_one_of_its_type_and_none_clears_it(clock: Clock) -
     assert each.waits() == []
 
 
+def test_a_timer_that_shortens_leaves_an_earlier_one(clock: Clock) -> None:
+    each = Timers()
+    each.set(9, DeadlineEvent(1), shortens=True)
+    each.set(5, DeadlineEvent(1), shortens=True)
+    each.set(300, DeadlineEvent(1), shortens=True)
+    assert each.waits() == [5]
+
+
 def test_a_save_that_is_due_does_not_wait_for_the_other_timers(clock: Clock) -> None:
     each = Timers()
     each.set(5, SaveDueEvent(1))

@@ -329,10 +329,17 @@ class KillWorkers:
 
 @dataclass(frozen=True, slots=True)
 class SetDeadline:
-    """Set the attempt's deadline, or clear it (None). ``awaited``: ranks that files wait for until then."""
+    """Set the attempt's deadline, or clear it (None).
+
+    Args:
+        after_s: The time until the deadline.
+        awaited: Ranks that files wait for until then.
+        shortens: Whether an earlier deadline stays.
+    """
 
     after_s: float | None
     awaited: frozenset[int] = frozenset()
+    shortens: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,7 +248,7 @@ def cancel_agreement(run: MachineState) -> Step:
 def request_departure(run: MachineState, why: Leaving, within_s: float | None) -> Step:
     """Have all ranks leave with their state saved; ranks that can save anytime agree on a report now."""
     run, asks = seek_departure_report(_with_departure(run, why))
-    return run, (*asks, *([SetDeadline(within_s)] if within_s is not None else []))
+    return run, (*asks, *([SetDeadline(within_s, shortens=True)] if within_s is not None else []))
 
 
 def _with_departure(run: MachineState, why: Leaving) -> MachineState:

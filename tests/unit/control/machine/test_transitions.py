@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from headway.control.machine import transitions
+from headway.control.machine import shutdown, transitions
 from headway.control.machine.checkpoint_table import CheckpointTable, KeptCheckpoints
 from headway.control.machine.events import (
     Action,
@@ -18,6 +18,7 @@ from headway.control.machine.events import (
     EndRun,
     ExtendCheckpoint,
     LaunchedEvent,
+    PreemptedEvent,
     OverdueEvent,
     RecordRetry,
     RecordRound,
@@ -27,6 +28,7 @@ from headway.control.machine.events import (
     SaveFinishedEvent,
     ScheduleAttempt,
     SendMessage,
+    SetDeadline,
     ValidationDoneEvent,
 )
 from headway.control.machine.report_rounds import GIVER_WINDOW, ROUND_WINDOW
@@ -262,3 +264,11 @@ def test_a_rank_is_not_given_the_path_of_a_checkpoint_that_was_retired_meanwhile
     machine.do(CommitDoneEvent(1, 0, saved(0, 0, 1, num_workers=2)))
     assert machine.sent(CheckpointCommitted) == []
     assert [rank for rank, _ in machine.sent(FilesDiscarded)] == [0, 1]
+
+
+def test_a_later_request_to_leave_does_not_prolong_the_deadline_of_a_preemption() -> None:
+    machine = Machine()
+    machine.says(0, AutosaveEnabled())
+    for event, after_s in ((PreemptedEvent(1, frozenset({0}), 5.0), 5.0), (StopEvent(), shutdown.STOP_S)):
+        machine.do(event)
+        assert machine.took(SetDeadline) == [SetDeadline(after_s, shortens=True)]
