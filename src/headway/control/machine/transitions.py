@@ -181,6 +181,8 @@ def _on_answer(run: MachineState, event: Answer) -> Step:
 
 def _on_launched(run: MachineState, num_workers: int) -> Step:
     first_seq, habits = run.attempt.first_seq, run.checkpoints.kept.habits(num_workers)
+    if run.capacity is not None:
+        run = changed(run, capacity=num_workers)  # a capacity reported earlier may not have been reached
     run = in_attempt(
         run,
         workers=(WorkerState(),) * num_workers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -39,6 +40,7 @@ from headway.core.config import CheckpointConfig
 from headway.core.messages import (
     AbortEvent,
     AutosaveEnabled,
+    CapacityEvent,
     CheckpointCommitted,
     FilesDiscarded,
     FilesStaged,
@@ -272,3 +274,18 @@ def test_a_later_request_to_leave_does_not_prolong_the_deadline_of_a_preemption(
     for event, after_s in ((PreemptedEvent(1, frozenset({0}), 5.0), 5.0), (StopEvent(), shutdown.STOP_S)):
         machine.do(event)
         assert machine.took(SetDeadline) == [SetDeadline(after_s, shortens=True)]
+
+
+def test_a_run_with_fewer_workers_than_fit_is_resized_only_after_the_next_report_of_capacity() -> None:
+    """A worker could not be started. A restart at once would launch the same number."""
+    machine = Machine(2, max_failures=-1)
+    machine.run = replace(machine.run, sizes=(1, 2))
+    machine.do(CapacityEvent(2))
+    for rank in (0, 1):
+        machine.says(rank, WorkerExited(code=-9))
+    machine.do(BeginEvent())
+    machine.start(1)
+    assert machine.run.state is RunState.RUNNING
+    assert machine.run.attempt.departure is None
+    machine.do(CapacityEvent(2))
+    assert machine.run.attempt.leaving == "resize"
