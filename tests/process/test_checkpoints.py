@@ -385,7 +385,7 @@ def test_a_torch_checkpoint_returns_its_model() -> None:
     result = TorchTrainer(train_func, scaling_config=train.ScalingConfig(2)).fit()
     (state, _), (whole, _) = result.best_checkpoints
     assert isinstance(TorchCheckpoint.from_checkpoint(state).get_model(torch.nn.Linear(2, 1)), torch.nn.Linear)
-    with pytest.raises(train.ConfigError, match="give get_model"):
+    with pytest.raises(train.ConfigError, match="pass a model to get_model"):
         TorchCheckpoint.from_checkpoint(state).get_model()
     assert TorchCheckpoint.from_checkpoint(whole).get_model().in_features == 3
     assert TorchCheckpoint(whole.path).get_model().in_features == 3
