@@ -350,9 +350,9 @@ def test_ranks_that_save_into_one_directory_are_warned_and_the_last_copy_counts(
     assert result.checkpoint is not None
     assert Path(result.checkpoint.path, "model").read_text() == "whole"
     told = capfd.readouterr().err
-    assert "ranks 0 and 1 reported different contents of model; rank 1's was kept" in told
+    assert "ranks 0 and 1 reported different versions of model; rank 1's was kept" in told
     assert f"All of them saved into {shared}" in told
-    assert "let one rank save, or give each rank its own directory" in told
+    assert "have only one rank save, or give each rank its own directory" in told
 
 
 def test_checkpoints_in_memory_end_with_the_program(tmp_path: Path) -> None:

@@ -289,7 +289,7 @@ def test_different_contents_under_one_name_are_reported(s3: S3, capfd: pytest.Ca
             train.report({}, save(folder, same="x", other=str(rank)))
 
     result = fit(train_func, 2, name="clash", storage_path=f"{s3.url}/runs")
-    assert "ranks 0 and 1 reported different contents of other" in capfd.readouterr().err.replace(
+    assert "ranks 0 and 1 reported different versions of other" in capfd.readouterr().err.replace(
         "ranks 1 and 0", "ranks 0 and 1"
     )
     with result.checkpoint.as_directory() as folder:

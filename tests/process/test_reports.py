@@ -46,7 +46,7 @@ def test_of_files_with_equal_names_the_lowest_ranks_is_kept_with_a_warning(capfd
             train.report({}, save(folder, **{"model.txt": f"of rank {rank}"}))
 
     assert saved_files(fit(train_func, 2)) == {"model.txt": "of rank 0"}
-    assert "ranks 0 and 1 reported different contents of model.txt; rank 0's was kept" in capfd.readouterr().err
+    assert "ranks 0 and 1 reported different versions of model.txt; rank 0's was kept" in capfd.readouterr().err
 
 
 def test_a_reported_directory_is_copied_and_never_changed(tmp_path: Path) -> None:

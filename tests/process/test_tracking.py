@@ -711,8 +711,8 @@ def test_ranks_that_report_in_other_steps_never_mix_their_states(
     TorchTrainer(train_func, scaling_config=workers, run_config=config, datasets=datasets).fit()
     assert not list(tmp_path.glob("run/checkpoints/checkpoint_*")), "nor is rank 0's state kept alone after rank 1"
     told = " ".join(capfd.readouterr().err.split())
-    assert "the checkpoint of report 1 would hold rank 0's state at epoch 0, " in told
-    assert "let all ranks report in the same steps, equally often" in told
+    assert "the checkpoint of report 1 would combine rank 0's state at epoch 0, " in told
+    assert "make all ranks report at the same steps and equally often" in told
 
 
 def test_a_checkpoint_that_mixes_steps_is_refused(tmp_path: Path) -> None:

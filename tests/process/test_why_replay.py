@@ -136,7 +136,7 @@ def test_why_reports_that_a_rank_died(tmp_path: Path, capsys: pytest.CaptureFixt
     capsys.readouterr()
     assert main(["why", str(tmp_path / "dead")]) == 0
     text = capsys.readouterr().out
-    assert "rank 1 left with exit code 3 before its function returned" in text
+    assert "rank 1 exited with code 3 before its function returned" in text
     assert "class        dead" in text
     assert "os._exit() and sys.exit()" in text
     done = headway("replay", tmp_path / "dead")

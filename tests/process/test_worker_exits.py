@@ -112,7 +112,7 @@ def test_sys_exit_with_a_code_is_a_failure(code: int | str) -> None:
 @pytest.mark.parametrize("code", [0, 3])
 def test_os_exit_is_a_failure(code: int) -> None:
     error = failing(lambda: os._exit(code), 1)
-    assert f"rank 0 left with exit code {code} before its function returned" in str(error)
+    assert f"rank 0 exited with code {code} before its function returned" in str(error)
     assert isinstance(error.__cause__, train.WorkerDied)
 
 

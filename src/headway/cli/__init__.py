@@ -77,7 +77,9 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         return run_as_ray(args) if args.as_ray else run(args)
 
     parser = commands.add_parser("run", help="run a script written for torchrun, or for Ray (--as-ray)")
-    parser.add_argument("--as-ray", action="store_true", help="let ray.train, ray.data, … in the script mean Headway")
+    parser.add_argument(
+        "--as-ray", action="store_true", help="make ray.train, ray.data, … in the script refer to Headway"
+    )
     parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is the name of a module, as in python -m")
     parser.add_argument("--name", help="name of the run; the name of an existing run resumes it")
     parser.add_argument("--storage-path", help="directory or URI for the run directory (default: ~/headway_results)")
@@ -104,9 +106,12 @@ def _add_scaling_options(parser: argparse.ArgumentParser) -> None:
         help="number of processes (default: 1); MIN:MAX starts as many as resources allow and follows changes",
     )
     parser.add_argument(
-        "--gpus-per-worker", type=float, metavar="X", help="GPUs of each process; 0.5 lets two share one (default: 0)"
+        "--gpus-per-worker",
+        type=float,
+        metavar="X",
+        help="GPUs per process; with 0.5, two processes share a GPU (default: 0)",
     )
-    parser.add_argument("--cpus-per-worker", type=float, metavar="X", help="CPU cores and threads of each process")
+    parser.add_argument("--cpus-per-worker", type=float, metavar="X", help="CPU cores per process, and threads in each")
 
 
 def _add_failure_options(parser: argparse.ArgumentParser) -> None:
@@ -131,7 +136,9 @@ def _add_ls(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         return ls(args.storage_path)
 
     parser = commands.add_parser("ls", help="list runs")
-    parser.add_argument("storage_path", nargs="?", help="their directory or URI (default: ~/headway_results)")
+    parser.add_argument(
+        "storage_path", nargs="?", help="directory or URI that contains the runs (default: ~/headway_results)"
+    )
     parser.set_defaults(command=ls)
 
 
@@ -143,7 +150,7 @@ def _add_show(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
     parser = commands.add_parser("show", help="show one run: its state, attempts, metrics, checkpoints")
     parser.add_argument("run", metavar="RUN", help="a run directory, its URI, or the name of a run")
-    parser.add_argument("--storage-path", help="where a run of this name is (default: ~/headway_results)")
+    parser.add_argument("--storage-path", help="where to look for RUN if it is a name (default: ~/headway_results)")
     parser.set_defaults(command=show)
 
 
@@ -157,7 +164,7 @@ def _add_logs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.add_argument("run", metavar="RUN", help="a run directory, its URI, or the name of a run")
     parser.add_argument("-f", "--follow", action="store_true", help="print new lines until the run ends")
     parser.add_argument("--rank", type=int, help="print only this rank (default: all, each line with its rank)")
-    parser.add_argument("--storage-path", help="where a run of this name is (default: ~/headway_results)")
+    parser.add_argument("--storage-path", help="where to look for RUN if it is a name (default: ~/headway_results)")
     parser.set_defaults(command=logs)
 
 
@@ -167,11 +174,13 @@ def _add_stop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
         return stop(args.run, args.storage_path, now=args.now, wait=not args.no_wait)
 
-    parser = commands.add_parser("stop", help="stop a run of another process on this machine, and wait for its end")
+    parser = commands.add_parser(
+        "stop", help="stop a run in another process on this machine, and wait until it has ended"
+    )
     parser.add_argument("run", metavar="RUN", help="a run directory, its URI, or the name of a run")
     parser.add_argument("--now", action="store_true", help="abort it as Ctrl-C does: state is not saved")
-    parser.add_argument("--no-wait", action="store_true", help="do not wait for its end")
-    parser.add_argument("--storage-path", help="where a run of this name is (default: ~/headway_results)")
+    parser.add_argument("--no-wait", action="store_true", help="do not wait until it has ended")
+    parser.add_argument("--storage-path", help="where to look for RUN if it is a name (default: ~/headway_results)")
     parser.set_defaults(command=stop)
 
 
@@ -184,7 +193,9 @@ def _add_rm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser = commands.add_parser("rm", help="remove runs with their logs and checkpoints")
     parser.add_argument("runs", metavar="RUN", nargs="+", help="a run directory, its URI, or the name of a run")
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
-    parser.add_argument("--storage-path", help="where runs of these names are (default: ~/headway_results)")
+    parser.add_argument(
+        "--storage-path", help="where to look for runs that are given by name (default: ~/headway_results)"
+    )
     parser.set_defaults(command=rm)
 
 
@@ -198,7 +209,7 @@ def _add_ckpt(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.add_argument("action", choices=["ls", "verify", "why", "rm"], help="verify reads every byte")
     parser.add_argument("run", metavar="RUN", help="a run directory, its URI, or the name of a run")
     parser.add_argument("checkpoints", metavar="CHECKPOINT", nargs="*", help="names (default: all)")
-    parser.add_argument("--storage-path", help="where a run of this name is (default: ~/headway_results)")
+    parser.add_argument("--storage-path", help="where to look for RUN if it is a name (default: ~/headway_results)")
     parser.add_argument("--force", action="store_true", help="rm: also the newest one")
     parser.set_defaults(command=ckpt)
 
@@ -211,7 +222,7 @@ def _add_why(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
     parser = commands.add_parser("why", help="explain the failures and stalls of a run")
     parser.add_argument("run", metavar="RUN", help="a run directory, its URI, or the name of a run")
-    parser.add_argument("--storage-path", help="where a run of this name is (default: ~/headway_results)")
+    parser.add_argument("--storage-path", help="where to look for RUN if it is a name (default: ~/headway_results)")
     parser.add_argument("--all", action="store_true", help="all failures and stalls, not only the newest")
     parser.set_defaults(command=why)
 
@@ -228,7 +239,7 @@ def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument("--attempt", type=int, help="which attempt (default: the newest that failed)")
     parser.add_argument("--debug", action="store_true", help="open the debugger where the function raises")
     parser.add_argument("--trust", action="store_true", help="run the function even if it was stored by another user")
-    parser.add_argument("--storage-path", help="where a run of this name is (default: ~/headway_results)")
+    parser.add_argument("--storage-path", help="where to look for RUN if it is a name (default: ~/headway_results)")
     parser.set_defaults(command=replay)
 
 

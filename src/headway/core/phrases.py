@@ -45,7 +45,7 @@ def death(exited: WorkerExited, *, several: bool = False) -> str:
             if exited.out_of_memory
             else f"{was} killed ({name}, out of memory?)"
         )
-    return f"left with exit code {code} before {its} returned"
+    return f"exited with code {code} before {its} returned"
 
 
 def metrics(values: dict[str, Any], limit: int = 5) -> str:

@@ -40,7 +40,7 @@ def score(saved: SavedCheckpoint, key: str, order: str) -> float:
 
 
 def value_of(saved: SavedCheckpoint, key: str) -> Any:
-    """The value that ranks a checkpoint, from the first of these that has it: validation, own dict, report."""
+    """The value that ranks a checkpoint, from the first of these that has it: validation, its own dict, report."""
     validated = look_up(saved.validation.metrics, key) if saved.validation is not None else None
     own = saved.manifest.values.get(key) if validated is None else validated
     return look_up(saved.manifest.metrics, key) if own is None else own
@@ -78,7 +78,7 @@ def _is_renamed(saved: SavedCheckpoint) -> bool:
 
 
 def why_kept(kept: Sequence[SavedCheckpoint], config: CheckpointConfig) -> dict[PurePath, str]:
-    """For each checkpoint, a text that says why it is kept."""
+    """For each checkpoint, a phrase that says why it is kept."""
     newest = max(kept, key=lambda c: c.manifest.seq).path if kept else None
     if config.num_to_keep is None:
         return {c.path: "all are kept (num_to_keep=None)" for c in kept}

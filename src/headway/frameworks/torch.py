@@ -1,4 +1,4 @@
-"""The adapter of torch.distributed, which forms a process group from ranks without opening a port.
+"""The adapter for torch.distributed: it forms a process group from the ranks without opening a port.
 
 On one machine, all ranks use a store in an in-memory file (``rendezvous``, a path in ``/proc/self/fd``); a single rank
 uses a plain table. ``TCPStore`` would listen on every interface, whatever address it is given.
@@ -77,7 +77,7 @@ def _keep_groups() -> None:
 
 
 def num_collectives() -> tuple[int, int]:
-    """Return the number of operations begun by all groups and by the group of all ranks. There are no side effects."""
+    """Count the collectives started so far: in all groups together, and in the group of all ranks. Pure."""
     if not dist.is_initialized():
         return 0, 0
     with contextlib.suppress(RuntimeError):  # raised by a backend that does not count

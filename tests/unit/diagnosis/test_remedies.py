@@ -44,7 +44,7 @@ def test_a_process_that_may_have_run_out_of_memory_is_advised_to_use_less() -> N
 
 def test_the_advice_for_an_exit_is_about_its_cause() -> None:
     killed = advice("rank 1 was killed (SIGKILL); then rank 0 lost its connection")
-    left = advice("rank 1 left with exit code 0 before its function returned")
+    left = advice("rank 1 exited with code 0 before its function returned")
     assert killed[0].startswith("SIGKILL comes from outside")
     assert not any("os._exit()" in remedy for remedy in killed)
     assert left[0].startswith("os._exit() and sys.exit()")

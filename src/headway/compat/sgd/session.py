@@ -1,4 +1,4 @@
-"""The functions that a training function of RaySGD v2 or Ray Train 1.x calls.
+"""The functions that a training function written for RaySGD v2 or Ray Train 1.x calls.
 
 One call is one round, in lockstep: no rank reports or saves until all have reached the same call. Ranks that make
 different calls get an error instead of waiting for each other.
@@ -18,11 +18,11 @@ from headway.worker.session import current
 if TYPE_CHECKING:
     from headway.data.iterator import DataIterator
 
-SAVED = "_checkpoint_saved"  # the mark of a round that only saves
+SAVED = "_checkpoint_saved"  # the key that marks a round that only saves
 
 
 def report(**metrics: Any) -> None:
-    """Report this rank's values of this round to the trainer, whose callbacks receive the values of all ranks."""
+    """Report this rank's values for this round to the trainer, whose callbacks receive the values of all ranks."""
     count = iterations("sgd.report")
     current("sgd.report").barrier("report()")
     count.next()

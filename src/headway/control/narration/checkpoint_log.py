@@ -57,11 +57,11 @@ class CheckpointLog:
         for conflict in saved.conflicts:
             kept = f"rank {conflict.ranks[0]}'s was kept"
             who = phrases.ranks(conflict.ranks)
-            text = f"{saved.path.name}: {who} reported different contents of {conflict.file}; {kept}"
+            text = f"{saved.path.name}: {who} reported different versions of {conflict.file}; {kept}"
             if conflict.shared:
                 text += (
-                    f". All of them saved into {conflict.shared} while others may have been copying it: let one rank "
-                    "save, or give each rank its own directory"
+                    f". All of them saved into {conflict.shared} while others may have been copying it: have only "
+                    "one rank save, or give each rank its own directory"
                 )
             self._log.record(FileConflictEntry(text=text, file=conflict.file, ranks=conflict.ranks), "WARNING")
         if not saved.awaits_validation:
@@ -80,7 +80,7 @@ class CheckpointLog:
                 text = f"the checkpoint of report {seq} is withdrawn: {reason}"
                 self._log.record(WithdrawnEntry(text=text, seq=seq), "WARNING")
             case RecoverFiles(rank=rank, seq=seq):
-                text = f"rank {rank} has exited before its files for report {seq} were staged: moving them to storage"
+                text = f"rank {rank} exited before its files for report {seq} were staged: moving them to storage"
                 self._log.record(RecoveringFilesEntry(text=text, rank=rank, seq=seq))
             case DropFiles(closed=closed):
                 self._dropped(closed)
@@ -91,13 +91,13 @@ class CheckpointLog:
         missing = closed.partial or closed.behind
         if not missing:
             places = " and ".join(f"rank {rank}'s state at {place}" for rank, place in closed.apart)
-            why, remedy = f"would hold {places}", ": let all ranks report in the same steps, equally often"
+            why, remedy = f"would combine {places}", ": make all ranks report at the same steps and equally often"
         elif closed.partial:
             why, remedy = f"lacks the files of {phrases.ranks(missing)}", ""
             if closed.returned:
-                remedy = f": {phrases.ranks(closed.returned)} returned earlier; let all ranks report equally often"
+                remedy = f": {phrases.ranks(closed.returned)} returned earlier; make all ranks report equally often"
         else:
-            why, remedy = f"is ahead of the batches that {phrases.ranks(missing)} had taken", ""
+            why, remedy = f"covers batches that {phrases.ranks(missing)} had not taken yet", ""
         text = f"the checkpoint of report {closed.round.seq} {why} and is dropped{remedy}"
         self._log.record(
             PartialCheckpointEntry(text=text, seq=closed.round.seq, missing=tuple(sorted(missing))), "WARNING"

@@ -31,7 +31,9 @@ def set_title(title: str, name: str) -> None:
     """
     global _current
     _current = _printable(title)
-    with contextlib.suppress(OSError, ValueError, IndexError, AttributeError):  # a title must not end a process
+    with contextlib.suppress(
+        OSError, ValueError, IndexError, AttributeError
+    ):  # a title that cannot be set must not crash the process
         ctypes.CDLL(None).prctl(_PR_SET_NAME, _cut(_printable(name), _NAME_BYTES), 0, 0, 0)
         first, end = _command_line()
         size = end - first

@@ -262,7 +262,7 @@ def _free(name: str, taken: list[str]) -> str:
 
 @dataclass(frozen=True)
 class ShuffledView(View):
-    """The rows of a source in the order of its first epoch; a piece is a window of that order."""
+    """The rows of a source in the order in which the first epoch shuffles them; a piece is a window of that order."""
 
     base: DataSource
     order: Order

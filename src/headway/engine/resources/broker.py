@@ -91,7 +91,7 @@ class Broker:
     def abandon(self, request: Request) -> None:
         """Release a lease whose run was garbage-collected without a release.
 
-        The garbage collector may interrupt any thread, also one that holds the lock, so this does not wait for it.
+        The garbage collector may interrupt any thread, even one that holds the lock, so it must not be awaited.
         """
         self._abandoned.append(request)
         with contextlib.suppress(RuntimeError):  # the program is ending
@@ -174,7 +174,7 @@ class Broker:
         return request
 
     def _locked(self, decide: Callable[[Allocation], ResourceLease | None]) -> ResourceLease | None:
-        """Return a lease on GPUs that no other program has locked, retrying without any that turn out to be.
+        """Return a lease on GPUs that no other program has locked; try again without those that turn out to be.
 
         Each failure to lock a GPU records it as shared or as taken, so that the number of retries is limited.
         """
@@ -248,8 +248,8 @@ class RunResources:
     def check(self) -> None:
         if self._scaling.placement_strategy == "STRICT_SPREAD" and self._scaling.min_workers > 1:
             raise ConfigError(
-                f"placement_strategy='STRICT_SPREAD' needs {self._scaling.min_workers} machines, this is one: "
-                "use 'SPREAD'"
+                f"placement_strategy='STRICT_SPREAD' needs {self._scaling.min_workers} machines, but there is only "
+                "one: use 'SPREAD'"
             )
         limit, least = worker_limits.tightest_limit(), self._scaling.min_workers
         if not self._in_process and least > limit.max_workers:

@@ -330,8 +330,8 @@ def mixed_steps(seq: int, notes: Mapping[int, Note]) -> str:
         return ""
     places = " and ".join(f"rank {rank}'s state at {printable(place)}" for rank, place in apart)
     return (
-        f"report {seq} was saved when the run was interrupted, but its checkpoint would hold {places} and is dropped: "
-        "let all ranks report in the same steps, equally often"
+        f"report {seq} was saved when the run was interrupted, but its checkpoint would combine {places}, so it is "
+        "dropped: make all ranks report at the same steps and equally often"
     )
 
 

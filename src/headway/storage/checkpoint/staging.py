@@ -37,7 +37,10 @@ HANDOFF = ".handoff"
 
 @dataclass(frozen=True, order=True)
 class Slot:
-    """One rank's staging directories for one report. Ranks share no directory: a late one may still be writing."""
+    """One rank's staging directories for one report.
+
+    No two ranks share a directory, because a late rank may still be writing.
+    """
 
     run: Path
     attempt: int
@@ -300,7 +303,7 @@ def check_source(source: Path, run: Path | None = None) -> None:
         raise StorageError(f"the reported checkpoint {source} is {kind}: write it before you report it")
     for name in (layout.MANIFEST, layout.VALIDATION):
         if (source / name).exists() and not _is_ours(source):
-            raise StorageError(f"{source} holds a file {name}, a name that Headway uses itself: rename it")
+            raise StorageError(f"{source} contains a file {name}, a name that Headway reserves: rename the file")
 
 
 def _is_ours(source: Path) -> bool:

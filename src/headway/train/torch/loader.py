@@ -30,15 +30,16 @@ def prepare_data_loader(
 ) -> DataLoader[Any]:
     """Give each worker its own shard of every epoch, and batches on its device.
 
-    Everything else stays as you set it: shuffling, batch size (it counts per worker), loader processes, collate,
-    generator, pinning, drop_last. Every row is used once per epoch over all workers, and all workers make the same
-    number of steps. A custom sampler is drawn once and split among the workers; a few batches of a custom batch sampler
-    are split in two. If that is impossible (fewer rows than workers), rank 0 logs a warning. Iterable datasets, and
-    loaders that already have a DistributedSampler, keep their own sharding.
+    Everything else stays as you set it: shuffling, batch size (per worker), loader processes, collate,
+    generator, pinning, drop_last. Every row is used once per epoch across all workers, and all workers run the same
+    number of steps; if there are fewer rows than workers, this is impossible, and rank 0 logs a warning. The rows that
+    a custom sampler draws are split among the workers. The batches of a custom batch sampler are split among them as
+    they are, except a few that are split in two. Iterable datasets, and loaders that already have a
+    DistributedSampler, keep their own sharding.
 
-    The shuffle differs in every epoch, counted from the start of the process; call ``loader.sampler.set_epoch(n)`` to
-    continue the previous order after a restart. The order depends on the seed of ``enable_reproducibility``, not on
-    the loader's own generator, whose state may differ between workers.
+    The shuffle differs in every epoch. Epochs are counted from the start of the process: call
+    ``loader.sampler.set_epoch(n)`` to continue the previous order after a restart. The order depends on the
+    seed of ``enable_reproducibility``, not on the loader's own generator, whose state may differ between workers.
 
     With ``ScalingConfig(num_workers=(min, max), keep_global_batch=True)``, every step takes ``batch_size × max`` rows,
     which are split among the current workers, whose batches differ by at most one row. This requires a batch size;

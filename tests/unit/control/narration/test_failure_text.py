@@ -34,7 +34,7 @@ def test_the_first_failure_comes_first() -> None:
 def test_an_exit_is_described_by_its_cause() -> None:
     for exited, words in {
         WorkerExited(code=-9): "rank 3 was killed (SIGKILL, out of memory?)",
-        WorkerExited(code=7): "rank 3 left with exit code 7 before its function returned",
+        WorkerExited(code=7): "rank 3 exited with code 7 before its function returned",
         WorkerExited(reason="vanished in smoke"): "rank 3 vanished in smoke",
         WorkerExited(code=-250): "rank 3 was killed (signal 250)",
     }.items():
@@ -44,7 +44,7 @@ def test_an_exit_is_described_by_its_cause() -> None:
 def test_exits_of_several_ranks_are_described_together() -> None:
     for exited, words in {
         WorkerExited(code=-11): "ranks 0 and 1 were killed (SIGSEGV)",
-        WorkerExited(code=7): "ranks 0 and 1 left with exit code 7 before their functions returned",
+        WorkerExited(code=7): "ranks 0 and 1 exited with code 7 before their functions returned",
         WorkerExited(code=-9, out_of_memory=True): "ranks 0 and 1 were killed by the kernel: out of memory",
     }.items():
         assert sentence([Failure("died", rank, exited) for rank in (0, 1)]) == words

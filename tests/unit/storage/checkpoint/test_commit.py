@@ -109,7 +109,7 @@ def test_a_checkpoint_reported_once_more_gets_a_manifest_of_its_own(tmp_path: Pa
     stage(old.path, Slot(run, 1, 5, 0), Note(1, {}))
     assert set(commit(run, commitment(0, seq=5)).manifest.files) == {"a"}
     (old.path / layout.MANIFEST).write_text("[]")
-    with pytest.raises(StorageError, match="a name that Headway uses itself"):
+    with pytest.raises(StorageError, match="a name that Headway reserves"):
         stage(old.path, Slot(run, 1, 6, 0), Note(1, {}))
 
 

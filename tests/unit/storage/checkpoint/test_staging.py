@@ -24,7 +24,7 @@ def test_staging_refuses_what_would_be_no_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="contains no files"):
         stage(tmp_path / "empty", slot, Note(1, {}))
     (tmp_path / "empty" / layout.MANIFEST).write_text("mine")
-    with pytest.raises(StorageError, match="a name that Headway uses itself"):
+    with pytest.raises(StorageError, match="a name that Headway reserves"):
         stage(tmp_path / "empty", slot, Note(1, {}))
     assert not any(layout.staging(slot.run).iterdir())
 

@@ -150,7 +150,7 @@ def test_a_copy_and_a_checkpoint_reported_once_more_bring_no_old_result(run: Pat
 
 def test_a_users_own_file_of_that_name_is_refused_rather_than_lost(tmp_path: Path) -> None:
     (tmp_path / layout.VALIDATION).write_text("mine")
-    with pytest.raises(StorageError, match=r"\.validation\.json, a name that Headway uses itself"):
+    with pytest.raises(StorageError, match=r"\.validation\.json, a name that Headway reserves"):
         check_source(tmp_path)
 
 
