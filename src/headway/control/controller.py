@@ -9,6 +9,7 @@ validations, signals┘               (pure)        ├──▶ timers, validat
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -71,24 +72,26 @@ class Controller:
         self._engine = engine
         self._rundir = rundir
         self._observer = observer
+        self._posting = threading.RLock()  # a signal handler may interrupt post() and call it
+        self._takes_events = True
         self._attempt = Attempt(engine)
-        self._committer = CheckpointCommitter(rundir.backend, engine.post)
+        self._committer = CheckpointCommitter(rundir.backend, self.post)
         self._metrics = MetricsLog(rundir)
         self._log = EventLog(rundir, observer, config.checkpoint_config, plan.checkpoint)
         self._checkpoint_log = CheckpointLog(self._log, rundir, config.checkpoint_config)
         self._data_log = DataLog(rundir, lambda text: self._log.tell("data", text, "WARNING"))
         self._failures = FailureRecorder(
-            rundir.path, plan.task, rundir.key, lambda text: engine.post(WarningEvent(text, "failures"))
+            rundir.path, plan.task, rundir.key, lambda text: self.post(WarningEvent(text, "failures"))
         )
         self._callbacks = CallbackRunner(
             config.callbacks,
             plan.context,
-            lambda text: engine.post(WarningEvent(text, "callback")),
+            lambda text: self.post(WarningEvent(text, "callback")),
             rundir.backend.checkpoint,
             inline=engine.in_process,
         )
         self._watchdog = Watchdog(config.failure_config, self._attempt, self._on_stillness, self._log.lasts)
-        self._validations = ValidationRunner(plan, engine, rundir)
+        self._validations = ValidationRunner(plan, engine, rundir, self.post)
         self._run = _initial_state(plan, rundir)
         self._events: deque[Any] = deque()
         self._handling = False
@@ -121,6 +124,15 @@ class Controller:
             departure is not None and departure.timed_out,
         )
 
+    def post(self, event: object) -> None:
+        """Have the loop handle this event. Any thread may call this; after the run's end, it does nothing.
+
+        The engine may already have another run, if its workers are persistent.
+        """
+        with self._posting:
+            if self._takes_events:
+                self._engine.post(event)
+
     def _work(self) -> events.EndRun:
         while self._ended is None:
             self._engine.pump(self._pause_s())
@@ -141,6 +153,8 @@ class Controller:
                 yield
             finally:
                 self._validations.cancel()
+                with self._posting:
+                    self._takes_events = False
                 self._engine.close()
         finally:
             self._attempt.release_checkpoint()
@@ -379,7 +393,7 @@ class Controller:
             self._log.stalled(attempt, diagnosis, silent_s, directory)
         if limits.stall_timeout_s is not None and silent_s >= limits.stall_timeout_s:
             first = diagnosis.ranks[0] if len(diagnosis.ranks) == 1 else None
-            self._engine.post(events.StalledEvent(attempt, first, stillness(diagnosis, silent_s)))
+            self.post(events.StalledEvent(attempt, first, stillness(diagnosis, silent_s)))
 
     def _on_slow_workers(self, event: SlowStartEvent | SlowExitEvent) -> None:
         """Log which workers are slow to start; ask workers whose functions returned why they have not exited."""

@@ -37,6 +37,10 @@ class Inbox:
     def take(self) -> list[object]:
         """Return all posted events and reset the wake-up event."""
         os.eventfd_read(self.fileno())
+        return self.discard()
+
+    def discard(self) -> list[object]:
+        """Remove all posted events and return them."""
         events = []
         with contextlib.suppress(queue.Empty):
             while True:

@@ -132,6 +132,10 @@ class LocalEngine:
     def post(self, event: object) -> None:
         self._inbox.post(event)
 
+    def discard_posted(self) -> None:
+        """Forget the events that were posted so far and are not delivered yet."""
+        self._inbox.discard()
+
     def pump(self, timeout_s: float | None) -> None:
         look_at = self.resources.look_at  # other threads change it
         due = [*self._channels.due(), *([] if look_at is None else [look_at])]

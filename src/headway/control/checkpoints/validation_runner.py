@@ -14,6 +14,7 @@ import itertools
 import json
 import queue
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -38,9 +39,12 @@ LEAVE_S = 5.0  # timeout for a thread whose process was killed
 class ValidationRunner:
     """The validation runner. Its public methods are called only in the controller's thread."""
 
-    def __init__(self, plan: RunPlan, engine: Engine, rundir: RunDirectory) -> None:
+    def __init__(
+        self, plan: RunPlan, engine: Engine, rundir: RunDirectory, post: Callable[[ValidationDoneEvent], None]
+    ) -> None:
         self._plan = plan
         self._engine = engine
+        self._post = post
         self._rundir = rundir
         self._waiting: queue.PriorityQueue[tuple[float, int, SavedCheckpoint | None]] = queue.PriorityQueue()
         self._order = itertools.count()
@@ -83,7 +87,7 @@ class ValidationRunner:
             except Exception as error:  # for example, out of memory; the run must still be told
                 outcome = WorkerExited(reason=f"could not be started: {error}")
             if not isinstance(outcome, Cancelled):
-                self._engine.post(ValidationDoneEvent(saved.path, verdict(asked, outcome, timeout_s)))
+                self._post(ValidationDoneEvent(saved.path, verdict(asked, outcome, timeout_s)))
 
     def _outcome(self, request: RunValidation, timeout_s: float | None) -> Any:
         with contextlib.closing(self._engine.one_shot_process(ENTRY)) as process:

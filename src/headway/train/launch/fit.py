@@ -60,13 +60,13 @@ class Execution:
         return self._rundir.path
 
     def stop(self) -> None:
-        self._engine.post(StopEvent())
+        self._controller.post(StopEvent())
 
     def abort(self) -> None:
-        self._engine.post(AbortEvent())
+        self._controller.post(AbortEvent())
 
     def terminate(self) -> None:
-        self._engine.post(TerminateEvent())
+        self._controller.post(TerminateEvent())
 
     def close(self) -> None:
         """Release the engine's resources and the run directory; :meth:`run` does this as well."""
