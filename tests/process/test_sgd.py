@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import torch
 
 import headway.data
 from headway.compat import sgd
+from headway.core.callback import UserCallback
 from headway.core.errors import TrainingFailedError, WorkerDied
 from headway.frameworks.base import BackendConfig
 from support import Driver, becomes_true, is_gone, python, wait_until, write_script
@@ -106,6 +108,34 @@ def test_a_worker_that_exits_between_two_runs_is_replaced(trainer: sgd.Trainer) 
     os.kill(before[1], signal.SIGKILL)
     after = pids(trainer)
     assert not set(before) & set(after), "they can only go on together"
+
+
+def test_an_interrupt_of_an_idle_worker_changes_nothing(trainer: sgd.Trainer, tmp_path: Path) -> None:
+    def call() -> int:
+        with open(tmp_path / "calls", "a") as file:
+            file.write("called\n")
+        return os.getpid()
+
+    before = trainer.run(call)
+    for pid in before:
+        os.kill(pid, signal.SIGINT)
+    assert trainer.run(call) == before
+    assert (tmp_path / "calls").read_text() == "called\n" * 4
+
+
+def test_a_stop_that_comes_too_late_for_its_run_does_not_stop_the_next_one(trainer: sgd.Trainer) -> None:
+    class StopsTooLate(UserCallback):
+        def after_run(self, run_context: object, error: BaseException | None) -> None:
+            time.sleep(0.2)
+            assert trainer._run is not None
+            trainer._run.stop()
+
+    def train_func() -> str:
+        time.sleep(0.5)
+        return "returned"
+
+    assert trainer.run(train_func, callbacks=[StopsTooLate()]) == ["returned"] * 2
+    assert trainer.run(train_func) == ["returned"] * 2
 
 
 def test_a_run_gives_what_every_rank_returned_whatever_that_is(trainer: sgd.Trainer) -> None:

@@ -152,6 +152,7 @@ class PersistentEngine:
         self._deliver = None
         if len(self._idle) < max(1, self._num_workers):
             self.shut_down()
+        self._local.discard_posted()
 
     def _pass_on(self, events: Sequence[object]) -> None:
         passed: list[object] = []
@@ -178,6 +179,8 @@ class PersistentEngine:
                 if event.rank in self._idle:
                     self._idle.discard(event.rank)
                     return None  # its run saw it exit when it became idle
+            case _ if event.rank in self._idle:
+                return None
         return FromWorker(self._attempt, event.rank, message)
 
 

@@ -54,8 +54,12 @@ class ThreadedConnection:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._received = threading.Condition()
-        self._handler: Callable[[ToWorker], None] | None = None
+        self._handler: Callable[[ToWorker], None] | None = (
+            None  # None: the newest run does not listen yet
+        )
+        self._early: list[ToWorker] = []  # messages that arrived before the run listens
         self._next: Start | None = None  # the Start of a persistent worker's next run
+        self._is_listening = False
         self._is_closed = False
 
     def send(self, message: ToController, *, wake: bool = True) -> None:
@@ -77,15 +81,18 @@ class ThreadedConnection:
         """Receive the Start, which is the first message of every run."""
         while not (messages := self._transport.receive()):
             pass
-        (start,) = messages
+        start, *self._early = messages
         assert isinstance(start, Start)
         return start
 
     def listen(self, receive: Callable[[ToWorker], None]) -> None:
-        """Call ``receive`` with every message from now on, in a separate thread."""
-        is_listening = self._handler is not None
-        self._handler = receive
-        if not is_listening:
+        """Call ``receive`` with every message after the newest Start, from now on in a separate thread."""
+        with self._received:
+            for message in self._early:
+                receive(message)
+            self._handler, self._early = receive, []
+        if not self._is_listening:
+            self._is_listening = True
             start_vital_thread("link", self._listen, self.send)
 
     def _listen(self) -> None:
@@ -103,8 +110,10 @@ class ThreadedConnection:
 
     def _take(self, message: ToWorker) -> None:
         if isinstance(message, Start):
-            self._next = message
-        elif self._handler is not None:
+            self._next, self._handler = message, None
+        elif self._handler is None:
+            self._early.append(message)
+        else:
             self._handler(message)
 
     def next(self) -> Start | None:
@@ -113,3 +122,44 @@ class ThreadedConnection:
             self._received.wait_for(lambda: self._is_closed or self._next is not None)
             start, self._next = self._next, None
             return start
+
+    def notify(self) -> None:
+        """Have waiting threads check what they wait for."""
+        with self._received:
+            self._received.notify_all()
+
+
+class RunConnection:
+    """A worker's connection during one run. When the run has ended, threads that it left behind cannot use it."""
+
+    alone = False
+
+    def __init__(self, connection: ThreadedConnection) -> None:
+        self._connection = connection
+        self._is_over = False
+
+    def send(self, message: ToController, *, wake: bool = True) -> None:
+        with speaking:
+            self._check()
+            self._connection.send(message, wake=wake)
+
+    def report(self, seq: int, time: float, metrics: bytes, staged: bool, pending: bool, cursor: bytes = b"") -> None:
+        with speaking:
+            self._check()
+            self._connection.report(seq, time, metrics, staged, pending, cursor)
+
+    def _check(self) -> None:
+        if self._is_over:
+            raise ConnectionAbortedError("this run has ended")
+
+    def wait(self, done: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        self._connection.wait(lambda: done() or self._is_over, timeout_s)
+        if not done() and self._is_over:
+            raise EngineError("this run has ended")
+        return done()
+
+    def end(self) -> None:
+        """End the run: from now on, nothing is sent in its name."""
+        with speaking:
+            self._is_over = True
+        self._connection.notify()

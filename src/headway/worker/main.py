@@ -37,10 +37,14 @@ from headway.observe import inherited_logging
 from headway.observe.log_tail import TRACEBACK_FOLLOWS
 from headway.observe.tracebacks import folded, full
 from headway.storage.run import layout
-from headway.worker.connection import ThreadedConnection, Transport
+from headway.worker.connection import RunConnection, ThreadedConnection, Transport
 from headway.worker.heartbeat import start_heartbeat
 from headway.worker.metrics_json import refuse_tensors
-from headway.worker.process.interrupt_guard import install_interrupt_handler
+from headway.worker.process.interrupt_guard import (
+    ignore_interrupts,
+    install_interrupt_handler,
+    raise_pending_interrupt,
+)
 from headway.worker.process.setup import (
     apply_setup,
     exit_process,
@@ -74,10 +78,11 @@ def main(transport: Transport, gpus: list[str], rendezvous: str | None) -> None:
         before = start.setup
         if not start.stays:
             break
+        ignore_interrupts()
         set_title("headway: worker, waiting for a run", "headway:idle")
         connection.send(WorkerIdle())
-        with contextlib.suppress(KeyboardInterrupt):
-            start = connection.next()
+        start = connection.next()
+        install_interrupt_handler()
     exit_process(0)
 
 
@@ -85,9 +90,10 @@ def _take_part(
     start: Start, connection: ThreadedConnection, rendezvous: str | None, before: ProcessSetup | None
 ) -> None:
     """Take part in one run until all ranks have finished; a worker that fails exits."""
-    session = Session(start, connection, lambda error: connection.send(failure_message(error)))
+    of_run = RunConnection(connection)
+    session = Session(start, of_run, lambda error: of_run.send(failure_message(error)))
     connection.listen(session.receive)
-    start_heartbeat(session.progress, connection, lambda: session.is_over, session.data.send_stats)
+    start_heartbeat(session.progress, of_run, lambda: session.is_over, session.data.send_stats)
     outcome = _become_rank(start, before) or run_function(
         start, session, lambda: unpack_task(start.task), rendezvous=rendezvous
     )
@@ -97,7 +103,9 @@ def _take_part(
         exit_process(1)
     connection.send(outcome)
     with contextlib.suppress(KeyboardInterrupt, EngineError):
+        raise_pending_interrupt()
         session.wait_for_exit()
+    of_run.end()
 
 
 def _become_rank(start: Start, before: ProcessSetup | None) -> FunctionFailed | None:
