@@ -54,9 +54,7 @@ class ThreadedConnection:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._received = threading.Condition()
-        self._handler: Callable[[ToWorker], None] | None = (
-            None  # None: the newest run does not listen yet
-        )
+        self._handler: Callable[[ToWorker], None] | None = None  # None: the newest run does not listen yet
         self._early: list[ToWorker] = []  # messages that arrived before the run listens
         self._next: Start | None = None  # the Start of a persistent worker's next run
         self._is_listening = False
