@@ -78,6 +78,11 @@ def refuse_unknown_keywords(init: Init) -> Init:
 def _unknown(owner: str, name: str, known: Sequence[str]) -> str:
     if name in ELSEWHERE:
         return f"{owner} takes no {name!r}: {ELSEWHERE[name]}"
+    return unknown_option(owner, name, known)
+
+
+def unknown_option(owner: str, name: str, known: Sequence[str]) -> str:
+    """The error message for an option that does not exist, with the closest known one."""
     near = difflib.get_close_matches(name, known, n=1)
     remedy = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
     return f"{owner} takes no {name!r}: {remedy}"

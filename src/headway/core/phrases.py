@@ -90,6 +90,14 @@ def count(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
+def a_kind(value: object) -> str:
+    """The type of a value, with its article: ``an int``, ``a dict``, ``None``."""
+    if value is None:
+        return "None"
+    name = type(value).__qualname__
+    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
+
+
 def size(num_bytes: float) -> str:
     for unit in ("B", "KB", "MB", "GB"):
         if num_bytes < 1000:

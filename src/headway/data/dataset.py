@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from headway.core.errors import DataError
 from headway.data.blocks.chunk import Chunk, check_format, formatted, num_rows, rows_of, table_of
 from headway.data.context import DataContext
-from headway.data.datasource.base import DataSource, check_columns, refuse_unknown
+from headway.data.datasource.base import DataSource, check_columns, check_whole, refuse_unknown
 from headway.data.datasource.memory import LazyTables, Tables, tables_of
 from headway.data.execution import consumption
 from headway.data.execution.epochs import Batches, EpochStream
@@ -173,6 +173,8 @@ class Dataset:
             return self._then(FilterBy(expression=expression_of(expr)))
         if fn is None:
             return self._then(Rename(names={}))
+        if isinstance(fn, str | pc.Expression):
+            raise DataError(f"filter's function cannot be the expression {fn!r}: pass it as filter(expr=...)")
         return self._then(Filter(function=user_function(fn, **options), concurrency=concurrency, executor=executor))
 
     def select_columns(self, cols: str | Sequence[str], **options: object) -> Dataset:
@@ -246,7 +248,7 @@ class Dataset:
         >>> headway.data.range(1).union(headway.data.range(2)).take_all()
         [{'id': 0}, {'id': 0}, {'id': 1}]
         """
-        return _dataset(ordering.union([each._as_source("union") for each in (self, *others)]))
+        return _dataset(ordering.union([each._as_source("union") for each in self._with(others, "union")]))
 
     def zip(self, *others: Dataset) -> Dataset:
         """Combine the columns of datasets with equally many rows, side by side; a number is appended to repeated names.
@@ -255,7 +257,7 @@ class Dataset:
         >>> headway.data.range(2).zip(headway.data.range(2)).take_all()
         [{'id': 0, 'id_1': 0}, {'id': 1, 'id_1': 1}]
         """
-        return _dataset(ordering.zipped([each._as_source("zip") for each in (self, *others)]))
+        return _dataset(ordering.zipped([each._as_source("zip") for each in self._with(others, "zip")]))
 
     def random_shuffle(
         self, *, seed: int | None = None, shuffle: str = "window", window_rows: int | None = None, **options: object
@@ -277,6 +279,8 @@ class Dataset:
 
     def randomize_block_order(self, *, seed: int | None = None) -> Dataset:
         """Shuffle the blocks of the source, but not the rows in a block. The order differs in every epoch."""
+        if seed is not None:
+            check_whole("seed", seed)
         return _dataset(replace(self.plan, shuffling=Shuffling("blocks", seed)))
 
     def repartition(self, num_blocks: int | None = None, **options: object) -> Dataset:
@@ -524,6 +528,7 @@ class Dataset:
 
     def take(self, limit: int = 20) -> list[dict[str, Any]]:
         """Return the first rows as dicts."""
+        check_whole("limit", limit)
         return rows_of(consumption.first_rows(self._stream(), limit)) if limit > 0 else []
 
     def take_all(self, limit: int | None = None) -> list[dict[str, Any]]:
@@ -538,6 +543,7 @@ class Dataset:
     def take_batch(self, batch_size: int = 20, *, batch_format: str | None = "default") -> Any:
         """Return the first rows as one batch."""
         check_format(batch_format)
+        check_whole("batch_size", batch_size)
         first = consumption.first_rows(self._stream(), batch_size)
         if not first:
             raise DataError("the dataset is empty")
@@ -555,6 +561,7 @@ class Dataset:
         >>> headway.data.range(5).map(lambda row: {"id": row["id"] * 10}).probe(3)
         {'id': 30}
         """
+        check_whole("row", row)
         return consumption.mapped_row(self.plan, row)
 
     def to_arrow(self) -> pa.Table:
@@ -680,6 +687,12 @@ class Dataset:
 
     def _first_table(self, limit: int) -> pa.Table:
         return table_of(consumption.first_rows(self._stream(), limit)) if limit else pa.table({})
+
+    def _with(self, others: Sequence[Any], title: str) -> Sequence[Dataset]:
+        for other in others:
+            if not isinstance(other, Dataset):
+                raise DataError(f"{title} takes datasets, got {other!r}")
+        return (self, *others)
 
     def _as_source(self, title: str) -> DataSource:
         return as_source(self.plan, title, self._tables)

@@ -12,6 +12,7 @@ import pyarrow as pa
 from headway.core.errors import DataError
 from headway.data.blocks.chunk import check_format, formatted, rows_of
 from headway.data.context import DataContext
+from headway.data.datasource.base import check_whole
 from headway.data.execution.epochs import Batches, BatchOptions, EpochStream, ShardPlace
 from headway.data.execution.stats import summary
 from headway.data.plan import Plan
@@ -300,6 +301,7 @@ class DataIterator:
 
 def parts(dataset: Whole, number: int) -> list[DataIterator]:
     """Return iterators over ``number`` parts, for consumers in this process or in others."""
+    check_whole("n", number)
     if number < 1:
         raise DataError(f"streaming_split needs a positive number of parts, got {number}")
     plan = dataset.plan

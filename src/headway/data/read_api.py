@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headway.core import phrases
 from headway.core.errors import DataError
 from headway.data.blocks.chunk import table_of
 from headway.data.dataset import Dataset
-from headway.data.datasource.base import DataSource, refuse_unknown
+from headway.data.datasource.base import DataSource, check_whole, refuse_unknown
 from headway.data.datasource.csv_json_text import LineFiles
 from headway.data.datasource.file_listing import Paths, find
 from headway.data.datasource.memory import Items, Numbers, Tables, table_of_items, tables_of
@@ -36,6 +37,7 @@ also_warm(
 
 def _dataset(source: DataSource, num_blocks: int | None = None, shuffle: object = None) -> Dataset:
     if num_blocks is not None:
+        check_whole("override_num_blocks", num_blocks)
         source = in_pieces(source, num_blocks)
     how = Shuffling("blocks", getattr(shuffle, "seed", None)) if shuffle else Shuffling()
     return Dataset(Plan(source, (), how))
@@ -54,6 +56,7 @@ def range(n: int, *, override_num_blocks: int | None = None, **options: object) 
     [{'id': 0}, {'id': 1}]
     """
     refuse_unknown(options)
+    check_whole("n", n)
     if n < 0:
         raise DataError(f"range needs a non-negative number, got {n}")
     return _dataset(Numbers(n, rows=max(1, min(1 << 16, -(-n // 8)))), override_num_blocks)
@@ -71,6 +74,7 @@ def range_tensor(
         options: options of Ray's scheduler; they have no effect.
     """
     refuse_unknown(options)
+    check_whole("n", n)
     if n < 0:
         raise DataError(f"range_tensor needs a non-negative number, got {n}")
     return _dataset(Numbers(n, "data", tuple(shape), max(1, min(1 << 12, -(-n // 8)))), override_num_blocks)
@@ -94,7 +98,10 @@ def from_items(items: Iterable[Any], *, override_num_blocks: int | None = None, 
 def from_arrow(tables: pa.Table | Sequence[pa.Table], **options: object) -> Dataset:
     """Create a dataset from one or more Arrow tables."""
     refuse_unknown(options)
-    given = [tables] if isinstance(tables, pa.Table) else list(tables)
+    given = [tables] if isinstance(tables, pa.Table) or not isinstance(tables, Iterable) else list(tables)
+    for table in given:
+        if not isinstance(table, pa.Table):
+            raise DataError(f"from_arrow takes a pyarrow.Table or a list of them, got {phrases.a_kind(table)}")
     return Dataset(Plan(Tables(tuple(piece for table in given for piece in tables_of(table)), "from_arrow")))
 
 
@@ -102,6 +109,10 @@ def from_pandas(dfs: Any, **options: object) -> Dataset:
     """Create a dataset from one or more pandas DataFrames."""
     refuse_unknown(options)
     given = list(dfs) if isinstance(dfs, list | tuple) else [dfs]
+    for frame in given:
+        if not hasattr(frame, "columns"):
+            hint = ": use from_numpy for a dict of columns" if isinstance(frame, dict) else ""
+            raise DataError(f"from_pandas takes a DataFrame or a list of them, got {phrases.a_kind(frame)}{hint}")
     return from_arrow([pa.Table.from_pandas(frame, preserve_index=False) for frame in given])
 
 
@@ -109,7 +120,12 @@ def from_numpy(ndarrays: Any, **options: object) -> Dataset:
     """Create a dataset from one or more arrays of rows, in a column ``data``, or from a dict of columns."""
     refuse_unknown(options)
     if isinstance(ndarrays, dict):
-        return from_arrow(table_of({name: np.asarray(array) for name, array in ndarrays.items()}))
+        columns = {name: np.asarray(array) for name, array in ndarrays.items()}
+        lengths = {name: len(column) if column.ndim else 1 for name, column in columns.items()}
+        if len(set(lengths.values())) > 1:
+            found = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+            raise DataError(f"from_numpy needs columns of equal length: {found}")
+        return from_arrow(table_of(columns))
     given = list(ndarrays) if isinstance(ndarrays, list | tuple) else [ndarrays]
     return from_arrow([table_of({"data": np.asarray(array)}) for array in given])
 

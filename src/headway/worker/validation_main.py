@@ -13,6 +13,7 @@ from pathlib import Path
 
 import cloudpickle
 
+from headway.core import phrases
 from headway.core.errors import MetricsError
 from headway.core.messages import FunctionFailed, Ready, RunValidation, ValidationReturned
 from headway.core.process.title import set_title
@@ -61,8 +62,8 @@ def _validate(request: RunValidation) -> ValidationReturned | FunctionFailed:
         checkpoint = cloudpickle.loads(request.checkpoint).proven_by(key, trust=request.trust)
         value = function(checkpoint, **unpack_kwargs(request.kwargs, key, trust=request.trust))
         if not isinstance(value, Mapping):
-            kind = type(value).__qualname__
-            raise MetricsError(f"the validation function must return a dict of metrics, it returned a {kind}")
+            kind = phrases.a_kind(value)
+            raise MetricsError(f"the validation function must return a dict of metrics, it returned {kind}")
         return ValidationReturned(metrics=encode_metrics(value))
     except BaseException as error:  # whatever the user's code raises is the answer
         return failure_message(error)

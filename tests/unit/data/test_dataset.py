@@ -222,9 +222,34 @@ def test_an_empty_dataset_raises() -> None:
         (lambda: rows().map(len, concurrency=(1, "x")), r"concurrency must be a positive number"),
         (lambda: rows().map(len, concurrency=()), r"concurrency must be a positive number"),
         (lambda: rows().map(5), r"fn must be a function or a class, got 5"),
-        (lambda: rows().map(len, concurency=3), r"no option concurency"),
-        (lambda: rows().map_batches(len, keep_rows=False), r"no option keep_rows"),
-        (lambda: rows().filter(len, concurency=3), r"no option concurency"),
+        (lambda: rows().map(len, concurency=3), r"map takes no 'concurency': did you mean 'concurrency'\?"),
+        (lambda: rows().map_batches(len, keep_rows=False), r"map_batches takes no 'keep_rows': .* 'keeps_rows'\?"),
+        (lambda: rows().filter(len, concurency=3), r"filter takes no 'concurency': did you mean 'concurrency'\?"),
+        (lambda: rows().flat_map(len, fn_kwarg={}), r"flat_map takes no 'fn_kwarg': did you mean 'fn_kwargs'\?"),
+        (lambda: headway.data.read_parquet(__file__, colums=["x"]), r"read_parquet takes no 'colums': .* 'columns'\?"),
+        (lambda: headway.data.read_csv(__file__, delimiter=";"), r"read_csv takes no 'delimiter': it has paths, "),
+        (lambda: headway.data.read_parquet(None), r"paths must be a path, a URI, or a list of them, got None"),  # type: ignore[arg-type]
+        (lambda: headway.data.read_parquet(["x", 3]), r"paths must be a path, a URI, or a list of them, got 3"),  # type: ignore[list-item]
+        (lambda: rows().map(len, fn_kwargs=3), r"fn_kwargs must be a dict of keyword arguments, got 3"),  # type: ignore[arg-type]
+        (lambda: rows().map(len, fn_args="ab"), r"fn_args must be a list or a tuple of arguments, got 'ab'"),
+        (lambda: rows().filter("id > 1"), r"cannot be the expression 'id > 1': pass it as filter\(expr=\.\.\.\)"),  # type: ignore[arg-type]
+        (lambda: rows().union(3), r"union takes datasets, got 3"),  # type: ignore[arg-type]
+        (lambda: rows().zip([rows()]), r"zip takes datasets, got \["),  # type: ignore[arg-type]
+        (lambda: rows().take("x"), r"limit must be a whole number, got 'x'"),  # type: ignore[arg-type]
+        (lambda: rows().limit(1.5), r"limit must be a whole number, got 1\.5"),  # type: ignore[arg-type]
+        (lambda: rows().split("a"), r"n must be a whole number, got 'a'"),  # type: ignore[arg-type]
+        (lambda: rows().train_test_split("a"), r"test_size must be a fraction like 0\.2 or a number of rows, got 'a'"),  # type: ignore[arg-type]
+        (lambda: rows().random_shuffle(seed="x"), r"seed must be a whole number, got 'x'"),  # type: ignore[arg-type]
+        (lambda: rows().random_shuffle(window_rows="x"), r"window_rows must be a whole number, got 'x'"),  # type: ignore[arg-type]
+        (lambda: headway.data.range("3"), r"n must be a whole number, got '3'"),  # type: ignore[arg-type]
+        (lambda: headway.data.from_pandas({"a": [1]}), r"from_pandas takes a DataFrame .* got a dict: use from_numpy"),
+        (lambda: headway.data.from_arrow(3), r"from_arrow takes a pyarrow\.Table or a list of them, got an int"),  # type: ignore[arg-type]
+        (lambda: headway.data.from_numpy({"a": np.zeros(3), "b": np.zeros(4)}), r"equal length: a has 3, b has 4"),
+        (lambda: rows().iter_torch_batches(dtypes="float"), r"dtypes must be torch dtypes such as .*, got 'float'"),
+        (lambda: rows().iter_torch_batches(device="gpu"), r'device must be a torch device such as "cuda".*\'gpu\''),
+        (lambda: rows().map_batches(lambda batch: 3).take(1), r"map_batches\(<lambda>\) must return .*, not an int"),
+        (lambda: rows().map_batches(lambda batch: {"x": [1]}).take(3), r"map_batches\(<lambda>\) returned 1 rows for"),
+        (lambda: rows().map(lambda row: None).take(1), r"map\(<lambda>\) must return a dict .* returned None for row 0"),
         (lambda: rows().limit(-1), r"limit must not be negative"),
         (lambda: rows().random_shuffle(shuffle="some"), r"shuffle must be \"window\" or \"full\""),
         (lambda: rows().random_shuffle(window_rows=0), r"window_rows must be positive"),

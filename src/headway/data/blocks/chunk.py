@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
+from headway.core import phrases
 from headway.core.errors import DataError
 from headway.data.blocks.tensor_columns import array_of, column_of, stacked, view_of
 
@@ -206,8 +207,8 @@ def chunk_of_rows(rows: Sequence[Mapping[str, Any]]) -> Chunk:
     return {name: stacked([row[name] for row in rows]) for name in names}
 
 
-def chunk_of_result(result: Any) -> Chunk:
-    """Convert the return value of a batch function: a dict of arrays, a DataFrame or an Arrow table."""
+def chunk_of_result(result: Any, of: str = "the function") -> Chunk:
+    """Convert the return value ``of`` a batch function: a dict of arrays, a DataFrame or an Arrow table."""
     if isinstance(result, pa.Table):
         return chunk_of(result)
     if isinstance(result, pa.RecordBatch):
@@ -217,13 +218,12 @@ def chunk_of_result(result: Any) -> Chunk:
         lengths = {name: len(column) for name, column in chunk.items()}
         if len(set(lengths.values())) > 1:
             found = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-            raise DataError(f"the function must return columns of equal length: {found}")
+            raise DataError(f"{of} must return columns of equal length: {found}")
         return chunk
     if hasattr(result, "to_records") and hasattr(result, "columns"):
         return chunk_of(pa.Table.from_pandas(result, preserve_index=False))
     raise DataError(
-        f"the function must return a dict of arrays, a pandas DataFrame or an Arrow table, "
-        f"not a {type(result).__name__}"
+        f"{of} must return a dict of arrays, a pandas DataFrame or an Arrow table, not {phrases.a_kind(result)}"
     )
 
 
@@ -238,7 +238,7 @@ def _returned_column(name: Any, values: Any) -> Column:
         return np.asarray(values)  # a tensor, a series
     if isinstance(values, list | tuple):
         return stacked(values) if values else np.zeros(0, object)
-    raise DataError(f"column {name!r} must be an array or a list with one value per row, not a {type(values).__name__}")
+    raise DataError(f"column {name!r} must be an array or a list with one value per row, not {phrases.a_kind(values)}")
 
 
 # --- conversion to the user's batch format ---

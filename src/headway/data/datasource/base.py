@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import abc
 import hashlib
+import numbers
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from types import CodeType
 from typing import Any
 
 import pyarrow as pa
 
+from headway.core.config import unknown_option
 from headway.core.errors import DataError
 
 Columns = Sequence[str] | None
@@ -99,9 +103,27 @@ def check_columns(names: Iterable[str], known: Sequence[str], where: str = "this
 _RAYS = {"parallelism", "concurrency", "num_cpus", "num_gpus", "memory", "resources", "ray_remote_args", "max_retries"}
 
 
-def refuse_unknown(options: Mapping[str, object], *known: str) -> None:
-    """Raise DataError for unknown options instead of ignoring them."""
+def refuse_unknown(options: Mapping[str, object], *known: str, depth: int = 1) -> None:
+    """Raise DataError for unknown options of the calling function instead of ignoring them.
+
+    Args:
+        options: the options that are not parameters of the function.
+        known: names that are allowed nevertheless.
+        depth: 2 if the function that the user called is the caller of the calling function, whose options count, too.
+    """
     unknown = sorted(set(options) - _RAYS - set(known))
     if unknown:
-        hint = f"; the options are {', '.join(known)}" if known else ""
-        raise DataError(f"there is no option {', '.join(unknown)}{hint}")
+        called = sys._getframe(depth).f_code
+        names = dict.fromkeys((*_parameters(called), *_parameters(sys._getframe(1).f_code), *known))
+        names.pop("self", None)
+        raise DataError(unknown_option(called.co_name, unknown[0], list(names)))
+
+
+def _parameters(code: CodeType) -> tuple[str, ...]:
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+
+def check_whole(name: str, value: object) -> None:
+    """Raise DataError if a value is not a whole number."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise DataError(f"{name} must be a whole number, got {value!r}")

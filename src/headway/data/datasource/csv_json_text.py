@@ -95,6 +95,9 @@ class LineFiles(DataSource):
         header = self.kind == "csv"
         parts, at, lines = [], 0, 0
         with self.files.open(number) as file:
+            if file.read(4) == b"PAR1":
+                raise DataError("it is a Parquet file: use read_parquet")
+            file.seek(0)
             rest = b""
             while True:
                 data = rest + (block := file.read(PIECE))

@@ -95,7 +95,10 @@ def gone(path: str) -> DataError:
 def find(paths: Paths, filesystem: Any = None, suffixes: Iterable[str] | None = None) -> Files:
     """Find the files of these paths; in directories, only files with one of these suffixes that are not hidden."""
     wanted = tuple(suffixes) if suffixes is not None else None
-    named = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    named = [paths] if isinstance(paths, str | os.PathLike) or not isinstance(paths, Iterable) else list(paths)
+    for path in named:
+        if not isinstance(path, str | os.PathLike):
+            raise DataError(f"paths must be a path, a URI, or a list of them, got {path!r}")
     if not named:
         raise DataError("no paths were given")
     texts = [os.fspath(path) for path in named]

@@ -95,7 +95,10 @@ def torch_batches(
     pin_memory: bool,
 ) -> Batches:
     """Return batches of tensors. For a GPU, they use pinned memory and a separate stream, one ahead of the loop."""
-    target = torch.device(device) if device not in (None, "cpu") else None
+    target = _device(device) if device not in (None, "cpu") else None
+    for dtype in dtypes.values() if isinstance(dtypes, Mapping) else (dtypes,):
+        if dtype is not None and not isinstance(dtype, torch.dtype):
+            raise DataError(f"dtypes must be torch dtypes such as torch.float32, got {dtype!r}")
     to_gpu = target is not None and target.type == "cuda"
     finish = ToTensors(dtypes, collate_fn, pin=to_gpu or (pin_memory and torch.cuda.is_available()))
 
@@ -108,6 +111,13 @@ def torch_batches(
 
     form = ("torch", str(dtypes), str(target), id(collate_fn), pin_memory)
     return Batches(stream, replace(options, finish=finish, deliver=deliver, form=form))
+
+
+def _device(device: Any) -> torch.device:
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError):
+        raise DataError(f'device must be a torch device such as "cuda", "cuda:1" or "cpu", got {device!r}') from None
 
 
 class Pairs(IterableDataset[Any]):

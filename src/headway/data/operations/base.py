@@ -64,7 +64,13 @@ def user_function(
     """Check the arguments of ``map`` and similar methods. ``resources`` are options of Ray's scheduler."""
     if not callable(fn):
         raise DataError(f"fn must be a function or a class, got {fn!r}")
-    refuse_unknown(resources)
+    refuse_unknown(resources, depth=2)
+    for name, given in (("fn_kwargs", fn_kwargs), ("fn_constructor_kwargs", fn_constructor_kwargs)):
+        if given is not None and not isinstance(given, Mapping):
+            raise DataError(f"{name} must be a dict of keyword arguments, got {given!r}")
+    for name, args in (("fn_args", fn_args), ("fn_constructor_args", fn_constructor_args)):
+        if args is not None and not isinstance(args, list | tuple):
+            raise DataError(f"{name} must be a list or a tuple of arguments, got {args!r}")
     return Function(
         call=fn,
         args=tuple(fn_args or ()),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from headway.core import phrases
 from headway.core.errors import DataError
 from headway.data.blocks.chunk import (
     Chunk,
@@ -67,11 +68,11 @@ class MapBatches(UserOp):
 
     def _chunks(self, result: Any, rows: int) -> list[Chunk]:
         """Check and convert what the function returned or yielded."""
-        chunks = [chunk_of_result(each) for each in (result if inspect.isgenerator(result) else (result,))]
+        chunks = [chunk_of_result(each, self.title) for each in (result if inspect.isgenerator(result) else (result,))]
         now = sum(map(num_rows, chunks))
         if self.keeps and now != rows:
             raise DataError(
-                f"the function returned {now:,} rows for {rows:,}: a function that changes the number of rows needs "
+                f"{self.title} returned {now:,} rows for {rows:,}: a function that changes the number of rows needs "
                 "map_batches(..., keeps_rows=False)"
             )
         return chunks
@@ -155,9 +156,9 @@ class AddColumn(UserOp):
 
         def run(chunk: Chunk, row_name: RowName) -> Chunk:
             with explained(self.title, lambda: f"{row_name(0)} and the following rows"):
-                added = chunk_of_result({self.column: call(formatted(chunk, self.batch_format))})
+                added = chunk_of_result({self.column: call(formatted(chunk, self.batch_format))}, self.title)
                 if num_rows(added) != num_rows(chunk):
-                    raise DataError(f"the function returned {num_rows(added):,} values for {num_rows(chunk):,} rows")
+                    raise DataError(f"{self.title} returned {num_rows(added):,} values for {num_rows(chunk):,} rows")
             return {**chunk, **added}
 
         return run
@@ -179,9 +180,9 @@ def _by_row(title: str, call: Callable[[Any], Any], finish: Callable[[Chunk, lis
 def _columns(title: str, results: Sequence[Any], row_name: RowName) -> Chunk:
     for number, result in enumerate(results):
         if not isinstance(result, Mapping):
-            kind = type(result).__name__
+            kind = phrases.a_kind(result)
             raise DataError(
-                f"{title} must return a dict with one value per column, but returned a {kind} for {row_name(number)}"
+                f"{title} must return a dict with one value per column, but returned {kind} for {row_name(number)}"
             )
     with explained(title, lambda: f"{row_name(0)} and the following rows"):
         return chunk_of_rows(results)

@@ -7,6 +7,7 @@ called when the rows are needed, not here.
 from __future__ import annotations
 
 import itertools
+import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headway.core.errors import DataError
-from headway.data.datasource.base import DataSource, check_columns
+from headway.data.datasource.base import DataSource, check_columns, check_whole
 from headway.data.datasource.memory import LazyTables, tables_of
 from headway.data.datasource.views import RandomPart, UnionView, ZipView, in_pieces, some_rows
 from headway.data.plan import Plan, Shuffling, as_source
@@ -23,6 +24,7 @@ from headway.data.plan import Plan, Shuffling, as_source
 
 def limited(plan: Plan, limit: int, first_rows: Callable[[int], pa.Table]) -> Plan:
     """Keep the first rows. ``first_rows`` is called if their position in the source is not known."""
+    check_whole("limit", limit)
     if limit < 0:
         raise DataError(f"limit must not be negative, got {limit}")
     if not plan.keeps_rows:
@@ -50,6 +52,9 @@ def zipped(sources: Sequence[DataSource]) -> Plan:
 def shuffled(plan: Plan, how: Literal["window", "full"], seed: int | None, window_rows: int | None) -> Plan:
     if how not in ("window", "full"):
         raise DataError(f'shuffle must be "window" or "full", got {how!r}')
+    for name, number in (("seed", seed), ("window_rows", window_rows)):
+        if number is not None:
+            check_whole(name, number)
     if window_rows is not None and window_rows < 1:
         raise DataError(f"window_rows must be positive, got {window_rows}")
     return replace(plan, shuffling=Shuffling(how, seed, window_rows))
@@ -90,6 +95,10 @@ def in_order_of(
 
 
 def train_test_parts(source: DataSource, test_size: int | float, shuffle: bool, seed: int | None) -> tuple[Plan, Plan]:
+    if isinstance(test_size, bool) or not isinstance(test_size, numbers.Real):
+        raise DataError(f"test_size must be a fraction like 0.2 or a number of rows, got {test_size!r}")
+    if seed is not None:
+        check_whole("seed", seed)
     rows = source.num_rows
     size = int(rows * test_size) if isinstance(test_size, float) else test_size
     if not 0 < size < rows:
@@ -103,6 +112,7 @@ def train_test_parts(source: DataSource, test_size: int | float, shuffle: bool, 
 
 def equal_parts(source: DataSource, n: int, *, drop_rest: bool) -> list[Plan]:
     """Split into ``n`` parts of consecutive rows. The first are one row longer, or the remaining rows are dropped."""
+    check_whole("n", n)
     if n < 1:
         raise DataError(f"split needs a positive number of parts, got {n}")
     size, longer = (source.num_rows // n, 0 if drop_rest else source.num_rows % n)

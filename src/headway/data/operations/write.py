@@ -78,7 +78,10 @@ class _TargetDirectory:
             from pyarrow.fs import LocalFileSystem
 
             self._fs, self._path = LocalFileSystem(), str(local_path(path))
-            os.makedirs(self._path, exist_ok=True)
+            try:
+                os.makedirs(self._path, exist_ok=True)
+            except OSError as error:
+                raise DataError(f"directory {self._path} cannot be created: {error.strerror}") from error
         else:
             from headway.storage.object_store.uri import open_store
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from headway.core import phrases
 from headway.core.config import CheckpointUploadMode
 from headway.core.errors import ConfigError
 from headway.core.schema.data_cursor import DataCursor
@@ -55,8 +56,8 @@ class SaveOptions:
         assert self.upload is not None
         found = self.upload(checkpoint, self.name or f"checkpoint_report_{seq:06d}")
         if not isinstance(found, Checkpoint):
-            kind = type(found).__name__
-            raise ConfigError(f"checkpoint_upload_fn must return a Checkpoint, it returned a {kind}")
+            kind = phrases.a_kind(found)
+            raise ConfigError(f"checkpoint_upload_fn must return a Checkpoint, it returned {kind}")
         return found
 
     def recorded_cursor(self) -> DataCursor:

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import headway.data
+from headway.core.phrases import a_kind
 from data_examples import ids, of, some, values_of
 from headway.data import DataContext, DataError, Dataset
 
@@ -215,7 +216,7 @@ def test_a_column_is_added_from_any_form(batch_format: str) -> None:
 
 @pytest.mark.parametrize("value", [None, 5, "text", [1, 2]])
 def test_map_must_return_a_dict(value: Any) -> None:
-    with pytest.raises(DataError, match=rf"must return a dict.*{type(value).__name__}.*row 3"):
+    with pytest.raises(DataError, match=rf"must return a dict.*returned {a_kind(value)} for row 3"):
         headway.data.range(5).map(lambda row: value if row["id"] == 3 else row).take_all()
 
 
@@ -227,7 +228,7 @@ def test_map_must_return_the_same_columns_for_every_row() -> None:
 
 @pytest.mark.parametrize("value", [None, 5, "text", [1, 2]])
 def test_map_batches_must_return_a_batch(value: Any) -> None:
-    with pytest.raises(DataError, match=rf"must return a dict of arrays.*not a {type(value).__name__}"):
+    with pytest.raises(DataError, match=rf"must return a dict of arrays.*not {a_kind(value)}"):
         headway.data.range(5).map_batches(lambda batch: value).take_all()
 
 
