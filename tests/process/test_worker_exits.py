@@ -338,3 +338,18 @@ def test_a_rank_that_ignores_the_interrupt_is_named_when_it_is_killed(
     run.stop()
     assert run.result().state == "STOPPED"
     assert "rank 0 is killed: 1.0 s after it was interrupted its process is still running" in capfd.readouterr().err
+
+
+def test_a_debugger_in_a_worker_says_where_it_works() -> None:
+    def train_func() -> None:
+        breakpoint()  # noqa: T100
+        print("the line after it")
+
+    message = str(failing(train_func, 1))
+    assert "raised bdb.BdbQuit: a worker has no terminal for a debugger: with ScalingConfig(num_workers=0)" in message
+    assert "headway replay --debug" in message
+
+
+def test_input_in_a_worker_says_where_it_works() -> None:
+    message = str(failing(lambda: input("name? "), 1))
+    assert "raised EOFError: EOF when reading a line: a worker has no standard input: with ScalingConfig(" in message

@@ -17,6 +17,7 @@ from typing import Any
 
 import cloudpickle
 
+from headway.core import phrases
 from headway.core.errors import ConfigError, EngineError, MetricsError, SessionError
 from headway.core.messages import (
     FunctionFailed,
@@ -171,8 +172,8 @@ def _packed_value(value: object, *, plain: bool) -> bytes:
     try:
         data: bytes = cloudpickle.dumps(value)
     except Exception as error:  # the user's class may raise anything here
-        kind = type(value).__qualname__
-        raise MetricsError(f"the training function returned a {kind} that cannot be sent back: {error}") from error
+        kind = phrases.a_kind(value)
+        raise MetricsError(f"the training function returned {kind} that cannot be sent back: {error}") from error
     return data
 
 
@@ -185,6 +186,8 @@ def failure_message(error: BaseException, *, log: bool = True) -> FunctionFailed
         kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
     )
     message = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else redact_assignments(_text(error))
+    if log and (hint := _hint_without_terminal(error)):
+        message = f"{message}: {hint}" if message else hint
     misuse = isinstance(error, MetricsError | SessionError | ConfigError)
     return FunctionFailed(
         kind=name,
@@ -194,6 +197,16 @@ def failure_message(error: BaseException, *, log: bool = True) -> FunctionFailed
         misuse=misuse,
         stacks=of_error(error) + all_threads(),
     )
+
+
+def _hint_without_terminal(error: BaseException) -> str:
+    """Explain the errors of a debugger and of ``input()`` in a process without standard input."""
+    inline = "with ScalingConfig(num_workers=0) the function runs in your own process"
+    if type(error).__module__ == "bdb":
+        return f"a worker has no terminal for a debugger: {inline}; headway replay --debug debugs a failed run"
+    if isinstance(error, EOFError) and error.args == ("EOF when reading a line",):
+        return f"a worker has no standard input: {inline}; or pass the value in train_loop_config"
+    return ""
 
 
 def _text(error: BaseException) -> str:
