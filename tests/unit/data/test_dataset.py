@@ -249,7 +249,10 @@ def test_an_empty_dataset_raises() -> None:
         (lambda: rows().iter_torch_batches(device="gpu"), r'device must be a torch device such as "cuda".*\'gpu\''),
         (lambda: rows().map_batches(lambda batch: 3).take(1), r"map_batches\(<lambda>\) must return .*, not an int"),
         (lambda: rows().map_batches(lambda batch: {"x": [1]}).take(3), r"map_batches\(<lambda>\) returned 1 rows for"),
-        (lambda: rows().map(lambda row: None).take(1), r"map\(<lambda>\) must return a dict .* returned None for row 0"),
+        (
+            lambda: rows().map(lambda row: None).take(1),
+            r"map\(<lambda>\) must return a dict .* returned None for row 0",
+        ),
         (lambda: rows().limit(-1), r"limit must not be negative"),
         (lambda: rows().random_shuffle(shuffle="some"), r"shuffle must be \"window\" or \"full\""),
         (lambda: rows().random_shuffle(window_rows=0), r"window_rows must be positive"),

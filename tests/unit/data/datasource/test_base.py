@@ -32,5 +32,7 @@ def test_a_missing_column_is_named_with_those_that_exist(ask: Callable[[Dataset]
 
 
 def test_an_option_of_another_library_is_refused_with_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="read_csv takes no 'sep': it has paths, .*, parse_options, convert_options, read_options"):
+    with pytest.raises(
+        DataError, match=r"read_csv takes no 'sep': it has paths, .*, parse_options, convert_options, read_options"
+    ):
         headway.data.read_csv(tmp_path, sep=";")

@@ -324,5 +324,7 @@ def test_json_that_is_not_in_lines_is_refused_with_what_to_write(tmp_path: Path,
 def test_a_parquet_file_is_not_read_as_text(tmp_path: Path) -> None:
     headway.data.range(3).write_parquet(tmp_path)
     for read in (headway.data.read_csv, headway.data.read_json, headway.data.read_text):
-        with pytest.raises(DataError, match=r"part-000000\.parquet cannot be read: it is a Parquet file: use read_parq"):
+        with pytest.raises(
+            DataError, match=r"part-000000\.parquet cannot be read: it is a Parquet file: use read_parq"
+        ):
             read(tmp_path / "part-000000.parquet").count()

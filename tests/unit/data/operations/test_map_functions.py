@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import headway.data
-from headway.core.phrases import a_kind
 from data_examples import ids, of, some, values_of
+from headway.core.phrases import a_kind
 from headway.data import DataContext, DataError, Dataset
 
 
