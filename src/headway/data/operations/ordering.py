@@ -95,7 +95,8 @@ def in_order_of(
 
 
 def train_test_parts(source: DataSource, test_size: int | float, shuffle: bool, seed: int | None) -> tuple[Plan, Plan]:
-    if isinstance(test_size, bool) or not isinstance(test_size, numbers.Real):
+    given: object = test_size
+    if isinstance(given, bool) or not isinstance(given, numbers.Real):
         raise DataError(f"test_size must be a fraction like 0.2 or a number of rows, got {test_size!r}")
     if seed is not None:
         check_whole("seed", seed)
