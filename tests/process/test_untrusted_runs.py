@@ -983,6 +983,29 @@ def test_a_run_that_reports_pickles_of_somebody_else_does_not_prove_their_origin
     assert not sandbox.canary.exists()
 
 
+def test_pickles_of_somebody_else_that_appear_after_the_check_are_not_proven(
+    good: Path, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner of a reported directory adds them between its check and its copy."""
+    place, check = sandbox.outside / "reported", Checkpoint.own_pickles
+    train.Checkpoint.from_dict({"step": 1}).to_directory(place)
+
+    def check_too_early(checkpoint: Checkpoint) -> dict[str, str] | None:
+        found = check(checkpoint)
+        if not (sandbox.storage / "run").exists():
+            shutil.copytree(good, sandbox.run)
+            bombs_without_a_manifest(sandbox.run)
+            shutil.copytree(sandbox.run / CHECKPOINT, place, dirs_exist_ok=True)
+            (place / ".validation.json").unlink()
+        return found
+
+    monkeypatch.setattr(Checkpoint, "own_pickles", check_too_early)
+    checkpoint = reported(place, sandbox.storage, first=False)
+    with pytest.raises(train.StorageError, match="it is not proven that your own run wrote them"):
+        checkpoint.to_dict()
+    assert not sandbox.canary.exists()
+
+
 @pytest.mark.parametrize("first", [False, True])
 def test_a_run_that_reports_its_users_own_pickles_proves_their_origin(
     first: bool, good: Path, sandbox: Sandbox, tmp_path: Path

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 from headway.core.errors import ConfigError, StorageError
 from headway.core.security.signing import Key
-from headway.storage.checkpoint.dict_files import foreign_pickles, read_dict
+from headway.storage.checkpoint.dict_files import pickles_of, read_dict
 from headway.storage.checkpoint.locations import (
     CheckpointLocation,
     DirectoryLocation,
@@ -120,19 +120,23 @@ class Checkpoint:
             return trusted(folder)
         return proof_of(folder, self._location.manifest(), self._origin.key)
 
-    def may_be_signed(self) -> bool:
-        """Whether a run that reports these files may sign them as its own.
+    def own_pickles(self) -> dict[str, str] | None:
+        """The checksums of its pickles that a run may sign as its own if it reports these files.
 
-        It may not sign another user's checkpoint, or a dict with pickles that this user's Headway has not written:
-        the signature would prove the origin of code that the run has only copied.
+        They are proven by the checkpoint's manifest, or signed as part of a dict. A signature for others would prove
+        the origin of code that the run has only copied.
+
+        Returns:
+            The checksums by relative path; None for a checkpoint that another user has committed.
         """
-        if not self._location.exists():
-            return True
-        with contextlib.suppress(StorageError), self.as_directory() as folder:
-            proof = self.proof(Path(folder))
-            committed_by_others = bool(proof.doubt) and self._location.manifest() is not None
-            return not committed_by_others and all(map(proof.covers_file, foreign_pickles(Path(folder))))
-        return False
+        with contextlib.suppress(StorageError):
+            if not self._location.may_have_pickles():
+                return {}
+            with self.as_directory() as folder:
+                proof = self.proof(Path(folder))
+                committed_by_others = bool(proof.doubt) and self._location.manifest() is not None
+                return None if committed_by_others else pickles_of(Path(folder), proof)
+        return None
 
     def as_directory(self) -> AbstractContextManager[str]:
         """The directory of the files, for reading: itself, not a copy. The files stay until the context ends.

@@ -22,6 +22,7 @@ from headway.core.security.signing import Key
 from headway.storage import durable_fs
 from headway.storage.checkpoint.manifest import flush_files, read_manifest, versions, write_manifest
 from headway.storage.checkpoint.merge import Given, merge
+from headway.storage.checkpoint.signatures import is_pickle
 from headway.storage.checkpoint.staging import Note, Slot, read_note
 from headway.storage.checkpoint.validation_record import carry_over, write_request
 from headway.storage.fs_ops import remove_json, replace_links
@@ -76,21 +77,32 @@ class CommitRequest:
 
 @dataclass(frozen=True)
 class Signer:
-    """Signs manifests of a run, if its own workers have saved all files."""
+    """Signs manifests of a run, if its own workers have saved all files, and no pickle has changed since."""
 
     run: str
     key: Key
 
-    def sign(self, manifest: Manifest, notes: Mapping[int, Note | None]) -> Manifest:
-        """The manifest, signed if all these notes, by rank, are signed by workers of the run."""
+    def sign(self, manifest: Manifest, notes: Mapping[int, Note | None], known: Manifest | None = None) -> Manifest:
+        """The manifest, signed if its origin is proven.
+
+        Args:
+            manifest: The manifest.
+            notes: The notes of the ranks that saved its files, which workers of the run must have signed.
+            known: A signed manifest of other files in it.
+        """
         place = manifest.attempt, manifest.seq
-        ours = all(note is not None and note.is_signed(self.key, *place, rank) for rank, note in notes.items())
-        return manifest.signed(self.run, self.key) if ours else manifest
+        proven = {(name, stored.sha256) for name, stored in known.files.items()} if known is not None else set()
+        for rank, note in notes.items():
+            if note is None or not note.is_signed(self.key, *place, rank):
+                return manifest
+            proven |= note.pickles.items()
+        pickles = {name: stored.sha256 for name, stored in manifest.files.items() if is_pickle(name)}
+        return manifest.signed(self.run, self.key) if pickles.items() <= proven else manifest
 
     def extend(self, known: Manifest, larger: Manifest, late: int, note: Note | None) -> Manifest:
         """The manifest of an extended checkpoint, signed if the known manifest and the late note are."""
         unsigned = replace(larger, signature="")
-        return self.sign(unsigned, {late: note}) if known.is_signed(self.key) else unsigned
+        return self.sign(unsigned, {late: note}, known) if known.is_signed(self.key) else unsigned
 
 
 def commit(run: Path, what: CommitRequest, signer: Signer | None = None) -> SavedCheckpoint:

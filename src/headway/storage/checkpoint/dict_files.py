@@ -8,20 +8,21 @@ pickled.pkl            all other values; opening it can run any code, so its ori
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import math
 import pickle
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from headway.core.errors import StorageError
 from headway.core.security.signing import user_key
 from headway.storage.checkpoint.manifest import checksum
-from headway.storage.checkpoint.signatures import Proof
+from headway.storage.checkpoint.signatures import Proof, is_pickle
 from headway.storage.fs_ops import open_regular, read_json, walk
 
 TREE, TENSORS, ARRAYS, PICKLED = "dict.json", "tensors.safetensors", "arrays.safetensors", "pickled.pkl"
@@ -31,15 +32,17 @@ SIGNATURE = "signature"  # of pickled.pkl, by the key of the user who wrote it
 _ARRAY_TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
 
 
-def write_dict(folder: Path, data: Mapping[Any, Any]) -> None:
-    """Write a dict as files."""
+def write_dict(folder: Path, data: Mapping[Any, Any]) -> dict[str, str]:
+    """Write a dict as files. Returns the checksum of its pickle, by name; empty if it needs none."""
     parts = _Parts()
     tree = parts.encode(dict(data) if type(data) is not OrderedDict else data)
     content = {"format": 1, "tree": tree}
+    pickles = {}
     if parts.pickled:
         pickled = pickle.dumps(parts.pickled, protocol=5)
         (folder / PICKLED).write_bytes(pickled)
-        content[SIGNATURE] = _sign(hashlib.sha256(pickled).hexdigest())
+        pickles[PICKLED] = hashlib.sha256(pickled).hexdigest()
+        content[SIGNATURE] = _sign(pickles[PICKLED])
     (folder / TREE).write_text(json.dumps(content, indent=1))
     if parts.tensors:
         import safetensors.torch
@@ -49,26 +52,33 @@ def write_dict(folder: Path, data: Mapping[Any, Any]) -> None:
         import safetensors.numpy
 
         safetensors.numpy.save_file(parts.arrays, folder / ARRAYS)
+    return pickles
 
 
 def _sign(digest: str) -> str:
     return user_key().sign("dict", digest.encode())
 
 
-def foreign_pickles(folder: Path) -> Iterator[Path]:
-    """Pickles of dicts below a directory that were not written by this user's Headway."""
-    for _, path in walk(folder, leave_out=folder):
-        if path.name == PICKLED and path.is_file() and is_dict(path.parent) and not _is_ours(path):
-            yield path
+def pickles_of(folder: Path, proof: Proof) -> dict[str, str]:
+    """The checksums of the pickles below a directory that this user's Headway has written, by relative path."""
+    found = {}
+    for name, path in walk(folder, leave_out=folder):
+        if is_pickle(name) and path.is_file():
+            with contextlib.suppress(FileNotFoundError):  # removed in the meantime
+                found[name] = checksum(path)
+    return {name: sha256 for name, sha256 in found.items() if _is_ours(folder / name, sha256, proof)}
 
 
-def _is_ours(pickled: Path) -> bool:
+def _is_ours(path: Path, sha256: str, proof: Proof) -> bool:
+    """Whether a pickle with this checksum is proven by its checkpoint, or signed as part of a dict."""
+    if proof.covers_checksum(path, sha256):
+        return True
     try:
-        content = read_json(pickled.with_name(TREE))
-        signature = content.get(SIGNATURE) if isinstance(content, dict) else None
-        return user_key().verify("dict", checksum(pickled).encode(), signature)
+        content = read_json(path.with_name(TREE))
     except (OSError, StorageError):
         return False
+    signature = content.get(SIGNATURE) if isinstance(content, dict) else None
+    return path.name == PICKLED and user_key().verify("dict", sha256.encode(), signature)
 
 
 def is_dict(folder: Path) -> bool:

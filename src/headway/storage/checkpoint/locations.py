@@ -17,6 +17,7 @@ from headway.core.errors import ConfigError, StorageError
 from headway.storage import durable_fs
 from headway.storage.checkpoint.dict_files import write_dict
 from headway.storage.checkpoint.manifest import parse_manifest, read_manifest
+from headway.storage.checkpoint.signatures import is_pickle
 from headway.storage.fs_ops import copy_tree, json_bytes, parse_json, read_json, write_json
 from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.download_cache import copy_of, held
@@ -44,8 +45,8 @@ class CheckpointLocation(Protocol):
     def filesystem(self) -> Any:
         """The pyarrow filesystem of ``path``."""
 
-    def exists(self) -> bool:
-        """Whether files may already exist."""
+    def may_have_pickles(self) -> bool:
+        """Whether files exist that Headway would open as pickles, or a manifest, which says who has committed them."""
 
     def directory(self) -> AbstractContextManager[str]:
         """The files in a directory of this machine, for reading; they stay until the context ends."""
@@ -86,7 +87,7 @@ class DirectoryLocation:
 
         return pyarrow.fs.LocalFileSystem()
 
-    def exists(self) -> bool:
+    def may_have_pickles(self) -> bool:
         return os.path.isdir(self.path)
 
     @contextlib.contextmanager
@@ -149,8 +150,8 @@ class StoreLocation:
     def filesystem(self) -> Any:
         return self.store.filesystem
 
-    def exists(self) -> bool:
-        return True
+    def may_have_pickles(self) -> bool:
+        return any(name == layout.MANIFEST or is_pickle(name) for name in self.store.sizes())
 
     @contextlib.contextmanager
     def directory(self) -> Iterator[str]:
@@ -202,7 +203,7 @@ class DictLocation:
     def filesystem(self) -> Any:
         return DirectoryLocation("").filesystem
 
-    def exists(self) -> bool:
+    def may_have_pickles(self) -> bool:
         return False
 
     @contextlib.contextmanager

@@ -2,11 +2,17 @@
 
 Only pickles with proven origin are opened. The run's key signs the manifest, which contains the checksum of every file,
 so that the bytes of a file prove its origin.
+
+    report ──▶ checksums of the pickles ──▶ signed note ──▶ commit: the files still have them ──▶ signed manifest
+
+Between report and commit the files may be copied and even changed by others, for example in a run that was interrupted
+and shared. So a manifest is signed only if every pickle in it has the checksum that it had when it was reported.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +21,13 @@ from headway.core.checkpoints import Manifest
 from headway.core.environment import key_file
 from headway.core.security.signing import Key, user_key
 from headway.storage.checkpoint.manifest import checksum
+
+_PICKLE = re.compile(r"(.*/)?pickled\.pkl|tracked/sharded-[^/]+/\.metadata", re.DOTALL)
+
+
+def is_pickle(name: str) -> bool:
+    """Whether Headway opens the file at this relative path of a checkpoint as a pickle."""
+    return _PICKLE.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,9 @@ class Note:
     files: dict[str, StoredFile] = field(default_factory=dict)
     left: dict[str, StoredFile] = field(default_factory=dict)
     seconds: float = 0.0  # duration of the upload
+    pickles: dict[str, str] = field(
+        default_factory=dict
+    )  # checksums of pickles when they were reported, see signatures.py
     unproven: bool = False  # the files come from an untrusted checkpoint and must not be signed
     signature: str = ""  # by the run's key
     place: str = ""  # the step of the tracked state; "" if the files are not tracked state
@@ -100,6 +103,10 @@ class Note:
     def origin(self) -> tuple[str, str] | None:
         """The machine and the copied directory; equal for ranks that share a directory."""
         return (self.boot, self.source) if self.source else None
+
+    def with_pickles(self, pickles: dict[str, str] | None) -> Note:
+        """The note with the checksums of pickles that may be signed; None: of another user's checkpoint."""
+        return replace(self, pickles=pickles or {}, unproven=pickles is None)
 
     def signed(self, key: Key | None, attempt: int, seq: int, rank: int) -> Note:
         """The note, signed for this report and rank."""
@@ -156,6 +163,7 @@ _NOTE = {
     "files": _FILES,
     "left": _FILES,
     "seconds": NUMBER,
+    "?pickles": Values(str),
     "?unproven": bool,
     "?signature": str,
     "?place": str,
@@ -217,13 +225,16 @@ def stage(source: Path, slot: Slot, note: Note, key: Key | None = None, *, given
     check_source(source)
     copied: set[str] = set()
 
-    def fill() -> None:
+    began = with_source(note, source)
+
+    def fill() -> Note:
         durable_fs.make_directory(slot.part)
         found = given or inventory_of(source, slot, note)
         check_any(found, source)
         copied.update(file_inventory.copy(found, source, slot.part, leave_out=slot.run, frozen=given is not None))
+        return began
 
-    _stage(fill, slot, with_source(note, source), key)
+    _stage(fill, slot, key)
     return copied
 
 
@@ -243,11 +254,11 @@ def check_any(found: Inventory, source: Path) -> None:
 def stage_dict(data: Mapping[Any, Any], slot: Slot, note: Note, key: Key | None = None) -> None:
     """Write a dict into staging, as files."""
 
-    def fill() -> None:
+    def fill() -> Note:
         durable_fs.make_directory(slot.part)
-        write_dict(slot.part, data)
+        return replace(note, values=scalars(data), pickles=write_dict(slot.part, data))
 
-    _stage(fill, slot, replace(note, values=scalars(data)), key)
+    _stage(fill, slot, key)
 
 
 def adopt(source: Path, slot: Slot, note: Note, key: Key | None = None) -> None:
@@ -263,7 +274,12 @@ def adopt(source: Path, slot: Slot, note: Note, key: Key | None = None) -> None:
     check_any(given, source)
     names = [name for name in given.files if not given.may_lack(name) and name not in layout.BESIDE]
     files = {name: StoredFile(given.files[name].size) for name in names}
-    _stage(lambda: durable_fs.make_directory(slot.part), slot, replace(note, adopted=source.name, files=files), key)
+
+    def fill() -> Note:
+        durable_fs.make_directory(slot.part)
+        return replace(note, adopted=source.name, files=files)
+
+    _stage(fill, slot, key)
 
 
 def check_name(name: str) -> None:
@@ -281,11 +297,11 @@ def settle(slot: Slot, note: Note, key: Key | None) -> None:
     durable_fs.move(slot.part, slot.folder)
 
 
-def _stage(fill: Callable[[], None], slot: Slot, note: Note, key: Key | None) -> None:
+def _stage(fill: Callable[[], Note], slot: Slot, key: Key | None) -> None:
+    """Make a complete save. ``fill`` creates the directory ``slot.part`` and returns the note on its files."""
     slot.clear()  # files of an interrupted save
     try:
-        fill()
-        settle(slot, note, key)
+        settle(slot, fill(), key)
     except OSError as error:
         slot.clear()
         raise StorageError(f"the checkpoint of report {slot.seq} could not be saved to {slot.run}: {error}") from error

@@ -76,11 +76,12 @@ class DirectorySaver:
         if options.mode is CheckpointUploadMode.NO_UPLOAD:
             adopt(Path(checkpoint.path), slot, note, self._key)
         elif options.upload is not None:
-            return self._background.run_as(
-                options.mode,
-                lambda: adopt(Path(options.uploaded(checkpoint, seq).path), slot, note, self._key),
-                seq,
-            )
+
+            def upload() -> None:
+                uploaded = options.uploaded(checkpoint, seq)
+                adopt(Path(uploaded.path), slot, note.with_pickles(uploaded.own_pickles()), self._key)
+
+            return self._background.run_as(options.mode, upload, seq)
         elif kind == "data_dict":
             stage_dict(content, slot, note, self._key)
         else:

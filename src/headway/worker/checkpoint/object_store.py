@@ -80,16 +80,18 @@ class ObjectStoreSaver:
         if options.mode is CheckpointUploadMode.NO_UPLOAD:
             self._adopt(checkpoint, seq, note)
         elif options.upload is not None:
-            return self._background.run_as(
-                options.mode, lambda: self._adopt(options.uploaded(checkpoint, seq), seq, note), seq
-            )
+
+            def upload() -> None:
+                uploaded = options.uploaded(checkpoint, seq)
+                self._adopt(uploaded, seq, note.with_pickles(uploaded.own_pickles()))
+
+            return self._background.run_as(options.mode, upload, seq)
         elif kind == "uri":
             with checkpoint.as_directory() as copied:
                 self._send(self._rank_upload(Path(copied), seq, note, options), note)
         elif kind == "data_dict":
             directory = Path(tempfile.mkdtemp(prefix=".dict-", dir=self._spool))
-            write_dict(directory, content)
-            note = replace(note, values=scalars(content))
+            note = replace(note, pickles=write_dict(directory, content), values=scalars(content))
             return self._save_directory(directory, seq, note, replace(options, scratch=True, delete_local=True))
         else:
             return self._save_directory(Path(content), seq, note, options)

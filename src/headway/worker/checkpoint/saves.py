@@ -12,6 +12,8 @@ from typing import Any
 from headway.core.errors import ConfigError
 from headway.core.messages import FilesStaged, RunInfo, SaveStarted, UploadGrant, UploadRequest
 from headway.storage.checkpoint.checkpoint import Checkpoint
+from headway.storage.checkpoint.dict_files import pickles_of
+from headway.storage.checkpoint.signatures import trusted
 from headway.storage.checkpoint.staging import Note
 from headway.worker.checkpoint.background import Background
 from headway.worker.checkpoint.local import DirectorySaver
@@ -23,6 +25,12 @@ from headway.worker.run_storage import RunStorage
 
 MAX_UNCOMMITTED = 4  # saves that may be in staging; beyond that, a save waits until earlier ones are committed
 THROTTLE_S = 5.0  # how long such a save waits at most: a commit may need a rank that is waiting for this one
+
+
+def _pickles_of_headway(checkpoint: Checkpoint) -> dict[str, str]:
+    """The checksums of all pickles in a directory that Headway has written."""
+    folder = Path(checkpoint.path)
+    return pickles_of(folder, trusted(folder))
 
 
 class CheckpointSaves:
@@ -86,9 +94,9 @@ class CheckpointSaves:
                 json.loads(metrics),
                 validation=validation,
                 cursor=options.recorded_cursor(),
-                unproven=not (options.scratch or checkpoint.may_be_signed()),
                 place=options.place,
             )
+            note = note.with_pickles(_pickles_of_headway(checkpoint) if options.scratch else checkpoint.own_pickles())
             self._requests.wait("save", lambda: len(self._uncommitted) < MAX_UNCOMMITTED, THROTTLE_S)
             staged = self._saver.save(checkpoint, seq, note, options)
         self._uncommitted.add(seq)

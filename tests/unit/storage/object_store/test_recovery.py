@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -14,6 +14,7 @@ from headway.core.checkpoints import StoredFile, checkpoint_name
 from headway.core.security.signing import Key
 from headway.storage.checkpoint import background_handoff
 from headway.storage.checkpoint.background_handoff import Handoff
+from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.commit import CommitRequest, Signer
 from headway.storage.checkpoint.manifest import checksum
 from headway.storage.checkpoint.staging import Note, Slot
@@ -105,6 +106,7 @@ class MemoryStore:
 
 KEY = Key(b"of the run")
 NAMES = ("model", "deep/er")
+FILES = ("dict.json", "pickled.pkl")
 
 
 def save(store: MemoryStore, folder: Path, seq: int, number: int, *, extends: bool) -> None:
@@ -366,3 +368,26 @@ def test_files_that_the_next_owner_has_swept_are_not_called_missing() -> None:
         backend.commit(what)
     with pytest.raises(LeaseLost, match="has taken this run over"):
         backend.extend(PurePath("checkpoint_000000"), 1, 0, 1)
+
+
+@pytest.mark.parametrize("changed", [False, True])
+@pytest.mark.parametrize("adopted", [False, True])
+def test_a_recovered_save_is_signed_if_its_pickles_are_those_that_were_reported(
+    adopted: bool, changed: bool, tmp_path: Path
+) -> None:
+    store, signer = MemoryStore(Bucket()), Signer("some run", Key(b"of the run"))
+    Checkpoint.from_dict({"number": 1j}).to_directory(tmp_path / "source")
+    source = tmp_path / "source"
+    given = inventory_at(source)
+    upload = RankUpload(store, 1, 0, 0, source, "mine", given, FILES, frozenset(FILES), signer.key)
+    note = Note(1, {}).with_pickles(Checkpoint(source).own_pickles())
+    sent = send(upload, note)
+    if adopted:
+        files = {name: StoredFile(stored.size) for name, stored in sent.files.items()}
+        put_note(store, 1, 0, 0, replace(note, name="mine", adopted="mine", files=files), signer.key)
+    if changed:
+        key = f"checkpoints/mine/{FILES[1]}"
+        store.put(key, b"x" * len(store.read(key)))
+    [saved] = ObjectStoreCheckpointBackend(store, signer=signer).recover(crashed=False).kept
+    assert saved.manifest.is_signed(signer.key) == (not (adopted and changed)), "of an upload, the checksum is known"
+    assert saved.manifest.files[FILES[1]].sha256 == note.pickles[FILES[1]] or (adopted and changed)
