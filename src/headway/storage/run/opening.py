@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
 import secrets
@@ -26,7 +25,7 @@ from headway.storage import durable_fs
 from headway.storage.checkpoint.backend import CheckpointBackend, LocalCheckpointBackend
 from headway.storage.checkpoint.commit import Signer
 from headway.storage.checkpoint.recovery import Recovered
-from headway.storage.fs_ops import open_regular, write_json
+from headway.storage.fs_ops import write_json
 from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.object_store.lease import Lease
@@ -38,15 +37,13 @@ from headway.storage.object_store.log_mirror import (
     home_of,
     remove_leftovers,
 )
-from headway.storage.run import layout
+from headway.storage.run import layout, unfinished
 from headway.storage.run.description import read_description
 from headway.storage.run.journal import journal
 from headway.storage.run.lock import check_in_place, lock_run
 from headway.storage.run.ownership import CHOOSE, is_foreign, own_directory, user_name
 from headway.storage.run.run_directory import RunDirectory
 
-UNFINISHED = ".headway-new-"  # prefix of a run's directory until it is complete
-_YOUNG_S = 60  # more than any program needs to create a run's directory
 _ATTEMPT = re.compile(r"attempt-(\d{1,9})\b")
 
 
@@ -125,9 +122,9 @@ def _create(path: Path) -> TextIO | None:
     It gets its name last, so that a program that is killed in between does not block the next one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=path.parent))
+    fresh = Path(tempfile.mkdtemp(prefix=unfinished.PREFIX, dir=path.parent))
     lock = lock_run(fresh)
-    _sweep_unfinished(fresh)
+    unfinished.sweep(fresh)
     try:
         for folder in (layout.LOGS, layout.CHECKPOINTS):
             (fresh / folder).mkdir(mode=0o700)
@@ -145,43 +142,6 @@ def _create(path: Path) -> TextIO | None:
         raise
     durable_fs.flush(path.parent)
     return lock
-
-
-def _sweep_unfinished(fresh: Path) -> None:
-    """Remove unfinished run directories of programs that were killed: those whose lock is free.
-
-    A directory about as new as ``fresh`` stays: its program may not have locked it yet.
-    """
-    now = fresh.stat().st_mtime  # by the file server's clock
-    for path in fresh.parent.glob(f"{UNFINISHED}*"):
-        with contextlib.suppress(OSError, StorageError):
-            if now - path.stat().st_mtime <= _YOUNG_S:
-                continue
-            if not os.path.lexists(path / layout.LOCK):
-                path.rmdir()  # only if it is empty
-                continue
-            with open_regular(path / layout.LOCK) as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                remove_unfinished(path, ignore_errors=True)
-
-
-def remove_unfinished(path: Path, *, ignore_errors: bool = False) -> None:
-    """Remove a directory without following links. The lock goes last: it marks the rest of an interrupted removal."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        for name in os.listdir(folder):
-            if name != layout.LOCK:
-                _remove_entry(name, folder, ignore_errors=ignore_errors)
-    finally:
-        os.close(folder)
-    shutil.rmtree(path, ignore_errors)
-
-
-def _remove_entry(name: str, folder: int, *, ignore_errors: bool) -> None:
-    try:
-        os.unlink(name, dir_fd=folder)
-    except IsADirectoryError:
-        shutil.rmtree(name, ignore_errors, dir_fd=folder)
 
 
 _SKELETON = (layout.LOGS, layout.CHECKPOINTS, layout.LOCK, f"{layout.DESCRIPTION}.new")

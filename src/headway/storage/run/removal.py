@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from headway.core.errors import StorageError
@@ -13,10 +15,9 @@ from headway.storage.checkpoint import background_handoff
 from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.lease import Lease
 from headway.storage.object_store.log_mirror import home_of
-from headway.storage.run import layout
+from headway.storage.run import layout, unfinished
 from headway.storage.run.description import read_description
 from headway.storage.run.lock import lock_run
-from headway.storage.run.opening import UNFINISHED, remove_unfinished
 
 _OURS = (
     layout.DESCRIPTION,
@@ -41,9 +42,16 @@ def check_removable(path: Path) -> None:
         raise StorageError(
             f"{path} is not a run directory and is not removed: it has no {layout.DESCRIPTION}"
         ) from None
-    inner = sorted(found.parent.name for found in path.glob(f"*/{layout.DESCRIPTION}"))
+    inner = sorted(str(found.relative_to(path)) for found in _runs_below(path))
     if inner:
         raise StorageError(f"{path} is not removed: it contains other runs ({', '.join(inner[:5])})")
+
+
+def _runs_below(path: Path) -> Iterator[Path]:
+    """List the runs below a directory, at any depth. A copied description alone, in a checkpoint say, is not a run."""
+    for root, _, names in os.walk(path):
+        if Path(root) != path and layout.DESCRIPTION in names and {layout.LOCK, layout.JOURNAL} & set(names):
+            yield Path(root)
 
 
 def foreign_entries(path: Path) -> list[str]:
@@ -60,9 +68,7 @@ def remove_run(path: Path) -> None:
     try:
         with lock_run(path):
             _remove_handed_over(path)
-            doomed = path.with_name(f"{UNFINISHED}{secrets.token_hex(8)}")
-            path.rename(doomed)
-            remove_unfinished(doomed)
+            unfinished.remove(path, path.with_name(f"{unfinished.PREFIX}{secrets.token_hex(8)}"))
     except OSError as error:
         raise StorageError(f"{path} cannot be removed: {error.strerror or error}") from None
 

@@ -31,7 +31,7 @@ from headway.storage.checkpoint.manifest import damage, read_manifest, write_man
 from headway.storage.checkpoint.recovery import committed, recover
 from headway.storage.checkpoint.staging import Note, Slot, is_in_checkpoint, stage
 from headway.storage.fs_ops import write_json
-from headway.storage.run import layout, lock, opening
+from headway.storage.run import layout, lock, unfinished
 from headway.storage.run.opening import open_run
 from headway.storage.run.removal import remove_run
 from headway.storage.run.run_directory import RunDirectory
@@ -484,10 +484,10 @@ def test_a_removal_that_is_cut_off_anywhere_is_finished_by_the_next_run_there(
                 patch.setattr(os, name, counted(getattr(os, name)))
             remove_run(tmp_path / "run2")
             number = -1
-        for left in tmp_path.glob(f"{opening.UNFINISHED}*"):
+        for left in tmp_path.glob(f"{unfinished.PREFIX}*"):
             os.utime(left, (1, 1))
         open_run(tmp_path / "next", "auto").close()
-        assert list(tmp_path.glob(f"{opening.UNFINISHED}*")) == []
+        assert list(tmp_path.glob(f"{unfinished.PREFIX}*")) == []
         for name in ("run", "next"):
             shutil.rmtree(tmp_path / name)
         if number < 0:
@@ -517,7 +517,7 @@ def test_a_link_that_is_called_like_a_cut_off_removal_is_not_followed(tmp_path: 
     for name in (layout.LOCK, "precious"):
         (mine / name).touch()
     os.utime(mine, (1, 1))
-    (tmp_path / f"{opening.UNFINISHED}x").symlink_to(mine)
+    (tmp_path / f"{unfinished.PREFIX}x").symlink_to(mine)
     open_run(tmp_path / "run", "auto").close()
     assert len(list(mine.iterdir())) == 2
 

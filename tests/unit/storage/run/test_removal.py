@@ -49,6 +49,16 @@ def test_a_directory_that_is_no_run_or_holds_other_runs_is_not_removed(tmp_path:
         check_removable(outer)
 
 
+def test_a_run_deep_inside_another_is_found_and_a_copied_description_is_none(tmp_path: Path) -> None:
+    outer = closed_run(tmp_path / "outer")
+    (outer / "checkpoints" / "mine").mkdir()
+    (outer / "checkpoints" / "mine" / "run.json").write_bytes((outer / "run.json").read_bytes())
+    check_removable(outer)
+    closed_run(outer / "trials" / "of today" / "inner")
+    with pytest.raises(StorageError, match=r"it contains other runs \(trials/of today/inner\)"):
+        remove_run(outer)
+
+
 def test_links_inside_a_run_are_not_followed(tmp_path: Path) -> None:
     run = closed_run(tmp_path / "run")
     (tmp_path / "mine").mkdir()
