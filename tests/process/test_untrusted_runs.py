@@ -1266,6 +1266,19 @@ def test_a_log_that_is_a_link_to_nowhere_is_one_sentence(good: Path, sandbox: Sa
     assert "rank-0.out was removed, or is a broken link" in command("logs", "{run}")(sandbox)
 
 
+def test_a_log_that_is_a_hole_of_terabytes_is_skipped(good: Path, sandbox: Sandbox) -> None:
+    shutil.copytree(good, sandbox.run)
+    with (sandbox.run / "logs" / "rank-0.out").open("r+b") as file:
+        file.truncate(1 << 42)
+        file.seek(0, os.SEEK_END)
+        file.write(b"the last line\n")
+    with limited(PATIENCE_S):
+        text = command("logs", "{run}")(sandbox)
+    assert "a line of output" in text
+    assert "[r0] the last line" in text.replace("\\x00", "")
+    assert len(text) < 1 << 20
+
+
 def test_a_run_whose_id_or_path_is_no_text_can_be_asked_to_stop(tmp_path: Path) -> None:
     with pytest.raises(control_socket.ControlError, match="cannot be reached"):
         control_socket.ask("\ud800", str(tmp_path / "\udcff"), "stop")

@@ -12,7 +12,7 @@ from headway.cli.runs import find
 from headway.core import phrases
 from headway.core.errors import StorageError
 from headway.observe.terminal import colored, plain
-from headway.storage.fs_ops import entries, open_regular
+from headway.storage.fs_ops import after_hole, entries, open_regular
 from headway.storage.run import layout
 from headway.storage.run.reader import RunReader
 
@@ -88,6 +88,9 @@ class _Reader:
             file.seek(position)
             while data := file.read(_CHUNK_BYTES):
                 position += len(data)
+                if not data.strip(b"\0"):  # perhaps a hole of terabytes, if the file was truncated while a rank wrote
+                    position = file.seek(after_hole(file.fileno(), position))
+                    continue
                 *lines, rest = (rest + data).split(b"\n")
                 yield from lines
                 if len(rest) > _CHUNK_BYTES:

@@ -54,11 +54,30 @@ def write(path: Path, data: bytes) -> None:
 def copy(source: Path, target: Path) -> None:
     """Copy a file's content and permissions, as a reflink if the filesystem supports it, or inside the kernel."""
     with open(os.open(source, _READ), "rb") as reading, target.open("wb") as writing:
-        os.fchmod(writing.fileno(), os.fstat(reading.fileno()).st_mode & 0o777 | 0o600)
-        try:
-            fcntl.ioctl(writing.fileno(), _FICLONE, reading.fileno())
-        except OSError:
-            _copy_content(reading.fileno(), writing.fileno())
+        os.fchmod(writing.fileno(), _permissions(reading.fileno()))
+        _copy_all(reading.fileno(), writing.fileno())
+
+
+def copy_for_user(source: Path, target: Path) -> None:
+    """Copy a file like :func:`copy`, but limit the permissions of a new file by the umask."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    with (
+        open(os.open(source, _READ), "rb") as reading,
+        open(os.open(target, flags, _permissions(reading.fileno())), "wb") as writing,
+    ):
+        _copy_all(reading.fileno(), writing.fileno())
+
+
+def _permissions(fd: int) -> int:
+    """The permissions for a copy of a file: never set-uid, set-gid or sticky, and writable by its owner."""
+    return os.fstat(fd).st_mode & 0o777 | 0o600
+
+
+def _copy_all(source: int, target: int) -> None:
+    try:
+        fcntl.ioctl(target, _FICLONE, source)
+    except OSError:
+        _copy_content(source, target)
 
 
 def _copy_content(source: int, target: int) -> None:

@@ -6,7 +6,6 @@ import errno
 import functools
 import json
 import os
-import shutil
 import stat
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -18,6 +17,7 @@ from headway.core.errors import StorageError
 from headway.storage import durable_fs
 
 MAX_JSON_BYTES = 1 << 28  # limit for one value; Headway writes no larger ones
+MAX_PATHS = 1000  # by which links may lead to the same directory
 PRIVATE = 0o600  # run directories contain the output of their owner's programs
 
 _HALF_REPLACED = ".headway-link"
@@ -39,12 +39,20 @@ def walk(source: Path, leave_out: Path) -> Iterator[tuple[str, Path]]:
     Args:
         source: The directory.
         leave_out: A directory that is not entered even if it is inside.
+
+    Raises:
+        StorageError: Too many links lead to the same directory: their paths can be more than a program ever lists.
     """
+    visits: Counter[tuple[int, int]] = Counter()
     pending: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]
     avoid = _identity(leave_out)
     while pending:
         folder, above = pending.pop()
-        within = above | {_identity(source / folder)}
+        place = _identity(source / folder)
+        within = above | {place}
+        visits[place] += 1
+        if visits[place] > MAX_PATHS:
+            raise StorageError(f"{source / folder} is reached by more than {MAX_PATHS:,} paths: remove links to it")
         for name in sorted(os.listdir(source / folder)):
             path = os.path.join(folder, name)
             entry = source / path
@@ -74,13 +82,16 @@ def entries(folder: Path) -> list[Path]:
 
 
 def copy_tree(source: Path, target: Path, leave_out: Collection[str] = ()) -> None:
-    """Copy the files below a directory. Links are followed; pipes, sockets and devices are skipped."""
+    """Copy the files below a directory. Links are followed; pipes, sockets and devices are skipped.
+
+    Permissions are limited by the umask, and set-uid bits are dropped: the files may be another user's.
+    """
     target.mkdir(parents=True, exist_ok=True)
     for path, entry in walk(source, leave_out=target):
         if entry.is_dir():
             (target / path).mkdir(exist_ok=True)
         elif path not in leave_out:
-            shutil.copy2(entry, target / path)
+            durable_fs.copy_for_user(entry, target / path)
 
 
 def replace_links(folder: Path) -> None:
@@ -208,6 +219,14 @@ def _has_other_names(path: Path) -> bool:
     except FileNotFoundError:
         return False
     return stat.S_ISREG(status.st_mode) and status.st_nlink > 1
+
+
+def after_hole(fd: int, position: int) -> int:
+    """The next position in a file that holds data: this one, or the end of the hole in a sparse file."""
+    try:
+        return os.lseek(fd, position, os.SEEK_DATA)
+    except OSError as error:
+        return os.lseek(fd, 0, os.SEEK_END) if error.errno == errno.ENXIO else position
 
 
 def same_content(a: Path, b: Path) -> bool:

@@ -11,7 +11,6 @@ written and is read when it is complete.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from headway.core.schema.shape import MAX_DEPTH, check_depth, conform
-from headway.storage.fs_ops import MAX_JSON_BYTES, open_regular, open_to_append
+from headway.storage.fs_ops import MAX_JSON_BYTES, after_hole, open_regular, open_to_append
 
 T = TypeVar("T")
 
@@ -125,7 +124,7 @@ def _whole_lines(fd: int, begin: int) -> Iterator[tuple[bytes | DamagedLine | No
             yield (None if skipping else _line([*parts, end])), begin
             parts, skipping = [], False
         if skipping:
-            _skip_hole(fd)
+            os.lseek(fd, after_hole(fd, os.lseek(fd, 0, os.SEEK_CUR)), os.SEEK_SET)
             continue
         parts.append(beginning)
         if (damaged := _damage_of(parts)) is not None:
@@ -142,15 +141,6 @@ def _damage_of(parts: list[bytes]) -> DamagedLine | None:
     if sum(map(len, parts)) > MAX_JSON_BYTES:
         return DamagedLine(f"it has more than {MAX_JSON_BYTES >> 20} MiB")
     return DamagedLine("it holds zero bytes") if b"\0" in parts[-1] else None
-
-
-def _skip_hole(fd: int) -> None:
-    position = os.lseek(fd, 0, os.SEEK_CUR)
-    try:
-        os.lseek(fd, position, os.SEEK_DATA)
-    except OSError as error:
-        if error.errno == errno.ENXIO:  # the rest of the file is a hole
-            os.lseek(fd, 0, os.SEEK_END)
 
 
 def _parsed(line: bytes, parse: Callable[[Any], T]) -> T | DamagedLine:

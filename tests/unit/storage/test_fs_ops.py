@@ -22,6 +22,30 @@ def test_walk_lists_directories_before_their_content_and_skips_pipes_and_cycles(
     assert names == ["deep", "deep/a"]
 
 
+def test_walk_ends_soon_in_directories_that_link_to_each_other(tmp_path: Path) -> None:
+    """Twelve of them would have about a billion paths."""
+    for number in range(12):
+        (tmp_path / str(number)).mkdir()
+        for other in {*range(12)} - {number}:
+            (tmp_path / str(number) / f"to-{other}").symlink_to(f"../{other}")
+    with pytest.raises(StorageError, match="is reached by more than 1,000 paths"):
+        list(fs_ops.walk(tmp_path, leave_out=tmp_path))
+
+
+@pytest.mark.parametrize(("mode", "expected"), [(0o6755, 0o750), (0o1666, 0o640), (0o400, 0o600)])
+def test_copies_for_the_user_follow_the_umask_and_are_never_set_uid(mode: int, expected: int, tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "file").write_text("content")
+    (tmp_path / "source" / "file").chmod(mode)
+    before = os.umask(0o027)
+    try:
+        fs_ops.copy_tree(tmp_path / "source", tmp_path / "copy")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "copy" / "file").stat().st_mode & 0o7777 == expected
+    assert (tmp_path / "copy" / "file").read_text() == "content"
+
+
 def test_entries_of_a_missing_directory_are_none(tmp_path: Path) -> None:
     assert fs_ops.entries(tmp_path / "missing") == []
 

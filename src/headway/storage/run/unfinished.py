@@ -1,10 +1,10 @@
-"""Directories of runs that are being created or removed: programs that are killed leave them, and later ones sweep them.
+"""Directories of runs that are being created or removed. Killed programs leave them, and later ones sweep them.
 
     .headway-new-x7g2/   a run until it is complete, or a run since its removal began
         .removed         the name and the inode of this directory, so that a run that was renamed is not mistaken for it
 
-A directory is swept only if it belongs to this user, its lock is free, and it either has this marker or contains nothing that
-a run has written.
+A directory is swept only if it belongs to this user, its lock is free, and it either has this marker or contains
+nothing that a run has written.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _is_empty(name: str, folder: int) -> bool:
 
 
 def _remove(path: Path, folder: int, *, ignore_errors: bool) -> None:
-    """Remove an open directory without following links. Marker and lock go last, so that the rest can be swept later."""
+    """Remove an open directory without following links. Marker and lock go last: the rest can be swept later."""
     last = (_REMOVED, layout.LOCK)
     for name in os.listdir(folder):
         if name not in last:

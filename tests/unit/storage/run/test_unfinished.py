@@ -42,9 +42,10 @@ def half_removed(storage: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         raise Killed
 
     path = run_of(storage)
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(unfinished, "_remove_entry", killed)
-        remove_run(path)
+        with pytest.raises(Killed):
+            remove_run(path)
     [doomed] = storage.glob(f"{unfinished.PREFIX}*")
     os.utime(doomed, (1, 1))
     return doomed
