@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -173,6 +175,18 @@ class LosesPosts(FakeEngine):
             super().post(event)
 
 
+class ReleasesFirst(LocalEngine):
+    def close(self) -> None:
+        self.resources.release()
+        time.sleep(0.2)
+        super().close()
+
+
+class NeverReleases(InlineEngine):
+    def close(self) -> None:
+        pass
+
+
 class RunsOnWhenKilled(FakeEngine):
     def kill(self) -> None:
         pass
@@ -230,3 +244,32 @@ def test_the_fake_engine_fails_nothing(tmp_path: Path) -> None:
 )
 def test_a_broken_engine_fails_the_contract(kind: type[FakeEngine], failed: set[str], tmp_path: Path) -> None:
     assert failures_of(kind, tmp_path) >= failed
+
+
+def test_an_engine_that_releases_before_its_workers_have_ended_fails_the_contract(
+    two_licences: None, tmp_path: Path
+) -> None:
+    def make_engine(function: Function, num_workers: int, run: Path) -> Engine:
+        return ReleasesFirst(ScalingConfig(num_workers, resources_per_worker={"licence": 2 / num_workers}))
+
+    suite, drivers = TestLocalEngine(), TestLocalEngine.drivers(make_engine, tmp_path)
+    with contextlib.closing(drivers), pytest.raises(AssertionError):  # type: ignore[type-var]
+        suite.test_close_releases_the_resources_when_no_worker_is_left(next(drivers), make_engine, tmp_path)
+
+
+def test_an_engine_that_does_not_release_fails_the_contract(two_licences: None, tmp_path: Path) -> None:
+    made: list[NeverReleases] = []
+
+    def make_engine(function: Function, num_workers: int, run: Path) -> Engine:
+        made.append(NeverReleases(ScalingConfig(0, resources_per_worker={"licence": 2}), Task(function)))
+        return made[-1]
+
+    class Suite(TestInlineEngine):
+        __test__ = False
+        patience_s = 0.2
+
+    suite, drivers = Suite(), Suite.drivers(make_engine, tmp_path)
+    with contextlib.closing(drivers), pytest.raises(AssertionError):  # type: ignore[type-var]
+        suite.test_an_engine_that_was_never_opened_releases_its_resources(next(drivers), make_engine, tmp_path)
+    for engine in made:
+        engine.resources.release()

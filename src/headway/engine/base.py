@@ -31,7 +31,7 @@ WORKER = "headway.worker.main"
 
 
 class Resources(Protocol):
-    """The resources that one run's workers need. Once granted, they belong to the run until the engine is closed."""
+    """The resources that one run's workers need. Once granted, they belong to the run until ``Engine.close``."""
 
     def check(self) -> None:
         """Raise ConfigError if the minimum number of workers can never run here."""
@@ -137,7 +137,10 @@ class Engine(Protocol):
         """Have ``pump`` deliver this event. Any thread may call this, even before ``open``."""
 
     def close(self) -> None:
-        """End all processes and release all resources; also valid if ``open`` failed, and after an earlier close."""
+        """End all processes, and then release the resources, so that the next run does not share them with these.
+
+        Also valid if the engine was never opened, if ``open`` failed, and after an earlier ``close``.
+        """
 
 
 def worker_entry(name: str) -> Any:
