@@ -77,6 +77,18 @@ def test_a_trainer_that_was_forgotten_holds_nothing(one_licence: None) -> None:
     trainer.shutdown()
 
 
+def test_a_worker_group_that_cannot_start_holds_nothing(one_licence: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise OSError("no space left")
+
+    trainer = sgd.Trainer(BackendConfig(), num_workers=1, resources_per_worker={"licence": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr("headway.compat.sgd.trainer.Run", fail)
+        with pytest.raises(OSError, match="no space left"):
+            trainer.to_worker_group(dict)
+    started_with_a_licence().shutdown()
+
+
 def test_a_trainer_that_waits_for_another_one_warns(one_licence: None, caplog: pytest.LogCaptureFixture) -> None:
     first = started_with_a_licence()
     thread = threading.Thread(target=lambda: started_with_a_licence().shutdown())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -119,12 +120,13 @@ class Trainer:
         started = self._engine is not None
         if not started:
             self.start()
-        crew = Crew(train_cls, args, kwargs, num_workers=self._scaling.max_workers)
-        try:
+        with contextlib.ExitStack() as undo:
+            if not started:
+                undo.callback(self.shutdown)
+            crew = Crew(train_cls, args, kwargs, num_workers=self._scaling.max_workers)
+            undo.callback(crew.close)
             run = self._begun(self._request(crew.function, None, [crew], None, None, None, FailureConfig()))
-        except BaseException:
-            crew.close()
-            raise
+            undo.pop_all()
         crew.serve(run, None if started else self.shutdown)
         return crew
 
