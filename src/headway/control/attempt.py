@@ -50,18 +50,23 @@ class Attempt:
         """Release the checkpoint that the attempt started from, when no rank reads it any longer."""
         self._start_checkpoint.close()
 
+    @property
+    def has_ranks(self) -> bool:
+        """Whether the processes have ranks; before that, they are known by the engine's indices."""
+        return bool(self._index_of)
+
     def ranked(self, event: FromWorker) -> FromWorker | None:
         """Return the message with a rank instead of an index; None before ranks are assigned."""
         if isinstance(event.message, Ready):
             self._ready[event.rank] = event.message
-        if not self._index_of:
+        if not self.has_ranks:
             return None
         rank = self.rank_of(event.rank)
         return event if rank == event.rank else FromWorker(event.attempt, rank, event.message)
 
     def ranks_of(self, indices: Sequence[int] | frozenset[int]) -> frozenset[int]:
         """Return the ranks of these processes; empty before ranks are assigned."""
-        return frozenset(map(self.rank_of, indices)) if self._index_of else frozenset()
+        return frozenset(map(self.rank_of, indices)) if self.has_ranks else frozenset()
 
     def rank_of(self, index: int) -> int:
         return self._index_of.index(index)

@@ -406,10 +406,10 @@ class Controller:
             self._attempt.request_exit_stacks([rank for rank, _ in attempt.present()])
 
     def _tell_of_killed(self, run: MachineState) -> None:
-        """Log which processes are killed because they did not exit in time."""
+        """Log which ranks are killed because they did not exit in time; processes without a rank run no user code."""
         attempt = run.attempt
         ranks = [rank for rank, _ in attempt.present()]
-        if run.state is events.RunState.STOPPING and attempt.why != "fail" and ranks:
+        if run.state is events.RunState.STOPPING and attempt.why != "fail" and ranks and self._attempt.has_ranks:
             returned = all(worker.over for worker in attempt.workers or ())
             seconds = transitions.EXIT_S if returned else GRACE_S
             text = self._attempt.exits.killed(ranks, seconds, returned=returned)

@@ -39,7 +39,9 @@ def test_messages_have_ranks_once_ranks_are_assigned() -> None:
 def test_another_attempt_knows_nothing_of_the_one_before() -> None:
     attempt, _ = ready_attempt("0", "1")
     attempt.values[0] = b""
+    assert attempt.has_ranks
     attempt.begin()
+    assert not attempt.has_ranks
     assert (attempt.ranks_of([0]), attempt.values, attempt.starting(2)) == (frozenset(), {}, [0, 1])
 
 
