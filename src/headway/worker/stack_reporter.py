@@ -6,6 +6,7 @@ messages, and the controller inspects the process from outside.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -26,11 +27,13 @@ class StackReporter:
         self._thread: threading.Thread | None = None
 
     def request(self, index: int) -> None:
-        """Queue this request, to be answered soon."""
+        """Queue this request, to be answered soon; if no thread can be started, at a later request."""
         self._requests.put(index)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="headway-observer", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="headway-observer", daemon=True)
+            with contextlib.suppress(RuntimeError):  # too many threads; this must not end the calling thread
+                thread.start()
+                self._thread = thread
 
     def close(self) -> None:
         """End the thread."""

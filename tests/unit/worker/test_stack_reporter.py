@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 
 import pytest
 
@@ -29,3 +30,17 @@ def test_a_dump_says_what_the_rank_waits_for(wait: Wait | None, first_line: str)
     assert dump.text.splitlines()[0] == first_line
     assert "thread MainThread:" in dump.text
     assert any(frame.function == "test_a_dump_says_what_the_rank_waits_for" for frame in dump.main)
+
+
+def test_a_request_that_cannot_start_a_thread_is_answered_with_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    dumps: queue.SimpleQueue[StackDump] = queue.SimpleQueue()
+    reporter = StackReporter(Heartbeat, dumps.put)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        reporter.request(1)
+    reporter.request(2)
+    assert dumps.get(timeout=30).index == 2
+    reporter.close()
