@@ -254,12 +254,14 @@ class ForkServer:
         """Reap the processes that have ended; report exits of workers and kill their process groups."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._exits, 4096)
+        ended: dict[int, int] = {}  # pid -> exit code
         while (pid := _next_ended()) is not None:
             if pid in self._workers:
                 send_signal(pid, signal.SIGKILL)
                 shutil.rmtree(self._temporary(pid), ignore_errors=True)
-            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            sweep_shared_memory(pid)
+            ended[pid] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        sweep_shared_memory(ended)
+        for pid, code in ended.items():
             if (owner := self._workers.pop(pid, None)) is not None and owner[0] in self._sessions:
                 _send(owner[0], Exited(index=owner[1], code=code))
         if not self._workers:

@@ -171,9 +171,9 @@ def end_groups(leaders: Collection[int], *, patience_s: float = 0.0, dying_s: fl
                     os.killpg(leader, signal.SIGKILL)
             _wait_for(members, dying_s)
     finally:
-        for pid, pidfd in members.items():
+        for pidfd in members.values():
             os.close(pidfd)
-            sweep_shared_memory(pid)
+        sweep_shared_memory(members)
 
 
 def _members(leaders: Collection[int]) -> dict[int, int]:

@@ -18,6 +18,7 @@ import select
 import shutil
 import signal
 import time
+from collections.abc import Collection
 from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1
@@ -57,11 +58,24 @@ def adopt_orphans() -> None:
 
 def end_children() -> None:
     """Kill all children and, as their parents end, all descendants; return when the last one has ended."""
+    killed: set[int] = set()
     with contextlib.suppress(ChildProcessError, OSError):
         while True:
-            for pid in children(os.getpid()):
+            for pid in set(children(os.getpid())) - killed:  # each once: there may be thousands
                 send_signal(pid, signal.SIGKILL)
-            sweep_shared_memory(os.waitpid(-1, 0)[0])
+                killed.add(pid)
+            ended = _reap()
+            killed -= ended
+            sweep_shared_memory(ended)
+
+
+def _reap() -> set[int]:
+    """Wait until a child has ended, and reap all that have; raises ChildProcessError if there are no children."""
+    ended = {os.waitpid(-1, 0)[0]}
+    with contextlib.suppress(ChildProcessError):
+        while pid := os.waitpid(-1, os.WNOHANG)[0]:
+            ended.add(pid)
+    return ended
 
 
 def children(pid: int) -> list[int]:
@@ -79,13 +93,16 @@ def send_signal(pid: int, number: int) -> None:
             os.killpg(pid, number)
 
 
-def sweep_shared_memory(pid: int) -> None:
-    """Remove shared memory of a process that has ended, since a loader process may be killed before torch unlinks it.
+def sweep_shared_memory(pids: Collection[int]) -> None:
+    """Remove shared memory of processes that have ended, as a loader process may be killed before torch unlinks it.
 
     Containers may share ``/dev/shm`` but not their process numbers. Files of other users and files older than this
     process cannot belong to one of its children.
     """
-    for path in glob.glob(f"/dev/shm/torch_{pid}_*"):
+    for path in glob.iglob("/dev/shm/torch_*_*") if pids else ():
+        pid = path.split("_")[1]
+        if not pid.isdecimal() or int(pid) not in pids:
+            continue
         with contextlib.suppress(OSError):
             status = os.lstat(path)
             if status.st_uid == os.geteuid() and status.st_ctime >= _STARTED_AT - _CLOCK_RESOLUTION_S:
