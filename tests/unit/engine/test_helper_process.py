@@ -30,8 +30,9 @@ def test_a_helper_answers_and_ends_when_it_is_closed(file: int) -> None:
     for _ in range(2):
         helper.connection.sendall(b"hello")
         assert helper.connection.recv(100) == b"done"
-    helper.close()
+    helper.hang_up()
     assert helper.exit_code() == 0
+    helper.close()
     assert os.pread(file, 100, 0) == b"HELLOHELLO"
     os.close(file)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -15,18 +16,31 @@ class DaemonThreads:
     def __init__(self, number: int, name: str) -> None:
         self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None]
         self._jobs = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._is_closed = False
         self._threads = [threading.Thread(target=self._work, name=name, daemon=True) for _ in range(number)]
         for thread in self._threads:
             thread.start()
 
     def submit(self, job: Callable[..., Any], *args: Any) -> Future[Any]:
+        """Queue a job. After ``close``, it is cancelled."""
         future: Future[Any] = Future()
-        self._jobs.put((future, job, args))
+        with self._lock:
+            if self._is_closed:
+                future.cancel()
+            else:
+                self._jobs.put((future, job, args))
         return future
 
     def close(self) -> None:
-        for _ in self._threads:
-            self._jobs.put(None)
+        """Cancel the jobs that have not started. The threads end by themselves."""
+        with self._lock:
+            self._is_closed = True
+            with contextlib.suppress(queue.Empty):
+                while (entry := self._jobs.get_nowait()) is not None:
+                    entry[0].cancel()
+            for _ in self._threads:
+                self._jobs.put(None)
 
     def join(self) -> None:
         for thread in self._threads:

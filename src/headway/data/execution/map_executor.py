@@ -63,27 +63,44 @@ class MapExecutor:
         if self._may_try and self._in_thread[0] > CONSIDER_S:
             self._may_try = False
             if self._in_thread[0] / max(1, self._in_thread[1]) > WORTH_S:
-                self._process = MapProcess(self._ops)
+                self._start_process()
         return made
 
     def _mapped_in_process(self, chunk: Chunk, row_name: RowName) -> Chunk:
         if self._closed:
             raise Closed
-        if self._process is None:
-            self._process = MapProcess(self._ops)
+        process = self._process or self._start_process()
         began, rows = time.perf_counter(), num_rows(chunk)
-        made = self._process(chunk, row_name)
+        try:
+            made = process(chunk, row_name)
+        except Exception:
+            if self._closed:
+                raise Closed from None
+            raise
         took = time.perf_counter() - began
         self._in_process[0] += took
         self._in_process[1] += rows
         self._tallies[-1].add(num_rows(made), num_bytes(made), took)
         return made
 
+    def _start_process(self) -> MapProcess:
+        made = self._process = MapProcess(self._ops)
+        if self._closed:  # in the meantime, by another thread, which may not have seen the process
+            self._end_process()
+            raise Closed
+        return made
+
+    def hang_up(self) -> None:
+        """Tell the process to end, without waiting. Any thread may call this, and ``close``."""
+        self._closed = True
+        if (process := self._process) is not None:
+            process.hang_up()
+
     def close(self) -> None:
         self._closed = True
         self._end_process()
 
     def _end_process(self) -> None:
-        if self._process is not None:
-            self._process.close()
-            self._process = None
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()

@@ -94,12 +94,18 @@ class MapProcess:
 
     def __init__(self, ops: tuple[Op, ...]) -> None:
         packed = _packed_ops(ops)
-        files = [os.memfd_create(f"headway-{name}") for name in ("to", "from")]
-        self._process = HelperProcess("headway.data.execution.map_process", "map process", "map", files)
-        self._files = files
-        self._line = BufferChannel(self._process.connection, SharedBuffer(files[0]), SharedBuffer(files[1]))
-        self._line.send(packed)
         self._ready = False
+        self._files: list[int] = []
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._close_files)
+            for name in ("to", "from"):
+                self._files.append(os.memfd_create(f"headway-{name}"))
+            self._process = HelperProcess("headway.data.execution.map_process", "map process", "map", self._files)
+            undo.callback(self._process.close)
+            to, back = map(SharedBuffer, self._files)
+            self._line = BufferChannel(self._process.connection, to, back)
+            self._send(packed)
+            undo.pop_all()
 
     @property
     def ready(self) -> bool:
@@ -118,29 +124,45 @@ class MapProcess:
     def __call__(self, chunk: Chunk, row_name: RowName) -> Chunk:
         if not self._ready:
             self._expect_ready()
-        self._line.send(chunk)
+        self._send(chunk)
         answer: Any = self._received()
         if isinstance(answer, BaseException):
             raise _named(answer, row_name)
         made: Chunk = answer
         return made
 
+    def _send(self, thing: Any) -> None:
+        try:
+            self._line.send(thing)
+        except ConnectionError as error:
+            raise self._exited() from error
+
     def _received(self) -> Any:
         try:
             return self._line.receive()
         except (EOFError, OSError) as error:
-            code = self._process.exit_code()
-            raise DataError(
-                f"a map process exited (exit code {code}), possibly because it ran out of memory: "
-                "lower map(..., concurrency=n)"
-            ) from error
+            raise self._exited() from error
+
+    def _exited(self) -> DataError:
+        code = self._process.exit_code()
+        return DataError(
+            f"a map process exited (exit code {code}), possibly because it ran out of memory: "
+            "lower map(..., concurrency=n)"
+        )
+
+    def hang_up(self) -> None:
+        """Tell the process to end, without waiting; a call in another thread raises DataError when it has ended."""
+        self._process.hang_up()
 
     def close(self) -> None:
         self._process.close()
-        for fd in self._files:
+        self._close_files()
+
+    def _close_files(self) -> None:
+        files, self._files = self._files, []
+        for fd in files:
             with contextlib.suppress(OSError):
                 os.close(fd)
-        self._files = []
 
 
 def _packed_ops(ops: tuple[Op, ...]) -> bytes:

@@ -152,6 +152,8 @@ class Pipeline:
             while True:  # the thread may be waiting because the queue is full
                 self._made.get_nowait()
         for mapper in self._mappers:
+            mapper.hang_up()
+        for mapper in self._mappers:
             mapper.close()
         if threading.current_thread() is not self._thread:
             self._thread.join(5)
@@ -289,6 +291,8 @@ class Pipeline:
             if not hasattr(self._local, "mapper"):
                 self._local.mapper = MapExecutor(self._plan.ops, self.figures.ops, self.options.num_spare)
                 self._mappers.append(self._local.mapper)
+                if self._stop.is_set():  # close() may not have seen the mapper
+                    raise Closed
             chunk = self._local.mapper(chunk, lambda number: self._row_name(step, present, number))
         self._check_size(chunk, step)
         value = self.options.finish(chunk) if finish else chunk

@@ -14,6 +14,7 @@ import headway.data
 from headway.data.blocks.chunk import Chunk
 from headway.data.context import DataContext
 from headway.data.execution import map_executor, progress_bar
+from headway.data.execution.block_reader import Closed
 from headway.data.execution.map_executor import MapExecutor
 from headway.data.operations.base import Function, OpTally
 from headway.data.operations.map_functions import MapRows
@@ -68,6 +69,20 @@ def test_no_process_is_tried_if_no_core_is_idle_or_the_user_has_chosen(monkeypat
     assert mapped(monkeypatch, row_s=0.0, num_spare=0).where == "thread"
     assert mapped(monkeypatch, row_s=0.0, executor="thread").where == "thread"
     assert mapped(monkeypatch, row_s=1e-6, num_spare=0, executor="process").where == "process"
+
+
+def test_a_process_that_starts_while_its_executor_is_closed_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    class ClosesItsExecutor(FakeProcess):
+        def __init__(self, ops: Any) -> None:
+            mapper.close()
+
+    monkeypatch.setattr(FakeProcess, "closed", False)
+    monkeypatch.setattr(map_executor, "MapProcess", ClosesItsExecutor)
+    ops = [MapRows(function=Function(call=slow), executor="process")]
+    mapper = MapExecutor(ops, [OpTally("map(slow)")], 1)
+    with pytest.raises(Closed):
+        mapper({"id": np.arange(20)}, str)
+    assert ClosesItsExecutor.closed
 
 
 class Terminal(io.StringIO):

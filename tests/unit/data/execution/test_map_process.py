@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,11 @@ import pytest
 import headway.data
 from data_examples import error_of, of, probed
 from headway.data import DataContext, DataError, Dataset
+from headway.data.execution import map_executor
+from headway.data.execution.map_process import MapProcess
+from headway.data.operations.base import Function
+from headway.data.operations.map_functions import MapRows
+from support import is_gone, wait_until
 
 
 def texts() -> Dataset:
@@ -93,6 +101,87 @@ def test_breaking_out_of_a_loop_leaves_no_process() -> None:
         for _batch in rows.iter_batches(batch_size=5):
             break
     assert {child.pid for child in psutil.Process().children()} <= before
+
+
+def test_all_processes_are_told_to_end_before_one_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    class Recorded(MapProcess):
+        def hang_up(self) -> None:
+            calls.append("hang_up")
+            super().hang_up()
+
+        def close(self) -> None:
+            calls.append("close")
+            super().close()
+
+    monkeypatch.setattr(map_executor, "MapProcess", Recorded)
+    rows = headway.data.range(1000).map(lambda row: time.sleep(0.01) or row, executor="process", concurrency=2)
+    for _batch in rows.iter_batches(batch_size=5):
+        break
+    assert calls == ["hang_up"] * (len(calls) // 2) + ["close"] * (len(calls) // 2)
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[MapProcess]:
+    """A process that maps rows; row 13 keeps it busy, and it writes a file to say so."""
+
+    def maybe_busy(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] == 13:
+            (tmp_path / "busy").touch()
+            time.sleep(600)
+        return row
+
+    made = MapProcess((MapRows(function=Function(call=maybe_busy)),))
+    yield made
+    made.close()
+
+
+def pid_of_the_newest_child() -> int:
+    return max(psutil.Process().children(), key=psutil.Process.create_time).pid
+
+
+def test_a_process_in_the_users_function_can_be_closed_by_another_thread(process: MapProcess, tmp_path: Path) -> None:
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            process({"id": np.array([13])}, str)
+        except DataError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    wait_until((tmp_path / "busy").exists)
+    process.close()
+    thread.join(30)
+    assert len(errors) == 1
+
+
+def test_a_process_survives_a_sigterm_to_all_processes_of_the_program(process: MapProcess) -> None:
+    pid = pid_of_the_newest_child()
+    os.kill(pid, signal.SIGTERM)
+    assert process({"id": np.arange(3)}, str)["id"].tolist() == [0, 1, 2]
+    os.kill(pid, signal.SIGTERM)
+    assert process({"id": np.arange(3)}, str)["id"].tolist() == [0, 1, 2]
+
+
+def test_a_process_that_was_killed_while_it_had_nothing_to_do_is_reported(process: MapProcess) -> None:
+    pid = pid_of_the_newest_child()
+    wait_until(lambda: process.ready)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: is_gone(pid))
+    with pytest.raises(DataError, match=r"exited \(exit code -9\)"):
+        process({"id": np.arange(3)}, str)
+
+
+def test_a_process_that_cannot_be_started_leaves_no_open_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nonexistent")
+    before = sorted(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(FileNotFoundError):
+            MapProcess(())
+    assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 def test_an_error_in_another_process_keeps_its_type_and_names_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
