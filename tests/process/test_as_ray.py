@@ -154,11 +154,13 @@ def test_without_ray_a_script_that_only_calls_init_runs_too(tmp_path: Path) -> N
         ("ray.train.Chekpoint", "Headway has no ray.train.Chekpoint: the nearest name is ray.train.Checkpoint"),
         (
             "from ray.train import Nonsense",
-            "Headway has no ray.train.Nonsense: see docs/parity.md for the supported names",
+            "Headway has no ray.train.Nonsense: the page “parity” of Headway's documentation lists the supported names",
         ),
         ("import ray.train.xgboost", "Headway has no ray.train.xgboost"),
         ("from ray.data.preprocessors import StandardScaler", "Headway has no ray.data.preprocessors"),
-        ("ray.data.read_delta", "Headway has no ray.data.read_delta: the nearest name is ray.data.read_"),
+        ("ray.data.read_delta", "Headway has no ray.data.read_delta: the page “parity”"),
+        ("ray.data.read_sql", "Headway has no ray.data.read_sql yet: read the rows with pandas.read_sql()"),
+        ("ray.train.SyncConfig", "Headway has no ray.train.SyncConfig yet: files go straight to storage_path"),
         ("from ray import tune; tune.run", "Headway has no ray.tune.run yet: tuning is not supported"),
         ("from ray.tune.schedulers import ASHAScheduler", "Headway has no ray.tune.schedulers yet"),
         ("from ray.train.tensorflow import TensorflowTrainer", "Headway has no ray.train.tensorflow yet"),
@@ -354,7 +356,7 @@ def test_worker_groups_answer_to_ray_get(tmp_path: Path) -> None:
 def test_options_of_torchrun_scripts_do_not_go_with_it(tmp_path: Path) -> None:
     done = run("", tmp_path, sys.executable, "-m", "headway", "run", "--as-ray", "-n", "2")
     assert done.returncode == 1
-    assert "-n is for scripts of torchrun: with --as-ray the script sets that itself" in done.stderr
+    assert "-n cannot be combined with --as-ray: a script written for Ray sets this itself" in done.stderr
 
 
 def test_errors_show_where_in_the_script_they_were(tmp_path: Path) -> None:

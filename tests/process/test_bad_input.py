@@ -328,3 +328,16 @@ def test_two_runs_of_one_name_at_once(tmp_path: Path) -> None:
             fit(lambda: None, storage_path=tmp_path, name="mine")
     finally:
         held.close()
+
+
+def test_a_trainer_is_refused_when_it_is_built() -> None:
+    with expect_refusal("train_loop_per_worker must be a function, got 3"):
+        train.DataParallelTrainer(3)  # type: ignore[arg-type]
+    with expect_refusal("datasets must be a dict of names and datasets, got the name 3"):
+        train.DataParallelTrainer(print, datasets={3: 4})  # type: ignore[dict-item]
+    with expect_refusal("resources_per_worker has no 'CPUS': did you mean 'CPU'?"):
+        ScalingConfig(2, resources_per_worker={"CPUS": 1})
+    with expect_refusal(r"without slashes or control characters, got 'run\\n'"):
+        RunConfig(name="run\n")
+    with expect_refusal("takes no 'torch_config': use headway.train.torch.TorchTrainer"):
+        train.DataParallelTrainer(print, torch_config=3)  # type: ignore[call-arg]

@@ -117,7 +117,7 @@ def test_run_takes_resources_stalls_and_elasticity(tmp_path: Path) -> None:
         (("-n", "4:1"), "-n must be a positive number of processes, or MIN:MAX, got 4:1"),
         (("--stall-warn", "soon"), "--stall-warn must be a positive number of seconds, or off, got soon"),
         (("--env", "TOLD"), "--env must be NAME=VALUE, got TOLD"),
-        (("--as-ray", "--max-failures", "1"), "--max-failures is for scripts of torchrun"),
+        (("--as-ray", "--max-failures", "1"), "--max-failures cannot be combined with --as-ray"),
     ]:
         assert main(["run", *wrong, str(script)]) == 1, sentence
     done = python("-m", "headway", "run", "--gpus-per-worker", "999", script)
@@ -211,6 +211,7 @@ def test_ls_and_show_read_run_directories(tmp_path: Path, capsys: pytest.Capture
     shown = capsys.readouterr().out
     cause = "rank 0 raised ZeroDivisionError: division by zero"
     assert [line.split()[0] for line in shown.splitlines() if line.rstrip().endswith(cause)] == ["1", "2"]
+    (tmp_path / "empty").mkdir()
     assert main(["ls", str(tmp_path / "empty")]) == 0
     assert "no runs in" in capsys.readouterr().out
 
@@ -272,3 +273,61 @@ def test_importing_the_package_stays_light() -> None:
     assert sys.version_info >= (3, 11)
     code = "import sys; import headway.data; import headway.train.torch; print('pyarrow' in sys.modules)"
     assert python("-c", code).stdout == "False\n", "who uses no dataset does not wait for Arrow"
+
+
+def test_a_script_that_starts_its_own_workers_is_refused_by_headway_run(tmp_path: Path) -> None:
+    script = write_script(
+        tmp_path, "from headway import train\ntrain.DataParallelTrainer(print).fit()\nprint('trained')\n"
+    )
+    done = headway("run", "-n", "2", "--name", "nested", script)
+    assert done.returncode == 1
+    assert "this script starts its own workers" in done.stderr
+    assert "run it with python" in done.stderr
+    assert "trained" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("rnu", "x.py"), "did you mean 'run'?"),
+        (("run",), "the following arguments are required: SCRIPT\n"),
+        (("run", "--nproc_per_node", "2", "x.py"), "headway run takes -n N instead of torchrun's --nproc-per-node"),
+    ],
+)
+def test_a_mistyped_command_gets_a_suggestion(args: tuple[str, ...], words: str) -> None:
+    done = headway(*args)
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+def test_a_directory_that_does_not_exist_is_not_listed_as_empty(tmp_path: Path) -> None:
+    done = headway("ls", tmp_path / "nosuch")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"there is no directory {tmp_path}/nosuch" in done.stderr
+
+
+def test_a_run_without_output_says_so() -> None:
+    done = headway("logs", fit(lambda: None).path)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "have printed nothing" in done.stderr
+
+
+def test_a_run_among_rays_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    fit(lambda: None, name="rayrun", storage_path=tmp_path / "ray_results")
+    done = headway("show", "rayrun")
+    assert f"there is one in {tmp_path}/ray_results: pass --storage-path {tmp_path}/ray_results" in done.stderr
+
+
+def test_an_attempt_whose_program_was_killed_is_shown_as_interrupted(tmp_path: Path) -> None:
+    script = write_script(
+        tmp_path,
+        """
+        import os
+        from headway import train
+        run = train.RunConfig(name="run", storage_path="runs")
+        train.DataParallelTrainer(lambda: os.kill(int(os.environ["DRIVER"]), 9), run_config=run).fit()
+        """.replace("import os\n", "import os; os.environ['DRIVER'] = str(os.getpid())\n"),
+    )
+    assert python(script, cwd=tmp_path).returncode == -9
+    assert "interrupted: its program was killed" in headway("show", tmp_path / "runs/run").stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import multiprocessing
 import os
 import re
 import signal
@@ -320,8 +321,36 @@ def test_a_rank_that_takes_too_long_to_exit_is_named_before_it_is_killed(
     told = capfd.readouterr().err
     assert "rank 0 has returned, and waits for its threads (flusher) to end" in told
     assert "rank 1 has returned, and runs exit handlers in upload_the_rest() (test_worker_exits.py:" in told
-    assert "rank 0 is killed: 4.0 s after its function returned its process is still running: it waits for" in told
-    assert "rank 1 is killed: 4.0 s after its function returned its process is still running: it runs exit" in told
+    still = "was killed because its process was still running 4.0 s after its function returned"
+    assert f"rank 0 {still}: it waits for" in told
+    assert f"rank 1 {still}: it runs exit" in told
+
+
+def test_a_process_that_the_function_started_is_named_as_what_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(transitions, "EXIT_S", 2.0)
+    monkeypatch.setattr(controller, "SLOW_EXIT_S", 0.3)
+
+    def train_func() -> None:
+        multiprocessing.Process(target=time.sleep, args=(60,)).start()
+
+    assert fit(train_func).state == "FINISHED"
+    assert "rank 0 has returned, and waits for a process that the function started: join()" in capfd.readouterr().err
+
+
+def test_a_run_whose_directory_is_renamed_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def train_func() -> None:
+        path = Path(os.environ["RUN_PATH"])
+        train.report({}, checkpoint=train.Checkpoint.from_dict({}))
+        path.rename(path.with_name("moved"))
+        train.report({}, checkpoint=train.Checkpoint.from_dict({}))
+
+    path = tmp_path / "run"
+    env = {"env_vars": {"RUN_PATH": str(path)}}
+    error = failing(train_func, 1, name="run", storage_path=tmp_path, worker_runtime_env=env)
+    assert f"its logs and checkpoints are no longer in {path}" in str(error)
+    assert "its directory has disappeared" in capfd.readouterr().err
 
 
 def test_a_rank_that_ignores_the_interrupt_is_named_when_it_is_killed(
@@ -337,7 +366,10 @@ def test_a_rank_that_ignores_the_interrupt_is_named_when_it_is_killed(
     wait_until((tmp_path / "begun").exists)
     run.stop()
     assert run.result().state == "STOPPED"
-    assert "rank 0 is killed: 1.0 s after it was interrupted its process is still running" in capfd.readouterr().err
+    assert (
+        "rank 0 was killed because its process was still running 1.0 s after it was interrupted"
+        in capfd.readouterr().err
+    )
 
 
 def test_a_debugger_in_a_worker_says_where_it_works() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import headway
 from headway.core.errors import HeadwayError, PreemptionError
@@ -35,10 +38,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser, also of each subcommand, whose errors suggest what was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        if wrong := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
+            near = difflib.get_close_matches(wrong[1], re.findall(r"[\w-]+", wrong[2]), n=1)
+            message += f": did you mean {near[0]!r}?" if near else ""
+        if any(arg.startswith(("--nproc", "--standalone", "--nnodes")) for arg in sys.argv[1:]):
+            message += (
+                ": headway run takes -n N instead of torchrun's --nproc-per-node; all processes are on this machine"
+            )
+        super().error(message)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="headway", description="Robust distributed training runs from plain training functions."
-    )
+    parser = _Parser(prog="headway", description="Robust distributed training runs from plain training functions.")
     parser.add_argument("--version", action="version", version=f"headway {headway.__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_quickstart(commands)
@@ -58,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
 # A command's module is imported when the command is called: `headway ls` does not import torch.
 
 
-def _add_quickstart(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_quickstart(commands: argparse._SubParsersAction[_Parser]) -> None:
     def quickstart(args: argparse.Namespace) -> int:
         from headway.cli.quickstart import quickstart
 
@@ -70,7 +85,7 @@ def _add_quickstart(commands: argparse._SubParsersAction[argparse.ArgumentParser
     parser.set_defaults(command=quickstart)
 
 
-def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     def run(args: argparse.Namespace) -> int:
         from headway.cli.run_script import run, run_as_ray
 
@@ -86,7 +101,7 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--resume",
         choices=["auto", "must", "never"],
-        help="whether a run of this name may, must or must not exist (default: auto)",
+        help="auto: resume the run of this name if it exists (default); must: it must exist; never: it must not",
     )
     parser.add_argument(
         "--env", action="append", metavar="NAME=VALUE", help="set an environment variable in the processes"
@@ -94,7 +109,7 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     _add_scaling_options(parser)
     _add_failure_options(parser)
     parser.add_argument("script", metavar="SCRIPT")
-    parser.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS")
+    parser.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS").required = False
     parser.set_defaults(command=run)
 
 
@@ -129,7 +144,7 @@ def _add_failure_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_ls(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_ls(commands: argparse._SubParsersAction[_Parser]) -> None:
     def ls(args: argparse.Namespace) -> int:
         from headway.cli.runs import ls
 
@@ -142,7 +157,7 @@ def _add_ls(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.set_defaults(command=ls)
 
 
-def _add_show(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_show(commands: argparse._SubParsersAction[_Parser]) -> None:
     def show(args: argparse.Namespace) -> int:
         from headway.cli.runs import show
 
@@ -154,7 +169,7 @@ def _add_show(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.set_defaults(command=show)
 
 
-def _add_logs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_logs(commands: argparse._SubParsersAction[_Parser]) -> None:
     def logs(args: argparse.Namespace) -> int:
         from headway.cli.logs import logs
 
@@ -168,7 +183,7 @@ def _add_logs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.set_defaults(command=logs)
 
 
-def _add_stop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_stop(commands: argparse._SubParsersAction[_Parser]) -> None:
     def stop(args: argparse.Namespace) -> int:
         from headway.cli.stop_remove import stop
 
@@ -184,7 +199,7 @@ def _add_stop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.set_defaults(command=stop)
 
 
-def _add_rm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_rm(commands: argparse._SubParsersAction[_Parser]) -> None:
     def rm(args: argparse.Namespace) -> int:
         from headway.cli.stop_remove import rm
 
@@ -199,7 +214,7 @@ def _add_rm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.set_defaults(command=rm)
 
 
-def _add_ckpt(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_ckpt(commands: argparse._SubParsersAction[_Parser]) -> None:
     def ckpt(args: argparse.Namespace) -> int:
         from headway.cli.checkpoints import ckpt
 
@@ -214,7 +229,7 @@ def _add_ckpt(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.set_defaults(command=ckpt)
 
 
-def _add_why(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_why(commands: argparse._SubParsersAction[_Parser]) -> None:
     def why(args: argparse.Namespace) -> int:
         from headway.cli.why import why
 
@@ -227,7 +242,7 @@ def _add_why(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.set_defaults(command=why)
 
 
-def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_replay(commands: argparse._SubParsersAction[_Parser]) -> None:
     def replay(args: argparse.Namespace) -> int:
         from headway.cli.replay import replay
 
@@ -243,7 +258,7 @@ def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.set_defaults(command=replay)
 
 
-def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_doctor(commands: argparse._SubParsersAction[_Parser]) -> None:
     def doctor(args: argparse.Namespace) -> int:
         from headway.cli.doctor import doctor
 

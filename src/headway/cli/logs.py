@@ -23,17 +23,20 @@ def logs(run: str, storage_path: str | None, *, rank: int | None, follow: bool) 
     """Print the logs of all ranks or of one. ``follow``: print new lines until the run ends, across restarts."""
     record = find(run, storage_path)
     reader = _Reader(record.path / layout.LOGS, rank)
-    alive = True
+    alive, printed = True, False
     while alive:
         alive = follow and record.is_open  # checked before reading, so that the last lines are read below
         record.location.fetch_logs(record.path)
         for number, line in reader.lines(whole=not alive):
+            printed = True
             print(f"[r{number}] {colored(line)}")
         sys.stdout.flush()
         if alive:
             time.sleep(record.location.log_poll_s)
     if not reader.ranks:
         raise StorageError(_missing(record, rank))
+    if not printed:
+        print(plain(f"headway: the ranks of run {record.name} have printed nothing"), file=sys.stderr)
     if follow:
         state = find(run, storage_path).state  # read again, because for a store the record is a copy
         print(plain(f"headway: run {record.name} has ended: {state}"), file=sys.stderr)

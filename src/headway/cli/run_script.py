@@ -118,7 +118,10 @@ def run_as_ray(args: argparse.Namespace) -> int:
         "--env": args.env,
     }
     if wrong := [option for option, value in given.items() if value is not None]:
-        raise ConfigError(f"{', '.join(wrong)} is for scripts of torchrun: with --as-ray the script sets that itself")
+        raise ConfigError(
+            f"{', '.join(wrong)} cannot be combined with --as-ray: a script written for Ray sets this itself, in its "
+            "ScalingConfig and RunConfig"
+        )
     if not args.module and not os.path.isfile(args.script):
         raise ConfigError(f"there is no script {args.script!r}: pass its path, or -m and the name of a module")
     as_ray.install()

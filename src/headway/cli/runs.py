@@ -15,6 +15,7 @@ from headway.core.schema.journal_entries import EndEntry, LaunchEntry, RetryEntr
 from headway.core.security.redaction import redact
 from headway.observe.terminal import plain
 from headway.storage.object_store.uri import is_remote, open_store
+from headway.storage.run.layout import is_plain_name
 from headway.storage.run.reader import RunReader, runs, runs_in_store
 
 
@@ -23,6 +24,8 @@ def ls(storage_path: str | None) -> int:
         storage, found = storage_path, runs_in_store(open_store(storage_path))
     else:
         storage, found = str(_storage(storage_path)), runs(_storage(storage_path))
+    if storage_path is not None and not is_remote(storage_path) and not _storage(storage_path).is_dir():
+        raise StorageError(f"there is no directory {storage}")
     if not found.readable and not found.unreadable:
         say(f"no runs in {storage}")
         return 0
@@ -80,13 +83,15 @@ def _print_attempts(record: RunReader) -> None:
                 endings[attempt] = cause
             case EndEntry(attempt=attempt, state=state, cause=cause):
                 endings[attempt] = ": ".join(filter(None, (state, cause)))
-    for launch in _launches(record):
+    launches = _launches(record)
+    for launch in launches:
+        runs_now = record.is_open and launch is launches[-1]
         rows.add_row(
             str(launch.attempt),
             phrases.clock(launch.time),
             str(launch.num_workers),
             str(launch.first_seq),
-            shown(endings.get(launch.attempt) or "-"),
+            shown(endings.get(launch.attempt) or ("-" if runs_now else "interrupted: its program was killed")),
         )
     print()
     print_table(rows)
@@ -118,7 +123,10 @@ def find(run: str, storage_path: str | None) -> RunReader:
             raise StorageError(f"{path} cannot be read: {error.strerror}") from None
         if is_there:
             return RunReader.at(path)
-    raise StorageError(f"run {run!r} was found neither as a path nor in {_storage(storage_path)}: see headway ls")
+    rays = expanded("~/ray_results")
+    in_rays = is_plain_name(run) and (rays / run).is_dir()
+    hint = f"there is one in {rays}: pass --storage-path {rays}" if in_rays else "see headway ls"
+    raise StorageError(f"run {run!r} was found neither as a path nor in {_storage(storage_path)}: {hint}")
 
 
 def _storage(storage_path: str | None) -> Path:

@@ -56,6 +56,8 @@ ELSEWHERE = {
     "trainer_resources": "the controller runs in your own process and needs no resources",
     "checkpoint_frequency": "call report(metrics, checkpoint=...) as often as you like",
     "checkpoint_at_end": "call report(metrics, checkpoint=...) at the end of your function",
+    "torch_config": "use headway.train.torch.TorchTrainer",
+    "backend_config": "it is the option of another trainer: TorchTrainer takes torch_config",
     "config": "use train_loop_config for the arguments of the training function",
 }
 
@@ -204,6 +206,9 @@ def _check_resources(resources: object, use_gpu: bool) -> None:
     if not isinstance(resources, Mapping):
         raise ConfigError(f'resources_per_worker must be a dict like {{"CPU": 2}}, got {resources!r}')
     for name, amount in resources.items():
+        known = str(name).upper().removesuffix("S")
+        if known in ("CPU", "GPU") and name != known:
+            raise ConfigError(f"resources_per_worker has no {name!r}: did you mean {known!r}?")
         if not isinstance(amount, int | float) or isinstance(amount, bool) or not amount >= 0:
             raise ConfigError(f"resources_per_worker[{name!r}] must be a number >= 0, got {amount!r}")
     gpus = resources.get("GPU", 0)
@@ -398,8 +403,8 @@ class RunConfig:
 def _check_name(name: object) -> None:
     if name is None:
         return
-    if not isinstance(name, str) or not name.strip() or name in (".", "..") or re.search(r"[/\\\0]", name):
-        raise ConfigError(f"name must be a plain directory name without slashes, got {name!r}")
+    if not isinstance(name, str) or not name.strip() or name in (".", "..") or re.search(r"[/\\\0-\x1f\x7f]", name):
+        raise ConfigError(f"name must be a plain directory name without slashes or control characters, got {name!r}")
     try:
         size = len(os.fsencode(name))
     except UnicodeEncodeError:

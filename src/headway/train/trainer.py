@@ -24,6 +24,7 @@ from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.run.description import config_of
 from headway.storage.run.reader import RunReader
 from headway.train.datasets import DataConfig
+from headway.train.launch.packing import bind
 from headway.train.launch.request import TrainRequest
 from headway.train.result import Result
 from headway.train.run_handle import Run
@@ -117,6 +118,7 @@ class DataParallelTrainer:
         """
         checked("backend_config", backend_config, BackendConfig)
         _check_options(options)
+        bind(train_loop_per_worker, options.get("train_loop_config"))  # for its errors
         self._request = TrainRequest(
             kind=self.kind or type(self).__name__,
             task=Task(
@@ -217,6 +219,9 @@ def _check_options(options: TrainerOptions) -> None:
         if hint is not object:
             kind = get_args(hint)[0]
             checked(name, options.get(name), get_origin(kind) or kind)
+    for name in options.get("datasets") or {}:
+        if not isinstance(name, str):
+            raise ConfigError(f"datasets must be a dict of names and datasets, got the name {name!r}")
     checkpoint = options.get("resume_from_checkpoint")
     place = checkpoint.get_internal_representation() if checkpoint is not None else ("", "")
     if place[0] == "local_path" and not os.path.isdir(place[1]):

@@ -239,6 +239,11 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+def running_task() -> Task | None:
+    """The task whose function runs in this process; None outside a training function."""
+    return _active.task if _active is not None else None
+
+
 def current(caller: str) -> Session:
     """Return the session of this process, or raise SessionError, which explains where to call ``caller``."""
     if _active is None:

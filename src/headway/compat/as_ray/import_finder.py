@@ -68,8 +68,9 @@ def missing(module: str, name: str, known: Mapping[str, str] = {}) -> str:
     for prefix, what in LATER.items():
         if full == prefix or full.startswith(f"{prefix}."):
             return f"Headway has no {full} yet: {what}"
-    near = difflib.get_close_matches(name, [each for each in known if not each.startswith("_")], 1, 0.6)
-    hint = f"the nearest name is {module}.{near[0]}" if near else "see docs/parity.md for the supported names"
+    near = difflib.get_close_matches(name, [each for each in known if not each.startswith("_")], 1, 0.8)
+    names = "the page “parity” of Headway's documentation lists the supported names"
+    hint = f"the nearest name is {module}.{near[0]}" if near else names
     return f"Headway has no {full}: {hint}"
 
 

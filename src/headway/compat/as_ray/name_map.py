@@ -13,8 +13,14 @@ LATER = {
     "ray.tune": "tuning is not supported",
     "ray.train.tensorflow": "use headway.train.torch",
     "ray.train.horovod": "use headway.train.torch",
-    "ray.train.lightning": "prepare the model with ray.train.torch, or run the script with headway run",
-    "ray.train.huggingface": "prepare the model with ray.train.torch, or run the script with headway run",
+    "ray.train.lightning": "use lightning.Trainer() without Ray's strategy, environment and prepare_trainer()",
+    "ray.train.huggingface": "use transformers.Trainer() without Ray's callback and prepare_trainer()",
+    "ray.train.xgboost": "only PyTorch is supported",
+    "ray.train.lightgbm": "only PyTorch is supported",
+    "ray.data.preprocessors": "use map_batches() with a preprocessor of scikit-learn",
+    "ray.data.read_sql": "read the rows with pandas.read_sql() and pass them to ray.data.from_pandas()",
+    "ray.data.read_mongo": "write the collection to files and read these, or pass a list to ray.data.from_items()",
+    "ray.train.SyncConfig": "files go straight to storage_path; there is nothing to sync",
 }
 
 

@@ -39,7 +39,7 @@ class SlowExits:
         """Return the log message for ranks that are killed after their functions ``returned`` or were interrupted."""
         since = "its function returned" if returned else "it was interrupted"
         each = (
-            f"rank {rank} is killed: {phrases.duration(after_s)} after {since} its process is still running"
+            f"rank {rank} was killed because its process was still running {phrases.duration(after_s)} after {since}"
             f"{': it ' + self._doing[rank] if rank in self._doing else ''}"
             for rank in sorted(ranks)
         )
@@ -51,6 +51,9 @@ def doing(stacks: StackDump) -> str:
     calls = stacks.main
     if any(call.function == "_shutdown" and PurePath(call.file).name == "threading.py" for call in calls):
         return f"waits for {_threads(_THREAD.findall(stacks.text))} to end"
+    if any(call.function == "_exit_function" and call.file.endswith("multiprocessing/util.py") for call in calls):
+        return "waits for a process that the function started: join() it, or start it with daemon=True"
+    calls = tuple(call for call in calls if call.file != "<string>") or calls  # the line that started this process
     users = [call for call in calls if call.users] or list(calls)
     where = f" in {users[-1].function}() ({PurePath(users[-1].file).name}:{users[-1].line})" if users else ""
     return f"runs exit handlers{where}"

@@ -125,6 +125,12 @@ class Allocation:
         return use
 
 
+_REQUESTED_BY = {
+    GPU: "the GPUs of each worker (use_gpu, resources_per_worker; with headway run: -n, --gpus-per-worker)",
+    "CPU": "the CPUs of each worker (resources_per_worker; with headway run: -n, --cpus-per-worker)",
+}
+
+
 def check(gang: Gang, inventory: ResourceInventory) -> None:
     """Raise ConfigError if the gang could not run even on an idle machine."""
     for name, amount in gang.per_worker.items():
@@ -133,7 +139,7 @@ def check(gang: Gang, inventory: ResourceInventory) -> None:
         if needed > have + _ROUNDING or fits < gang.min_workers:
             raise ConfigError(
                 f"the run needs {_quantity(gang.min_workers, name, amount)}, this machine has {have:g}: "
-                "lower num_workers or resources_per_worker"
+                f"lower num_workers or {_REQUESTED_BY.get(name, 'resources_per_worker')}"
             )
 
 

@@ -181,7 +181,9 @@ def check_present(run: Path, lock: tuple[int, int] | None = None) -> None:
     ``lock`` is an earlier result of :func:`lock_identity`: the directory must not belong to another run either.
     """
     if not run.is_dir():
-        raise StorageError(f"the run directory {run} has disappeared: is its disk still mounted?")
+        raise StorageError(
+            f"the run directory {run} has disappeared: is its disk still mounted, or was it renamed or removed?"
+        )
     if lock is not None and lock_identity(run) not in (lock, None):
         raise StorageError(replaced(run))
 

@@ -29,6 +29,7 @@ from headway.engine.base import Engine
 from headway.engine.inline import InlineEngine
 from headway.engine.local import LocalEngine
 from headway.frameworks.base import BackendConfig
+from headway.frameworks.torch_config import TorchScriptConfig
 from headway.observe import log_handler
 from headway.observe.console import Console
 from headway.observe.run_observer import RunObserver, RunObservers
@@ -44,6 +45,7 @@ from headway.train.launch.outcome import error_of, last_line, result_of
 from headway.train.launch.packing import bind, pack, takes_config
 from headway.train.launch.request import TrainRequest
 from headway.train.result import Result
+from headway.worker.session import running_task
 
 
 class Execution:
@@ -109,6 +111,7 @@ def prepare(request: TrainRequest, *watchers: RunObserver, workers: Engine | Non
     """
     log_handler.install(request.run.logging_config.log_level)
     _check_not_imported_by_child()
+    _check_not_in_script()
     call = bind(request.task.call, request.train_loop_config)
     feeds = datasets.prepared(request.task.datasets, request.data, request.scaling)
     task = replace(request.task, call=call, datasets=feeds)
@@ -151,6 +154,16 @@ def _check_not_imported_by_child() -> None:
         raise ConfigError(
             "a process that multiprocessing spawned imports this script, and would start its run again: put the lines "
             'that start the run under `if __name__ == "__main__":`'
+        )
+
+
+def _check_not_in_script() -> None:
+    """ConfigError if every process of a ``headway run`` would start a separate run."""
+    task = running_task()
+    if task is not None and isinstance(task.backend, TorchScriptConfig):
+        raise ConfigError(
+            "this script starts its own workers, and under headway run every process would start a separate run: "
+            "run it with python, and set the number of workers in ScalingConfig(num_workers=...)"
         )
 
 
