@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import random
@@ -236,3 +237,61 @@ def buffers_of_a_sharded_model(config: dict[str, Any]) -> None:
 
 def test_running_statistics_of_a_sharded_model_differ_between_ranks_too(tmp_path: Path) -> None:
     assert compare_with_killed(tmp_path, buffers_of_a_sharded_model, num_workers=2, after=2).equal
+
+
+class Centred(nn.Module):
+    """Subtracts the running mean of its inputs, which differs between ranks until DDP next sends rank 0's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 1)
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.mean.mul_(0.9).add_(inputs.mean())
+        return self.inner(inputs - self.mean)
+
+
+def buffers_in_an_accumulation(config: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model = prepare_model(Centred())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = prepare_data_loader(DataLoader(rows(16), batch_size=2))
+    state = train.track(model=model, optimizer=optimizer, loader=loader)
+    for _ in state.epochs(1):
+        for inputs, targets in loader:
+            last = state.num_batches % 4 == 0
+            with contextlib.nullcontext() if last else model.no_sync():
+                loss = nn.functional.mse_loss(model(inputs), targets)
+                loss.backward()
+            if last:
+                optimizer.step()
+                optimizer.zero_grad()
+            train.report({"number": loss.item()})
+            die(after=state.num_batches, config=config)
+
+
+def buffers_after_a_validation(config: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    parts = nn.ModuleDict({"part": prepare_model(Centred())})
+    optimizer = torch.optim.SGD(parts.parameters(), lr=0.1)
+    loader = prepare_data_loader(DataLoader(rows(8), batch_size=2))
+    state = train.track(parts=parts, optimizer=optimizer, loader=loader)
+    for epoch in state.epochs(2):
+        for inputs, targets in loader:
+            die(after=epoch, config=config)
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(parts["part"](inputs), targets)
+            loss.backward()
+            optimizer.step()
+            train.report({"number": loss.item()})
+        with torch.no_grad():
+            parts["part"](torch.full((1, 8), 1.0 + train.get_context().get_world_rank()))
+        train.report({"number": 0.0})
+
+
+@pytest.mark.parametrize(("function", "after"), [(buffers_in_an_accumulation, 3), (buffers_after_a_validation, 1)])
+def test_buffers_that_ddp_would_not_have_sent_yet(
+    function: Callable[[dict[str, Any]], None], after: int, tmp_path: Path
+) -> None:
+    assert compare_with_killed(tmp_path, function, num_workers=2, after=after).equal

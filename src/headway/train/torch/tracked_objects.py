@@ -19,7 +19,7 @@ from headway.core import phrases
 from headway.core.errors import ConfigError, StorageError
 from headway.train.torch import gradient_accumulation
 from headway.train.torch.amp import Acceleration
-from headway.train.torch.ddp_buckets import fix_buckets
+from headway.train.torch.ddp_buckets import DDP, fix_buckets
 from headway.train.torch.fsdp_state import ShardedReader, ShardedState, is_sharded
 from headway.train.torch.optimizer_state import load_optimizer
 from headway.train.torch.tracked_files import SavedState, StateWriter
@@ -49,8 +49,8 @@ class TrackedObjects:
 
     def fix_buckets(self) -> None:
         """Fix DDP's buckets, so that the order of adding gradients does not depend on when the process started."""
-        for name, thing in self._whole.items():
-            reason = fix_buckets(thing) if isinstance(thing, nn.Module) else None
+        for name, module in self._ddp_modules.items():
+            reason = fix_buckets(module)
             if reason and self._session.place.world_size > 2 and self._session.rank == 0:
                 _logger.warning(
                     f"{name} might not resume bit for bit: its gradient buckets change after the first step of "
@@ -73,6 +73,7 @@ class TrackedObjects:
         return {
             "gradients": {name: found for name, found in pending.items() if found},
             "buffers": {name: _buffers(model) for name, model in self._models_with_own_buffers.items()},
+            "sends_buffers": {name: ddp.require_forward_param_sync for name, ddp in self._ddp_modules.items()},
             "things": own if self._session.rank else {},
             "scaler": self._scaler.state_dict() if self._scaler is not None else None,
         }
@@ -125,6 +126,9 @@ class TrackedObjects:
             if (found := self._sharded[name].model if name in self._sharded else self._models.get(name)) is not None:
                 for part, value in buffers.items():
                     found.get_buffer(part).copy_(value)
+        for name, sends in ranks[0].get("sends_buffers", {}).items():
+            if (module := self._ddp_modules.get(name)) is not None:
+                module.require_forward_param_sync = sends
         if self._scaler is not None and ranks[0].get("scaler"):
             self._scaler.load_state_dict(ranks[0]["scaler"])
 
@@ -139,6 +143,13 @@ class TrackedObjects:
     def _models(self) -> dict[str, nn.Module]:
         found = {name: _unwrapped(thing) for name, thing in self._whole.items()}
         return {name: thing for name, thing in found.items() if isinstance(thing, nn.Module)}
+
+    @property
+    def _ddp_modules(self) -> dict[str, DDP]:
+        """DDP models and DDP parts of models. DDP decides in a forward pass whether the next one sends the buffers."""
+        modules = {name: thing for name, thing in self._whole.items() if isinstance(thing, nn.Module)}
+        parts = {f"{name}.{part}".rstrip("."): each for name, m in modules.items() for part, each in m.named_modules()}
+        return {name: part for name, part in parts.items() if isinstance(part, DDP)}
 
     @property
     def _models_with_own_buffers(self) -> dict[str, nn.Module]:
@@ -162,7 +173,7 @@ def _fingerprint(model: nn.Module) -> str:
 
 def _unwrapped(thing: Any) -> Any:
     """Return the module inside DDP, so that parameter names do not depend on wrapping."""
-    return thing.module if isinstance(thing, nn.parallel.DistributedDataParallel) else thing
+    return thing.module if isinstance(thing, DDP) else thing
 
 
 def _buffers(model: nn.Module) -> dict[str, torch.Tensor]:
