@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from headway import train
+from headway.storage.run.reader import RunReader
 from headway.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 from scenarios import exact_resume
 from scenarios.history import Comparison, compare, seeded
@@ -295,3 +296,77 @@ def test_buffers_that_ddp_would_not_have_sent_yet(
     function: Callable[[dict[str, Any]], None], after: int, tmp_path: Path
 ) -> None:
     assert compare_with_killed(tmp_path, function, num_workers=2, after=after).equal
+
+
+def left_by_break(config: dict[str, Any]) -> None:
+    """Two loops over epochs, each left early at a different place; code that draws random numbers follows each."""
+    loader = prepare_data_loader(DataLoader(rows(8), batch_size=2, shuffle=True))
+    state = train.track(loader=loader)
+    for epoch in state.epochs(5):
+        for inputs, _ in loader:
+            train.report({"number": inputs.sum().item(), "place": f"first loop, epoch {epoch}"})
+            if epoch == 1 and state.num_batches == 2:
+                break
+        if epoch == 1:
+            break
+    for number in (1, 2):
+        train.report({"number": torch.rand(1).item(), "place": f"{number} after the first loop"})
+        die(after=number, config=config)
+    for epoch in state.epochs(9):
+        if epoch == 3:
+            break
+        for inputs, _ in loader:
+            train.report({"number": inputs.sum().item(), "place": f"second loop, epoch {epoch}"})
+            die(after=10 * epoch + state.num_batches, config=config)
+    for number in (3, 4):
+        train.report({"number": torch.rand(1).item(), "place": f"{number} after the second loop"})
+        die(after=number, config=config)
+
+
+@pytest.mark.parametrize("after", [2, 12, 23, 4])
+def test_a_loop_over_epochs_that_was_left_is_not_continued(after: int, tmp_path: Path) -> None:
+    compare_with_killed(tmp_path, left_by_break, num_workers=1, after=after)
+    quiet, killed = ([each.metrics for each in RunReader.at(tmp_path / run).reports()] for run in ("quiet", "killed"))
+    last = "first" if after == 2 else "second"  # the code after this loop runs again, with the same random numbers
+    loops, ends = ("loop, epoch", f"after the {last} loop")
+    assert [each for each in killed if loops in each["place"]] == [each for each in quiet if loops in each["place"]]
+    found, expected = ({each["place"]: each["number"] for each in run if ends in each["place"]} for run in (killed, quiet))
+    assert found == expected
+
+
+def left_by_an_exception(config: dict[str, Any]) -> None:
+    """An exception in the middle of epoch 1: a report is made while it propagates, and then it is raised or caught."""
+    loader = prepare_data_loader(DataLoader(rows(8), batch_size=2))
+    state = train.track(loader=loader)
+    raised = Path(config["mark"])
+    while True:
+        try:
+            for epoch in state.epochs(3):
+                for _ in loader:
+                    train.report({"epoch": epoch})
+                    if epoch == 1 and state.num_batches == 2 and not raised.exists():
+                        raised.touch()
+                        raise MemoryError
+            return
+        except MemoryError:
+            train.report({"epoch": -1})
+            if config["raises"]:
+                raise
+        train.report({"epoch": -1})
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_loop_over_epochs_that_was_left_by_an_exception_is_continued(raises: bool, tmp_path: Path) -> None:
+    result = TorchTrainer(
+        left_by_an_exception,
+        train_loop_config={"mark": str(tmp_path / "raised"), "raises": raises},
+        run_config=train.RunConfig(
+            storage_path=tmp_path,
+            failure_config=train.FailureConfig(1),
+            checkpoint_config=train.CheckpointConfig(every_reports=1),
+        ),
+    ).fit()
+    epochs = [report.metrics["epoch"] for report in RunReader.at(result.path).reports()]
+    assert epochs.count(0) == 4
+    assert epochs.count(1) == (4 if raises else 6)  # caught: the loop begins the epoch again
+    assert epochs.count(2) == 4

@@ -14,6 +14,7 @@ the epoch ends (see :mod:`headway.train.torch.resume_points`), and belongs to th
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
@@ -72,6 +73,11 @@ class AutosavedState:
         self._omissions = Omissions(others, steps, audible=session.rank == 0)
         self._epoch = 0
         self._begun = False  # whether the function iterates over epochs()
+        self._left: set[int] = set()  # the arguments of epochs() whose loops were left early
+        self._left_before_restart: set[int] = set()
+        self._resumes_after_loop = False  # after the last of them, not in or after a later one
+        self._exited = False  # whether the loop over epochs() was left before its end
+        self._handled: BaseException | None = None  # the exception that was being handled when that loop began
         self._reports_of_epoch = 0
         self._owed = False  # a save was due at a point from which training could not be resumed
         self._leaves = False  # all ranks exit after the next save
@@ -80,6 +86,11 @@ class AutosavedState:
 
     def epochs(self, number: int) -> Iterator[int]:
         """Yield the epochs below ``number`` that remain to be trained."""
+        if number in self._left_before_restart:
+            self._skip_left_loop(number)
+            return
+        self._left.discard(number)  # it is continued, for example after an exception
+        self._exited, self._handled = False, sys.exc_info()[1]
         try:
             for epoch in range(self._epoch, number):
                 self._epoch = epoch
@@ -95,8 +106,24 @@ class AutosavedState:
             if self._epoch <= number:  # otherwise the resumed loop is a later one
                 self._epoch, self._begun = number, False
                 self._begin_code()
+        except GeneratorExit:
+            self._left.add(number)
+            self._begun, self._exited = False, True
+            self._begin_code()
+            raise
         finally:
             self._passes.end_epochs()
+
+    def _skip_left_loop(self, number: int) -> None:
+        """Continue with the code after a loop that ``break`` had left."""
+        self._left_before_restart.remove(number)
+        self._warn(
+            f"the loop over epochs({number}) was left early before the restart: training continues after the loop; "
+            "to train more epochs, increase their number"
+        )
+        self._passes.end_epochs()
+        if self._resumes_after_loop and not self._left_before_restart:
+            self._begin_code()
 
     @property
     def num_batches(self) -> int:
@@ -107,6 +134,12 @@ class AutosavedState:
         if self._passes.leading is None:
             self._omissions.guard()
         return self._data.num_batches
+
+    @property
+    def _is_raising(self) -> bool:
+        """Whether an exception has left the loop over epochs and is not handled yet: the epoch cannot be resumed."""
+        error = sys.exc_info()[1]
+        return self._exited and error is not None and error is not self._handled
 
     def _begin_code(self) -> None:
         """Begin the code of an epoch, or the code after the last epoch."""
@@ -147,7 +180,7 @@ class AutosavedState:
         self._warn_of_untracked_data()
         every = self._session.run.options.every_reports
         self._owed |= must or (every is not None and (seq + 1) % every == 0)
-        if not self._owed:
+        if not self._owed or self._is_raising:
             return None
         self._leaves = leave
         if leave and not self._passes.resumable:  # all ranks exit and cannot wait for a better point
@@ -168,6 +201,7 @@ class AutosavedState:
     def on_demand(self) -> tuple[Checkpoint, SaveOptions] | None:
         """Save the state of the waiting report now, if training can be resumed from here."""
         exact = self._passes.resumable and not self._passes.accompanied and not self._data.undecided
+        exact = exact and not self._is_raising
         return self._saved(done=self._passes.epoch_over) if exact else None
 
     def _saved(self, *, done: bool, finished: Sequence[Hashable] = ()) -> tuple[Checkpoint, SaveOptions]:
@@ -192,6 +226,7 @@ class AutosavedState:
             "loaders": self._data.saved(),
             **self._random.saved(in_loop=not done and not all_over, in_epoch=all_over or in_epoch),
             **({"passes": list(finished)} if finished else {}),
+            **({"left": sorted(self._left), "after_left": self._exited} if self._left else {}),
         }
         writer.write_own(own | self._objects.of_rank())
         place = f"the end of epoch {self._epoch}" if done else f"epoch {self._epoch}{self._data.place}"
@@ -214,6 +249,8 @@ class AutosavedState:
             own = saved.own
             finished = all(state["finished"] for state in list(own["loaders"].values())[:1])
             self._epoch = own["epoch"] + own.get("done", finished)  # older states do not contain it
+            self._left, self._left_before_restart = set(own.get("left", ())), set(own.get("left", ()))
+            self._exited = self._resumes_after_loop = own.get("after_left", False)
             self._data.resume(own, same_world=saved.same_world)
             if saved.same_world:  # random states belong to the ranks that had them
                 self._random.resume(own)
