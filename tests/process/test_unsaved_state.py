@@ -83,6 +83,18 @@ def scheduler_first() -> None:
             step(model, optimizer, rows)
 
 
+def chained_schedulers_first() -> None:
+    (model, optimizer), loader = parts(), loader_of()
+    schedulers = torch.optim.lr_scheduler
+    chained = schedulers.ChainedScheduler([schedulers.ConstantLR(optimizer), schedulers.ExponentialLR(optimizer, 0.9)])
+    state = train.track(model=model, optimizer=optimizer, chained=chained, loader=loader)
+    for epoch in state.epochs(3):
+        if epoch > 0:
+            chained.step()
+        for (rows,) in loader:
+            step(model, optimizer, rows)
+
+
 def one_loader_in_two_loops() -> None:
     (model, optimizer), loader = parts(), loader_of()
     state = train.track(model=model, optimizer=optimizer, loader=loader)
@@ -99,6 +111,7 @@ def one_loader_in_two_loops() -> None:
         (held_iterator_of_an_iterable_dataset, "a loader of a Endless is not passed"),
         (only_the_loader_of_the_validation_is_named, "epoch 0 took steps (optimizer steps) before its first loop"),
         (scheduler_first, "took steps (scheduler) before its first loop"),
+        (chained_schedulers_first, "took steps (chained) before its first loop"),
         (one_loader_in_two_loops, "loader is iterated by two loops at once"),
     ],
 )

@@ -86,7 +86,7 @@ class Omissions:
 
     def _work(self) -> dict[str, int]:
         schedulers = {
-            name: thing.last_epoch
+            name: _num_steps(thing)
             for name, thing in self._things.items()
             if isinstance(thing, torch.optim.lr_scheduler.LRScheduler)
         }
@@ -111,3 +111,9 @@ class Omissions:
         if self._audible and kind not in self._printed:
             _logger.warning(what)
         self._printed.add(kind)
+
+
+def _num_steps(scheduler: Any) -> int:
+    """Return the steps that a scheduler has taken. A ``ChainedScheduler`` does not count its own."""
+    count = getattr(scheduler, "last_epoch", None)
+    return sum(map(_num_steps, getattr(scheduler, "_schedulers", ()))) if count is None else int(count)
