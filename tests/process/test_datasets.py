@@ -385,6 +385,17 @@ def test_files_that_have_changed_are_refused_when_a_run_resumes(tmp_path: Path) 
     assert exact(tmp_path / "run", 50, 2)
 
 
+def test_a_file_whose_rows_were_reordered_is_refused_when_a_run_resumes(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    lines = [f"{number}\n" for number in range(100, 150)]
+    file.write_text("id\n" + "".join(lines))
+    with pytest.raises(train.WorkerGroupError):
+        fit(train_on_numbers, tmp_path, {"train": headway.data.read_csv(file)}, config={"die": (0, 3)})
+    file.write_text("id\n" + "".join(reversed(lines)))
+    with pytest.raises(train.DataError, match="differs from the one that this run has used so far"):
+        fit(train_on_numbers, tmp_path, {"train": headway.data.read_csv(file)})
+
+
 def test_a_file_that_is_deleted_between_epochs_is_named(tmp_path: Path) -> None:
     def train_func(config: dict[str, Any]) -> None:
         shard = train.get_dataset_shard("train")

@@ -82,9 +82,18 @@ class Plan:
         return Order(self.source.counts, lanes, how, window or (self.window_rows if how == "window" else 1), chosen)
 
     def fingerprint(self) -> str:
-        """Return a string that identifies the rows and their order. It does not depend on the code of functions."""
-        how = self.shuffling
-        return digest(self.source.fingerprint(), [op.title for op in self.ops if not op.keeps_rows], how.how, how.seed)
+        """Return a string that identifies the rows and their order. It does not depend on the code of functions.
+
+        :func:`is_same` compares two of them.
+        """
+        how, contents = self.shuffling, self.source.contents()
+        rows = digest(self.source.fingerprint(), [op.title for op in self.ops if not op.keeps_rows], how.how, how.seed)
+        return f"{rows}-{contents}" if contents else rows
+
+
+def is_same(saved: str, now: str) -> bool:
+    """Whether two fingerprints identify the same rows. Older versions saved them without the contents of files."""
+    return saved == now or saved == now.partition("-")[0]
 
 
 def as_source(plan: Plan, title: str, tables: Callable[[], Sequence[pa.Table]]) -> DataSource:

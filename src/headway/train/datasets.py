@@ -146,8 +146,10 @@ def check_unchanged(feeds: Mapping[str, Feed], rundir: RunDirectory) -> None:
     if not kept:
         return
     for name, cursor in (kept[-1].manifest.cursor.datasets or {}).items():
+        from headway.data.plan import is_same  # loads pyarrow, which runs without datasets do not need
+
         for position in _checked_cursor(kept[-1].path, name, cursor).known:
-            if name in feeds and position.files != feeds[name].fingerprint:
+            if name in feeds and not is_same(position.files, feeds[name].fingerprint):
                 raise DataError(
                     f"dataset {name!r} differs from the one that this run has used so far: its files, its shuffling "
                     "or its filters have changed. Restore them, or start a new run (with a different name and "

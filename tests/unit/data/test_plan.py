@@ -14,7 +14,7 @@ from headway.data.datasource.memory import LazyTables, Numbers
 from headway.data.operations.base import Function
 from headway.data.operations.columns import Rename, Select
 from headway.data.operations.map_functions import Filter, MapRows
-from headway.data.plan import DEFAULT_WINDOW_ROWS, MIN_WINDOW_ROWS, Plan, Shuffling, as_source
+from headway.data.plan import DEFAULT_WINDOW_ROWS, MIN_WINDOW_ROWS, Plan, Shuffling, as_source, is_same
 
 NUMBERS = Plan(Numbers(100, rows=10))
 
@@ -66,6 +66,15 @@ def test_the_fingerprint_changes_with_rows_filters_and_shuffling_and_not_with_fu
     assert NUMBERS.then(MAP).fingerprint() == known
     others = [NUMBERS.then(FILTER), replace(NUMBERS, shuffling=Shuffling("window")), Plan(Numbers(101, rows=10))]
     assert known not in {each.fingerprint() for each in others}
+
+
+def test_a_fingerprint_of_an_older_version_has_no_contents_and_is_accepted() -> None:
+    assert is_same("rows-contents", "rows-contents")
+    assert is_same("rows", "rows-contents")
+    assert is_same("rows", "rows")
+    assert not is_same("rows-others", "rows-contents")
+    assert not is_same("others", "rows-contents")
+    assert not is_same("others-contents", "rows-contents")
 
 
 def test_a_plan_is_a_source_of_its_rows_also_in_another_process() -> None:

@@ -228,6 +228,9 @@ class LineFiles(DataSource):
     def fingerprint(self) -> str:
         return digest(self.kind, self.files.fingerprint(), self.counts)
 
+    def contents(self) -> str:
+        return self.files.contents()
+
 
 def _header_size(data: bytes) -> int:
     """Return the number of bytes up to the end of the first line that is not empty."""

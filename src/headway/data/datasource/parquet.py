@@ -174,6 +174,9 @@ class ParquetFiles(DataSource):
     def fingerprint(self) -> str:
         return self.found.fingerprint
 
+    def contents(self) -> str:
+        return self.files.contents()
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": {}}
 

@@ -51,6 +51,9 @@ class View(DataSource):
     def name(self) -> str:
         return self.base.name
 
+    def contents(self) -> str:
+        return self.base.contents()
+
 
 @dataclass(frozen=True)
 class RowRanges(View):
@@ -208,6 +211,9 @@ class UnionView(DataSource):
     def fingerprint(self) -> str:
         return digest("union", [part.fingerprint() for part in self.parts])
 
+    def contents(self) -> str:
+        return _common_contents(self.parts)
+
 
 @dataclass(frozen=True)
 class ZipView(DataSource):
@@ -251,6 +257,14 @@ class ZipView(DataSource):
 
     def fingerprint(self) -> str:
         return digest("zip", self.left.fingerprint(), self.right.fingerprint())
+
+    def contents(self) -> str:
+        return _common_contents((self.left, self.right))
+
+
+def _common_contents(sources: Sequence[DataSource]) -> str:
+    found = [source.contents() for source in sources]
+    return digest(found) if any(found) else ""
 
 
 def _free(name: str, taken: list[str]) -> str:

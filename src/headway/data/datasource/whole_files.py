@@ -118,6 +118,9 @@ class FilePerRow(DataSource):
     def fingerprint(self) -> str:
         return digest(self.name, self.files.fingerprint(), self.size_hw, self.mode)
 
+    def contents(self) -> str:
+        return self.files.contents()
+
 
 class Slab(NamedTuple):
     file: int
@@ -203,6 +206,9 @@ class NumpyFiles(DataSource):
     def fingerprint(self) -> str:
         return digest("npy", self.files.fingerprint(), self.counts)
 
+    def contents(self) -> str:
+        return self.files.contents()
+
 
 @dataclass(frozen=True)
 class TarSamples(DataSource):
@@ -267,6 +273,9 @@ class TarSamples(DataSource):
 
     def fingerprint(self) -> str:
         return digest("tar", self.files.fingerprint(), self.counts)
+
+    def contents(self) -> str:
+        return self.files.contents()
 
 
 class _Member(tarfile.TarInfo):

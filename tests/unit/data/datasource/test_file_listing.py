@@ -5,16 +5,20 @@ from __future__ import annotations
 import gzip
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 import headway.data
 from data_examples import pairs, tar, values, write, write_groups
 from headway.data import DataError
+from headway.data.datasource.file_listing import SAMPLES, find
 from s3 import S3
 
 
@@ -26,6 +30,59 @@ def test_a_file_a_directory_a_pattern_and_a_list_are_read(tmp_path: Path) -> Non
     assert values(headway.data.read_parquet(tmp_path / "data" / "[12].parquet"), "x") == everything[3:]
     assert values(headway.data.read_parquet(f"{tmp_path}/**/*.parquet"), "x") == everything
     assert values(headway.data.read_parquet([files[2], str(files[0])]), "x") == everything[6:] + everything[:3]
+
+
+def _csv(path: Path, rows: list[int]) -> headway.data.Dataset:
+    path.write_text("x\n" + "".join(f"{row}\n" for row in rows))
+    return headway.data.read_csv(path)
+
+
+def _json(path: Path, rows: list[int]) -> headway.data.Dataset:
+    path.write_text("".join(f'{{"x": {row}}}\n' for row in rows))
+    return headway.data.read_json(path)
+
+
+def _npy(path: Path, rows: list[int]) -> headway.data.Dataset:
+    np.save(path.with_suffix(".npy"), np.array(rows))
+    return headway.data.read_numpy(path.with_suffix(".npy"))
+
+
+def _parquet(path: Path, rows: list[int]) -> headway.data.Dataset:
+    pq.write_table(pa.table({"x": rows}), path, use_dictionary=False, compression="none")
+    return headway.data.read_parquet(path)
+
+
+def _tar(path: Path, rows: list[int]) -> headway.data.Dataset:
+    tar(path, {f"{number}.cls": f"{row}".encode() for number, row in enumerate(rows)})
+    return headway.data.read_webdataset(path)
+
+
+@pytest.mark.parametrize("written", [_csv, _json, _npy, _parquet, _tar])
+@pytest.mark.parametrize("num_rows", [40, 9000])
+def test_files_of_the_same_size_with_other_contents_are_told_apart(
+    written: Callable[[Path, list[int]], headway.data.Dataset], num_rows: int, tmp_path: Path
+) -> None:
+    rows = list(range(1000, 1000 + num_rows))
+    (tmp_path / "copy").mkdir()
+    first = written(tmp_path / "a", rows).plan.fingerprint()
+    copied = written(tmp_path / "copy" / "a", rows).plan.fingerprint()
+    assert copied == first
+    assert written(tmp_path / "a", rows[::-1]).plan.fingerprint() != first
+    limited = written(tmp_path / "a", rows).limit(30).union(headway.data.range(3)).zip(headway.data.range(33)).plan
+    assert limited.fingerprint() != written(tmp_path / "a", rows[::-1]).limit(30).union(headway.data.range(3)).zip(
+        headway.data.range(33)
+    ).plan.fingerprint()
+
+
+def test_few_blocks_of_many_files_are_read(tmp_path: Path) -> None:
+    for number in range(SAMPLES + 100):
+        (tmp_path / f"{number:04}.bin").write_bytes(bytes(100))
+    known = find(tmp_path).contents()
+    (tmp_path / "0001.bin").write_bytes(bytes([1]) * 100)
+    assert find(tmp_path).contents() == known  # one of the files that are not read
+    for path in tmp_path.iterdir():
+        path.write_bytes(bytes([1]) * 100)
+    assert find(tmp_path).contents() != known
 
 
 def test_only_data_files_of_a_directory_are_read(tmp_path: Path) -> None:
