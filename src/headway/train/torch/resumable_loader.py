@@ -42,6 +42,8 @@ def follow(
         raise ConfigError(
             "train.track(loader=...) needs a loader from prepare_data_loader() that draws its batches row by row"
         )
+    if not getattr(loader, "in_order", True):  # a position is a number of batches, and must say which they were
+        loader.in_order = True
     cursor = Cursor(loader, name, before_first_batch, watcher or NoObserver())
     vars(loader)["batch_sampler"] = _Tagged(loader.batch_sampler, cursor)
     rows = vars(loader)["dataset"] = _Seeded(loader.dataset, seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ from headway.worker.session import Session
 
 if TYPE_CHECKING:
     from headway.data.execution.epochs import EpochStream
+
+_logger = logging.getLogger(__name__)
 
 
 class TrackedData:
@@ -47,6 +50,11 @@ class TrackedData:
         self._skipped: list[Hashable] = []  # passes that the resumed epoch completed before
         self._loaders: dict[str, Cursor] = {}
         for name, loader in loaders.items():
+            if session.rank == 0 and not getattr(loader, "in_order", True):
+                _logger.warning(
+                    f"{name} was created with in_order=False, with which it could not be resumed: it now yields its "
+                    "batches in order"
+                )
             cursor = follow(loader, session.run.seed, before_first_batch, name=name, watcher=watcher)
             self._loaders[name] = cursor
             passes.know(cursor.key)

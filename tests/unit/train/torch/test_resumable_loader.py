@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -216,3 +217,27 @@ def test_a_followed_dataset_goes_into_another_process() -> None:
     copied.factor = 3
     assert copied[2] == 6
     assert copy.deepcopy(loader.dataset)[2] == 2
+
+
+class FirstBatchIsSlow(Dataset[int]):
+    """The first batch is fetched after the second one."""
+
+    def __init__(self) -> None:
+        self.second = torch.multiprocessing.get_context("fork").Event()
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, row: int) -> int:
+        if row == 0:
+            self.second.wait(5)
+            time.sleep(0.2)
+        if row == 4:
+            self.second.set()
+        return row
+
+
+def test_batches_of_a_followed_loader_come_in_order() -> None:
+    """Its position is the number of batches, and would otherwise not say which they were."""
+    group = Group(1, dataset=FirstBatchIsSlow(), batch_size=4, num_workers=2, in_order=False)
+    assert rows_in(list(group.epoch())) == list(range(8))
