@@ -370,3 +370,31 @@ def test_a_loop_over_epochs_that_was_left_by_an_exception_is_continued(raises: b
     assert epochs.count(0) == 4
     assert epochs.count(1) == (4 if raises else 6)  # caught: the loop begins the epoch again
     assert epochs.count(2) == 4
+
+
+def changes_modes(config: dict[str, Any]) -> None:
+    """A frozen layer is trained from epoch 1 on, without dropout; another one freezes in the middle of epoch 2."""
+    torch.manual_seed(0)
+    model = prepare_model(nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 1)))
+    inner = model.module if hasattr(model, "module") else model
+    inner[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(inner.parameters(), lr=0.1)
+    loader = prepare_data_loader(DataLoader(rows(16), batch_size=4))
+    state = train.track(model=model, optimizer=optimizer, loader=loader)
+    for epoch in state.epochs(4):
+        if epoch == 1:
+            inner[0].requires_grad_(True)
+            inner[1].eval()
+        for inputs, targets in loader:
+            if epoch == 2 and state.num_batches == 2:
+                inner[2].requires_grad_(False)
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(inputs), targets).backward()
+            optimizer.step()
+            train.report({"number": digest(inner)})
+            die(after=10 * epoch + state.num_batches, config=config)
+
+
+@pytest.mark.parametrize("after", [21, 24, 31])
+def test_frozen_parameters_and_modules_that_do_not_train(after: int, tmp_path: Path) -> None:
+    assert compare_with_killed(tmp_path, changes_modes, num_workers=1, after=after).equal

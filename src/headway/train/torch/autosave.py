@@ -28,6 +28,7 @@ from headway.core.schema.data_cursor import DataCursor
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.staging import scratch
 from headway.train.torch import gradient_accumulation, tracked_files
+from headway.train.torch.model_modes import ModelModes
 from headway.train.torch.random_states import RandomStates
 from headway.train.torch.resume_points import Passes
 from headway.train.torch.tracked_data import TrackedData
@@ -66,8 +67,9 @@ class AutosavedState:
         self._random = RandomStates()
         loaders = {name: thing for name, thing in things.items() if isinstance(thing, DataLoader)}
         others = {name: thing for name, thing in things.items() if name not in loaders}
-        self._data = TrackedData(loaders, session, self._passes, self, self._random.begin_first_batch)
+        self._data = TrackedData(loaders, session, self._passes, self, self._begin_first_batch)
         self._objects = TrackedObjects(others, session)
+        self._modes = ModelModes({name: thing for name, thing in others.items() if isinstance(thing, torch.nn.Module)})
         steps = gradient_accumulation.Steps()
         session.call_at_end(steps.close)
         self._omissions = Omissions(others, steps, audible=session.rank == 0)
@@ -144,7 +146,12 @@ class AutosavedState:
     def _begin_code(self) -> None:
         """Begin the code of an epoch, or the code after the last epoch."""
         self._random.begin_epoch()
+        self._modes.begin_epoch()
         self._omissions.begin_epoch()
+
+    def _begin_first_batch(self) -> None:
+        self._random.begin_first_batch()
+        self._modes.begin_first_batch()
 
     # --- how loops use their data ---
 
@@ -220,11 +227,13 @@ class AutosavedState:
         writer = StateWriter(folder, self._session.rank)
         self._objects.save(writer)
         all_over = self._passes.all_over
+        where = {"in_loop": not done and not all_over, "in_epoch": all_over or in_epoch}
         own = {
             "epoch": self._epoch,
             "done": done,
             "loaders": self._data.saved(),
-            **self._random.saved(in_loop=not done and not all_over, in_epoch=all_over or in_epoch),
+            **self._random.saved(**where),
+            **self._modes.saved(**where),
             **({"passes": list(finished)} if finished else {}),
             **({"left": sorted(self._left), "after_left": self._exited} if self._left else {}),
         }
@@ -252,6 +261,7 @@ class AutosavedState:
             self._left, self._left_before_restart = set(own.get("left", ())), set(own.get("left", ()))
             self._exited = self._resumes_after_loop = own.get("after_left", False)
             self._data.resume(own, same_world=saved.same_world)
+            self._modes.resume(own)
             if saved.same_world:  # random states belong to the ranks that had them
                 self._random.resume(own)
         self._data.follow_datasets()
