@@ -6,6 +6,7 @@ import fcntl
 import os
 import socket
 import time
+import weakref
 from pathlib import Path
 from typing import TextIO
 
@@ -16,6 +17,17 @@ from headway.storage.object_store.lease import LeaseLost
 from headway.storage.run import layout
 
 _OWNER_LENGTH = 120  # characters shown of the text in a lock, which another user may have written
+
+_held: weakref.WeakSet[TextIO] = weakref.WeakSet()
+
+
+def _close_copies() -> None:
+    """Close the locks in a forked process, which could outlive this one and would keep its runs locked."""
+    for file in list(_held):
+        file.close()
+
+
+os.register_at_fork(after_in_child=_close_copies)
 
 
 def lock_run(path: Path) -> TextIO:
@@ -32,6 +44,7 @@ def lock_run(path: Path) -> TextIO:
         if _is_in_place(path, file):
             break
         file.close()  # the run and its lock were removed in the meantime
+    _held.add(file)
     if os.fstat(file.fileno()).st_nlink > 1:  # the run was copied with hard links: the file names the original's owner
         return file
     file.truncate(0)
