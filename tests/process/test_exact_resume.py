@@ -330,7 +330,9 @@ def test_a_loop_over_epochs_that_was_left_is_not_continued(after: int, tmp_path:
     last = "first" if after == 2 else "second"  # the code after this loop runs again, with the same random numbers
     loops, ends = ("loop, epoch", f"after the {last} loop")
     assert [each for each in killed if loops in each["place"]] == [each for each in quiet if loops in each["place"]]
-    found, expected = ({each["place"]: each["number"] for each in run if ends in each["place"]} for run in (killed, quiet))
+    found, expected = (
+        {each["place"]: each["number"] for each in run if ends in each["place"]} for run in (killed, quiet)
+    )
     assert found == expected
 
 

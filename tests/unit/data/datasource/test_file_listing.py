@@ -69,9 +69,14 @@ def test_files_of_the_same_size_with_other_contents_are_told_apart(
     assert copied == first
     assert written(tmp_path / "a", rows[::-1]).plan.fingerprint() != first
     limited = written(tmp_path / "a", rows).limit(30).union(headway.data.range(3)).zip(headway.data.range(33)).plan
-    assert limited.fingerprint() != written(tmp_path / "a", rows[::-1]).limit(30).union(headway.data.range(3)).zip(
-        headway.data.range(33)
-    ).plan.fingerprint()
+    assert (
+        limited.fingerprint()
+        != written(tmp_path / "a", rows[::-1])
+        .limit(30)
+        .union(headway.data.range(3))
+        .zip(headway.data.range(33))
+        .plan.fingerprint()
+    )
 
 
 def test_few_blocks_of_many_files_are_read(tmp_path: Path) -> None:
