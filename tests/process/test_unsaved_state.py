@@ -95,6 +95,18 @@ def chained_schedulers_first() -> None:
             step(model, optimizer, rows)
 
 
+def gradients_are_carried_over_at_times() -> None:
+    (model, optimizer), loader = parts(), loader_of()
+    state = train.track(model=model, optimizer=optimizer, loader=loader)
+    for _ in state.epochs(2):
+        for (rows,) in loader:
+            if state.num_batches != 4:
+                optimizer.zero_grad()
+            model(rows).square().mean().backward()
+            optimizer.step()
+            train.report({"loss": 1.0})
+
+
 def one_loader_in_two_loops() -> None:
     (model, optimizer), loader = parts(), loader_of()
     state = train.track(model=model, optimizer=optimizer, loader=loader)
@@ -112,6 +124,7 @@ def one_loader_in_two_loops() -> None:
         (only_the_loader_of_the_validation_is_named, "epoch 0 took steps (optimizer steps) before its first loop"),
         (scheduler_first, "took steps (scheduler) before its first loop"),
         (chained_schedulers_first, "took steps (chained) before its first loop"),
+        (gradients_are_carried_over_at_times, "an optimizer has used gradients again that earlier steps had cleared"),
         (one_loader_in_two_loops, "loader is iterated by two loops at once"),
     ],
 )

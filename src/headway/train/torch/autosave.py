@@ -70,9 +70,9 @@ class AutosavedState:
         self._data = TrackedData(loaders, session, self._passes, self, self._begin_first_batch)
         self._objects = TrackedObjects(others, session)
         self._modes = ModelModes({name: thing for name, thing in others.items() if isinstance(thing, torch.nn.Module)})
-        steps = gradient_accumulation.Steps()
-        session.call_at_end(steps.close)
-        self._omissions = Omissions(others, steps, audible=session.rank == 0)
+        self._steps = gradient_accumulation.Steps()
+        session.call_at_end(self._steps.close)
+        self._omissions = Omissions(others, self._steps, audible=session.rank == 0)
         self._epoch = 0
         self._begun = False  # whether the function iterates over epochs()
         self._left: set[int] = set()  # the arguments of epochs() whose loops were left early
@@ -234,6 +234,7 @@ class AutosavedState:
             "loaders": self._data.saved(),
             **self._random.saved(**where),
             **self._modes.saved(**where),
+            **({"keeps_gradients": True} if self._steps.keep_gradients else {}),
             **({"passes": list(finished)} if finished else {}),
             **({"left": sorted(self._left), "after_left": self._exited} if self._left else {}),
         }
@@ -261,6 +262,7 @@ class AutosavedState:
             self._left, self._left_before_restart = set(own.get("left", ())), set(own.get("left", ()))
             self._exited = self._resumes_after_loop = own.get("after_left", False)
             self._data.resume(own, same_world=saved.same_world)
+            self._steps.kept_before_restart = own.get("keeps_gradients", False)
             self._modes.resume(own)
             if saved.same_world:  # random states belong to the ranks that had them
                 self._random.resume(own)

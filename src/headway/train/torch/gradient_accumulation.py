@@ -4,7 +4,8 @@ A gradient is pending from the time a backward pass adds to it until an optimize
 gradient is pending: they report after ``optimizer.step()``, and zero the gradients before or after that. A gradient is
 therefore omitted from the checkpoint if it has not changed since the last step of its optimizer and if the optimizer
 is known to get new gradient tensors for each step (``zero_grad()`` without ``set_to_none=False``). This is unknown
-until the second step of a process, so gradients are saved until then.
+until the second step of a process, so gradients are saved until then. If gradients are carried over only in a later
+step, they were missing from the saves before it; from then on, also after a restart, they are saved.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class Steps:
         self._steppers: weakref.WeakKeyDictionary[Any, _Stepper] = weakref.WeakKeyDictionary()
         self._hook = register_optimizer_step_post_hook(self._after_step)
         self.total = 0  # steps of all optimizers
+        self.kept_before_restart = False  # the value of ``keep_gradients`` in the process that saved the state
+        self.kept_late = False  # whether an optimizer kept its gradients after it had replaced them in earlier steps
 
     def close(self) -> None:
         self._hook.remove()
@@ -59,10 +62,16 @@ class Steps:
         """The optimizers that have taken a step."""
         return list(self._steppers)
 
+    @property
+    def keep_gradients(self) -> bool:
+        """Whether any optimizer has stepped twice with the same gradient tensor."""
+        return self.kept_before_restart or any(stepper.keeps_gradients for stepper in self._steppers.values())
+
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if torch.compiler.is_compiling():
             return  # a compiled step must not trace this; its gradients count as pending
-        stepper = self._steppers.setdefault(optimizer, _Stepper())
+        stepper = self._steppers.setdefault(optimizer, _Stepper(keeps_gradients=self.kept_before_restart))
+        replaced = stepper.replaces_gradients
         stepper.num_steps += 1
         self.total += 1
         for group in optimizer.param_groups:
@@ -72,6 +81,7 @@ class Steps:
                     marks = gradient.__dict__
                     stepper.keeps_gradients |= _MARK in marks
                     marks[_MARK] = _Step(stepper, gradient._version)
+        self.kept_late |= replaced and stepper.keeps_gradients
 
 
 def pending(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

@@ -3,6 +3,7 @@
 an untracked optimizer with state that updates a tracked model
 an untracked prepared loader in the middle of a pass
 work before an epoch's first loop over tracked data, which a resumed epoch repeats
+gradients that a step used, and that a later step used again although the loop usually clears them
 a loader that two loops iterate at the same time, of which only one position is saved
 """
 
@@ -61,6 +62,12 @@ class Omissions:
                 "optimizer",
                 "an optimizer with state takes steps, but is not passed to train.track(...): after a restart "
                 "its state is lost; pass it",
+            )
+        if self._steps.kept_late:
+            self._print(
+                "gradients",
+                "an optimizer has used gradients again that earlier steps had cleared: checkpoints before this step do "
+                "not contain them, so a resume from one of those is not exact; later ones contain them",
             )
         for use in uses:
             if use.is_amid:

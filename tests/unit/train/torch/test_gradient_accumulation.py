@@ -15,9 +15,9 @@ torch.optim.SGD([torch.zeros(1)]).zero_grad()  # what torch imports for this set
 
 
 @pytest.fixture(autouse=True)
-def steps() -> Iterator[None]:
+def steps() -> Iterator[gradient_accumulation.Steps]:
     watching = gradient_accumulation.Steps()
-    yield
+    yield watching
     watching.close()
 
 
@@ -61,6 +61,43 @@ def test_a_loop_that_never_replaces_its_gradients_has_them_saved() -> None:
         backward(model)
         optimizer.step()
     assert names(model) == ["bias", "weight"]
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, *, clears: bool) -> None:
+    if clears:
+        optimizer.zero_grad()
+    backward(model)
+    optimizer.step()
+
+
+def test_gradients_that_are_carried_over_once_are_saved_from_then_on(steps: gradient_accumulation.Steps) -> None:
+    model, optimizer = model_and_optimizer()
+    for _ in range(2):
+        step(model, optimizer, clears=True)
+    assert names(model) == []
+    assert not steps.keep_gradients
+    step(model, optimizer, clears=False)
+    assert steps.keep_gradients
+    assert steps.kept_late, "they were missing from earlier saves"
+    step(model, optimizer, clears=True)
+    assert names(model) == ["bias", "weight"]
+
+
+def test_a_resumed_process_saves_gradients_that_were_carried_over_before(steps: gradient_accumulation.Steps) -> None:
+    steps.kept_before_restart = True
+    model, optimizer = model_and_optimizer()
+    for _ in range(3):
+        step(model, optimizer, clears=True)
+        assert names(model) == ["bias", "weight"]
+    assert steps.keep_gradients
+
+
+def test_gradients_that_are_never_cleared_were_never_missing(steps: gradient_accumulation.Steps) -> None:
+    model, optimizer = model_and_optimizer()
+    for _ in range(3):
+        step(model, optimizer, clears=False)
+    assert steps.keep_gradients
+    assert not steps.kept_late
 
 
 def test_zeros_are_named_but_take_no_room() -> None:
