@@ -1,7 +1,8 @@
 """Modes of tracked models, which their state dicts do not contain: frozen parameters, and modules that do not train.
 
-Only modes that changed after the first epoch began are saved and restored; the others are those that the code sets. They
-are restored twice, like random states: when the resumed epoch begins, and before its first loop gets its first batch.
+Only modes that changed after the first epoch began are saved and restored; the others are those that the code sets.
+They are restored twice, like random states: when the resumed epoch begins, and before its first loop gets its first
+batch.
 """
 
 from __future__ import annotations
