@@ -14,7 +14,7 @@ from headway.data.blocks.chunk import Chunk
 from headway.data.datasource.base import DataSource, check_columns, digest
 from headway.data.datasource.memory import LazyTables
 from headway.data.datasource.views import MappedView, ShuffledView
-from headway.data.operations.base import Chain, Op, RowName
+from headway.data.operations.base import Chain, Op, RowName, UserOp
 from headway.data.operations.columns import Select
 from headway.data.sharding.row_order import Order, Shuffle
 
@@ -89,6 +89,11 @@ class Plan:
         how, contents = self.shuffling, self.source.contents()
         rows = digest(self.source.fingerprint(), [op.title for op in self.ops if not op.keeps_rows], how.how, how.seed)
         return f"{rows}-{contents}" if contents else rows
+
+    def filter_code(self) -> str | None:
+        """Return a digest of the functions that decide which rows there are; None if there are none."""
+        functions = [op.function for op in self.ops if isinstance(op, UserOp) and not op.keeps_rows]
+        return digest([function.source for function in functions]) if functions else None
 
 
 def is_same(saved: str, now: str) -> bool:

@@ -135,6 +135,7 @@ def described(feeds: Mapping[str, Feed]) -> dict[str, DatasetDescription]:
             fingerprint=feed.fingerprint,
             lanes=feed.lanes,
             window=feed.window,
+            filter_code=feed.dataset.plan.filter_code(),
         )
         for name, feed in feeds.items()
     }

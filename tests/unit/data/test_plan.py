@@ -69,8 +69,8 @@ def test_the_fingerprint_changes_with_rows_filters_and_shuffling_and_not_with_fu
 
 
 def test_the_code_of_functions_that_drop_rows_is_told_apart() -> None:
-    thirds = NUMBERS.then(Filter(function=Function(lambda row: row["id"] % 3 == 0)))
-    halves = NUMBERS.then(Filter(function=Function(lambda row: row["id"] % 2 == 0)))
+    thirds = NUMBERS.then(Filter(function=Function(call=lambda row: row["id"] % 3 == 0)))
+    halves = NUMBERS.then(Filter(function=Function(call=lambda row: row["id"] % 2 == 0)))
     assert thirds.filter_code() == thirds.then(MAP).filter_code()
     assert thirds.filter_code() != halves.filter_code()
     assert NUMBERS.then(MAP).filter_code() is None

@@ -17,6 +17,7 @@ class DatasetDescription(Record):
         fingerprint: Fingerprint of its files, their shuffling and their filters.
         lanes: Number of lanes of its order.
         window: Size of its shuffle window.
+        filter_code: Fingerprint of the source of the functions that drop rows; None if there are none.
         unknown: Fields that only newer versions know.
     """
 
@@ -25,6 +26,7 @@ class DatasetDescription(Record):
     fingerprint: str
     lanes: int
     window: int
+    filter_code: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,6 +43,15 @@ class Function:
         name: str = getattr(call, "__name__", type(call).__name__)
         return name
 
+    @property
+    def source(self) -> str:
+        """The source code; empty if there is none."""
+        call = self.call.func if isinstance(self.call, functools.partial) else self.call
+        try:
+            return inspect.getsource(call if inspect.isroutine(call) or inspect.isclass(call) else type(call))
+        except (OSError, TypeError):
+            return ""
+
     def instance(self) -> Callable[[Any], Any]:
         """Return the callable for rows or batches."""
         call = self.call

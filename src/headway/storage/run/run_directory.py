@@ -7,7 +7,7 @@ import fcntl
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
@@ -17,7 +17,8 @@ from headway.core.environment import memory_folder
 from headway.core.process.temp_directories import OwnedDirectory
 from headway.core.schema.data_stats import DataStatsLine
 from headway.core.schema.journal_entries import JournalEntry
-from headway.core.schema.run_description import Opening, RunDescription
+from headway.core.schema.run_description import DatasetDescription, Opening, RunDescription
+from headway.core.schema.shape import printable
 from headway.storage import durable_fs
 from headway.storage.checkpoint.backend import CheckpointBackend, LocalCheckpointBackend
 from headway.storage.checkpoint.checkpoint import Checkpoint
@@ -130,7 +131,7 @@ class RunDirectory:
         ]
         if before.code != asked.code:
             found.append(f"the code of {asked.function}")
-        return found
+        return [*found, *_dataset_changes(before.datasets or {}, asked.datasets or {})]
 
     def describe(self, asked: Opening) -> None:
         """Add this opening to ``run.json``."""
@@ -173,6 +174,18 @@ class RunDirectory:
             self.complaint = self._mirror.close() or self.complaint
         fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process that the user forked may hold a copy of the descriptor
         self._lock.close()
+
+
+def _dataset_changes(
+    before: Mapping[str, DatasetDescription], after: Mapping[str, DatasetDescription]
+) -> Iterator[str]:
+    """Yield what has changed although the files, the order and the filters' names have not, which is refused."""
+    for name in before.keys() & after.keys():
+        then, now = before[name], after[name]
+        if then.filter_code is not None and now.filter_code is not None and then.filter_code != now.filter_code:
+            yield f"the code of the functions that drop rows of dataset {printable(name)!r}"
+        if then.window != now.window:
+            yield f"the shuffle window of dataset {printable(name)!r}: {then.window:,} → {now.window:,} rows"
 
 
 def _changes(before: Mapping[str, object], after: Mapping[str, object]) -> str:

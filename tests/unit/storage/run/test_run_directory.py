@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from headway.core.schema.journal_entries import LaunchEntry
-from headway.core.schema.run_description import Opening
+from headway.core.schema.run_description import DatasetDescription, Opening
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.run import layout
 from headway.storage.run.journal import journal
@@ -44,6 +45,18 @@ def test_changed_settings_are_named(asked: Opening, differences: list[str], tmp_
     again = open_run(tmp_path / "run", "auto")
     assert again.differences(asked) == differences
     again.close()
+
+
+def test_changed_functions_and_windows_of_datasets_are_named(tmp_path: Path) -> None:
+    before = DatasetDescription(rows=None, source="files", fingerprint="f", lanes=2, window=8, filter_code="1")
+    opened = open_run(tmp_path / "run", "auto")
+    opened.describe(Opening(datasets={"train": before, "old": replace(before, filter_code=None)}))
+    asked = {"train": replace(before, window=16, filter_code="2"), "old": before}
+    assert opened.differences(Opening(datasets=asked)) == [
+        "the code of the functions that drop rows of dataset 'train'",
+        "the shuffle window of dataset 'train': 8 → 16 rows",
+    ]
+    opened.close()
 
 
 def test_long_changes_are_shortened(tmp_path: Path) -> None:
