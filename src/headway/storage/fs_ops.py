@@ -20,7 +20,12 @@ MAX_JSON_BYTES = 1 << 28  # limit for one value; Headway writes no larger ones
 MAX_PATHS = 1000  # by which links may lead to the same directory
 PRIVATE = 0o600  # run directories contain the output of their owner's programs
 
-_HALF_REPLACED = ".headway-link"
+_HALF_REPLACED = ".headway-link-4f1c9a7be203"  # no user's file has this name
+# Errors of the machine, not of the file: the same operation may succeed later.
+TEMPORARY_ERRORS = frozenset(
+    getattr(errno, name)
+    for name in "ENOSPC EDQUOT EFBIG EIO EACCES EROFS EMFILE ENFILE ENOMEM ESTALE ETIMEDOUT".split()
+)
 
 _KINDS = {
     stat.S_IFIFO: "a pipe",
@@ -29,6 +34,31 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFDIR: "a directory",
 }
+
+
+class Unreadable(StorageError):
+    """A file that exists and cannot be read now, for example because of its permissions."""
+
+
+def _unreadable(path: str | Path, error: OSError) -> StorageError:
+    if error.errno not in TEMPORARY_ERRORS:
+        return StorageError(f"{path} cannot be read: {error.strerror}")
+    return Unreadable(f"{path} cannot be read: {error.strerror}: {remedy(error)}")
+
+
+def remedy(error: OSError) -> str:
+    """What the user can do about an error of the machine."""
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return "free space and try again"
+        case errno.EFBIG:
+            return "raise the limit on file sizes (ulimit -f) and try again"
+        case errno.EMFILE | errno.ENFILE:
+            return "close files or raise the limit on open files (ulimit -n), and try again"
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return "fix its permissions and try again"
+        case _:
+            return "check the disk and try again"
 
 
 def walk(source: Path, leave_out: Path) -> Iterator[tuple[str, Path]]:
@@ -182,7 +212,7 @@ def open_regular(path: str | Path) -> BufferedReader:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+        raise _unreadable(path, error) from error
     kind = stat.S_IFMT(os.fstat(fd).st_mode)
     if kind != stat.S_IFREG:
         os.close(fd)
@@ -282,9 +312,14 @@ def json_bytes(value: object) -> bytes:
 
 def read_small(path: Path) -> bytes:
     """The content of a file that holds one JSON value."""
-    with open_regular(path) as file:
-        large = os.fstat(file.fileno()).st_size > MAX_JSON_BYTES
-        data = b"" if large else file.read(MAX_JSON_BYTES + 1)
+    try:
+        with open_regular(path) as file:
+            large = os.fstat(file.fileno()).st_size > MAX_JSON_BYTES
+            data = b"" if large else file.read(MAX_JSON_BYTES + 1)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _unreadable(path, error) from error
     if large or len(data) > MAX_JSON_BYTES:
         raise StorageError(f"{path} is damaged: it has more than {MAX_JSON_BYTES >> 20} MiB")
     return data

@@ -68,6 +68,13 @@ def test_links_are_replaced_by_their_targets(tmp_path: Path) -> None:
     assert (folder / "to-directory" / "far").read_text() == "far"
 
 
+def test_names_that_look_like_replaced_links_are_kept(tmp_path: Path) -> None:
+    for name in ("x", ".x.headway-link", ".y.headway-link"):
+        (tmp_path / name).write_text(name)
+    fs_ops.replace_links(tmp_path)
+    assert sorted(path.read_text() for path in tmp_path.iterdir()) == [".x.headway-link", ".y.headway-link", "x"]
+
+
 def test_files_with_links_from_outside_are_detached(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()

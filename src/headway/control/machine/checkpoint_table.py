@@ -105,7 +105,7 @@ class CheckpointTable:
         requested: Reports whose commit was requested.
         withdrawn: Reports that have no checkpoint and will never have one.
         retired: Reports whose checkpoint was retired.
-        uncommitted: Reports whose commit failed.
+        uncommitted: Reports with files that storage could not commit.
         uploads: Checkpoints whose files are uploaded directly to their final location.
     """
 
@@ -177,6 +177,7 @@ class CheckpointTable:
     def on_committed(self, seq: int, saved: SavedCheckpoint) -> tuple[CheckpointTable, SavedCheckpoint]:
         """Record a committed checkpoint; return the table, and the checkpoint with its newest validation record."""
         table = self.on_answered(seq)
+        table = replace(table, next_number=max(table.next_number, saved.manifest.number + 1))
         if self.is_gone(saved.seq):
             return table, replace(saved, validation=None)
         known = self.kept.find(saved.path)
@@ -186,9 +187,8 @@ class CheckpointTable:
 
     def on_failed(self, seq: int) -> CheckpointTable:
         """Record that storage could not commit this report's files, or could not add late files to its checkpoint."""
-        is_commit = all(each.seq != seq for each in self.kept.all) and not self.is_gone(seq)
         table = self.on_answered(seq)
-        return replace(table, uncommitted=table.uncommitted | {seq}) if is_commit else table
+        return table if self.is_gone(seq) else replace(table, uncommitted=table.uncommitted | {seq})
 
     def on_rejected(self, seq: int) -> CheckpointTable:
         """Record that late files of this report were rejected, which counts as an answer without a request."""

@@ -38,8 +38,11 @@ class Uploads:
         """
         target = self._target(request.seq)
         if target is None:
+            used = {*taken, *(each.name for each in self.targets)}
+            while request.name is None and checkpoint_name(next_number) in used:
+                next_number += 1
             target = UploadTarget(request.seq, next_number, request.name or checkpoint_name(next_number))
-            if target.name in taken or any(target.name == each.name for each in self.targets):
+            if target.name in used:
                 text = f"checkpoint {target.name} already exists: give each checkpoint its own name"
                 return self, refusal(request, text)
         if request.name not in (None, target.name):

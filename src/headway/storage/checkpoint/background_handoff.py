@@ -33,7 +33,7 @@ from headway.core.schema.record import FORMAT
 from headway.core.schema.shape import COUNT, Range, ShapeError, conform
 from headway.core.security.signing import Key
 from headway.storage import durable_fs
-from headway.storage.checkpoint.file_inventory import Incomplete, Inventory, copy, remove
+from headway.storage.checkpoint.file_inventory import Incomplete, Inventory, copy, is_temporary, remove, vanished
 from headway.storage.checkpoint.staging import (
     HANDOFF,
     Note,
@@ -44,14 +44,14 @@ from headway.storage.checkpoint.staging import (
     staged_saves,
     with_source,
 )
-from headway.storage.fs_ops import copy_tree, detach_files, read_small, replace_links
+from headway.storage.fs_ops import Unreadable, copy_tree, detach_files, read_small, replace_links
 from headway.storage.run import layout
 
 _logger = logging.getLogger(__name__)
 
 PREFIX = ".headway-save-"  # of the directory that files are moved to
 _TAKEN = ".taken"  # suffix of such a directory inside the run's
-_NEW_LINK = ".headway-link"  # in it: a link that will replace one of the user's
+_NEW_LINK = ".headway-link-4f1c9a7be203"  # in it: a link that will replace one of the user's
 _CANNOT_MOVE = (errno.EXDEV, errno.EBUSY, errno.EACCES, errno.EPERM, errno.EROFS)  # a mount point, for example
 _NUMBER = Range(0, 1 << 62)
 _SHAPE = {
@@ -171,7 +171,7 @@ def begin(
         aside.mkdir(mode=0o700)
         _keep_links(source, aside / _NEW_LINK)
         _move_all(source, aside)
-        handoff = replace(handoff, complete=True, names=_moved(handoff, given, slot))
+        handoff = _moved(handoff, given, slot)
         _write_record(run, handoff, key)
     except OSError as error:
         undo(run, handoff)
@@ -188,8 +188,9 @@ def _copied_and_removed(handoff: Handoff, given: Inventory, slot: Slot, key: Key
     """Copy the user's files into the run's directory, and then remove them."""
     slot.clear()
     try:
-        names = copy(given, handoff.source, slot.part, leave_out=slot.run, frozen=False)
-        handoff = replace(handoff, complete=True, names=sorted(names))
+        names, lacking = copy(given, handoff.source, slot.part, leave_out=slot.run, frozen=False)
+        note = replace(handoff.note, lacking=list(lacking))
+        handoff = replace(handoff, complete=True, names=sorted(names), note=note)
         _write_record(slot.run, handoff, key)
         durable_fs.move(slot.part, handoff.aside)
     except OSError as error:
@@ -205,17 +206,18 @@ def _aside(slot: Slot) -> Path:
     return slot.folder.with_name(f"{slot.folder.name}{_TAKEN}")
 
 
-def _moved(handoff: Handoff, given: Inventory, slot: Slot) -> list[str]:
-    """List the moved files. StorageError if a reported file is missing."""
+def _moved(handoff: Handoff, given: Inventory, slot: Slot) -> Handoff:
+    """Complete the record of the moved files. StorageError if a reported file is missing."""
     moved = inventory_of(handoff.aside, slot, handoff.note)
     check_any(moved, handoff.source)
     if not handoff.source.is_dir():
         raise Incomplete(f"{handoff.source} disappeared while it was saved")
     kept = {state.identity for state in moved.files.values()}  # possibly under a different name
-    present = {name for name, state in given.files.items() if name in moved.files or state.identity in kept}
-    if handoff.note.world_size == 1:  # otherwise another rank may have moved it
-        given.check(present, handoff.source)
-    return sorted(moved.files)
+    missing = [name for name, state in given.files.items() if name not in moved.files and state.identity not in kept]
+    lacking = sorted(name for name in missing if not is_temporary(name))
+    if lacking and handoff.note.world_size == 1:  # otherwise another rank may have moved it
+        raise Incomplete(vanished(handoff.source / lacking[0]))
+    return replace(handoff, complete=True, names=sorted(moved.files), note=replace(handoff.note, lacking=lacking))
 
 
 def _move_all(source: Path, target: Path) -> None:
@@ -441,7 +443,7 @@ def _write_record(run: Path, handoff: Handoff, key: Key) -> None:
 
 
 def _read(path: Path, key: Key) -> Handoff | None:
-    """A record; None if it is damaged or no worker of this run has signed it."""
+    """A record; None if it is damaged or no worker of this run has signed it. Unreadable if it cannot be read now."""
     try:
         text, signature = json.loads(read_small(path))
         if not isinstance(text, str) or not key.verify("handoff", text.encode(), signature):
@@ -449,6 +451,8 @@ def _read(path: Path, key: Key) -> Handoff | None:
         content = json.loads(text)
         conform(content, _SHAPE)
         note = Note.from_json(json.dumps(content["note"]).encode())
+    except Unreadable:
+        raise
     except (OSError, StorageError, ShapeError, ValueError, TypeError, RecursionError):
         return None
     fields = {name: value for name, value in content.items() if name != "format"}

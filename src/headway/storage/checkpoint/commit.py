@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from headway.core.errors import StorageError
 from headway.core.schema.data_cursor import DataCursor, DatasetCursor
 from headway.core.security.signing import Key
 from headway.storage import durable_fs
+from headway.storage.checkpoint.file_inventory import vanished
 from headway.storage.checkpoint.manifest import flush_files, read_manifest, versions, write_manifest
 from headway.storage.checkpoint.merge import Given, merge
 from headway.storage.checkpoint.signatures import is_pickle
@@ -111,8 +113,11 @@ def commit(run: Path, what: CommitRequest, signer: Signer | None = None) -> Save
     notes = {slot.rank: read_note(slot) for slot in slots}
     note = notes[slots[0].rank]
     _check_slots(slots)
+    check_nothing_lacks(notes)
     if what.name is None and note is not None:
         what = replace(what, name=note.adopted or note.name)
+    if what.name is None and os.path.lexists(what.path(run)):  # a user has chosen this name
+        what = replace(what, number=layout.next_number(path.stem for path in what.path(run).parent.iterdir()))
     final = what.path(run)
     whole = final if note is not None and note.adopted else slots[0].folder
     if whole.is_symlink():
@@ -134,6 +139,14 @@ def commit(run: Path, what: CommitRequest, signer: Signer | None = None) -> Save
     for slot in slots:
         slot.on_committed()
     return SavedCheckpoint(final, manifest, clashes, validation=validation)
+
+
+def check_nothing_lacks(notes: Mapping[int, Note | None]) -> None:
+    """StorageError if a file of a rank disappeared during its save, unless another rank reported the same directory."""
+    origins = Counter(note.origin for note in notes.values() if note is not None)
+    for note in notes.values():
+        if note is not None and note.lacking and origins[note.origin] < 2:
+            raise StorageError(vanished(Path(note.source, note.lacking[0])))
 
 
 def check_adopted_files(manifest: Manifest, notes: Iterable[Note | None]) -> None:
@@ -192,8 +205,9 @@ def extend(path: Path, late: Slot, signer: Signer | None = None) -> SavedCheckpo
         durable_fs.make_directory((known / name).parent)
         durable_fs.link(path / name, known / name)  # committed files never change
     order = sorted([Given(min(manifest.ranks), known, Note(0, {})), Given.by(late)], key=lambda given: given.rank)
-    clashes = tuple(merge(order))
+    clashes = tuple(merge(order, _link_over))  # if this fails, the late files are still staged
     whole = order[0].folder
+    remove_json(whole / layout.MANIFEST)  # of an interrupted call
     ranks = sorted([*manifest.ranks, late.rank])
     larger = replace(manifest, ranks=ranks, files=flush_files(whole), time=time.time(), versions=versions())
     validation = carry_over(path, whole, _validation_request([late]))
@@ -205,6 +219,11 @@ def extend(path: Path, late: Slot, signer: Signer | None = None) -> SavedCheckpo
     durable_fs.remove(known)
     late.on_committed()
     return SavedCheckpoint(path, larger, clashes, validation=validation)
+
+
+def _link_over(source: Path, target: Path) -> None:
+    durable_fs.remove(target)
+    durable_fs.link(source, target)
 
 
 def discard(path: Path) -> None:

@@ -3,7 +3,8 @@
 A checkpoint is committed only if it contains every file that the directory held when it was reported, except
 
 - temporary files, by their names (``model.pt.tmp``, ``.tmp-progress``, ``weights.part``);
-- in a directory that several ranks report together, files that another rank created during the report.
+- in a directory that several ranks report together, files that another rank created during the report. Whether a
+  directory is shared shows only when all ranks have saved, so the commit checks it (the note's ``lacking``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from headway.storage import durable_fs
 from headway.storage.fs_ops import same_beginning, same_content, walk
@@ -78,7 +80,7 @@ class Inventory:
     Args:
         files: The files by relative path; links count as their targets.
         directories: Relative paths, each before its content.
-        shared: Whether other ranks may have written into the directory.
+        shared: Whether there are other ranks, which may have written into the directory.
         taken_ns: The time of the listing.
     """
 
@@ -110,15 +112,24 @@ class Inventory:
         young = self.shared and self.files[name].modified_ns > self.taken_ns - _YOUNG_NS
         return young or is_temporary(name)
 
-    def check(self, present: Collection[str], source: Path) -> None:
-        """Raise Incomplete unless these files are all that the checkpoint must contain."""
-        for name in self.files.keys() - set(present):
+    def check(self, present: Collection[str], source: Path) -> tuple[str, ...]:
+        """Raise Incomplete if a file of this rank is missing; return missing ones that may be another rank's."""
+        missing = self.files.keys() - set(present)
+        for name in missing:
             if not self.may_lack(name):
                 raise Incomplete(vanished(source / name))
+        return tuple(sorted(name for name in missing if not is_temporary(name)))
 
 
-def copy(inventory: Inventory, source: Path, target: Path, *, leave_out: Path, frozen: bool) -> set[str]:
-    """Copy the files of an inventory; the relative paths of the copied files.
+class Copied(NamedTuple):
+    """The relative paths of copied files, and of missing ones that may be another rank's."""
+
+    names: set[str]
+    lacking: tuple[str, ...]
+
+
+def copy(inventory: Inventory, source: Path, target: Path, *, leave_out: Path, frozen: bool) -> Copied:
+    """Copy the files of an inventory.
 
     Args:
         inventory: The content of ``source``.
@@ -139,8 +150,7 @@ def copy(inventory: Inventory, source: Path, target: Path, *, leave_out: Path, f
         copied |= set(_copied(again, source, target, frozen=False))
         renamed = {state.identity for name, state in again.files.items() if name in copied}
         inventory = inventory.without({name for name in vanished if inventory.files[name].identity in renamed})
-    inventory.check(copied, source)
-    return copied
+    return Copied(copied, inventory.check(copied, source))
 
 
 def _copied(inventory: Inventory, source: Path, target: Path, *, frozen: bool) -> Iterator[str]:

@@ -7,11 +7,12 @@ last copy is kept, because it contains the writes of all ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from headway.core.checkpoints import FileConflict
+from headway.core.errors import StorageError
 from headway.storage import durable_fs
 from headway.storage.checkpoint.staging import Note, Slot, read_note
 from headway.storage.fs_ops import same_content, sizes
@@ -40,9 +41,29 @@ class Given:
         return bool(shared_by([self.note, other.note])) and self.note.began > other.note.began
 
 
-def merge(given: Sequence[Given]) -> Iterator[FileConflict]:
-    """Move all files into the first rank's directory, and yield the files that differ between ranks."""
-    whole = given[0].folder
+def check_kinds(files: Mapping[int, Iterable[str]]) -> None:
+    """StorageError if one rank's file has the name of another rank's directory: no checkpoint can hold both.
+
+    Args:
+        files: The relative paths of each rank's files.
+    """
+    owners = {name: rank for rank, names in files.items() for name in names}
+    for name, rank in owners.items():
+        for end in (index for index, letter in enumerate(name) if letter == "/"):
+            if (other := owners.get(name[:end])) is not None:
+                text = f"rank {other} reported {name[:end]} as a file and rank {rank} as a directory"
+                raise StorageError(f"{text}: give each its own name")
+
+
+def merge(given: Sequence[Given], place: Callable[[Path, Path], None] | None = None) -> Iterator[FileConflict]:
+    """Move all files into the first rank's directory, and yield the files that differ between ranks.
+
+    Args:
+        given: The parts, by rank.
+        place: Puts a file in its place; None: move it.
+    """
+    check_kinds({each.rank: sizes(each.folder) for each in given})
+    whole, place = given[0].folder, place or durable_fs.move
     owners = dict.fromkeys(sizes(whole), given[0])
     differing: dict[str, list[Given]] = {}
     for late in given[1:]:
@@ -55,7 +76,9 @@ def merge(given: Sequence[Given]) -> Iterator[FileConflict]:
             if owner is None or late.outdates(owner):
                 owners[name] = late
                 durable_fs.make_directory((whole / name).parent)
-                durable_fs.move(late.folder / name, whole / name)
+                if (whole / name).is_dir():
+                    durable_fs.remove(whole / name)  # it is empty
+                place(late.folder / name, whole / name)
     for name, who in differing.items():
         kept = owners[name].rank
         others = (each.rank for each in who if each.rank != kept)

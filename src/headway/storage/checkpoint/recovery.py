@@ -31,7 +31,7 @@ from headway.storage.checkpoint.commit import CommitRequest, Signer, commit, ext
 from headway.storage.checkpoint.manifest import NewerFormat, damage, one_sentence, read_manifest
 from headway.storage.checkpoint.staging import Note, Slot
 from headway.storage.checkpoint.validation_record import read_validation
-from headway.storage.fs_ops import entries, has_links
+from headway.storage.fs_ops import TEMPORARY_ERRORS, Unreadable, entries, has_links, sizes
 from headway.storage.run import layout, report_backlog
 
 _logger = logging.getLogger(__name__)
@@ -116,6 +116,8 @@ def next_number(run: Path) -> int:
 
 def recover(run: Path, *, crashed: bool, signer: Signer | None = None) -> Recovered:
     """Restore a consistent state of a run directory, whose lock is held."""
+    for folder in survey(run).damaged:
+        _refuse_unreadable(Path(folder))
     begun = _finish_handoffs(run, signer.key) if signer is not None else ()
     notes = [*begun, *_finish_renames(run), *_use_complete_saves(run, signer)]
     notes += restore_reports(run, committed(run))
@@ -238,8 +240,10 @@ def _extend(saved: SavedCheckpoint, slots: Sequence[Slot], signer: Signer | None
     for late in slots:
         try:
             extend(Path(saved.path), late, signer)
-        except StorageError as error:
+        except (OSError, StorageError) as error:
+            _raise_if_temporary(error)
             yield f"the late files of rank {late.rank} for report {seq} cannot be added to {name}: {error}"
+            yield from _keep_aside([late])
             continue
         yield f"{name} (report {seq}) now includes the files of rank {late.rank}, which were saved later"
 
@@ -261,10 +265,26 @@ def _commit_save(run: Path, attempt: int, seq: int, notes: Mapping[int, Note], s
     )
     try:
         saved = commit(run, what, signer)
-    except StorageError as error:
+    except (OSError, StorageError) as error:
+        _raise_if_temporary(error)
         yield f"report {seq} was saved when the run was interrupted, but its files cannot be kept: {error}"
+        yield from _keep_aside(Slot(run, attempt, seq, rank) for rank in ranks)
         return
     yield f"{saved.path.name} (report {seq}) was saved when the run was interrupted, and is kept"
+
+
+def _raise_if_temporary(error: Exception) -> None:
+    """Raise an error that the user can remove: the files stay in staging, and the next opening tries again."""
+    if isinstance(error, Unreadable) or (isinstance(error, OSError) and error.errno in TEMPORARY_ERRORS):
+        raise error
+
+
+def _keep_aside(slots: Iterable[Slot]) -> Iterator[str]:
+    """Move complete saves that cannot become a checkpoint out of staging. Moved files are given back later."""
+    for slot in slots:
+        if not slot.handoff.exists() and sizes(slot.folder):
+            place = background_handoff.rescue(slot.run, slot.folder)
+            yield f"the files of rank {slot.rank} for report {slot.seq} are in {place}"
 
 
 def _is_inside(slot: Slot, note: Note, key: Key | None) -> bool:
@@ -346,7 +366,7 @@ def _known_savers(kept: Sequence[Manifest], world_size: int) -> set[int]:
 def _set_damaged_aside(run: Path, *, crashed: bool) -> Iterator[str]:
     found = survey(run)
     for folder, wrong in found.damaged.items():
-        _refuse_newer(Path(folder))
+        _refuse_unreadable(Path(folder))
         yield _set_aside(Path(folder), wrong)
     for saved in reversed(found.kept if crashed else []):
         warn_of_reading(saved.manifest)
@@ -363,13 +383,13 @@ def warn_of_reading(manifest: Manifest) -> None:
         _logger.warning(f"the run was interrupted; reading every byte of {printable(manifest.name)} ({size})")
 
 
-def _refuse_newer(folder: Path) -> None:
-    """NewerFormat if a newer version has written the checkpoint."""
+def _refuse_unreadable(folder: Path) -> None:
+    """Raise if the checkpoint may be good: a newer version has written it, or its manifest cannot be read now."""
     try:
         read_manifest(folder)
-    except NewerFormat:
+    except (NewerFormat, Unreadable):
         raise
-    except StorageError:
+    except (StorageError, FileNotFoundError):
         return
 
 

@@ -29,7 +29,7 @@ from headway.storage.checkpoint import file_inventory
 from headway.storage.checkpoint.dict_files import scalars, write_dict
 from headway.storage.checkpoint.file_inventory import Inventory
 from headway.storage.checkpoint.manifest import read_manifest
-from headway.storage.fs_ops import has_links, read_small
+from headway.storage.fs_ops import Unreadable, has_links, read_small
 from headway.storage.run import layout
 
 HANDOFF = ".handoff"
@@ -95,6 +95,9 @@ class Note:
     pickles: dict[str, str] = field(
         default_factory=dict
     )  # checksums of pickles when they were reported, see signatures.py
+    lacking: list[str] = field(
+        default_factory=list
+    )  # files that disappeared: an error unless ranks share the directory
     unproven: bool = False  # the files come from an untrusted checkpoint and must not be signed
     signature: str = ""  # by the run's key
     place: str = ""  # the step of the tracked state; "" if the files are not tracked state
@@ -123,8 +126,9 @@ class Note:
 
     def _content(self) -> dict[str, Any]:
         content = {**asdict(self), "cursor": self.cursor.to_json()}
-        if not self.place:
-            del content["place"]  # so that notes without this field keep their signatures
+        for name in ("place", "lacking"):
+            if not content[name]:
+                del content[name]  # so that notes without this field keep their signatures
         return content
 
     def to_json(self) -> bytes:
@@ -164,6 +168,7 @@ _NOTE = {
     "left": _FILES,
     "seconds": NUMBER,
     "?pickles": Values(str),
+    "?lacking": [str],
     "?unproven": bool,
     "?signature": str,
     "?place": str,
@@ -225,16 +230,16 @@ def stage(source: Path, slot: Slot, note: Note, key: Key | None = None, *, given
         The relative paths of the files.
     """
     check_source(source)
+    note = with_source(note, source)
     copied: set[str] = set()
-
-    began = with_source(note, source)
 
     def fill() -> Note:
         durable_fs.make_directory(slot.part)
         found = given or inventory_of(source, slot, note)
         check_any(found, source)
-        copied.update(file_inventory.copy(found, source, slot.part, leave_out=slot.run, frozen=given is not None))
-        return began
+        names, lacking = file_inventory.copy(found, source, slot.part, leave_out=slot.run, frozen=given is not None)
+        copied.update(names)
+        return replace(note, lacking=list(lacking))
 
     _stage(fill, slot, key)
     return copied
@@ -319,7 +324,7 @@ def check_source(source: Path, run: Path | None = None) -> None:
     if not source.is_dir():
         kind = "a file, not a directory" if source.is_file() else "not a directory"
         raise StorageError(f"the reported checkpoint {source} is {kind}: write it before you report it")
-    for name in (layout.MANIFEST, layout.VALIDATION):
+    for name in layout.RESERVED:
         if (source / name).exists() and not _is_ours(source):
             raise StorageError(f"{source} contains a file {name}, a name that Headway reserves: rename the file")
 
@@ -369,9 +374,11 @@ def staged_saves(run: Path) -> Iterator[tuple[Slot, bool]]:
 
 
 def read_note(slot: Slot) -> Note | None:
-    """The note of a save; None if it does not exist or is incomplete."""
+    """The note of a save; None if it does not exist or is incomplete. Unreadable if it cannot be read now."""
     try:
         return Note.from_json(read_small(slot.note))
+    except Unreadable:
+        raise
     except (OSError, StorageError, ValueError):
         return None
 

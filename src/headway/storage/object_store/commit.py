@@ -10,8 +10,9 @@ from pathlib import PurePath
 
 from headway.core.checkpoints import Manifest, SavedCheckpoint, StoredFile, ValidationRecord
 from headway.core.errors import StorageError
-from headway.storage.checkpoint.commit import CommitRequest, Signer, check_adopted_files
+from headway.storage.checkpoint.commit import CommitRequest, Signer, check_adopted_files, check_nothing_lacks
 from headway.storage.checkpoint.manifest import manifest_bytes, parse_manifest, versions
+from headway.storage.checkpoint.merge import check_kinds
 from headway.storage.checkpoint.staging import Note
 from headway.storage.checkpoint.validation_record import pending_record, validation_bytes
 from headway.storage.object_store import recovery
@@ -45,6 +46,7 @@ class StoreCommit:
 
     def _commit(self, what: CommitRequest) -> SavedCheckpoint:
         notes = [(rank, get_note(self.store, what.attempt, what.seq, rank)) for rank in what.ranks]
+        check_nothing_lacks(dict(notes))
         given = {name: stored for _, note in notes for name, stored in note.files.items()}
         files = {name: stored for name, stored in given.items() if name not in layout.BESIDE}  # metadata may change
         first = notes[0][1]
@@ -79,6 +81,7 @@ class StoreCommit:
 
     def _check_files(self, folder: ObjectStore, manifest: Manifest, notes: list[tuple[int, Note]]) -> None:
         """StorageError unless every file that a note names exists, whichever rank had to upload it."""
+        check_kinds({rank: (*note.files, *note.left) for rank, note in notes})
         wrong = list(damage(folder, manifest, folder.sizes(), contents=False))
         wrong += [
             f"{name} of rank {rank} is missing: another rank had to upload it and did not"

@@ -102,14 +102,21 @@ def inventory_at(source: Path, *, shared: bool = False) -> Inventory:
 
 def send(rank_upload: RankUpload, note: Note) -> Note:
     """Upload the files and then the note, which is returned."""
-    note = with_source(note, rank_upload.source)
+    note = note if note.source else with_source(note, rank_upload.source)  # moved files have their note already
     if note.world_size > 1:  # if this rank dies, the others' files must not seem complete
         rank_upload.store.put(begun_key(rank_upload.attempt, rank_upload.seq, rank_upload.rank), b"")
     target = rank_upload.store.at(folder_key(rank_upload.folder))
     files = _send_files(rank_upload, target)
     mine = {name: stored for name, stored in files.items() if name in rank_upload.mine}
     left = {name: stored for name, stored in files.items() if name not in rank_upload.mine}
-    said = replace(note, name=rank_upload.folder, files=mine, left=left, seconds=time.monotonic() - note.began)
+    said = replace(
+        note,
+        name=rank_upload.folder,
+        files=mine,
+        left=left,
+        lacking=[*note.lacking, *_lacking(rank_upload, files)],
+        seconds=time.monotonic() - note.began,
+    )
     put_note(rank_upload.store, rank_upload.attempt, rank_upload.seq, rank_upload.rank, said, rank_upload.key)
     return said
 
@@ -138,17 +145,17 @@ def _send_files(rank_upload: RankUpload, target: ObjectStore) -> dict[str, Store
                 pending.append(name)
         if pending and time.monotonic() > until:
             raise Incomplete(changes_always(rank_upload.source / pending[0]))
-    _check_all(rank_upload, done)
     return done
 
 
-def _check_all(rank_upload: RankUpload, done: Collection[str]) -> None:
-    rank_upload.given.check(
-        [*done, *(name for name in rank_upload.given.files if name not in rank_upload.names)], rank_upload.source
-    )
+def _lacking(rank_upload: RankUpload, done: Collection[str]) -> tuple[str, ...]:
+    """Missing files that may be another rank's. Incomplete if another file is missing."""
     for name in rank_upload.names:
         if name not in done and name not in rank_upload.given.files and not is_temporary(name):
             raise Incomplete(vanished(rank_upload.source / name))
+    return rank_upload.given.check(
+        [*done, *(name for name in rank_upload.given.files if name not in rank_upload.names)], rank_upload.source
+    )
 
 
 def _state(rank_upload: RankUpload, name: str) -> FileState | None:

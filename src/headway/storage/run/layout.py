@@ -36,6 +36,7 @@ MANIFEST = ".manifest.json"
 METADATA = ".metadata.json"
 VALIDATION = ".validation.json"
 BESIDE = (MANIFEST, METADATA, VALIDATION)  # in a checkpoint's directory, but not among its files
+RESERVED = (MANIFEST, VALIDATION, *(f"{name}.new" for name in BESIDE))  # names that no reported file may have
 DAMAGED = ".damaged"
 LOGS = "logs"
 FIRST = "first_checkpoint"

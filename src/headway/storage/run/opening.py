@@ -25,7 +25,7 @@ from headway.storage import durable_fs
 from headway.storage.checkpoint.backend import CheckpointBackend, LocalCheckpointBackend
 from headway.storage.checkpoint.commit import Signer
 from headway.storage.checkpoint.recovery import Recovered
-from headway.storage.fs_ops import write_json
+from headway.storage.fs_ops import remedy, write_json
 from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
 from headway.storage.object_store.lease import Lease
@@ -112,7 +112,7 @@ def _open_locked(path: Path, lock: TextIO, notes: Sequence[str] = ()) -> RunDire
             undo.pop_all()
     except OSError as error:
         reason = f"{error.filename or path}: {error.strerror or error}"
-        raise StorageError(f"run {path} cannot be continued: {reason}: free space or fix its permissions") from None
+        raise StorageError(f"run {path} cannot be continued: {reason}: {remedy(error)}") from None
     return opened
 
 

@@ -108,7 +108,7 @@ class ObjectStoreSaver:
             slot = Slot(self._spool, self._attempt, seq, self._rank)
             to = rank_upload.destination
             handoff = background_handoff.begin(slot, source, note, self._key, to, scratch=options.scratch)
-            rank_upload = rank_upload.moved_to(handoff.aside)
+            rank_upload, note = rank_upload.moved_to(handoff.aside), handoff.note
         if options.scratch:
             shutil.rmtree(source, ignore_errors=True)
         if is_now:

@@ -129,9 +129,9 @@ def test_what_could_not_be_committed_stays_for_the_next_opening_only() -> None:
     assert table.unfinished_uploads(last=True) == frozenset()
 
 
-def test_a_checkpoint_that_could_not_be_extended_is_no_failed_commit() -> None:
+def test_late_files_that_could_not_be_added_are_added_when_the_run_is_next_opened() -> None:
     table = with_commits(saved(0)).request_storage().on_failed(0)
-    assert table.recoverable(last=True) == frozenset()
+    assert table.recoverable(last=True) == frozenset({0})
 
 
 def test_another_attempt_knows_the_checkpoints_and_nothing_else() -> None:

@@ -28,6 +28,12 @@ def test_a_name_that_exists_is_refused() -> None:
     assert "checkpoint best already exists" in grant.refusal
 
 
+def test_an_automatic_name_avoids_the_names_that_users_have_chosen() -> None:
+    uploads, _ = Uploads().grant(0, replace(REQUEST, name="checkpoint_000003"), 2, {"checkpoint_000002"})
+    uploads, grant = uploads.grant(0, replace(REQUEST, seq=5), 2, {"checkpoint_000002"})
+    assert (grant.folder, uploads.number_of(5)) == ("checkpoint_000004", 4)
+
+
 def test_ranks_that_disagree_about_the_name_are_refused() -> None:
     uploads, _ = Uploads().grant(0, replace(REQUEST, name="best"), 2, ())
     _, grant = uploads.grant(1, replace(REQUEST, name="last"), 2, ())

@@ -174,7 +174,7 @@ def test_a_crash_at_any_step_of_tidying_up_and_of_recovery_itself_makes_nothing_
         if not (run / layout.CHECKPOINTS).is_dir():
             continue
         recovered = recover(run, crashed=True)
-        assert not any("damaged" in note for note in recovered.notes)
+        assert not any("damaged" in note for note in recovered.notes), recovered.notes
         for saved in recovered.kept:
             check_whole(saved)
         seqs.append([saved.manifest.seq for saved in recovered.kept])
@@ -237,6 +237,104 @@ def test_the_first_save_may_be_that_of_any_rank(tmp_path: Path) -> None:
     [saved] = recover(tmp_path / "run", crashed=True).kept
     check_whole(saved)
     assert saved.manifest.ranks == [1]
+
+
+def test_a_save_that_can_never_be_committed_is_kept_aside_and_the_run_can_be_opened(tmp_path: Path) -> None:
+    """Rank 0 reports a file and rank 1 a directory of the same name."""
+    run = tmp_path / "run"
+    make(run, 0)
+    for rank, name in enumerate(["a", "a/b"]):
+        path = tmp_path / f"mine-{rank}" / name
+        path.parent.mkdir(parents=True)
+        path.write_text(f"of rank {rank}")
+        stage(tmp_path / f"mine-{rank}", Slot(run, 1, 1, rank), Note(2, {"seq": 1}))
+    recovered = recover(run, crashed=True)
+    assert [saved.manifest.seq for saved in recovered.kept] == [0]
+    assert "rank 0 reported a as a file and rank 1 as a directory: give each its own name" in recovered.notes[0]
+    assert {path.read_text() for path in (run / layout.RESCUED).rglob("*") if path.is_file()} == {
+        "of rank 0",
+        "of rank 1",
+    }
+    assert recover(run, crashed=True).notes == []
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, path: Path, error: int) -> None:
+    """Let opening this file fail, as for another user or on a broken disk."""
+    really = os.open
+
+    def refused(name: Any, *args: Any, **rest: Any) -> int:
+        if str(name) == str(path):
+            raise OSError(error, os.strerror(error), str(name))
+        return really(name, *args, **rest)
+
+    monkeypatch.setattr(os, "open", refused)
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EIO, errno.EMFILE])
+@pytest.mark.parametrize("what", ["note", "manifest"])
+def test_a_file_that_cannot_be_read_now_is_not_taken_for_a_missing_or_damaged_one(
+    what: str, error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    saved = make(run, 0)
+    slots = [save(run, 1, rank) for rank in (0, 1)]
+    with monkeypatch.context() as patch:
+        refuse(patch, slots[1].note if what == "note" else saved.path / layout.MANIFEST, error)
+        with pytest.raises(StorageError, match=rf"cannot be read: {os.strerror(error)}: .* try again"):
+            recover(run, crashed=True)
+    assert [each.manifest.seq for each in recover(run, crashed=True).kept] == [0, 1]
+
+
+def test_an_extension_that_fails_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, late = save(tmp_path, 0, 1), save(tmp_path, 0, 0)
+    what = CommitRequest(number=0, seq=0, attempt=1, world_size=2, ranks=(1,), metrics={"seq": 0})
+    path = commit(tmp_path, what).path
+
+    def full(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable_fs, "exchange", full)
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space"):
+                extend(Path(path), late)
+    check_whole(extend(Path(path), late))
+    assert not first.folder.exists()
+
+
+def test_an_automatic_name_avoids_the_names_that_users_have_chosen(tmp_path: Path) -> None:
+    for seq, name in enumerate(["checkpoint_000001", None]):
+        save(tmp_path, seq, 0)
+        what = CommitRequest(number=seq, seq=seq, attempt=1, world_size=2, ranks=(0,), metrics={"seq": seq}, name=name)
+        commit(tmp_path, what)
+    assert [saved.path.name for saved in committed(tmp_path)] == ["checkpoint_000001", "checkpoint_000002"]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_file_that_vanishes_may_be_another_ranks_only_in_a_shared_directory(
+    shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file was written just before the report and disappears while rank 0 copies."""
+    run, copy = tmp_path / "run", durable_fs.copy
+    folders = [tmp_path / "mine", tmp_path / ("mine" if shared else "other")]
+    for rank, folder in enumerate(folders):
+        folder.mkdir(exist_ok=True)
+        (folder / f"r{rank}").write_text("x")
+    (folders[0] / "young").write_text("x")
+
+    def vanishing(source: Path, target: Path) -> None:
+        (folders[0] / "young").unlink(missing_ok=True)
+        copy(source, target)
+
+    monkeypatch.setattr(durable_fs, "copy", vanishing)
+    for rank, folder in enumerate(folders):
+        stage(folder, Slot(run, 1, 0, rank), Note(2, {}))
+    what = CommitRequest(number=0, seq=0, attempt=1, world_size=2, ranks=(0, 1), metrics={})
+    if shared:
+        assert commit(run, what).manifest.files.keys() == {"r0", "r1"}
+    else:
+        with pytest.raises(StorageError, match="young disappeared while it was saved"):
+            commit(run, what)
 
 
 def test_saves_of_another_life_of_the_machine_are_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

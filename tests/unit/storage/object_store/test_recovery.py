@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from headway.core.checkpoints import StoredFile, checkpoint_name
+from headway.core.errors import StorageError
 from headway.core.security.signing import Key
 from headway.storage.checkpoint import background_handoff
 from headway.storage.checkpoint.background_handoff import Handoff
@@ -295,6 +296,21 @@ def test_tracked_state_needs_every_rank_at_the_same_step(
     assert len(notes) == len(said)
     assert all(text in note for text, note in zip(said, notes, strict=True))
     assert look(store) == ([0] if places == ("epoch 0", "epoch 0") else [])
+
+
+def test_a_file_and_a_directory_of_one_name_are_no_checkpoint(tmp_path: Path) -> None:
+    store = MemoryStore(Bucket()).at("run")
+    name = checkpoint_name(0)
+    for rank, file in enumerate(["a", "a/b"]):
+        source = tmp_path / str(rank)
+        (source / file).parent.mkdir(parents=True)
+        (source / file).write_text("x")
+        given = inventory_at(source)
+        send(RankUpload(store, 1, 0, rank, source, name, given, (file,), frozenset({file})), Note(2, {}))
+    what = CommitRequest(number=0, seq=0, attempt=1, world_size=2, ranks=(0, 1), metrics={}, name=name)
+    with pytest.raises(StorageError, match="rank 0 reported a as a file and rank 1 as a directory"):
+        ObjectStoreCheckpointBackend(store).commit(what)
+    assert look(store) == []
 
 
 @dataclass(frozen=True)
