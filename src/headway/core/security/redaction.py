@@ -50,10 +50,13 @@ _PARAMETER = re.compile(r"([?&])([\w.\-]+)=([^&\s'\"]+)")
 _SIGNATURE = re.compile(
     r"^(sig|signature|x_(amz|goog)_(signature|credential|security_token))$"
 )  # parameters of a signed URL
-_NAME = re.compile(r"""(?<![\w.])(?<![\w.]-)([A-Za-z_][\w.\-]{0,200}+)['"]?\s*[=:]\s*""")
-_VALUE = re.compile(r""""[^"]*"|'[^']*'|[^\s,;&)\]}]+""")
+# Quotes may be escaped, once or several times, in JSON or a repr inside of another text.
+_NAME = re.compile(r"""(?<![\w.])(?<![\w.]-)([A-Za-z_][\w.\-]{0,200}+)\\*['"]?\s*[=:]\s*""")
+_QUOTED = r"""(?P<escape>\\*)(?P<quote>["'])(?:[^\\"']|(?!(?P=escape)(?P=quote))(?:\\+.|["']))*+(?P=escape)(?P=quote)"""
+_VALUE = re.compile(rf"""{_QUOTED}|[^\s,;&)\]}}]+""", re.S)
 _FLAG = re.compile(
-    r"""(?<![\w\-])(--[A-Za-z][\w.\-]{0,200}+)(['"]?,?\s{1,8}+)("[^"]*"|'[^']*'|[^\s,;&)\]}\-][^\s,;&)\]}]*+)"""
+    rf"""(?<![\w\-])(--[A-Za-z][\w.\-]{{0,200}}+)(\\*['"]?,?\s{{1,8}}+)({_QUOTED}|[^\s,;&)\]}}\-][^\s,;&)\]}}]*+)""",
+    re.S,
 )
 
 
@@ -114,7 +117,7 @@ def redact_assignments(text: str) -> str:
 
 
 def _redact_flag(found: re.Match[str]) -> str:
-    flag, between, value = found.groups()
+    flag, between, value = found.group(1, 2, 3)
     return f"{flag}{between}{MASK if is_secret(flag, value) else value}"
 
 

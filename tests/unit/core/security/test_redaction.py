@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -137,3 +138,28 @@ def test_masked_fields_can_be_named() -> None:
         "db[0].password",
         "run",
     ]
+
+
+@pytest.mark.parametrize("depth", range(4))
+def test_a_secret_in_json_inside_of_json_is_masked(depth: int) -> None:
+    """As errors quote the body of a request."""
+    text = json.dumps({"password": 'hun"ter\\22, x', "api_key": "abcdefgh", "lr": 0.1, "args": ["--token", "ijklmnop"]})
+    for _ in range(depth):
+        text = json.dumps({"body": text})
+    masked_text = redact_assignments(f"refused: {text}")
+    assert not any(part in masked_text for part in ("hun", "ter", "22", "abcdefgh", "ijklmnop"))
+    assert "0.1" in masked_text
+
+
+def test_a_secret_that_contains_its_quote_is_masked() -> None:
+    assert redact_assignments(r"Config(password='it\'s me', lr=0.1)") == f"Config(password={MASK}, lr=0.1)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['password="' + "\\" * 50_000, 'password=\\"' + 'a"' * 50_000, "password='\\" * 20_000, "--token '" * 20_000],
+)
+def test_unfinished_quotes_take_no_long_time(text: str) -> None:
+    began = time.process_time()
+    redact_assignments(text)
+    assert time.process_time() - began < 2
