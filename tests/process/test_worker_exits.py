@@ -9,9 +9,11 @@ import multiprocessing
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
+from multiprocessing import shared_memory
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +301,38 @@ def test_shared_memory_of_a_killed_loader_process_is_removed(whose_death: str, t
         fit(train_func)
     segment = Path(f"/dev/shm/torch_{(tmp_path / 'pid').read_text()}_4711_1")
     assert becomes_true(lambda: not segment.exists()), f"{segment} is not removed"
+
+
+def shared_things(ready: Path, whose_death: str) -> None:
+    """Create semaphores and shared memory in a worker, write their names to a file, and do not end by itself."""
+    before = set(os.listdir("/dev/shm"))
+    queue, memory = multiprocessing.get_context("spawn").Queue(), shared_memory.SharedMemory(create=True, size=1000)
+    made = set(os.listdir("/dev/shm")) - before
+    ready.with_suffix(".new").write_text(" ".join(name for name in made if name.startswith(("sem.mp-", "psm_"))))
+    ready.with_suffix(".new").rename(ready)
+    if whose_death == "worker":
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(1000)
+    del queue, memory
+
+
+@pytest.mark.parametrize("whose_death", ["worker", "driver"])
+def test_what_a_resource_tracker_knows_of_a_killed_worker_is_removed(whose_death: str, tmp_path: Path) -> None:
+    """As without Headway: the tracker is not killed together with the worker."""
+    ready = tmp_path / "ready"
+    if whose_death == "worker":
+        failing(lambda: shared_things(ready, whose_death), 1)
+    else:
+        text = f"from {__name__} import *; fit(lambda: shared_things(Path({str(ready)!r}), ''), 1)"
+        paths = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
+        with subprocess.Popen([sys.executable, "-c", text], env=paths, stderr=subprocess.DEVNULL) as driver:
+            try:
+                wait_until(ready.exists)
+            finally:
+                driver.kill()
+    names = ready.read_text().split()
+    assert len(names) > 1
+    wait_until(lambda: not any(Path("/dev/shm", name).exists() for name in names))
 
 
 def test_a_rank_that_takes_too_long_to_exit_is_named_before_it_is_killed(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import glob
 import os
 import select
@@ -26,6 +27,11 @@ _PR_SET_CHILD_SUBREAPER = 36
 _GRACE_S = 0.5  # how long the fork server may take to end after the driver; it may be importing or stopped
 _STARTED_AT = time.time()
 _CLOCK_RESOLUTION_S = 0.1  # clocks of filesystems are coarse
+TRACKER_S = 1.0  # how long resource trackers may take to end after the processes that they work for
+_PAUSE_S = 0.01
+_ROUNDS = 10  # in which the members of a group, which may fork, are killed one by one before all are killed together
+_COMMAND_BYTES = 4096
+_LISTING_LASTS_S = 0.05
 prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
@@ -57,21 +63,31 @@ def adopt_orphans() -> None:
 
 
 def end_children() -> None:
-    """Kill all children and, as their parents end, all descendants; return when the last one has ended."""
+    """Kill all children and, as their parents end, all descendants; return when the last one has ended.
+
+    Resource trackers are killed last, if they have not ended by themselves (see :func:`kill_group`).
+    """
     killed: set[int] = set()
+    patience_s = TRACKER_S
     with contextlib.suppress(ChildProcessError, OSError):
         while True:
-            for pid in set(children(os.getpid())) - killed:  # each once: there may be thousands
+            left = set(children(os.getpid()))
+            trackers = set(filter(is_resource_tracker, left - killed)) if patience_s > 0 else set()
+            for pid in left - killed - trackers:  # each once: there may be thousands
                 send_signal(pid, signal.SIGKILL)
                 killed.add(pid)
-            ended = _reap()
+            only_trackers = bool(trackers) and trackers == left
+            ended = _reap(wait=not only_trackers)
+            if only_trackers and not ended:
+                time.sleep(_PAUSE_S)
+                patience_s -= _PAUSE_S
             killed -= ended
             sweep_shared_memory(ended)
 
 
-def _reap() -> set[int]:
-    """Wait until a child has ended, and reap all that have; raises ChildProcessError if there are no children."""
-    ended = {os.waitpid(-1, 0)[0]}
+def _reap(*, wait: bool) -> set[int]:
+    """Reap all children that have ended; raises ChildProcessError if there are none. ``wait``: until one has ended."""
+    ended = {os.waitpid(-1, 0 if wait else os.WNOHANG)[0]} - {0}
     with contextlib.suppress(ChildProcessError):
         while pid := os.waitpid(-1, os.WNOHANG)[0]:
             ended.add(pid)
@@ -90,7 +106,69 @@ def send_signal(pid: int, number: int) -> None:
         os.kill(pid, number)
     if number == signal.SIGKILL:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, number)
+            kill_group(pid)
+
+
+def kill_group(leader: int) -> None:
+    """Kill a process group, except multiprocessing's resource trackers.
+
+    A tracker removes the semaphores and the shared memory of processes that were killed, and ends when all processes
+    that it works for have ended.
+    """
+    if leader in _groups_with_trackers(int(time.monotonic() / _LISTING_LASTS_S)):
+        dying: set[int] = set()
+        for _ in range(_ROUNDS):
+            others = {pid for pid in {*_group(leader)} - dying if not is_resource_tracker(pid)}
+            if not others:
+                return
+            for pid in others:
+                _kill_member(pid, leader)
+            dying |= others
+    os.killpg(leader, signal.SIGKILL)
+
+
+def _kill_member(pid: int, leader: int) -> None:
+    """Kill a process if it still belongs to the group: its number may have been given to another process."""
+    with contextlib.suppress(OSError):
+        fd = os.pidfd_open(pid)
+        try:
+            if os.getpgid(pid) == leader:
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+        finally:
+            os.close(fd)
+
+
+@functools.lru_cache(maxsize=1)
+def _groups_with_trackers(moment: int) -> frozenset[int]:
+    """Return the groups that contain resource trackers, listed once per moment for all groups that are killed then."""
+    found = set()
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with contextlib.suppress(OSError):
+            if is_resource_tracker(pid):
+                found.add(os.getpgid(pid))
+    return frozenset(found)
+
+
+def _group(leader: int) -> list[int]:
+    """Return the running processes of a group."""
+    found = []
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with contextlib.suppress(OSError):
+            if os.getpgid(pid) == leader and not _is_zombie(pid):
+                found.append(pid)
+    return found
+
+
+def _is_zombie(pid: int) -> bool:
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+
+
+def is_resource_tracker(pid: int) -> bool:
+    """Whether a process is a resource tracker, of the standard library or of joblib."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        return b"resource_tracker import main" in file.read(_COMMAND_BYTES)
+    return False
 
 
 def sweep_shared_memory(pids: Collection[int]) -> None:
