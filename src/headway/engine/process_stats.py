@@ -10,6 +10,7 @@ CPU (the run delay in ``schedstat``).
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import signal
@@ -25,6 +26,7 @@ STACKS_SIGNAL = signal.SIGRTMIN + 12  # makes a worker's faulthandler write all 
 OWN_THREADS = "hw-"  # prefix of the kernel names of Headway's threads in a worker, which are not counted as work
 TABLE_LASTS_S = 0.2  # how long one reading of /proc is used, so that it serves all ranks
 _TICKS = os.sysconf("SC_CLK_TCK")
+_tgkill = getattr(ctypes.CDLL(None), "tgkill", None)  # not in every C library
 
 
 @dataclass(frozen=True)
@@ -214,6 +216,20 @@ def name_this_thread(name: str) -> None:
         Path("/proc/thread-self/comm").write_text(name)
 
 
+def _signal_own_thread(pid: int, number: int) -> None:
+    """Send a signal to one of Headway's threads in a worker, or to the process if there is none.
+
+    A signal ends a blocked system call of the thread that handles it. The user's write() to a pipe would return early,
+    with only a part of the bytes written.
+    """
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError):
+            is_own = _read(f"/proc/{pid}/task/{thread}/comm").startswith(OWN_THREADS)
+            if is_own and _tgkill is not None and _tgkill(pid, int(thread), number) == 0:
+                return
+    os.kill(pid, number)
+
+
 class OutsideStacks:
     """The stacks of a process that is not responding: requested now, read a moment later.
 
@@ -229,7 +245,7 @@ class OutsideStacks:
         self._output: IO[bytes] | None = None
         if self._file is not None and self._file.exists():  # without a handler, the signal would kill the process
             with contextlib.suppress(OSError):
-                os.kill(pid, STACKS_SIGNAL)
+                _signal_own_thread(pid, STACKS_SIGNAL)
         if py_spy := shutil.which("py-spy"):
             self._output = tempfile.TemporaryFile()
             self._spy = subprocess.Popen(

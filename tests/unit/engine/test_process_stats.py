@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from headway.engine import process_stats
-from headway.engine.process_stats import Entry, ProcessTable, ProcessTree, members
+from headway.engine.process_stats import Entry, OutsideStacks, ProcessTable, ProcessTree, members
 from support import becomes_true, wait_until
 
 COMPUTE = "while True: pass"
@@ -109,6 +110,32 @@ def is_internal(thread: Path) -> bool:
 
 def cpu_s(pid: int) -> float:
     return ProcessTable().entries()[pid].cpu_s
+
+
+def test_stacks_are_requested_without_interrupting_a_write_of_the_user(tmp_path: Path) -> None:
+    """A signal to the thread that writes would end the write with a part of the bytes."""
+    code = f"""
+import faulthandler, os, threading, time
+from headway.engine.process_stats import STACKS_SIGNAL, name_this_thread
+def rest():
+    name_this_thread("hw-test")
+    time.sleep(1000)
+faulthandler.register(STACKS_SIGNAL, open({str(tmp_path / "stacks")!r}, "w"), all_threads=True)
+threading.Thread(target=rest, daemon=True).start()
+written = os.write(1, bytes(1 << 20))
+os.write(2, str(written).encode())
+"""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as process:  # type: ignore[call-overload]
+        threads = Path(f"/proc/{process.pid}/task")
+        wait_until(lambda: select.select([process.stdout], [], [], 0)[0] and any(map(is_internal, threads.glob("*"))))
+        stacks = OutsideStacks(process.pid, str(tmp_path / "stacks"))
+        try:
+            wait_until(lambda: "<module>" in stacks.read()[0])
+        finally:
+            stacks.close()
+        assert len(process.stdout.read()) == 1 << 20
+        assert process.stderr.read() == str(1 << 20).encode()
 
 
 def test_a_process_that_has_exited_has_no_statistics() -> None:

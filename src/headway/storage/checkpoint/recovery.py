@@ -76,6 +76,8 @@ def _look(run: Path) -> tuple[Survey, bool]:
     for folder in _folders(run):
         try:
             manifest = read_manifest(folder)
+            if folder.is_symlink() and folder.name != manifest.name:
+                continue  # a link such as "latest" is not another checkpoint
             wrong = one_sentence(damage(folder, manifest, contents=False))
         except FileNotFoundError:
             vanished = True

@@ -4,8 +4,9 @@
                      ◀── {"pid": …} · the connection closes when the run has ended
 
 It is an abstract Unix socket, which has no file and disappears with its process. Its name is derived from the run's
-random id and location, so only users who can read ``run.json`` can connect. The kernel reports the user at the other
-end; requests of other users (except root) are rejected. It is reachable from the same machine and container.
+random id and location, so that the command finds it; all users can see such names (``/proc/net/unix``) and connect. The
+kernel reports the user at the other end; requests of other users (except root) are rejected. It is reachable from the
+same machine and container.
 """
 
 from __future__ import annotations

@@ -593,6 +593,15 @@ def test_a_removal_that_is_cut_off_anywhere_is_finished_by_the_next_run_there(
     raise AssertionError("it is never through")
 
 
+def test_a_link_to_a_checkpoint_is_not_another_one(tmp_path: Path) -> None:
+    saved = make(tmp_path, 0)
+    (Path(saved.path).parent / "latest").symlink_to(saved.path.name)
+    assert [each.path.name for each in committed(tmp_path)] == [saved.path.name]
+    (Path(saved.path).parent / "broken").symlink_to("nothing")
+    found = recover(tmp_path, crashed=True)
+    assert [each.path.name for each in found.kept] == [saved.path.name]
+
+
 def test_who_looks_while_the_only_checkpoint_is_replaced_finds_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
