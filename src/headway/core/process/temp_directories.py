@@ -87,9 +87,20 @@ def _sweep(path: Path) -> None:
     try:
         if os.fstat(fd).st_uid == os.geteuid() and _is_abandoned(fd, path.name):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path, ignore_errors=True)
+            _empty(fd)
+            os.rmdir(path)
     finally:
         os.close(fd)
+
+
+def _empty(directory: int) -> None:
+    """Remove the content of an open directory, whatever has its name by now. The marker goes last."""
+    for name in sorted(os.listdir(directory), key=MARKER.__eq__):
+        with contextlib.suppress(OSError):
+            try:
+                os.unlink(name, dir_fd=directory)
+            except IsADirectoryError:
+                shutil.rmtree(name, ignore_errors=True, dir_fd=directory)
 
 
 def _is_abandoned(directory: int, name: str) -> bool:

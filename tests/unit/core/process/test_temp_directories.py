@@ -185,3 +185,22 @@ def test_a_reused_process_id_does_not_keep_a_directory() -> None:
     assert Owner.current().is_alive
     assert not replace(Owner.current(), started="0").is_alive
     assert not replace(Owner.current(), boot="another").is_alive
+
+
+def test_a_directory_that_takes_the_name_of_one_that_is_being_removed_stays(
+    left_by_a_killed_process: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a directory that other users can write to, they can rename both."""
+    check, path = temp_directories._is_abandoned, left_by_a_killed_process
+
+    def check_too_early(directory: int, name: str) -> bool:
+        found = check(directory, name)
+        path.rename(path.with_name("moved"))
+        path.mkdir()
+        (path / "precious").touch()
+        return found
+
+    monkeypatch.setattr(temp_directories, "_is_abandoned", check_too_early)
+    sweep()
+    assert (path / "precious").exists()
+    assert not (path.with_name("moved") / "file").exists()
