@@ -191,6 +191,31 @@ def test_a_program_exits_in_the_same_way_when_all_its_processes_receive_sigterm(
     assert [saved.manifest.seq for saved in record().checkpoints()] == [39]
 
 
+def test_map_processes_do_not_end_when_all_processes_receive_sigterm(tmp_path: Path) -> None:
+    script = """
+        import time
+        import headway.data
+        from headway import train
+
+        def train_func():
+            for step, _ in enumerate(train.get_dataset_shard("train").iter_batches(batch_size=1)):
+                time.sleep(0.02)
+                saved = train.Checkpoint.from_dict({"step": step}) if step % 40 == 39 else None
+                train.report({"step": step}, checkpoint=saved)
+                if step == 5:
+                    print("ready", flush=True)
+
+        rows = headway.data.range(100_000).map(lambda row: {"id": row["id"] + 1}, executor="process")
+        train.DataParallelTrainer(train_func, run_config=train.RunConfig(name="run"), datasets={"train": rows}).fit()
+    """
+    with Driver(write_script(tmp_path, script)) as driver:
+        driver.wait_for("ready")
+        for process in [psutil.Process(driver.process.pid), *driver.descendants()]:
+            process.send_signal(signal.SIGTERM)
+        assert driver.process.wait(60) == 75
+    assert record().state == "PREEMPTED"
+
+
 def test_sigterm_during_the_start_of_a_worker_is_handled_later(tmp_path: Path) -> None:
     def train_func(config: dict[str, Any]) -> int:
         first = first_step()
