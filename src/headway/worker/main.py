@@ -106,7 +106,8 @@ def _take_part(
     with contextlib.suppress(KeyboardInterrupt, EngineError):
         raise_pending_interrupt()
         session.wait_for_exit()
-    of_run.end()
+    if start.stays:  # otherwise the process ends soon, and may be asked what delays its exit
+        of_run.end()
 
 
 def _become_rank(start: Start, before: ProcessSetup | None) -> FunctionFailed | None:
