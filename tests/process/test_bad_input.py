@@ -89,7 +89,7 @@ def test_a_global_batch_is_kept_or_not() -> None:
 
 def test_one_machine_cannot_be_several() -> None:
     scaling = ScalingConfig(2, placement_strategy="STRICT_SPREAD")
-    with expect_refusal("needs 2 machines, this is one"):
+    with expect_refusal("needs 2 machines, but there is only one"):
         train.DataParallelTrainer(lambda: None, scaling_config=scaling).fit()
     with expect_refusal("placement_strategy must be one of PACK"):
         ScalingConfig(placement_strategy="HEAP")
@@ -341,3 +341,17 @@ def test_a_trainer_is_refused_when_it_is_built() -> None:
         RunConfig(name="run\n")
     with expect_refusal("takes no 'torch_config': use headway.train.torch.TorchTrainer"):
         train.DataParallelTrainer(print, torch_config=3)  # type: ignore[call-arg]
+
+
+def test_a_storage_path_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with expect_refusal(r"storage_path '.*/file' is a file: choose a directory"):
+        fit(lambda: None, storage_path=tmp_path / "file", name="run")
+    with expect_refusal("storage_path '/proc/foo' cannot be created on this filesystem: choose another path"):
+        fit(lambda: None, storage_path="/proc/foo")
+
+
+def test_a_log_level_is_quoted_as_it_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWAY_LOG_LEVEL", "loud")
+    with expect_refusal("HEADWAY_LOG_LEVEL must be one of DEBUG, INFO, WARNING, ERROR, got 'loud'"):
+        RunConfig()

@@ -213,7 +213,7 @@ def test_ckpt_why_explains_what_was_kept_and_deleted(capsys: pytest.CaptureFixtu
     assert len(lines) == 5
     assert "deleted: not among the 1 with the highest acc (0)" in lines[1]
     assert "deleted: not among the 1 with the highest acc (2)" in lines[2]
-    assert "kept: number 1 of the 1 with the highest acc (4)" in lines[3]
+    assert "kept: 1st of the 1 with the highest acc (4)" in lines[3]
     assert "kept: the newest" in lines[4]
 
 

@@ -500,7 +500,7 @@ def test_a_save_interval_without_tracked_state_is_reported_once(
     config = train.RunConfig(name="run", storage_path=tmp_path, checkpoint_config=train.CheckpointConfig(**every))
     TorchTrainer(train_func, scaling_config=train.ScalingConfig(2), run_config=config).fit()
     [(name, value)] = every.items()
-    said = f"CheckpointConfig({name}={value}) saves nothing: it says how often state in train.track() is saved"
+    said = f"CheckpointConfig({name}={value}) saves nothing, because the function has not called train.track()"
     assert capfd.readouterr().err.count(said) == 1
 
 

@@ -137,7 +137,7 @@ def test_validated_metrics_rank_checkpoints_and_pending_ones_are_not_deleted(
     out = capfd.readouterr().out
     assert "VALIDATED" in out
     assert "score=3" in out
-    assert "kept: number 1 of the 1 with the highest score (3)" in out
+    assert "kept: 1st of the 1 with the highest score (3)" in out
     assert "deleted: not among the 1 with the highest score (2)" in out
 
 

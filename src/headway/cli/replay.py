@@ -34,7 +34,7 @@ def _announced(again: Replay) -> list[str]:
     summary, num_workers = again.summary, again.summary.num_workers
     source = PurePath(again.checkpoint.path).name if again.checkpoint is not None else "the beginning"
     lines = [
-        f"rank {again.rank} of {num_workers} in attempt {summary.attempt} of run {again.record.name} again, "
+        f"running rank {again.rank} of {num_workers} in attempt {summary.attempt} of run {again.record.name} again, "
         f"from {source}, at report {again.first_seq}",
         "the run is not changed: reports and checkpoints are shown and discarded",
         "functions of the script itself are those of the failed attempt; imported modules are the current ones",

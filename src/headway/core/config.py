@@ -320,10 +320,10 @@ class LoggingConfig:
 
 
 def _default_logging() -> LoggingConfig:
-    level = wanted_log_level().upper()
-    if level not in LEVELS:
+    level = wanted_log_level()
+    if level.upper() not in LEVELS:
         raise ConfigError(f"HEADWAY_LOG_LEVEL must be one of {', '.join(LEVELS)}, got {level!r}")
-    return LoggingConfig(level)
+    return LoggingConfig(level.upper())
 
 
 @known_options_only

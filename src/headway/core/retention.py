@@ -84,7 +84,7 @@ def why_kept(kept: Sequence[SavedCheckpoint], config: CheckpointConfig) -> dict[
         return {c.path: "all are kept (num_to_keep=None)" for c in kept}
     order = list(reversed(best(kept, config)))
     reasons = {
-        c.path: f"number {place} of the {config.num_to_keep} {_wanted(config)}{_value(c, config)}"
+        c.path: f"{_ordinal(place)} of the {config.num_to_keep} {_wanted(config)}{_value(c, config)}"
         for place, c in enumerate(order, start=1)
     }
     for c in kept:
@@ -92,6 +92,11 @@ def why_kept(kept: Sequence[SavedCheckpoint], config: CheckpointConfig) -> dict[
         others = others or ("its directory was copied or renamed" if _is_renamed(c) else "")
         reasons.setdefault(c.path, others or "not deleted yet")
     return reasons
+
+
+def _ordinal(place: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(place % 10 if place % 100 not in (11, 12, 13) else 0, "th")
+    return f"{place}{ending}"
 
 
 def why_retired(old: SavedCheckpoint, config: CheckpointConfig) -> str:

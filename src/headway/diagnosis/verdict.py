@@ -347,7 +347,7 @@ def _uneven(fewer: Sequence[Rank], held: Sequence[Rank], seen: Sequence[Rank]) -
     ended = "finished" if fewer[0].over else f"in {fewer[0].doing.text}"
     others = [rank for rank in held if rank not in fewer]
     still = f", while {_wait(others)} in {others[0].doing.text}" if others else ""
-    what = f"{ended}{still}: uneven numbers of batches, or of steps{took}"
+    what = f"{ended}{still}: the ranks take different numbers of batches or steps{took}"
     return _found("uneven", fewer, seen, what, is_complete=True)
 
 

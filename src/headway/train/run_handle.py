@@ -142,9 +142,14 @@ class Run:
             self._execution.stop()
 
     def result(self, timeout_s: float | None = None) -> Result:
-        """Wait for the end of the run; raises TimeoutError if that takes longer, and what ``fit()`` would raise.
+        """Wait for the end of the run and return its result. Ctrl-C during the wait aborts the run.
 
-        Ctrl-C during the wait aborts the run.
+        Args:
+            timeout_s: The maximum time to wait in seconds; None: no limit.
+
+        Raises:
+            TimeoutError: The run is still running after ``timeout_s`` seconds.
+            TrainingFailedError: The run failed, as in ``fit()``.
         """
         try:
             self._over.wait(timeout_s)

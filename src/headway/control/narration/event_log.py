@@ -105,8 +105,8 @@ class EventLog:
         if self._saves_regularly and not self._warned_untracked and seq + 1 >= first:
             self._warned_untracked = True
             asked = ", ".join(f"{name}={value:g}" for name, value in self._every.items() if value)
-            text = f"CheckpointConfig({asked}) saves nothing: it says how often state in train.track() is saved, and"
-            self.tell("tracking", f"{text} the function has not called it", "WARNING")
+            text = f"CheckpointConfig({asked}) saves nothing, because the function has not called train.track(), whose"
+            self.tell("tracking", f"{text} state it saves", "WARNING")
 
     def slow_start(self, attempt: int, missing: Collection[int]) -> None:
         text = (

@@ -88,13 +88,23 @@ def with_retries(what: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
                     if attempt + 1 == TRIES or not _may_pass(error):
                         store, *rest = args
                         where = "/".join(str(part) for part in (getattr(store, "url", ""), *rest[:1]) if part)
-                        raise StorageError(f"{where} could not be {what}: {_short(error)}") from error
+                        raise StorageError(f"{where} could not be {what}: {_short(error)}{_hint(error)}") from error
                     time.sleep(PAUSE_S * 2**attempt * random.uniform(0.5, 1.5))
             raise AssertionError("unreachable")
 
         return tried
 
     return decorate
+
+
+def _hint(error: Exception) -> str:
+    """The remedy if the client asked the machine for credentials because it found none elsewhere."""
+    if "169.254.169.254" not in str(error):
+        return ""
+    return (
+        "; no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or those of your cloud), or "
+        "install boto3 to use the profiles of the AWS command line"
+    )
 
 
 def _may_pass(error: Exception) -> bool:

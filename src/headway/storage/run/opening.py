@@ -288,6 +288,10 @@ def create_run(storage: Path, prefix: str) -> RunDirectory:
 
 
 def _unwritable(storage: Path, error: OSError) -> ConfigError:
+    if storage.exists() and not storage.is_dir():
+        return ConfigError(f"storage_path {str(storage)!r} is a file: choose a directory")
+    if isinstance(error, FileNotFoundError):
+        return ConfigError(f"storage_path {str(storage)!r} cannot be created on this filesystem: choose another path")
     reason = error.strerror or error
     return ConfigError(
         f"storage_path {str(storage)!r} is not writable ({reason}): choose another path or fix its permissions"
