@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import signal
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -35,7 +36,7 @@ def death(exited: WorkerExited, *, several: bool = False) -> str:
     was, its = ("were", "their functions") if several else ("was", "its function")
     code = exited.code
     if exited.reason or code is None:
-        return exited.reason or "vanished"
+        return re.sub(r"^was\b", was, exited.reason) or "vanished"
     if code < 0:
         name = signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"
         if -code != signal.SIGKILL or exited.out_of_memory is False:

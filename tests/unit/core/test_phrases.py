@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headway.core import phrases
+from headway.core.messages import WorkerExited
 
 
 def test_numbers_in_words() -> None:
@@ -21,3 +22,9 @@ def test_numbers_in_words() -> None:
     assert phrases.count(1, "worker") == "1 worker"
     assert phrases.count(1500, "report") == "1,500 reports"
     assert phrases.metrics({"a": 0.123456, "b": "x" * 30, "c": [1], "d": 2}) == f"a=0.1235 b={'x' * 19}… d=2"
+
+
+def test_several_processes_that_ended_for_one_reason_are_plural() -> None:
+    exited = WorkerExited(reason="was killed with the process that forks workers")
+    assert phrases.death(exited) == "was killed with the process that forks workers"
+    assert phrases.death(exited, several=True) == "were killed with the process that forks workers"

@@ -139,6 +139,9 @@ class CheckpointLog:
         """Warn once if a checkpoint lacks the metric that it should be ranked by."""
         if self._score is not None and value_of(saved, self._score) is None and not self._missed_score:
             self._missed_score = True
-            known = ", ".join(phrases.flat(saved.metrics)) or "none at all"
-            ranked = f"has no metric {self._score!r} to rank it by: it counts as the worst (it has {known})"
+            metrics = phrases.flat(saved.metrics)
+            known = f"it has {', '.join(metrics) or 'none at all'}"
+            if self._score in metrics:
+                known = f"{self._score} is {metrics[self._score]!r}"
+            ranked = f"has no metric {self._score!r} to rank it by: it counts as the worst ({known})"
             self._log.tell("score", f"{saved.path.name} {ranked}", "WARNING")
