@@ -459,7 +459,7 @@ def test_a_checkpoint_name_can_be_used_only_once(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("change", ["vanished", "changed"])
+@pytest.mark.parametrize("change", ["disappeared", "changed"])
 def test_files_without_upload_must_stay_until_they_are_committed(change: str, tmp_path: Path) -> None:
     def train_func() -> None:
         train.report({}, train.Checkpoint.from_dict({"good": 1}))
@@ -470,7 +470,7 @@ def test_files_without_upload_must_stay_until_they_are_committed(change: str, tm
 
         def adopt_and_change(*args: Any) -> None:
             adopt(*args)
-            (folder / "b").unlink() if change == "vanished" else (folder / "b").write_text("longer")
+            (folder / "b").unlink() if change == "disappeared" else (folder / "b").write_text("longer")
 
         local.adopt = adopt_and_change
         train.report({}, save(folder, a="1", b="2"), checkpoint_upload_mode=NO_UPLOAD)
