@@ -69,4 +69,4 @@ def _of_exit(cause: str) -> tuple[str, ...]:
         return _MEMORY
     if "SIGKILL" in cause:
         return (_KILLED,)
-    return (_LEFT,) if "exit code" in cause else ()
+    return (_LEFT,) if "exit code" in cause or "exited with code" in cause else ()

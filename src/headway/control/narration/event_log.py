@@ -126,7 +126,6 @@ class EventLog:
     def departing(self, leaving: Leaving | None, seq: int | None) -> None:
         """Log the report after which all ranks have agreed to leave."""
         why = {
-            "terminate": "received SIGTERM: ",
             "preempt": "workers are preempted: ",
             "resize": "the number of workers changes: ",
         }.get(leaving or "", "")
