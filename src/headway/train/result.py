@@ -31,6 +31,7 @@ class Result:
         record: The reader of the run.
         returned: The pickled return values of the function on each rank, in rank order.
         error: Why the run failed, if it did.
+        state: The state that the run ended in, if this program ran it; None: it is read from the run directory.
 
     >>> import headway.train as train
     >>> def train_func():
@@ -41,8 +42,15 @@ class Result:
     ({'loss': 0.5}, 'done')
     """
 
-    def __init__(self, record: RunReader, returned: Sequence[bytes] = (), error: BaseException | None = None) -> None:
+    def __init__(
+        self,
+        record: RunReader,
+        returned: Sequence[bytes] = (),
+        error: BaseException | None = None,
+        state: str | None = None,
+    ) -> None:
         self._record = record
+        self._state = state
         self._returned = returned
         self.return_value = _unpacked(returned[0]) if returned else None
         self.error = error
@@ -74,7 +82,7 @@ class Result:
 
         FINISHED: every function returned. STOPPED: ``run.stop()`` or ``headway stop`` ended the run before that.
         """
-        return self._record.state
+        return self._state or self._record.state
 
     @functools.cached_property
     def metrics(self) -> dict[str, Any] | None:

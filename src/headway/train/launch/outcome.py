@@ -27,7 +27,7 @@ def result_of(rundir: RunDirectory, outcome: RunOutcome) -> Result:
     error = exception(ordered(outcome.failures)[0]) if outcome.state is RunState.FAILED else None
     if error is not None and (text := traceback_text(outcome.failures)):
         error.add_note(text)
-    return Result(record, [values[rank] for rank in sorted(values)], error)
+    return Result(record, [values[rank] for rank in sorted(values)], error, outcome.state.value)
 
 
 def error_of(outcome: RunOutcome, result: Result) -> BaseException | None:
