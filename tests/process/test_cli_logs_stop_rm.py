@@ -181,7 +181,7 @@ def test_rm_removes_a_run_and_nothing_else(tmp_path: Path, capsys: pytest.Captur
         assert main(["rm", "--yes", name, *storage]) == 1
         assert why in capsys.readouterr().err
     assert main(["rm", "two", *storage]) == 1
-    assert "give --yes" in capsys.readouterr().err
+    assert "pass --yes" in capsys.readouterr().err
     assert main(["rm", "--yes", "two", *storage]) == 0
     assert sorted(os.listdir(tmp_path / "runs")) == ["alias", "one", "plain"]
     assert (outside / "file").read_text() == "stays"
